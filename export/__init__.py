@@ -1,6 +1,6 @@
 """Checkpoints -> neutral ONNX graphs, in a bundle.
 
-Reading order: registry (which families there are), locating, checkpoints, formats, families,
+Reading order: registry (the supported families), locating, checkpoints, formats, families,
 tokenizers; then graphs, exporter, graph_check, neutral_bundle.
 """
 

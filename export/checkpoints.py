@@ -36,7 +36,7 @@ class OpenedCheckpoint(Checkpoint):
     """A checkpoint with its directory.
 
     Attributes:
-        recipe: the recipe of Dragoman that trained it, if any
+        recipe: the recipe of Dragoman that trained the checkpoint, if any
     """
 
     located: LocatedCheckpoint
@@ -49,24 +49,24 @@ class OpenedCheckpoint(Checkpoint):
 
     @property
     def origin(self) -> Origin | None:
-        """The model of the Hugging Face Hub that the directory holds, if it does."""
+        """The model of the Hugging Face Hub in the directory, if any."""
         return self.located.origin
 
     @property
     def name(self) -> str:
-        """The name of its recipe, or of its directory or model at the hub."""
+        """The name of the recipe, the model at the hub or the directory."""
         return self.recipe.name if self.recipe else self.located.name
 
 
 def open_checkpoint(located: LocatedCheckpoint) -> OpenedCheckpoint:
-    """Read a checkpoint that any supported library wrote.
+    """Read a checkpoint of any supported library.
 
     Args:
         located: from `locating.locate_checkpoint`
 
     Raises:
         CheckpointError, ConfigError: the model cannot be read; lists all problems.
-        DragomanError: its tokenizers or recipe cannot be read.
+        DragomanError: the tokenizers or the recipe cannot be read.
     """
     read = _read(located.directory, located.config)
     recipe = _recipe(located.directory)
@@ -75,13 +75,13 @@ def open_checkpoint(located: LocatedCheckpoint) -> OpenedCheckpoint:
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
-    """Read a directory of Dragoman, Hugging Face or CTranslate2, or of a state dictionary.
+    """Read a checkpoint of Dragoman, Hugging Face or CTranslate2, or a state dictionary.
 
-    `docs/families.md` says what is read of each.
+    `docs/families.md` lists the contents that are read.
 
     Raises:
         CheckpointError, ConfigError: the model cannot be read; all problems are listed.
-        DragomanError: the directory is no checkpoint, or its tokenizers cannot be read.
+        DragomanError: the directory is not a checkpoint, or its tokenizers cannot be read.
     """
     return _read(directory, read_json_if_present(directory / CONFIG_FILE))
 
@@ -111,7 +111,7 @@ READERS: Mapping[FormatName, Callable[[Path, Values], Checkpoint]] = {
     "CTranslate2": read_ctranslate2,
     "state dictionary": _read_state_dictionary,
 }
-"""Directory and fields of its `config.json`, {} where there is none -> its contents."""
+"""Readers by format: directory, fields of its `config.json` or {} -> contents."""
 
 
 def find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> TokenizerFiles | None:
@@ -136,7 +136,7 @@ def find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> TokenizerF
 
 
 def _set_alignment_heads(model: ReferenceModel, recipe: Recipe | None) -> None:
-    """Set the heads that align words: those of the layer that the recipe states."""
+    """Set the heads that align words to all heads of the layer that the recipe states."""
     layer = None if recipe is None else recipe.alignment_layer
     if layer is None or not isinstance(model, Transformer) or layer >= model.config.decoder_layers:
         return

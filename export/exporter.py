@@ -51,8 +51,8 @@ from .model_description import audio_features, head, model_spec
 GRAPH_FILES: dict[GraphName, str] = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
 
 TRACED_SIZES = {"batch": 4, "source_batch": 2, "source": 5, "query": 3, "read": 6, "capacity": 7}
-"""Sizes of the dynamic axes while a graph is traced: distinct, and not 1, so that none is
-specialized to a constant; several rows for each source."""
+"""Sizes of the dynamic axes while a graph is traced. They are distinct and greater than 1, so that
+none is specialized to a constant. There are several rows for each source."""
 
 TORCH_TYPES = {"int64": torch.long, "bool": torch.bool, "float32": torch.float32}
 
@@ -88,7 +88,7 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
     dynamic_shapes = _arguments([_dynamic_axes(tensor) for tensor in spec.inputs], spec)
     with exporting(model), torch.no_grad(), _quiet(), _no_garbage_collection():
         program = torch.onnx.export(
-            graph.eval(),  # and the model within it: `exporting` restores its mode
+            graph.eval(),  # includes the model, whose mode `exporting` restores
             arguments,
             dynamo=True,
             opset_version=OPSET,
@@ -113,9 +113,9 @@ def _module(model: ReferenceModel, name: GraphName) -> nn.Module:
 
 
 def _example(tensor: TensorSpec) -> Tensor:
-    """A tensor to trace with.
+    """Return a tensor to trace with.
 
-    Each input needs its own, since the exporter merges inputs that are the same tensor.
+    Each input needs a separate tensor, since the exporter merges inputs that are the same tensor.
     """
     shape = [TRACED_SIZES[d] if isinstance(d, str) else d for d in tensor.shape]
     fill = torch.ones if tensor.dtype == "bool" else torch.zeros
@@ -127,9 +127,9 @@ def _dynamic_axes(tensor: TensorSpec) -> dict[int, Any]:
 
 
 def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:
-    """Values of a graph's inputs as the arguments of its module.
+    """Arrange the values of a graph's inputs as the arguments of its module.
 
-    Key and value of a layer are a pair, and the pairs of all layers a list.
+    The keys and values of each layer form a pair, and the pairs of all layers a list.
     """
     single = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is None]
     layered = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is not None]
@@ -159,8 +159,8 @@ def _quiet() -> Iterator[None]:
 def _no_garbage_collection() -> Iterator[None]:
     """Pause the garbage collector.
 
-    Tracing makes a million small objects and hardly any garbage, and looking for it takes a
-    quarter of the time.
+    Tracing makes a million small objects and little garbage. Collection takes a quarter of the
+    time.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -223,5 +223,5 @@ def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _may_fold(node: ir.Node, weights: set[str]) -> bool | None:
-    """False for nodes that would turn a weight into an unnamed copy; None for the default rules."""
+    """Return False for nodes that would copy a weight without its name; None for default rules."""
     return False if any(v is not None and v.name in weights for v in node.inputs) else None

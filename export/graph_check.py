@@ -82,7 +82,7 @@ def _differences(value: ir.Value, name: str, shape: tuple[int | str, ...]) -> li
 
 
 def _caches_not_in_place(exported: ExportedGraph) -> list[str]:
-    """A problem for each output that updates an input otherwise than by TensorScatter.
+    """Return a problem for each output that updates an input otherwise than by TensorScatter.
 
     Only with TensorScatter can a runtime bind both to one address.
     """

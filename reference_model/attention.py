@@ -18,8 +18,8 @@ from torch import Tensor, nn
 AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None, float | None], Tensor]
 
 MASKED_SCORE = -1e4
-"""Added to the score of a key that must not be attended to, where the mask is additive: exp of it
-is 0 in every precision, and it is representable in 16 bits."""
+"""The score that an additive mask adds to excluded keys. Its exp is 0 in every precision, and it is
+representable in 16 bits."""
 
 
 def scaled_dot_product_attention(

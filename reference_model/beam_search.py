@@ -112,8 +112,8 @@ def _is_done(
         return False
     if generation.early_stopping is True:
         return True
-    # The best possible score assumes probability 1 for further tokens. It is computed at the present
-    # length, which misses better scores if longer is better, or at the most favourable length.
+    # The best possible score assumes probability 1 for further tokens. At the present length, it
+    # misses better scores if longer is better; otherwise it is taken at the most favourable length.
     if generation.early_stopping == "never" and generation.length_penalty > 0:
         length = limit
     return best.score(length, generation.length_penalty) <= finished[-1].score

@@ -137,8 +137,8 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Pat
 
 MAX_POSITIONS = 10**6
 MAX_TABLE_SIZE = 2**26
-"""Numbers in a table of positions: 65,536 positions at a width of 1024. A computed one of that size
-takes 256 MiB, and two seconds and 1.5 GiB to compute."""
+"""Maximum numbers in a table of positions: 65,536 positions at a width of 1024. Such a table takes
+256 MiB; its computation takes two seconds and 1.5 GiB."""
 
 
 def check_positions(config: ModelConfig) -> None:

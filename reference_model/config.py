@@ -36,9 +36,9 @@ class ModelConfig:
     """
 
     source_vocab_size: int | None
-    """None for a speech model, whose source is features instead of tokens; 0: no encoder."""
+    """None for a speech model, whose source is audio features; 0 without an encoder."""
     target_vocab_size: int
-    """0: no decoder."""
+    """Size of the target vocabulary; 0 without a decoder."""
     feature_size: int | None = None
     """Mel bins in each source frame of a speech model (Radford et al. 2022); None for tokens."""
 
@@ -52,10 +52,10 @@ class ModelConfig:
     d_value: int | None = None
     """Size of each head's values (d_v in the paper); None: the same."""
     score_scale: float | None = None
-    """The factor of scores; None: 1 / sqrt(d_k), section 3.2.1. 1: not scaled."""
+    """The factor of attention scores; None: 1 / sqrt(d_k), section 3.2.1."""
     bilinear_scores: bool = False
-    """Each head's score of a query q and a key k is q^T W k with a learned matrix W ("general" in
-    Luong et al. 2015, section 3.1), scaled likewise."""
+    """Whether the score of a query q and a key k is q^T W k, scaled, with a learned matrix W for each
+    head ("general" in Luong et al. 2015, section 3.1)."""
     d_ff: int = 2048
     activation: Activation = "relu"
     gated_feed_forward: bool = False
@@ -89,22 +89,22 @@ class ModelConfig:
     scale_embedding: bool = True
     """Multiply token embeddings by sqrt(d_model), section 3.4."""
     pad_has_position: bool = True
-    """False: the padding token has no position embedding wherever it stands, and the tokens of a
-    source are numbered without it (fairseq's sinusoidal positions; M2M100)."""
+    """Whether the padding token has a position embedding. If not, positions count only the other
+    tokens of a source (fairseq's sinusoidal positions; M2M100)."""
 
     positions: PositionKind = "sinusoidal"
     """relative: no position embedding; each self-attention head adds a learned bias to its scores,
     one for each bucket of distances between query and key (Raffel et al. 2020, section 2.1)."""
     relative_buckets: int = 32
     relative_max_distance: int = 128
-    """All distances from this one on share a bucket."""
+    """The distance from which all distances share a bucket."""
     max_source_positions: int = 1024
     max_target_positions: int = 1024
     token_types: int = 0
     """Kinds of segments in a source, each with an embedding of its own (Devlin et al. 2018, section
     3); 0: none."""
     head: HeadConfig | None = None
-    """The head of an encoder-only model; None: there is a decoder."""
+    """The head of an encoder-only model; None for a model with a decoder."""
 
     dropout: float = 0.1
     pad_token_id: int = 0

@@ -35,16 +35,16 @@ class HeadConfig(HeadTask):
     """
 
     pooling: Pooling = "mean"
-    """Embeddings are pooled. mean: over all tokens; cls: the first token's hidden state; max: of
-    each component over all tokens."""
+    """How an embedding is pooled. mean: mean over all tokens; cls: the first token's hidden state;
+    max: maximum of each component over all tokens."""
     dense_size: int = 0
-    """Outputs of the dense layer; 0: there is none. Except for an embedding, it is d_model."""
+    """Outputs of the dense layer; 0 for none. Except for an embedding, it is d_model."""
     dense_activation: DenseActivation = "tanh"
     dense_bias: bool = True
     normalize: bool = False
     """Whether an embedding is divided by its Euclidean length."""
     mask_token_id: int = 0
-    """The mask token of a masked language model, which stands where it predicts a token."""
+    """The mask token, in whose place a masked language model predicts a token."""
 
     def __post_init__(self) -> None:
         problems = [*_wrong_types(self)]

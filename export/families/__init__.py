@@ -1,8 +1,8 @@
 """Families of checkpoints: configuration, weights and tokenizers -> reference models.
 
-`export.registry` names the families. Reading order: family (the record), bart (from which most
-descend), the other families, hugging_face (which reads a directory of any of them); encoders;
-state_dictionaries; ctranslate2.
+`export.registry` names the families. Reading order: family (the record), bart (the base of most),
+the other families, hugging_face (the reader of their directories); encoders; state_dictionaries;
+ctranslate2.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _REGISTERED = {model_type: _registered(row) for model_type, row in MODEL_TYPES.i
 FAMILIES: dict[str, Family] = {
     name: family for name, family in _REGISTERED.items() if isinstance(family, Family)
 }
-"""Families of encoder-decoder and decoder-only models at Hugging Face, by `model_type`."""
+"""Families of Hugging Face's encoder-decoder and decoder-only models, by `model_type`."""
 
 ENCODER_FAMILIES: dict[str, EncoderFamily] = {
     name: family for name, family in _REGISTERED.items() if isinstance(family, EncoderFamily)
 }
-"""Families of encoder-only models at Hugging Face, by `model_type`."""
+"""Families of Hugging Face's encoder-only models, by `model_type`."""
 
 StateDictReader = Callable[[Path, Values], Transformer]
 """Directory and fields of its `config.json` -> a model in evaluation mode, fp32."""
@@ -44,4 +44,4 @@ STATE_DICT_READERS: dict[str, StateDictReader] = {
     for name, read in _REGISTERED.items()
     if MODEL_TYPES[name].format == "state dictionary"
 }
-"""By the `model_type` that the owner of the weights writes into `config.json`."""
+"""Readers by the `model_type` that the owner of the weights writes into `config.json`."""

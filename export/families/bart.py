@@ -1,7 +1,7 @@
 """BART (Lewis et al. 2020), and the names and fields that its relatives share.
 
-At Hugging Face, mBART, Marian, M2M100, NLLB, Pegasus and Whisper descend from the same
-implementation: they share names of weights and fields, and differ in positions and norms.
+In Hugging Face, mBART, Marian, M2M100, NLLB, Pegasus and Whisper descend from this implementation.
+They share names of weights and fields, and differ in positions and norms.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ FIELDS: Mapping[str, str] = {
     "pad_token_id": "pad_token_id",
     "end_token_id": "eos_token_id",
 }
-"""Fields of `ModelConfig`, and what `config.json` calls them."""
+"""Fields of `ModelConfig`, with their names in `config.json`."""
 
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 50265,
@@ -90,7 +90,7 @@ DEFAULTS: Mapping[str, Any] = {
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }
-"""BART's values for fields that a `config.json` leaves out."""
+"""BART's defaults of missing fields of `config.json`."""
 
 
 def weight_name(name: str) -> str:
@@ -106,8 +106,8 @@ def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> Mod
     """Make the configuration that a `config.json` describes.
 
     Args:
-        defaults: values for fields that are left out, where they differ from BART's
-        fields: of `ModelConfig`, as the family decides them
+        defaults: defaults of missing fields, if they differ from BART's
+        fields: fields of `ModelConfig` that the family determines
 
     Raises:
         ConfigError: no `ModelConfig` can express it; all problems are listed.
@@ -145,10 +145,10 @@ def tie(weights: Weights, config: ModelConfig) -> list[str]:
 
 
 def with_separate_tables(values: Values, config: ModelConfig, weights: Weights) -> ModelConfig:
-    """Untie the tables of encoder and decoder where they differ.
+    """Untie the tables of encoder and decoder if they differ.
 
-    With `tie_word_embeddings` false, transformers 5 ties nothing. The shared table is then used
-    only where their own are not stored.
+    With `tie_word_embeddings` false, transformers 5 ties nothing. A side then uses the shared table
+    only if the checkpoint lacks the table of that side.
     """
     if config.tie_target_output or not config.tie_source_target:
         return config
@@ -169,7 +169,7 @@ def flatten_logits_bias(weights: Weights) -> None:
 
 
 def no_logits_bias(config: ModelConfig) -> ComputedWeights:
-    """Return zeros for a bias that a checkpoint leaves out."""
+    """Return zeros for a bias that a checkpoint lacks."""
     return {LOGITS_BIAS: lambda: torch.zeros(config.target_vocab_size)}
 
 
@@ -197,11 +197,11 @@ SPECIAL_TOKENS: Mapping[str, str] = {
     "sep": "</s>",
     "mask": "<mask>",
 }
-"""Defaults for tokens that a tokenizer_config.json leaves out."""
+"""Defaults of missing tokens of tokenizer_config.json."""
 
 
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Byte-level pair encoding; a text is enclosed in the tokens `cls` and `sep`."""
+    """Read byte-level pair encoding, with the tokens `cls` and `sep` around a text."""
     tokenizer = byte_level(checkpoint, SPECIAL_TOKENS) or tokenizer_of_ranks(checkpoint)
     if tokenizer is None:
         return None

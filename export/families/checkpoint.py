@@ -1,4 +1,4 @@
-"""The contents of a checkpoint directory, and the model that its weights make."""
+"""The contents of a checkpoint directory, and building a model from its weights."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Checkpoint:
     Attributes:
         model: fp32, in evaluation mode
         tokenizers: None if the model only takes token ids
-        notes: a sentence on each thing that was read otherwise than its files suggest
-        summarizes: whether models of its family write summaries
+        notes: sentences on settings whose effect differs from what the files suggest
+        summarizes: whether models of the family write summaries
     """
 
     model: ReferenceModel
@@ -48,7 +48,7 @@ class Checkpoint:
 M = TypeVar("M", bound=nn.Module)
 
 SHOWN, LONGEST_NAME = 5, 100
-"""The most names of weights in a note, and the most characters of a name."""
+"""Maximum numbers of weight names in a note, and of characters of a name."""
 
 
 def build(
@@ -65,20 +65,20 @@ def build(
 
     Args:
         make: makes the model of this configuration, with any weights
-        weights: by the names of the checkpoint, in the shapes of the model
-        weight_name: name of a parameter of the model -> its name in the checkpoint
-        origin: the file that the weights come from, for errors
-        problems: found so far
-        computed: weights that may be missing: name -> the function that computes it
-        notes: receives a sentence on weights that the model does not need, such as the heads of
-            other tasks, and that are left out; None: such weights are a problem
+        weights: weights in the shapes of the model, by their names in the checkpoint
+        weight_name: name of a parameter of the model -> name in the checkpoint
+        origin: the file of the weights, for errors
+        problems: problems found so far
+        computed: optional weights: name -> function that computes the weight
+        notes: receives a sentence on ignored weights, such as the heads of other tasks; None:
+            such weights are a problem
 
     Raises:
         CheckpointError: the problems so far, and all weights that are missing, unknown, misshapen
             or not finite.
         ConfigError: the model does not fit into this machine's memory.
     """
-    # Shapes are compared before memory is allocated: a damaged configuration may state any size.
+    # Shapes are compared before memory is allocated, since a damaged configuration states any size.
     check_layers(config, weights)
     shapes = weight_shapes(config)
     expected = {weight_name(name): shape for name, shape in shapes.items()}
@@ -101,7 +101,7 @@ def build(
 def _needed(weights: Weights, names: Iterable[str], notes: list[str]) -> Weights:
     """Return the weights that the model needs.
 
-    If one is missing, return all: one of the others may be it under a wrong name.
+    If one is missing, return all weights, since another may be the missing one under a wrong name.
     """
     needed = set(names)
     unneeded = sorted(weights.keys() - needed)
@@ -123,9 +123,9 @@ def measure(
     """Return the shapes of the weights that a configuration is derived from.
 
     Args:
-        axes: name of a weight -> the number of axes that it must have
-        origin: the file that the weights come from, for errors
-        problems: found so far
+        axes: name of a weight -> required number of axes
+        origin: the file of the weights, for errors
+        problems: problems found so far
 
     Raises:
         CheckpointError: the problems so far, and all of these weights that are missing or

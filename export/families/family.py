@@ -1,4 +1,4 @@
-"""The record of a family of Hugging Face checkpoints, and what families share."""
+"""The record of a family of Hugging Face checkpoints, and helpers that families share."""
 
 from __future__ import annotations
 
@@ -28,24 +28,23 @@ class Family:
     Attributes:
         config: fields of `config.json` -> configuration
 
-            Raises: ConfigError, with everything that a `ModelConfig` cannot express.
-        weight_name: name of a parameter of `Transformer` -> its name in the checkpoint
-        convert_weights: ties, transposes or scales the weights as read, until they have each
-            parameter in the shape that `Transformer` gives it; returns problems
-        computed_weights: weights that checkpoints may leave out: name -> the function that computes
-            it, once all other weights have the sizes that the configuration states
-        tokenizers: the kinds of tokenizers that its checkpoints have; if the tokenizer's class does
-            not name the kind, it is the first that suits the checkpoint
-        adjust_config: corrects the configuration where fields and weights have to be seen together;
+            Raises: ConfigError, which lists everything that a `ModelConfig` cannot express.
+        weight_name: name of a parameter of `Transformer` -> name in the checkpoint
+        convert_weights: ties, transposes or scales stored weights until they have the shapes of
+            the parameters of `Transformer`; returns problems
+        computed_weights: optional weights: name -> function that computes the weight; called after
+            all other weights have the configured sizes
+        tokenizers: kinds of tokenizers in the family's checkpoints; if the tokenizer's class does
+            not name the kind, the first that suits the checkpoint is used
+        adjust_config: corrects the configuration where it depends on both fields and weights;
             called before `convert_weights`, and may change the weights
         generation: directory, generation settings, configuration and notes -> rules and strategy of
-            decoding; appends to the notes what may surprise
+            decoding; adds notes on unexpected effects
 
-            Raises: CheckpointError, ConfigError, with everything that is not supported.
-        has_encoder: False for decoder-only models
+            Raises: CheckpointError, ConfigError, which list all unsupported settings.
+        has_encoder: whether the models have an encoder; False for decoder-only models
         positions_grow: whether positions are computed, as many as the generation settings need
-        summarizes: whether its checkpoints write summaries, whose metric is another one than that
-            of translations
+        summarizes: whether the models write summaries, which have another metric than translations
     """
 
     config: Callable[[Values], ModelConfig]
@@ -65,7 +64,7 @@ class Family:
 
 
 def with_defaults(values: Values, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `config.json`, with defaults for those that it leaves out."""
+    """Return the fields of a `config.json`, with defaults for missing ones."""
     return {**defaults, **{name: value for name, value in values.items() if value is not None}}
 
 
@@ -73,7 +72,7 @@ def make_config(problems: list[str], **fields: Any) -> ModelConfig:
     """Make a configuration.
 
     Args:
-        problems: found so far
+        problems: problems found so far
 
     Raises:
         ConfigError: lists the problems so far, and those of the fields.
@@ -97,7 +96,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "swish": "silu",
     "tanh": "tanh",
 }
-"""By Hugging Face's names."""
+"""Activations by Hugging Face's names."""
 
 
 def activation(values: Values, field: str, default: str, problems: list[str]) -> Activation:
@@ -118,9 +117,9 @@ def renamed(name: str, parts: Mapping[str, str]) -> str:
 
 
 def merge_tied(weights: Weights, names: list[str]) -> list[str]:
-    """Keep one of the names of a tied weight, the first; returns problems where values differ.
+    """Keep the first name of a tied weight; return a problem for each name whose values differ.
 
-    Which of its names a file contains depends on the library that wrote it.
+    The names in a file depend on the library that wrote it.
     """
     first, *others = [name for name in names if name in weights] or names[:1]
     problems = [

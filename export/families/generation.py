@@ -1,6 +1,6 @@
-"""Generation settings of Hugging Face -> `GenerationConfig`: what `generate` does without options.
+"""Generation settings of Hugging Face -> `GenerationConfig`, as `generate` without options.
 
-Defaults of `transformers` 5.23 take the place of what is not stated
+Missing settings have the defaults of `transformers` 5.23
 (`GenerationConfig._get_default_generation_params`).
 """
 
@@ -19,11 +19,11 @@ from dragoman.settings.generation import POSITIVE_FLOAT32, GenerationSettings, P
 class SettingsReader:
     """Reads settings by name.
 
-    A setting that is null is not stated. Where a value is wrong, the default takes its place.
+    A null setting is missing. The default replaces a wrong value.
 
     Args:
         values: fields of `generation_config.json` or, if there is none, of `config.json`
-        problems: receives what is wrong, a line each
+        problems: receives the problems, a line each
     """
 
     def __init__(self, values: Mapping[str, Any], problems: list[str]) -> None:
@@ -31,19 +31,19 @@ class SettingsReader:
         self._ids: dict[str, list[int]] = {}
 
     def unchecked(self) -> SettingsReader:
-        """Return a reader of the same settings whose problems do not count."""
+        """Return a reader of the same settings whose problems are ignored."""
         return SettingsReader(self._values, [])
 
     def states(self, name: str) -> bool:
-        """Return whether there is a value."""
+        """Return whether a setting has a value."""
         return self._values.get(name) is not None
 
     def refuse(self, unsupported: Mapping[str, tuple[Any, ...]]) -> None:
-        """Refuse settings that are in force.
+        """Add a problem for each unsupported setting that is in force.
 
         Args:
-            unsupported: the settings, with the values that switch them off besides null and empty
-                texts, lists and objects
+            unsupported: settings, with the values that switch them off; null and empty texts, lists
+                and objects also do
         """
         self.problems += [
             f"{name}: this generation setting is not supported, found {self._values[name]!r}"
@@ -52,7 +52,7 @@ class SettingsReader:
         ]
 
     def number(self, name: str, default: int, *, least: int = 0) -> int:
-        """Return an integer that is not too small."""
+        """Return an integer of at least `least`."""
         value = self._values.get(name)
         if value is None:
             return default
@@ -78,7 +78,7 @@ class SettingsReader:
         return float(value)
 
     def positive(self, name: str) -> float:
-        """Return a positive number within float32; 1 if it is not stated."""
+        """Return a positive number within float32; 1 if it is missing."""
         value = self._values.get(name)
         if value is None:
             return 1.0
@@ -91,7 +91,7 @@ class SettingsReader:
         return float(value)
 
     def setting(self, name: str) -> Any:
-        """Return a number of `GenerationSettings` by its name, within the bounds stated there."""
+        """Return a number of `GenerationSettings` by name, within the bounds of that field."""
         default = getattr(GenerationSettings, name)
         bounds = annotated(GenerationSettings, Bounds)[name]
         if isinstance(default, int):
@@ -101,7 +101,7 @@ class SettingsReader:
         return self.real(name, default, bounds.least, bounds.most)
 
     def one_of(self, name: str, known: tuple[Any, ...], default: Any) -> Any:
-        """Return one of some values of JSON; 1 is not true."""
+        """Return one of the known JSON values; 1 does not equal true."""
         value = self._values.get(name)
         if value is None:
             return default
@@ -112,7 +112,7 @@ class SettingsReader:
         return value
 
     def longest(self) -> int | None:
-        """Return the limit of new tokens; Hugging Face's `max_length` has the start token, too."""
+        """Return the limit of new tokens; Hugging Face's `max_length` includes the start token."""
         for name, counted in (("max_new_tokens", 0), ("max_length", 1)):
             if self.states(name):
                 return self.number(name, counted + 1, least=counted + 1) - counted
@@ -121,7 +121,7 @@ class SettingsReader:
     def forced(self, name: str, suppressed: set[int]) -> int | None:
         """Return the token that a setting forces.
 
-        Several tokens have the same score, and the argmax is the lowest that is not suppressed.
+        Several forced tokens have the same score; the argmax is the lowest unsuppressed one.
         """
         ids = self.ids(name)
         allowed = [token for token in ids if token not in suppressed]
@@ -133,16 +133,16 @@ class SettingsReader:
         return min(allowed, default=None)
 
     def ids(self, name: str) -> list[int]:
-        """Return token ids; one may be written without its list."""
+        """Return token ids; a file may state a single one without a list."""
         self._ids[name] = self._read_ids(name)
         return self._ids[name]
 
     def known(self, name: str, vocabulary: int) -> set[int]:
-        """Return the token ids that the vocabulary has: suppressing others changes nothing."""
+        """Return the token ids within the vocabulary; suppressing others has no effect."""
         return {token for token in self._read_ids(name) if 0 <= token < vocabulary}
 
     def bad_words(self) -> list[list[int]]:
-        """Return sequences of tokens."""
+        """Return the sequences of tokens that must not be generated."""
         words = self._values.get("bad_words_ids")
         if not words and words in (None, "", {}):
             return []
@@ -156,7 +156,7 @@ class SettingsReader:
         return words
 
     def ids_outside(self, vocabulary: int) -> list[str]:
-        """Return a problem for each token id read that is not in a vocabulary of this size."""
+        """Return a problem for each token id outside a vocabulary of this size."""
         return [
             f"{name}: expected token ids in [0, {vocabulary}), found {token}"
             for name, ids in self._ids.items()
@@ -176,8 +176,8 @@ class SettingsReader:
 DEFAULT_TOP_K = 50
 
 DEFAULT_NEW_TOKENS = 20
-"""The most new tokens at Hugging Face if neither `max_new_tokens` nor `max_length` is stated
-(`transformers` 5: `GenerationMixin._prepare_generated_length`)."""
+"""Hugging Face's limit of new tokens without `max_new_tokens` and `max_length` (`transformers` 5:
+`GenerationMixin._prepare_generated_length`)."""
 
 UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "encoder_repetition_penalty": (1.0,),
@@ -213,20 +213,20 @@ values that switch it off. `diversity_penalty` has an effect in groups of beams 
 def generation_config(
     values: Mapping[str, Any], config: ModelConfig, notes: list[str]
 ) -> GenerationConfig:
-    """Return what `generate` does without options, by these settings.
+    """Return the rules and the strategy that `generate` takes from these settings.
 
     Args:
         values: fields of `generation_config.json` or, if there is none, of `config.json`
-        notes: receives a sentence for each setting that has another effect than one might expect
+        notes: receives a sentence for each setting with an unexpected effect
 
     Raises:
-        ConfigError: settings are not supported, or have values of another form; lists them all.
+        ConfigError: settings are not supported or malformed; lists all of them.
     """
     read = SettingsReader(values, [])
     read.refuse(UNSUPPORTED)
     ends = read.ids("eos_token_id") if read.states("eos_token_id") else None
     words, suppressed = read.bad_words(), read.known("suppress_tokens", config.target_vocab_size)
-    # A bad word that is an end token has no effect in `transformers`; a suppressed one has.
+    # `transformers` ignores a bad word that is an end token, but not a suppressed end token.
     exempt = [config.end_token_id] if ends is None else ends
     single = {word[0] for word in words if len(word) == 1} - set(exempt)
     rules = GenerationConfig(
@@ -263,8 +263,8 @@ def generation_config(
 
 
 def default_new_tokens(config: ModelConfig, notes: list[str]) -> int:
-    """Return the limit of new tokens if the settings state none; a note says so."""
-    # Where positions are stored, the start token has one.
+    """Return the limit of new tokens without a setting for it, and add a note."""
+    # The start token takes one of the stored positions.
     limit = max(1, min(DEFAULT_NEW_TOKENS, config.max_target_positions - 1))
     notes.append(
         "the generation settings have neither max_new_tokens nor max_length: outputs end after "
@@ -275,7 +275,7 @@ def default_new_tokens(config: ModelConfig, notes: list[str]) -> int:
 
 
 def _beyond_one(ends: list[int] | None, config: ModelConfig) -> tuple[int, ...] | None:
-    """The end tokens, if they are not just the model's own."""
+    """Return the end tokens, unless the model's own is the only one."""
     return None if ends is None or ends == [config.end_token_id] else tuple(dict.fromkeys(ends))
 
 
@@ -286,7 +286,7 @@ def with_strategy(
 
     Args:
         read: the settings; receives problems
-        notes: receives a sentence where the outputs are not those of `generate`
+        notes: receives a sentence for each difference from the outputs of `generate`
     """
     beams = read.number("num_beams", 1, least=1)
     samples = read.one_of("do_sample", (True, False), default=False)
@@ -304,7 +304,7 @@ def with_strategy(
             f"the generation settings ask for {returned} outputs for each input "
             "(num_return_sequences): here it is one unless the caller asks for more"
         )
-    # What has no effect at Hugging Face may have any value there.
+    # Settings without effect in Hugging Face may have any value.
     drawing = read if samples else read.unchecked()
     drawn = {name: drawing.setting(name) for name in setting_names(Part.SAMPLING)}
     if samples and not read.states("top_k"):

@@ -24,7 +24,7 @@ FIELDS: Mapping[str, str] = {
     "dropout": "resid_pdrop",
     "end_token_id": "eos_token_id",
 }
-"""Fields of `ModelConfig`, and what `config.json` calls them."""
+"""Fields of `ModelConfig`, with their names in `config.json`."""
 
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 50257,
@@ -38,14 +38,14 @@ DEFAULTS: Mapping[str, Any] = {
     "bos_token_id": 50256,
     "eos_token_id": 50256,
 }
-"""GPT-2's values for fields that a `config.json` leaves out."""
+"""GPT-2's defaults of missing fields of `config.json`."""
 
 NEUTRAL: Mapping[str, Any] = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "add_cross_attention": False,
 }
-"""Options that are not supported, with the values that switch them off."""
+"""Unsupported options, with the values that switch them off."""
 
 PARTS: Mapping[str, str] = {
     "decoder.embedding.tokens": "wte",
@@ -80,7 +80,7 @@ def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
             name = name.removeprefix(PREFIX)
             weights[name] = weight
         if name.endswith((".attn.bias", ".attn.masked_bias")):
-            del weights[name]  # the causal mask, which older files hold
+            del weights[name]  # the causal mask in older files
         elif name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
             weights[name] = weight.t().contiguous() if weight.dim() == 2 else weight
     for name in [n for n in weights if n.endswith((".c_attn.weight", ".c_attn.bias"))]:
@@ -125,7 +125,7 @@ def _config(values: Values) -> ModelConfig:
 
 
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Byte-level pair encoding, without special tokens around a text."""
+    """Read byte-level pair encoding, without special tokens around a text."""
     end = "<|endoftext|>"
     tokenizer = byte_level(checkpoint, {"bos": end, "eos": end, "unk": end})
     return None if tokenizer is None else TokenizerFiles(tokenizer, tokenizer)

@@ -1,7 +1,7 @@
-"""A directory of Hugging Face -> a reference model and its tokenizers, without their library.
+"""A Hugging Face directory -> a reference model and its tokenizers, without `transformers`.
 
-It reads `config.json`, `generation_config.json` if there is one, the weights, and the files of the
-tokenizers. The record of a family says what it does with them.
+The module reads `config.json`, `generation_config.json` if it exists, the weights, and the files of
+the tokenizers. The family's record determines their meaning.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .family import Family
 GENERATION_FILE = "generation_config.json"
 PREFIX = "model."
 BASE_PARTS = ("shared.", "encoder.", "decoder.")
-"""How names of weights begin after the prefix, in families that have the prefix."""
+"""Beginnings of weight names after the prefix, in families with a prefix."""
 
 
 def read_hugging_face(directory: Path, values: Values) -> Checkpoint:
@@ -41,7 +41,7 @@ def read_hugging_face(directory: Path, values: Values) -> Checkpoint:
         values: fields of `config.json`
 
     Raises:
-        CheckpointError, ConfigError: as `load_hugging_face`.
+        CheckpointError, ConfigError: see `load_hugging_face`.
         DragomanError: the tokenizers cannot be read.
     """
     encoder = ENCODER_FAMILIES.get(str(values.get("model_type")))
@@ -72,7 +72,7 @@ def load_hugging_face(directory: Path) -> Transformer:
 
     Raises:
         CheckpointError: files are missing or unreadable; weights are missing, misshapen, not
-            finite, or tied by the configuration and yet different. All problems are listed.
+            finite, or tied by the configuration but different. All problems are listed.
         ConfigError: the architecture is unknown, or has options that are not supported.
     """
     model = _load(directory, read_json(directory / CONFIG_FILE))[0]
@@ -92,10 +92,10 @@ def find_hugging_face_tokenizers(
     """Find the tokenizers of a directory; None if there are none.
 
     Args:
-        family: of the model
+        family: the model's family
         values: fields of `config.json`
-        source_vocab_size, target_vocab_size: of the model as read; the same if its input is not
-            text
+        source_vocab_size, target_vocab_size: the model's vocabulary sizes; equal if the input is
+            not text
 
     Raises:
         DragomanError: a file is damaged or unusable, half of a pair is missing, ids are outside the
@@ -109,7 +109,7 @@ def family_of(values: Values) -> Family:
     """Return the family that a `config.json` names.
 
     Raises:
-        ConfigError: it is not one of `FAMILIES`.
+        ConfigError: the name is not in `FAMILIES`.
     """
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
@@ -118,7 +118,7 @@ def family_of(values: Values) -> Family:
 
 
 def _load(directory: Path, values: Values) -> tuple[AutoregressiveModel, tuple[str, ...]]:
-    """The model, and notes."""
+    """Load the model; return it with notes."""
     family, notes = family_of(values), list[str]()
     settings, file = _settings(directory, values, family, notes)
     values = _with_special_tokens(values, settings)
@@ -154,15 +154,15 @@ def _autoregressive(config: ModelConfig, generation: GenerationConfig) -> Autore
 def _settings(
     directory: Path, values: Values, family: Family, notes: list[str]
 ) -> tuple[Values, str]:
-    """The fields that `generate` reads, and the file that they are in.
+    """Return the fields that `generate` reads, and the name of their file.
 
-    The file is `generation_config.json` or, if there is none, `config.json`.
+    The file is `generation_config.json` or, if it is missing, `config.json`.
     """
     path = directory / GENERATION_FILE
     has_file = path.exists()
     settings, file = (read_json(path), path.name) if has_file else (values, CONFIG_FILE)
     if not has_file and values.get("force_bos_token_to_be_generated"):
-        # BART before `forced_bos_token_id`
+        # older BART checkpoints lack `forced_bos_token_id`
         settings = {**values, "forced_bos_token_id": values.get("bos_token_id")}
     if settings.get("eos_token_id") in (None, []):
         stated = values.get("eos_token_id")
@@ -207,7 +207,7 @@ def _with_special_tokens(values: Values, settings: Values) -> Values:
 def _with_positions(
     config: ModelConfig, generation: GenerationConfig, family: Family, notes: list[str]
 ) -> ModelConfig:
-    """Extend the target positions to those that the generation settings need, where possible."""
+    """Extend the target positions to the number that generation needs, if they are computed."""
     limit, positions = generation.max_new_tokens or 0, config.max_target_positions
     if limit <= positions:
         return config
@@ -223,7 +223,7 @@ def _with_positions(
 
 
 def _with_prefix(weights: Weights, family: Family) -> Weights:
-    """Add the prefix that names lack in a model saved without its head, such as `BartModel`."""
+    """Add the prefix to names of a model that was saved without its head, such as `BartModel`."""
     has_prefix = family.weight_name("decoder.norm.gain").startswith(PREFIX)
     if not has_prefix or any(name.startswith(PREFIX) for name in weights):
         return weights

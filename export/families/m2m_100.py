@@ -1,8 +1,8 @@
 """M2M100 (Fan et al. 2020), its descendants of WMT 2021, and NLLB (NLLB Team 2022).
 
-The model is a BART with pre-norm and sinusoidal positions. The tokenizers of M2M100 and of NLLB
-name their languages differently. Languages are in the order of their token ids, which are not
-stored in a checkpoint that has no `tokenizer.json`.
+The model is a BART with pre-norm and sinusoidal positions. The tokenizers of M2M100 and NLLB name
+languages differently. Languages are listed in the order of their token ids, since checkpoints
+without `tokenizer.json` do not store the ids.
 """
 # ruff: noqa: SIM905
 
@@ -58,7 +58,7 @@ def check_width(d_model: int) -> None:
 def position_table(first: int, positions: int, d_model: int) -> Tensor:
     """Compute sines in the first half of the columns, then cosines, [positions, d_model].
 
-    Wavelengths run from 2 pi to 20000 pi, both included. Computed in float32, as in training.
+    Wavelengths run from 2 pi to 20000 pi inclusive. The table is computed in float32, as in training.
 
     Args:
         first: the position of the first row
@@ -71,7 +71,7 @@ def position_table(first: int, positions: int, d_model: int) -> Tensor:
 
 
 def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
-    """Drop the tables of positions, which old checkpoints store, and keep one of tied tables."""
+    """Drop the tables of positions in old checkpoints, and keep one of tied tables."""
     for stack, name in POSITIONS.items():
         for old in (name, f"model.{stack}.embed_positions.weights"):
             weights.pop(old, None)
@@ -130,7 +130,7 @@ NLLB_LANGUAGES = Multilingual(NLLB_CODES, "[a-z]{3}_[A-Z][a-z]{3}", "prefix", "f
 
 
 def _numbered_pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """A SentencePiece model and a vocabulary that numbers its pieces; the languages come after."""
+    """Read a SentencePiece model and the vocabulary that numbers its pieces; languages follow."""
     if not all_present(checkpoint.directory, FAIRSEQ_MODEL, "vocab.json"):
         return None
     model, path = checkpoint.directory / FAIRSEQ_MODEL, checkpoint.directory / "vocab.json"
@@ -152,7 +152,7 @@ def _numbered_pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 
 def _is_nllb(checkpoint: TokenizerCheckpoint) -> bool:
-    """Whether a tokenizer is of NLLB: by its languages, or else by the missing `vocab.json`."""
+    """Return whether a tokenizer is NLLB's, by its languages or else by lack of `vocab.json`."""
     if has_languages(checkpoint, NLLB_LANGUAGES):
         return True
     has_vocabulary = (checkpoint.directory / "vocab.json").exists()

@@ -1,6 +1,7 @@
 """Marian (Junczys-Dowmunt et al. 2018), the family of OPUS-MT.
 
-It is a post-norm Transformer with its own kind of sinusoidal positions and a bias on the logits.
+The model is a post-norm Transformer with sinusoidal positions in Marian's order of columns and a
+bias on the logits.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def _config(values: Values) -> ModelConfig:
 def position_table(positions: int, d_model: int) -> Tensor:
     """Compute sin(position / 10000^(2i/d_model)) in the first half of the columns, then cosines.
 
-    Computed in float64, returned in float32, [positions, d_model]. An odd d_model has one more
-    column of sines than of cosines.
+    The result is computed in float64 and returned in float32, [positions, d_model]. An odd d_model
+    has one more column of sines than of cosines.
     """
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
     angle = torch.arange(positions, dtype=torch.float64)[:, None] / 10000.0**exponent
@@ -74,7 +75,7 @@ def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
 
 
 def _sentencepiece_pair(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """A SentencePiece model for each side, whose pieces one or two vocabularies number."""
+    """Read a SentencePiece model for each side, and one or two vocabularies of their pieces."""
     directory = checkpoint.directory
     if not all_present(directory, "source.spm", "target.spm", "vocab.json"):
         return None

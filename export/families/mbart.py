@@ -32,7 +32,7 @@ LANGUAGES_25 = Multilingual(CODES_25, CODE_PATTERN, source="suffix", target="sta
 LANGUAGES_50 = Multilingual(CODES_50, CODE_PATTERN, source="prefix", target="first")
 
 VOCAB_SIZE_50 = 250_054
-"""mBART-25 has fewer tokens, for it lacks the languages that mBART-50 adds."""
+"""The vocabulary size of mBART-50; mBART-25 has fewer languages and thus fewer tokens."""
 
 
 def _config(values: Values) -> ModelConfig:
@@ -60,7 +60,7 @@ def _tokenizer(name: str, languages: Multilingual, min_vocab_size: int) -> Token
 TOKENIZERS = (
     _tokenizer("MBart50Tokenizer", LANGUAGES_50, VOCAB_SIZE_50),
     _tokenizer("MBartTokenizer", LANGUAGES_25, 0),
-    TokenizerKind(("BarthezTokenizer",), (library_file,)),  # of models that know French only
+    TokenizerKind(("BarthezTokenizer",), (library_file,)),  # French-only models
 )
 MBART = Family(
     config=_config,

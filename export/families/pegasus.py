@@ -22,7 +22,7 @@ def _config(values: Values) -> ModelConfig:
 
 
 def _pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """The pieces come after the special tokens of the pre-training."""
+    """Read SentencePiece pieces, which follow the special tokens of pre-training."""
     offset = checkpoint.setting("offset", int) or 103
     return sentencepiece_file(checkpoint, "spiece.model", offset=offset)
 

@@ -1,14 +1,14 @@
 """T5 and FLAN-T5 (Raffel et al. 2020; Chung et al. 2022), mT5 (Xue et al. 2021).
 
-Pre-norm with RMSNorm, no biases, relative positions; T5 1.1, FLAN-T5 and mT5 have gated
-feed-forward layers and an untied output projection. Two factors differ from the Transformer's and
-are folded into weights: attention scores are not divided by sqrt(d_head), and the first T5
-multiplies the input of its output projection by d_model^-0.5.
+The models have pre-norm with RMSNorm, no biases, and relative positions. T5 1.1, FLAN-T5 and mT5
+have gated feed-forward layers and an untied output projection. Two factors are folded into weights:
+attention scores are not divided by sqrt(d_head), and the first T5 multiplies the input of the
+output projection by d_model^-0.5.
 
-The weights say whether the output projection is tied: Hugging Face writes `tie_word_embeddings`
-true for all of them, and ties a projection that is missing or equal. For T5,
-`scale_decoder_outputs` (in older files `tie_word_embeddings`) says whether its input is scaled; mT5
-never scales it.
+The weights determine whether the output projection is tied, since Hugging Face writes
+`tie_word_embeddings` true for all models. It ties a projection that is missing or equal. For T5,
+`scale_decoder_outputs` (in older files `tie_word_embeddings`) states whether the input is scaled.
+mT5 never scales it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ..tokenizers.readers import library_file, sentencepiece_file
 from .family import Family, activation, make_config, merge_tied, renamed, with_defaults
 
 DEFAULT_POSITIONS = 2048
-"""The longest source and target, unless `n_positions` is larger. No table limits them: all
-distances beyond `relative_attention_max_distance` share a bucket. But the encoder's memory grows
-with the square of the length: at 2048, the position bias of one source takes 0.5 GiB with 32 heads.
-T5 was trained on 512 tokens."""
+"""Maximum length of source and target, unless `n_positions` is larger. No table limits it, since
+all distances beyond `relative_attention_max_distance` share a bucket. But the encoder's memory
+grows with the square of the length: at 2048, the position bias of one source takes 0.5 GiB with 32
+heads. T5 was trained on 512 tokens."""
 
 FIELDS: Mapping[str, str] = {
     "source_vocab_size": "vocab_size",
@@ -47,7 +47,7 @@ FIELDS: Mapping[str, str] = {
     "pad_token_id": "pad_token_id",
     "end_token_id": "eos_token_id",
 }
-"""Fields of `ModelConfig`, and what `config.json` calls them."""
+"""Fields of `ModelConfig`, with their names in `config.json`."""
 
 T5_DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 32128,
@@ -72,14 +72,14 @@ MT5_DEFAULTS: Mapping[str, Any] = {
     "d_ff": 1024,
     "feed_forward_proj": "gated-gelu",
 }
-"""Values for fields that a `config.json` leaves out."""
+"""Defaults of missing fields of `config.json`."""
 
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"
 TABLES = [SHARED, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
-"""Names of the one token embedding; a file has one of them or several."""
+"""Names of the shared token embedding; a file has one or several of them."""
 
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-"""Stored in the first published files; no implementation reads it."""
+"""A weight of the first published files that no implementation reads."""
 
 PARTS: Mapping[str, str] = {
     "encoder.embedding.tokens": "shared",
@@ -106,8 +106,8 @@ PARTS: Mapping[str, str] = {
 def weight_name(name: str) -> str:
     """Return the name that a checkpoint gives a parameter of `Transformer`.
 
-    The second of a gated feed-forward's inner projections (`wi_1`) is named as an ungated one's
-    (`wi`).
+    `Transformer` has the same name for an ungated inner projection (`wi`) and the second of a gated
+    feed-forward (`wi_1`).
     """
     if name == "output.weight":
         return OUTPUT
@@ -126,7 +126,7 @@ def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
         problems.append(
             f"feed_forward_proj: expected ACTIVATION or gated-ACTIVATION, found {projection!r}"
         )
-    # T5 1.1 says gated-gelu and means GELU's approximation by tanh.
+    # In T5 1.1, gated-gelu means GELU's approximation by tanh.
     known.setdefault(
         "dense_act_fn", "gelu_new" if (gate, function) == ("gated", "gelu") else function
     )
@@ -164,7 +164,7 @@ def _adjust_config(
     weights: Weights,
     scales_output: Callable[[Values], bool],
 ) -> ModelConfig:
-    """The output projection is tied to the token embedding if it is missing or equal."""
+    """Tie the output projection to the token embedding if it is missing or equal."""
     if scales_output(values):
         _scale(weights, weight_name("decoder.norm.gain"), config.d_model**-0.5)
     output = weights.get(OUTPUT)

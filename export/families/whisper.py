@@ -295,7 +295,7 @@ def _defaults(
 
 
 def _prompt(speech: SpeechTokens) -> tuple[int, ...]:
-    """A prompt in the default language or English, without timestamps."""
+    """Return a prompt in the default language or English, without timestamps."""
     tokens = []
     if speech.languages:
         fallback = "en" if "en" in speech.languages else next(iter(speech.languages))
@@ -363,7 +363,7 @@ def _ranks(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 
 def _encoding(size: int, vocab_size: int) -> Encoding:
-    """The encoding of ranks, which its special tokens follow.
+    """Return the encoding of ranks, which its special tokens follow.
 
     The vocabulary's size shows how many languages there are. If it is another size, only the
     checkpoint can list the special tokens.

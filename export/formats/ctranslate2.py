@@ -219,7 +219,7 @@ def _text(variable: Tensor) -> str:
 
 
 def _weights(variables: Mapping[str, Tensor], reader: _Reader) -> dict[str, Tensor]:
-    """The arrays in float32; integers are divided by their scale."""
+    """Return the arrays in float32; integers are divided by their scale."""
     weights = {}
     scales = {name + "_scale" for name in variables} | {name + "_zero" for name in variables}
     problems = []

@@ -126,7 +126,7 @@ def no_weights() -> str:
 
 
 def _describe(directory: Path) -> str:
-    """A description of a directory that has neither file."""
+    """Return a description of a directory that has neither file."""
     try:
         return "neither" if any(directory.iterdir()) else "an empty directory"
     except OSError as error:
@@ -138,7 +138,7 @@ def _has_any(directory: Path, *names: str) -> bool:
 
 
 def _stated(values: Mapping[str, Any]) -> FormatName | None:
-    """The format that the model type implies."""
+    """Return the format that the model type implies."""
     model_type = values.get("model_type")
     row = MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
     return row.format if row else None

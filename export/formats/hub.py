@@ -145,7 +145,7 @@ def _download_weights(
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:
-    """The kinds and folders of what `modules.json` lists, "" for the directory itself.
+    """Return the kinds and folders of what `modules.json` lists, "" for the directory itself.
 
     What is damaged, or not a name within the repository, is left out: its reader reports it.
     """
@@ -164,7 +164,7 @@ def _modules(path: Path) -> list[tuple[str, str]]:
 
 
 def _parts(index: Path) -> list[str]:
-    """The files that an index names; none if it is damaged, which its reader reports."""
+    """Return the files that an index names; none if it is damaged, which its reader reports."""
     try:
         names = set(read_json_object(index)["weight_map"].values())
     except (DragomanError, LookupError, TypeError, AttributeError):

@@ -78,7 +78,7 @@ class TokenizerFiles:
 def _write(
     tokenizer: Path | Tokenizer | PieceModel, files: BundleWriter, prefix: str
 ) -> tuple[str, str | None]:
-    """The names of the tokenizer's file and of its vocabulary, if it has one."""
+    """Return the names of the tokenizer's file and of its vocabulary, if it has one."""
     name = f"{prefix}tokenizer.json"
     if isinstance(tokenizer, Path):
         files.copy(tokenizer, name)

@@ -100,7 +100,7 @@ class Multilingual:
 
 
 def _token_id(generation: Mapping[str, Any], name: str) -> int:
-    """A token id, which may be written as a list of one; -1 if none is stated."""
+    """Return a token id, which may be written as a list of one; -1 if none is stated."""
     match generation.get(name):
         case int(token) | [int(token)] if not isinstance(token, bool):
             return token
@@ -140,7 +140,7 @@ def multilingual_ranks(
 def _tokens_and_end(
     checkpoint: TokenizerCheckpoint, languages: Multilingual, tokenizer: Tokenizer, path: Path
 ) -> tuple[dict[str, int], int]:
-    """The tokens of the languages, and the end token, from a tokenizer that has them all."""
+    """Return the tokens of the languages, and the end token, from a tokenizer that has them all."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     end = checkpoint.special("eos", "</s>")
     check_has_tokens(path, vocabulary, end)

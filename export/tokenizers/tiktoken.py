@@ -244,7 +244,7 @@ def _model(ranks: Mapping[str, int], others: Mapping[str, int]) -> models.BPE:
 
 
 def _parts(token: str, ranks: Mapping[str, int]) -> list[str]:
-    """The two tokens that this one is merged from; more if its bytes do not merge to it."""
+    """Return the two tokens that this one is merged from; more if its bytes do not merge to it."""
     parts = list(token)
     pairs = [ranks.get(first + second, _NO_RANK) for first, second in pairwise(parts)]
     while len(parts) > 2 and (lowest := min(pairs)) < _NO_RANK:

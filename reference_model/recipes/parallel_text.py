@@ -71,10 +71,10 @@ class Cleaning:
     duplicates: bool = False
     """Whether to keep repeated pairs."""
     longest: int | None = 1000
-    """The most characters of the longer side; None: any number."""
+    """Maximum number of characters of the longer side; None: unlimited."""
     ratio: float | None = 4.0
-    """The most characters of the longer side, if it has more than 20, for each one of the shorter;
-    None: any number."""
+    """Maximum ratio of the lengths, longer to shorter, in characters. It is checked if the longer
+    side has more than 20; None: unlimited."""
 
     def __post_init__(self) -> None:
         check_settings(self, self._out_of_range)

@@ -60,17 +60,16 @@ class Recipe:
     score: Score | None
     """None for a language model, whose figure is its perplexity."""
     metrics: Sequence[str] = ()
-    """Names in `dragoman.metrics` of the figures that `score` gives; none: `score` is a measure of
-    the recipe's own, a share of errors."""
+    """Names in `dragoman.metrics` of the figures that `score` returns; if empty, `score` is the
+    recipe's own error rate."""
     licences: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     """Licence texts of the data, by the name of the file each is written to."""
     duration: str = ""
-    """How long the training takes, for people."""
+    """The duration of the training, as a text for users."""
     vocabulary: str = ""
-    """The options of `make_tokenizers`, if there are any: a training with other tokenizers cannot
-    resume."""
+    """The options of `make_tokenizers`, if any. A training with other tokenizers cannot resume."""
     alignment_layer: int | None = None
-    """The decoder layer, counted from 0, whose cross-attention aligns words, as measured; None: the
-    last but one."""
+    """The decoder layer, counted from 0, whose cross-attention aligns words best; None: the last
+    but one."""
     shown: Callable[[float], str] = "{:.2%}".format
-    """Formats a figure for people."""
+    """Formats a figure for users."""

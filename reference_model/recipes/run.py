@@ -38,7 +38,7 @@ class InitialModel:
     """A trained model, and the tokenizers that it was trained with."""
 
     digest: str
-    """The SHA-256 of its weights."""
+    """The SHA-256 of the model's weights."""
     model: AutoregressiveModel
     tokenizers: Tokenizers
 

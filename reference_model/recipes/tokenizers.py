@@ -30,7 +30,7 @@ from .examples import Example
 from .recipe import SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE, Tokenizers
 
 PAD, START, END, UNKNOWN = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
-"""With the ids 0 to 3."""
+"""The special tokens, with the ids 0 to 3."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +42,14 @@ class Vocabulary:
     """
 
     size: int
-    """The number of tokens, the four special ones included; of each side, unless it is shared."""
+    """The number of tokens of a vocabulary, including the four special tokens."""
     kind: Literal["bpe", "unigram"] = "bpe"
     shared: bool = True
     """Whether source and target have one vocabulary."""
     lowercase: bool = False
     """Whether sources and targets are lower-cased."""
     tokenized: bool = False
-    """Whether spaces already stand around punctuation; otherwise it is split off."""
+    """Whether spaces already surround punctuation; otherwise it is split off."""
 
     def __post_init__(self) -> None:
         check_settings(self, self._out_of_range)

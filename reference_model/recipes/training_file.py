@@ -25,7 +25,7 @@ DECIDED = (
     *("source_vocab_size", "target_vocab_size"),
     *("pad_token_id", "start_token_id", "end_token_id"),
 )
-"""Fields of the model that the vocabulary decides."""
+"""Fields of the model that the vocabulary determines."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 VOCABULARY = 2048
 MAX_POSITIONS = 160
 LONGEST_SOURCE = 5
-"""Words; never more than half of a verse."""
+"""Maximum number of words; at most half of a verse."""
 
 PUBLIC_DOMAIN = """\
 The World English Bible is in the public domain: it was dedicated to it by those who worked on it

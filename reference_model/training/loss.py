@@ -96,7 +96,7 @@ def negative_log_likelihood(model: AutoregressiveModel, pairs: Sequence[Pair]) -
 
 
 CHUNK_LOGITS = 2**21
-"""Logits computed at once, 8 MB: what a processor's cache holds."""
+"""Logits computed at once: 8 MB, which fits a CPU cache."""
 
 
 def projected_cross_entropy(

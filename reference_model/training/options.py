@@ -22,7 +22,7 @@ class TrainingOptions:
     """
 
     epochs: int
-    """The most epochs; a checkpoint is written after each."""
+    """Maximum number of epochs; a checkpoint is written after each."""
     patience: int | None = None
     """Training ends early once the validation loss has not fallen for this many epochs; None:
     never."""
@@ -42,7 +42,7 @@ class TrainingOptions:
     """Whether matrix products are computed in bfloat16 (Micikevicius et al. 2018); weights and
     their gradients stay fp32."""
     average_epochs: int = 5
-    """The final weights are averaged over the checkpoints of this many last epochs."""
+    """Number of last epochs whose checkpoints are averaged to the final weights."""
     seed: int = 1
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ from .options import TrainingOptions, cool_down, inverse_square_root
 
 STATE_FILE = "state.pt"
 STATE_EVERY = 200
-"""Steps after which the training state is saved: the most that an interruption can cost."""
+"""Steps between saves of the training state; an interruption loses at most these."""
 
 AnyModel = TypeVar("AnyModel", bound=AutoregressiveModel)
 

@@ -59,7 +59,7 @@ class AttentionReader:
 
     Args:
         front_end: generates missing targets
-        codec: None if the bundle has no tokenizers
+        codec: tokenizers; None if the bundle has none
     """
 
     def __init__(

@@ -15,15 +15,15 @@ Features = NDArray[np.float32]
 
 LEAST_POWER = np.float32(1e-10)
 DYNAMIC_RANGE = np.float32(8)
-"""Log power is clipped to this far below the maximum of the signal, in powers of ten."""
+"""Dynamic range in powers of ten; lower log power is clipped."""
 BLOCK = 128
-"""Number of frames that are transformed together: they fit into a core's cache."""
+"""Number of frames transformed together, so that they fit into a core's cache."""
 
 
 class LogMel(AudioFeatures):
     """Computes the features that `AudioFeatures` describes.
 
-    Signals are float32 [samples], mono, at `sampling_rate`, finite: what `read_audio` returns.
+    Signals are finite mono samples, float32 [samples], at `sampling_rate`, as from `read_audio`.
     Features are float32 [bins, frames]; frame i is centred on sample i * hop.
     """
 
@@ -35,7 +35,7 @@ class LogMel(AudioFeatures):
     def chunk(self, signal: Signal) -> Features:
         """Compute the features of the first window of a signal, padded with zeros: [bins, frames].
 
-        Frames of padding alone are not computed, so that a short signal costs little.
+        Frames with only padding are not computed, so that a short signal costs little.
         """
         padded = np.zeros(min(len(signal) + self.n_fft, self.samples), np.float32)
         padded[: len(signal)] = signal[: len(padded)]
@@ -56,8 +56,8 @@ class LogMel(AudioFeatures):
     def segment(self, features: Features, begin: int) -> Features:
         """Return the window that begins at a frame of the features from `whole`: [bins, frames].
 
-        It is padded with 0 as in Hugging Face's long-form `generate`, although silence has another
-        value.
+        The padding is 0 as in Hugging Face's long-form `generate`, although the features of
+        silence have another value.
         """
         segment = np.zeros((self.bins, self.frames), np.float32)
         left = features[:, begin : begin + self.frames]

@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError
 
 Audio = str | os.PathLike[str] | bytes | NDArray[np.floating[Any]] | NDArray[np.int16]
-"""The path of an audio file, the bytes of one, or the samples of one channel at the model's
+"""The path or the bytes of an audio file, or the samples of one channel at the model's
 sampling rate: floating point from -1 to 1, or int16."""
 
 LOUDEST = 100.0
-"""Far above full scale, which is 1. Larger samples have another scale, such as that of int16."""
+"""Limit far above full scale, which is 1; larger samples have another scale, such as int16's."""
 LOWEST_RATE = 1000
 BLOCK = 1 << 16
 UNKNOWN_SIZE = 0x7FFF0000
-"""A file written to a pipe states about this size, or twice as much, in its header."""
+"""Headers of files written to a pipe state about this size, or twice as much."""
 
 
 class AudioError(DragomanError):
-    """Audio cannot be read, or is not an input of the model."""
+    """Audio cannot be read or is not a valid input."""
 
 
 def read_audio(
@@ -42,13 +42,13 @@ def read_audio(
     """Read the mono samples of a file or an array: float32 [samples], finite, at least one.
 
     The channels of a file are averaged, and the result is resampled if the file has another rate.
-    An array is taken to be mono and at `sampling_rate`; int16 is divided by 32768.
+    An array must be mono and at `sampling_rate`; int16 is divided by 32768.
 
-    A few MP3 files of variable bit rate do not state their length: these are read up to the length
-    that libsndfile estimates. An Ogg file truncated between two of its pages is not noticed.
+    A few MP3 files of variable bit rate do not state their length; they are read up to the length
+    that libsndfile estimates. Truncation of an Ogg file between two pages is not detected.
 
     Args:
-        longest: seconds that a file may last
+        longest: maximum duration of a file in seconds
 
     Raises:
         AudioError: the file does not exist, is not audio, ends early, is too long or has no
@@ -113,18 +113,18 @@ def _read(
             _refuse_truncated(name, file.extra_info)
             resampler, pieces = _Resampler(rate, sampling_rate), []
             for block in _mono_blocks(file):
-                # What a file states of its length may be wrong.
+                # The length that a file states may be wrong.
                 if max(stated_samples, resampler.taken + len(block)) > longest * rate:
                     raise AudioError(f"{name}: expected at most {longest:g} s of audio, found more")
                 pieces.append(resampler.add(block))
             pieces.append(resampler.end())
-    # TypeError: for names that end with .raw, soundfile needs to be told the format.
+    # TypeError: for names that end with .raw, soundfile requires an explicit format.
     except (soundfile.SoundFileError, TypeError) as error:
         raise AudioError(
             f"{name}: expected an audio file, intact and in a known format: "
             f"{getattr(error, 'error_string', error)}"
         ) from error
-    # An MP3's length may be an estimate, within a percent.
+    # The stated length of an MP3 may be an estimate, accurate to one percent.
     if resampler.taken < 0.99 * stated_samples:
         raise _truncated(name, f"{stated_samples} samples", resampler.taken)
     samples = np.concatenate(pieces)
@@ -166,7 +166,7 @@ class _Resampler:
 
 
 def _refuse_truncated(name: str, log: str) -> None:
-    """Refuse a truncated file, which libsndfile reads as a shorter one and mentions in its log."""
+    """Reject a truncated file, which libsndfile reads as a shorter one and only logs."""
     pattern = r"^ ?(?:data|SSND|riff|  Data Size  ) : (\d+) \(should be (\d+)\)"
     for stated, found in re.findall(pattern, log, re.MULTILINE):
         if int(found) < int(stated) < UNKNOWN_SIZE:

@@ -1,7 +1,7 @@
 """Backends, which run the graphs or engines of a bundle.
 
-Reading order: interface, table, rows, then a backend's folder. Each is imported only when it is
-opened, since its library may not be installed.
+Reading order: interface, table, rows, then a backend's folder. A backend is imported only when it
+is opened, since its library may not be installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def default_backend(bundle: Bundle) -> str:
     Engines run on the package that built them, graphs on ONNX Runtime.
 
     Raises:
-        BackendError: no backend runs it.
+        BackendError: no backend runs the bundle.
     """
     for record in BACKENDS:
         if record.refusal(bundle) is None:
@@ -36,7 +36,7 @@ def default_backend(bundle: Bundle) -> str:
 
 
 def check_backend(bundle: Bundle, name: str | None) -> BackendRecord:
-    """Return the backend of that name, or `default_backend` if None, without importing it.
+    """Return the record of a backend without importing it; None selects `default_backend`.
 
     Raises:
         BackendError: the name is unknown, or the backend does not run the bundle.
@@ -52,8 +52,7 @@ def check_threads(threads: int | None) -> None:
     """Check a number of threads.
 
     Raises:
-        DragomanError: it is below 1, or so large that the machine would only switch between
-            threads.
+        DragomanError: `threads` is below 1, or far too large for the machine.
     """
     if threads is None:
         return
@@ -62,15 +61,16 @@ def check_threads(threads: int | None) -> None:
 
 
 def open_backend(bundle: Bundle, name: str | None, threads: int | None) -> Backend:
-    """Make a bundle ready to run.
+    """Open a backend for a bundle.
 
     Args:
-        name: the name of a row of `table.BACKENDS`; `default_backend` if None
-        threads: processor threads to use; all cores if None
+        name: name of a row of `table.BACKENDS`; None: `default_backend`
+        threads: number of CPU threads; None: all cores
 
     Raises:
-        BackendError: unknown name, missing library or device, or a bundle it cannot run.
-        DragomanError: too few or too many threads.
+        BackendError: the name is unknown, a library or device is missing, or the backend cannot
+            run the bundle.
+        DragomanError: there are too few or too many threads.
     """
     check_threads(threads)
     record = check_backend(bundle, name)

@@ -15,7 +15,7 @@ from ..format.contract import Role
 
 
 class BackendError(DragomanError):
-    """A backend is missing, lacks its device, or cannot run the bundle or a batch."""
+    """A backend or its device is missing, or it cannot run the bundle or a batch."""
 
     status, code = 500, "backend_error"
 
@@ -27,7 +27,7 @@ class DeviceLostError(DragomanError):
 
 
 def no_attention(name: str) -> str:
-    """Return the message for a bundle without the graph that shows attention."""
+    """Return the message for a bundle without the attention graph."""
     return (
         f"{name}: expected a bundle with the graph that shows attention, found none: build one for "
         "target cpu or neutral with --with-attention"
@@ -40,7 +40,7 @@ class StepOutput:
 
     Attributes:
         tokens: int64 [B]
-        log_probabilities: float32 [B], of those tokens, in nats
+        log_probabilities: log-probabilities of the tokens in nats, float32 [B]
     """
 
     tokens: NDArray[np.int64]
@@ -52,7 +52,7 @@ class Candidates(NamedTuple):
 
     Attributes:
         tokens: int64 [B, K]
-        log_probabilities: float32 [B, K], in nats, among all tokens of the vocabulary
+        log_probabilities: float32 [B, K], in nats, over the whole vocabulary
     """
 
     tokens: NDArray[np.int64]
@@ -62,20 +62,20 @@ class Candidates(NamedTuple):
 class Prediction(Protocol):
     """The model's prediction of the next token of every row.
 
-    It is valid until the next call of its state. What is not read is not computed: on a GPU, logits
-    stay on the device until they are read.
+    It is valid until the next call of its state. Values are computed when they are read. On a GPU,
+    logits stay on the device until they are read.
     """
 
     @property
     def choice(self) -> StepOutput:
-        """The most probable token of each row, as the graph selects it; never a suppressed one."""
+        """The most probable unsuppressed token of each row, as the graph selects it."""
 
     def candidates(self, count: int) -> Candidates:
-        """Return the `count` most probable tokens of each row, without suppressed tokens."""
+        """Return the `count` most probable unsuppressed tokens of each row."""
 
     @property
     def logits(self) -> NDArray[np.float32]:
-        """The logits [B, V], not to be changed."""
+        """The logits [B, V], read-only."""
 
     @property
     def normalizers(self) -> NDArray[np.float32]:
@@ -89,11 +89,12 @@ class Limits(NamedTuple):
     """The limits of a backend on batches; None: only the model limits them.
 
     Attributes:
-        rows: the most rows of a batch
-        source: the most tokens of a source
-        encoded: tokens of a batch up to which an encoder-only model is fastest; more are accepted
-        source_multiple: sources are padded to a multiple of this, as far as the model has
-            positions, which makes sums over them batch-invariant
+        rows: maximum number of rows of a batch
+        source: maximum number of tokens of a source
+        encoded: number of tokens up to which batches of an encoder-only model are fastest; larger
+            batches are accepted
+        source_multiple: multiple for padding sources, limited to the model's positions; it makes
+            sums over source positions batch-invariant
     """
 
     rows: int | None = None
@@ -118,7 +119,7 @@ class DecodingState(Protocol):
     def advance(self) -> Prediction:
         """Decode one position of every row without feeding tokens back.
 
-        `feed` must follow, after `reorder` if rows change places.
+        `feed` must follow, after `reorder` if rows continue other rows.
         """
 
     def feed(self, tokens: NDArray[np.int64]) -> None:
@@ -129,46 +130,47 @@ class DecodingState(Protocol):
         """
 
     def reorder(self, parents: NDArray[np.intp]) -> None:
-        """Let row r continue what row parents[r] has decoded so far.
+        """Let row r continue the output of row parents[r].
 
         Args:
-            parents: [B], each a row of the same source. A row that another one continues stays
-                where it is: parents[parents] equals parents.
+            parents: [B], each a row of the same source. The parent of another row continues
+                itself: parents[parents] equals parents.
         """
 
     def retire(self, sources: NDArray[np.intp]) -> None:
         """Stop decoding these sources.
 
-        Their rows remain, and what steps return for them is undefined, until `keep` drops them or
-        `join` puts other sources in their place.
+        Their rows remain until `keep` drops them or `join` replaces them. Results for these rows
+        are undefined.
         """
 
     def keep(self, sources: NDArray[np.intp]) -> None:
         """Drop all sources but these, which are renumbered from 0.
 
         Args:
-            sources: sources[i] is i, or a source beyond the new number of sources, so that few move
+            sources: old number of each source. sources[i] is i, or a source beyond the new number
+                of sources, so that few move.
         """
 
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
-        """Admit the sources of another batch, which is closed.
+        """Admit the sources of another batch and close that batch.
 
         Both batches have the same backend, width and capacity. Both must have read their prompts,
         or have prompts of one token.
 
         Args:
-            sources: the number that each admitted source gets: of one that is retired, or the next
-                free one
+            sources: new number of each admitted source: the number of a retired source, or the
+                next free number
         """
 
     def close(self) -> None:
-        """Release what the batch holds. No other method may be called afterwards."""
+        """Release the batch. No other method may be called afterwards."""
 
 
 class Backend(Protocol):
     """The graphs of a bundle, ready to run. It may be called from several threads.
 
-    Without a decoder, only `encode` may be called; without an encoder, everything else.
+    Only `encode` may be called without a decoder, and all methods but `encode` without an encoder.
     """
 
     @property
@@ -176,10 +178,10 @@ class Backend(Protocol):
         """The limits on batches."""
 
     def rows_that_fit(self, source: int) -> int | None:
-        """Return how many rows with sources of this many tokens the device has memory for now.
+        """Return the number of rows with sources of this length that fit into memory now.
 
         Returns:
-            None if unknown
+            the number of rows; None if unknown
         """
 
     def start(
@@ -191,16 +193,16 @@ class Backend(Protocol):
         width: int = 1,
         prompt_lengths: NDArray[np.int64] | None = None,
     ) -> DecodingState:
-        """Encode a batch and make room for `capacity` target positions in each row.
+        """Encode a batch and allocate `capacity` target positions for each row.
 
         Args:
-            source: tokens, int64 [N, S], or features, float32 [N, mel bins, frames]; no tokens for
-                a decoder-only model
+            source: tokens, int64 [N, S], or features, float32 [N, mel bins, frames]; S is 0 for a
+                decoder-only model
             source_mask: [N, S], True at tokens
-            prompt: [N, P], the decoder's input before the first selected token, at least one token
-            width: rows decoded from each source
-            prompt_lengths: [N], how many tokens of each prompt, from the left, are read; None: all.
-                Only decoder-only models take different ones.
+            prompt: decoder input before the first selected token, [N, P] with P at least 1
+            width: number of rows for each source
+            prompt_lengths: number of tokens to read of each prompt, from the left, [N]; None: all.
+                Different lengths are allowed only for decoder-only models.
         """
 
     def encode(
@@ -212,14 +214,15 @@ class Backend(Protocol):
         """Return the encoder's outputs by tensor name.
 
         Args:
-            token_type: [N, S], of encoder-only models; None: all 0, or the model has no token types
+            token_type: token type ids of an encoder-only model, [N, S]; None: all 0 or no token
+                types
         """
 
     def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
-        """Run the graph that shows attention and return its outputs.
+        """Run the attention graph and return its outputs.
 
         Raises:
-            BackendError: the bundle does not have it, or the backend does not run it.
+            BackendError: the bundle has no attention graph, or the backend does not run it.
         """
 
     def score(
@@ -234,4 +237,4 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """Free what the backend holds. No other method may be called afterwards."""
+        """Free the backend's resources. No other method may be called afterwards."""

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from .interface import Candidates, StepOutput
 
 BLOCKS_PER_CANDIDATE = 8
-"""With fewer blocks than this for each candidate, there would be nothing to skip."""
+"""Minimum number of blocks for each candidate; with fewer, no block could be skipped."""
 
 
 class HostPrediction:
     """A prediction from logits and the token that the graph selected.
 
-    The log-probability of that token gives the normalizer, so that nothing is summed over the
-    vocabulary again.
+    The log-probability of that token gives the normalizer without another sum over the vocabulary.
 
     Args:
         logits: [B, V]
@@ -42,7 +41,7 @@ class HostPrediction:
         return total
 
     def candidates(self, count: int) -> Candidates:
-        """Return the `count` most probable tokens of each row, without suppressed tokens."""
+        """Return the `count` most probable unsuppressed tokens of each row."""
         more = min(count + len(self._suppressed), self.logits.shape[1])
         tokens = best_tokens(self.logits, more)
         chosen = np.take_along_axis(self.logits, tokens, 1)
@@ -54,8 +53,8 @@ def drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: in
     """Return the first `count` candidates that are not suppressed.
 
     Args:
-        candidates: of each row, best first: `count` and as many more as tokens are suppressed, or
-            all tokens
+        candidates: best tokens of each row, best first: `count` plus the number of suppressed
+            tokens, or all tokens
     """
     if not suppressed:
         return candidates
@@ -71,11 +70,11 @@ def drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: in
 def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     """Return the indices of the `count` largest scores of each row, largest first.
 
-    Which of several scores that equal the last of them is chosen is not defined.
+    The choice among scores that tie for last place is undefined.
 
     The vocabulary is divided into blocks. Only blocks whose maxima are among the `count` largest
-    can hold one of the `count` largest scores, so that one vectorized pass over the scores
-    suffices, and what has to be sorted is small.
+    can hold one of the `count` largest scores. One vectorized pass over the scores therefore
+    suffices, and few scores are sorted.
 
     Args:
         scores: [B, V]; V at least `count`
@@ -90,8 +89,8 @@ def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         within = np.broadcast_to(np.arange(vocabulary), scores.shape)
         return _sorted(scores, within, count)
     whole = blocks * depth
-    # Block b holds the tokens b, b + blocks, b + 2 * blocks, ...: neighbours in memory are in
-    # different blocks, and the maximum over blocks is one of whole vectors.
+    # Block b holds the tokens b, b + blocks, b + 2 * blocks, ..., so that adjacent tokens are in
+    # different blocks and the maxima of all blocks are vectorized.
     dealt = scores[:, :whole].reshape(rows, depth, blocks)
     largest = dealt.max(axis=1)
     chosen = np.argpartition(largest, blocks - count, axis=1)[:, blocks - count :]
@@ -106,7 +105,7 @@ def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 def _sorted(
     scores: NDArray[np.float32], indices: NDArray[np.intp], count: int
 ) -> NDArray[np.int64]:
-    """The indices of the `count` largest scores of each row, largest first."""
+    """Return the indices of the `count` largest scores of each row, largest first."""
     if count < scores.shape[1]:
         part = np.argpartition(-scores, count - 1, axis=1)[:, :count]
         scores = np.take_along_axis(scores, part, 1)

@@ -1,4 +1,4 @@
-"""The rows of a batch: where sources lie, and which cached positions two rows have in common."""
+"""The rows of a batch: lengths of sources, and cached positions that rows have in common."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHRINK_BELOW = 3 / 4
-"""Sources are laid out again once the longest one is at most this share of the positions allocated
-for each, since attention reads all of them."""
+"""Sources are laid out again once the longest needs at most this share of the allocated positions,
+since attention reads all of them."""
 
 SOURCE_MULTIPLE = 4
-"""Sources are padded to a multiple of this on a processor.
+"""Sources are padded to a multiple of this on the CPU.
 
-Attention multiplies so many keys at once, and the rest one by one. Masked keys add nothing to a
-sum, so that with this padding its order does not depend on the longest source of the batch."""
+Attention multiplies this many keys at once, and the remaining keys one by one. Masked keys add
+nothing to a sum, so with this padding its order does not depend on the batch's longest source."""
 
 
 def rows_of_sources(sources: NDArray[np.intp], width: int) -> NDArray[np.intp]:
-    """Return the rows of sources, `width` each."""
+    """Return the rows of sources, `width` for each source."""
     rows: NDArray[np.intp] = (width * sources[:, None] + np.arange(width)).ravel()
     return rows
 
 
 def source_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the number of positions up to the last token of each source; padding may be anywhere.
+    """Return the number of positions up to the last token of each source.
 
     Returns:
-        [N]; 1 where there is no encoder, and the mask has no positions
+        [N]; 1 for a mask without positions, as for decoder-only models
     """
     if not mask.shape[1]:
         return np.ones(len(mask), np.int64)
@@ -37,22 +37,22 @@ def source_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def padded_length(length: int, multiple: int, most: int) -> int:
-    """Return the least multiple that a length fits into, limited to `most` positions."""
+    """Round a length up to a multiple, limited to `most` positions."""
     return max(length, min(-(-length // multiple) * multiple, most))
 
 
 def source_room(present: int, longest: int) -> int:
-    """Return how many positions to allocate for each source.
+    """Return the number of positions to allocate for each source.
 
     Args:
-        present: the positions allocated now
-        longest: the longest source that remains or joins
+        present: number of positions allocated now
+        longest: length of the longest source that remains or joins
     """
     return present if SHRINK_BELOW * present < longest < present else longest
 
 
 class RowCopy(NamedTuple):
-    """A copy of positions `begin` to `end` of what row `row` has decoded, to row `to`."""
+    """A copy of the cached positions `begin` to `end` of row `row` to row `to`."""
 
     row: int
     to: int
@@ -61,14 +61,14 @@ class RowCopy(NamedTuple):
 
 
 class CacheHistory:
-    """For each cached position of each row, which step of which row wrote it.
+    """Records which step of which row wrote each cached position of each row.
 
-    Beams of a source have most of what they decoded in common. A beam that continues another one
-    needs only the positions after the two diverged.
+    Beams of a source share most cached positions. A beam that continues another one needs only the
+    positions after the two diverged.
 
     Args:
-        rows: of the batch
-        capacity: positions of a row
+        rows: number of rows of the batch
+        capacity: number of positions of a row
     """
 
     def __init__(self, rows: int, capacity: int) -> None:
@@ -76,7 +76,7 @@ class CacheHistory:
         self._written = 0
 
     def write(self, positions: NDArray[np.int64], queries: int) -> None:
-        """Record that every row has decoded this many queries from its position on."""
+        """Record that every row has decoded `queries` tokens from its position on."""
         rows = len(positions)
         numbers = np.arange(self._written + 1, self._written + 1 + rows * queries)
         at = positions[:, None] + np.arange(queries)
@@ -84,10 +84,10 @@ class CacheHistory:
         self._written += rows * queries
 
     def copies(self, parents: NDArray[np.intp], positions: NDArray[np.int64]) -> list[RowCopy]:
-        """Return the copies after which row r continues row parents[r], and record them as done.
+        """Return the copies that let row r continue row parents[r], and record them as done.
 
         Args:
-            positions: how many positions of each row are written
+            positions: number of written positions of each row
         """
         copies = []
         for to in np.flatnonzero(parents != np.arange(len(parents))).tolist():
@@ -101,7 +101,7 @@ class CacheHistory:
         return copies
 
     def take(self, other: CacheHistory, row: int, to: int) -> None:
-        """Let a row of this or of another batch of the same capacity take the place of a row."""
+        """Replace a row by a row of this or another batch of the same capacity."""
         self._writers[to] = other._writers[row]
 
     def resize(self, rows: int) -> None:

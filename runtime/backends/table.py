@@ -11,18 +11,18 @@ from ..format.manifest import Precision
 
 @dataclass(frozen=True)
 class BackendRecord:
-    """What is known of a backend before it is imported.
+    """The properties of a backend that are known without importing it.
 
     Attributes:
-        name: the name that callers use
-        module: the module within this package; it has `open_backend(bundle, threads) -> Backend`
-        library: the Python package that it needs
-        extra: the extra that installs it: pip install 'dragoman[EXTRA]'
-        runs: the format of executable that it runs, see `format.executables`
-        on: the hardware it runs on, for messages and pages
-        targets: the targets whose bundles it runs; None: any
-        precisions: the precisions of bundles that it runs; None: any
-        missing_kernels: why other targets and precisions do not run
+        name: public name
+        module: module within this package, with `open_backend(bundle, threads) -> Backend`
+        library: required Python package
+        extra: extra that installs the package: pip install 'dragoman[EXTRA]'
+        runs: supported format of executables, see `format.manifest`
+        on: hardware, for messages and pages
+        targets: supported targets of bundles; None: any
+        precisions: supported precisions of bundles; None: any
+        missing_kernels: reason why other targets and precisions do not run
     """
 
     name: str
@@ -36,10 +36,10 @@ class BackendRecord:
     missing_kernels: str = ""
 
     def refusal(self, bundle: Bundle) -> str | None:
-        """Return why this backend cannot run a bundle, and what to do.
+        """Return an error message if this backend cannot run a bundle, by its manifest.
 
         Returns:
-            None if the manifest does not rule it out
+            the reason and what to do; None if the backend may run it
         """
         manifest, directory = bundle.manifest, bundle.directory
         target = manifest.target
@@ -97,6 +97,6 @@ BACKENDS: tuple[BackendRecord, ...] = (
         targets=("tensorrt",),
     ),
 )
-"""In order of preference: unless one is named, the first that runs a bundle is used."""
+"""All backends in order of preference; by default, the first that runs a bundle is used."""
 
 BACKEND_NAMES = tuple(record.name for record in BACKENDS)

@@ -1,4 +1,4 @@
-"""Batches: which inputs share one, and how they become arrays."""
+"""Groups inputs into batches, and converts batches to arrays."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Input = TypeVar("Input")
 Outcome = TypeVar("Outcome")
 
 MAX_LOGITS = 2**26
-"""The most logits in a batch that computes some for every token: 256 MiB of float32. An input with
-more is computed in a batch of its own."""
+"""Maximum number of logits in a batch with logits for every token: 256 MiB of float32. An input
+with more is computed in a batch of its own."""
 
 
 def batches(
@@ -25,14 +25,13 @@ def batches(
 ) -> Iterator[list[int]]:
     """Group inputs of similar length, longest first.
 
-    The longest come first, so that a batch that does not fit into memory fails at once, not after
-    an hour.
+    With the longest first, a batch that does not fit into memory fails immediately.
 
     Args:
         lengths: source length of each input
-        max_batch_size: the most inputs in a batch
-        max_batch_tokens: the most source tokens in a batch, including padding; a longer input
-            forms its own batch
+        max_batch_size: maximum number of inputs in a batch
+        max_batch_tokens: maximum number of source tokens in a batch, including padding; a longer
+            input forms its own batch
 
     Yields:
         indices into `lengths`, each exactly once
@@ -54,10 +53,10 @@ def run_or_split(
     inputs: list[Input],
     failed: Callable[[str], Outcome],
 ) -> list[Outcome]:
-    """Run a batch; if the backend fails, as for lack of memory, run its halves in turn.
+    """Run a batch; if the backend fails, for example out of memory, run its halves in turn.
 
     Args:
-        failed: returns the outcome of an input that fails by itself, from the reason
+        failed: returns the outcome of an input that fails in its own batch, given the reason
     """
     try:
         return run(inputs)
@@ -78,10 +77,10 @@ EncoderInput = list[int] | NDArray[np.float32]
 def as_batch(
     sources: Sequence[EncoderInput], model: ModelSpec, multiple: int = 1
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return sources as arrays: the batch, and the mask, bool [B, S], True at tokens.
+    """Return a batch of sources and its mask, bool [B, S], True at tokens.
 
-    The batch is int64 [B, S] for token ids, and float32 [B, mel bins, frames] for features of
-    audio, all frames of which are attended to.
+    The batch is int64 [B, S] for token ids, or float32 [B, mel bins, frames] for audio features,
+    where the mask covers all frames.
 
     Args:
         multiple: see `Limits.source_multiple`
@@ -97,10 +96,10 @@ def as_batch(
 def pad(
     sources: Sequence[Sequence[int]], pad_token_id: int, length: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Pad token ids: int64 [B, S], and the mask, bool [B, S], True at tokens.
+    """Pad token ids to int64 [B, S]; also return the mask, bool [B, S], True at tokens.
 
     Args:
-        length: the least S
+        length: minimum S
     """
     shape = (len(sources), max(length, *(len(source) for source in sources)))
     tokens = np.full(shape, pad_token_id, np.int64)

@@ -34,9 +34,9 @@ class Beam:
         length_penalty: the sum of log-probabilities is divided by length ** length_penalty to rank
             finished hypotheses; more than 0 favours long ones. The end token counts.
         early_stopping: True: stop as soon as `beams` hypotheses are finished. False: stop when no
-            running hypothesis, at its present length, ranks above the worst finished one. "never":
-            the same at the best length that it could reach.
-        returned: number of hypotheses that are returned, at most `beams`
+            running hypothesis, at its current length, ranks above the worst finished one. "never":
+            like False, but at the best length that a running hypothesis could reach.
+        returned: number of returned hypotheses, at most `beams`
     """
 
     beams: int
@@ -46,7 +46,7 @@ class Beam:
 
     @property
     def width(self) -> int:
-        """The rows of a batch that a request takes."""
+        """The number of batch rows for a request."""
         return self.beams
 
     def begin(self, request: Request) -> BeamSearch:
@@ -58,7 +58,7 @@ class Candidate(NamedTuple):
     """A hypothesis with one more token.
 
     Attributes:
-        score: sum of log-probabilities after the rules
+        score: sum of log-probabilities after logits processors
         beam: index of the hypothesis among the running ones
         log_probability: the model's own log-probability of the token
     """
@@ -73,8 +73,8 @@ class BeamSearch:
     """The running and the finished hypotheses of one source, both best first.
 
     Each running hypothesis has one of the request's rows, see `assign_rows`. The search begins with
-    one hypothesis. There are fewer than beams if the rules leave fewer tokens; there, Hugging Face
-    has copies with scores of -1e9 and less.
+    one hypothesis. It has fewer hypotheses than beams if the rules allow fewer tokens; Hugging Face
+    fills up with copies with scores of -1e9 and less.
     """
 
     def __init__(self, strategy: Beam, request: Request) -> None:
@@ -84,13 +84,13 @@ class BeamSearch:
         self._scores, self._rows = [0.0], [0]
         self._complete: list[TokenSequence] = []
         self._candidates = max(2, 1 + len(set(request.rules.end_tokens))) * strategy.width
-        # A forced token may be the last.
+        # A forced first token may end the output.
         self.finished = self.sequence.count > 0 and finish(self.sequence, self._rules)
         if self.finished:
             self._end(self.sequence, 0.0)
 
     def required_outputs(self) -> RequiredOutputs:
-        """Return what `advance` reads of the next step."""
+        """Return the outputs of the next step that `advance` requires."""
         rules, count = self._rules, self._running[0].count + 1
         if rules.forced_at(count) is not None:
             return SELECTED_TOKENS
@@ -100,10 +100,10 @@ class BeamSearch:
         return RequiredOutputs(max(self._candidates + len(excluded), rules.alternatives))
 
     def advance(self, step: StepScores, row: int) -> NextTokens:
-        """Continue with the best candidates, and keep those that are finished."""
+        """Continue with the best candidates, and collect finished hypotheses."""
         count = self._running[0].count + 1
         best = self._best(step, row, count)
-        # Only the first `width` candidates may end; the others ensure that enough can continue.
+        # Only the first `width` candidates may end; the others fill the beam.
         for candidate in self._chosen(best):
             if self._ends(candidate, count):
                 child = self._child(candidate, step, row)
@@ -125,16 +125,16 @@ class BeamSearch:
         return found[: self._candidates]
 
     def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates that get a row in the beam; both lists are best first."""
+        """Return the candidates that get a row, best first like `candidates`."""
         return candidates[: self._strategy.width]
 
     def _ends(self, candidate: Candidate, count: int) -> bool:
         return candidate.token in self._rules.end_tokens or count == self._rules.limit
 
     def _under_rules(self, step: StepScores, row: int, count: int) -> NDArray[np.float32] | None:
-        """Return the log-probabilities of next tokens after the rules: [width, V].
+        """Return the log-probabilities of next tokens after logits processors: [width, V].
 
-        None if no rule changes them, other than by excluding tokens.
+        None if the processors only exclude tokens.
         """
         rules = self._rules
         if rules.forced_at(count) is not None or rules.excluded(count) is not None:
@@ -148,10 +148,10 @@ class BeamSearch:
     def _candidates_of_each(
         self, step: StepScores, row: int, count: int, scores: NDArray[np.float32] | None
     ) -> list[Candidate]:
-        """Return the best candidates of each beam, as many as all beams together can need.
+        """Return the best candidates of each beam, enough to fill all beams from one.
 
         Args:
-            scores: from `_under_rules`
+            scores: result of `_under_rules`
         """
         forced = self._rules.forced_at(count)
         if forced is not None:
@@ -195,7 +195,7 @@ class BeamSearch:
         )
 
     def _end(self, sequence: TokenSequence, score: float) -> None:
-        """Add a hypothesis to the finished ones; the worst is dropped if there are too many."""
+        """Add a finished hypothesis, and drop the worst if there are too many."""
         sequence.score = score / float(sequence.count) ** self._strategy.length_penalty
         self._complete.append(sequence)
         self._complete.sort(key=lambda hypothesis: -hypothesis.score)
@@ -232,16 +232,16 @@ class BeamSearch:
 
 
 def assign_rows(rows: Sequence[int], width: int) -> tuple[list[int], list[int]]:
-    """Assign rows to hypotheses such that few rows are overwritten.
+    """Assign rows to hypotheses so that few rows are overwritten.
 
-    The first child of a hypothesis keeps its row; the others get rows without children.
+    The first child of a hypothesis keeps its row; other children get rows without children.
 
     Args:
         rows: for each child, the row of the hypothesis that it continues
         width: number of rows, at least as many as children
 
     Returns:
-        the row of each child; and which row each of all rows continues, see `search.NextTokens`
+        the row of each child; and the parent of each of the rows, see `search.NextTokens`
     """
     free = iter(sorted(set(range(width)) - set(rows)))
     assigned, parents = [], list(range(width))

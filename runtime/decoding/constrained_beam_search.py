@@ -1,6 +1,7 @@
 """Beam search for outputs that contain required phrases.
 
-It is lexically constrained decoding with dynamic beam allocation (Post & Vilar 2018, section 3).
+The algorithm is lexically constrained decoding with dynamic beam allocation (Post & Vilar 2018,
+section 3).
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from .results import RejectedError
 from .search import SELECTED_TOKENS, NextTokens, RequiredOutputs, StepScores
 
 Tokenizations = Sequence[Sequence[int]]
-"""The token sequences that stand for a phrase; none is empty."""
+"""The non-empty token sequences of a phrase."""
 
 
 class PhraseProgress(NamedTuple):
-    """How far a sequence is with the phrases.
+    """The progress of a sequence with the phrases.
 
     Attributes:
-        node: node of the automaton that the end of the sequence leads to
-        unmet: indices of the phrases that it does not contain
+        node: automaton node after the last token
+        unmet: indices of the missing phrases
     """
 
     node: int
@@ -37,9 +38,8 @@ class PhraseProgress(NamedTuple):
 class RequiredPhrases:
     """Phrases that an output must contain, each in one of its tokenizations.
 
-    A phrase that is part of another one, or equal to it, is met with it and needs no place of its
-    own. The automaton of Aho & Corasick (1975) finds the tokenizations, also those that begin
-    within an incomplete occurrence of another.
+    Duplicate phrases and phrases contained in other phrases are dropped. The automaton of Aho &
+    Corasick (1975) finds all tokenizations, even where incomplete occurrences overlap.
     """
 
     def __init__(self, phrases: Iterable[Tokenizations]) -> None:
@@ -48,9 +48,9 @@ class RequiredPhrases:
         )
         self._shortest = [min(map(len, phrase)) for phrase in self._phrases]
         self._next: list[dict[int, int]] = [{}]
-        """The node that follows each node, by token; the root follows with any other token."""
+        """Next node by token, for each node; any other token leads to the root."""
         self._missing: list[dict[int, int]] = [{}]
-        """The tokens that each phrase that has begun at a node still lacks; 0: it ends there."""
+        """Number of missing tokens of each phrase begun at a node; 0: the phrase ends there."""
         self._build()
         self._ending = [
             frozenset(phrase for phrase, count in missing.items() if not count)
@@ -74,10 +74,10 @@ class RequiredPhrases:
         return PhraseProgress(node, unmet)
 
     def to_come(self, progress: PhraseProgress) -> int:
-        """Return a number of tokens that suffices for all phrases that are not met.
+        """Return a number of tokens that suffices for all missing phrases.
 
-        These are the tokens that complete a phrase that has begun, then those of the other phrases,
-        one after the other. One more token can always reduce the number.
+        It is the number of tokens to complete a begun phrase, and then the other phrases one after
+        the other. There is always a next token that reduces it.
         """
         if progress not in self._to_come:
             missing = self._missing[progress.node]
@@ -89,7 +89,7 @@ class RequiredPhrases:
     def towards(self, progress: PhraseProgress) -> list[int]:
         """Return the tokens that reduce `to_come`.
 
-        These are the next tokens of phrases that have begun, or else the first tokens of phrases.
+        These are the next tokens of begun phrases, or else the first tokens of phrases.
         """
         if progress not in self._towards:
             left = self.to_come(progress)
@@ -114,7 +114,7 @@ class RequiredPhrases:
                     known = self._missing[node].get(index, len(tokens))
                     self._missing[node][index] = min(known, len(tokens) - count)
         self._next = [dict(known) for known in children]
-        # Breadth first: the longest proper suffix of a node that is one itself comes before it.
+        # Breadth first: the node of the longest proper suffix comes first.
         suffix = [0] * len(children)
         queue = [*children[0].values()]
         for node in queue:
@@ -132,7 +132,7 @@ def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
 
 
 def _without_implied(phrases: list[list[tuple[int, ...]]]) -> list[list[tuple[int, ...]]]:
-    """Return the phrases that are not part of others, and the first of equal ones."""
+    """Return the phrases that are not contained in others, without duplicates."""
 
     def implied(index: int) -> bool:
         return any(
@@ -157,21 +157,22 @@ def _fewest(first: dict[int, int], second: dict[int, int]) -> dict[int, int]:
 
 
 MOST_BANKS = 64
-"""The most banks with rows of their own; with more tokens in phrases, banks share rows."""
+"""Maximum number of banks with their own rows; with more tokens in phrases, banks share rows."""
 
 MOST_ORDERS = 1000
-"""The most beginnings of orders of the phrases that are tried to find one in which all fit. With
-prohibitions, it is a search for a path through all phrases, which takes exponential time."""
+"""Maximum number of partial orders of the phrases to try in the search for an order in which all
+fit. With prohibitions, the search takes exponential time."""
 
 
 @dataclass(frozen=True)
 class ConstrainedBeam(Beam):
     """The strategy of beam search for outputs that contain required phrases.
 
-    There are fewer outputs than `returned` if no others contain the phrases within the limit.
+    The search returns fewer outputs than `returned` if no others contain the phrases within the
+    limit.
 
-    A phrase overrides the rules of the model's settings, such as that no n-gram occurs twice: if
-    they exclude its next token, the token is scored as if there were no rules. It does not override
+    A phrase overrides the rules of the model's settings, such as no_repeat_ngram_size. If they
+    exclude its next token, the token is scored without rules. A phrase does not override
     `Rules.prohibitions`.
     """
 
@@ -179,10 +180,10 @@ class ConstrainedBeam(Beam):
 
     @property
     def width(self) -> int:
-        """The rows of a batch that a request takes: a multiple of the beams.
+        """The number of batch rows for a request: a multiple of the beams.
 
-        Each bank has a row; otherwise the upper banks would take all rows, and phrases would stand
-        at the beginning. It is a multiple, so that requests can share batches.
+        Each bank has a row; otherwise the upper banks would take all rows, and phrases would occur
+        at the beginning. A multiple lets requests share batches.
         """
         banks = min(self.required.tokens + 1, MOST_BANKS)
         return -(-banks // self.beams) * self.beams
@@ -195,7 +196,7 @@ class ConstrainedBeam(Beam):
         """Check that the phrases fit in a request's limit, one after the other.
 
         Raises:
-            RejectedError: they do not.
+            RejectedError: the phrases do not fit.
         """
         rules = request.rules
         begun = [token for token in request.prefix if isinstance(token, int)]
@@ -211,24 +212,24 @@ class ConstrainedBeam(Beam):
 
 
 class ConstrainedBeamSearch(BeamSearch):
-    """Beam search whose rows are allocated to banks.
+    """Beam search with rows allocated to banks.
 
-    A bank holds the hypotheses with the same number of tokens of the phrases. Only tokens after
-    which the phrases still fit in the limit are candidates.
+    A bank holds the hypotheses with the same number of phrase tokens. A token is a candidate only
+    if the missing phrases still fit in the limit after it.
     """
 
     def __init__(self, strategy: ConstrainedBeam, request: Request) -> None:
         super().__init__(strategy, request)
         self._required, self._prompt = strategy.required, len(request.prompt)
         self._progress: list[PhraseProgress] = []
-        """The progress of each running hypothesis; none before the first step."""
+        """Progress of each running hypothesis; empty before the first step."""
         self._overdue: set[int] = set()
-        """The running hypotheses that would have ended, but lack phrases."""
+        """Running hypotheses that would have ended, but lack phrases."""
         self._last = request.rules.limit - (request.rules.forced_last is not None)
-        """The last new token that is chosen."""
+        """Number of the last new token that is not forced."""
 
     def required_outputs(self) -> RequiredOutputs:
-        """Return what `advance` reads of the next step."""
+        """Return the outputs of the next step that `advance` requires."""
         required = super().required_outputs()
         met = self._progress and not any(progress.unmet for progress in self._progress)
         if met or required == SELECTED_TOKENS:
@@ -236,14 +237,14 @@ class ConstrainedBeamSearch(BeamSearch):
         return required._replace(logits=True)
 
     def advance(self, step: StepScores, row: int) -> NextTokens:
-        """Continue with the best candidates, and keep those that are finished."""
+        """Continue with the best candidates, and collect finished hypotheses."""
         if not self._progress:
             begun = self.sequence.row.tokens[self._prompt :]
             self._progress = [self._required.after(self._required.start, *begun)]
         return super().advance(step, row)
 
     def _best(self, step: StepScores, row: int, count: int) -> list[Candidate]:
-        """Return the best candidates overall, the best of each hypothesis, and the closer ones."""
+        """Return the best candidates overall and of each hypothesis, and those of `_closer`."""
         scores = self._under_rules(step, row, count)
         found = self._candidates_of_each(step, row, count, scores)
         found = [candidate for candidate in found if candidate.score > -np.inf]
@@ -262,10 +263,10 @@ class ConstrainedBeamSearch(BeamSearch):
     def _closer(
         self, step: StepScores, row: int, beam: int, scores: NDArray[np.float32] | None
     ) -> list[Candidate]:
-        """Return a hypothesis with each token that brings it closer to having all phrases.
+        """Return the candidates of a hypothesis that bring it closer to having all phrases.
 
         Args:
-            scores: from `_under_rules`
+            scores: result of `_under_rules`
         """
         rules, place = self._rules, self._rows[beam]
         found = []
@@ -305,19 +306,19 @@ class ConstrainedBeamSearch(BeamSearch):
     def _best_score(self) -> float:
         """Return the score of the best running hypothesis that is not overdue.
 
-        An overdue hypothesis grows longer, and with a length penalty better, without being an
-        output; the search does not continue for it.
+        An overdue hypothesis would have ended, but lacks phrases. It must not prolong the search,
+        although a length penalty may improve its score with every token.
         """
         others = [s for beam, s in enumerate(self._scores) if beam not in self._overdue]
         return max(others, default=-np.inf)
 
     def _is_early(self, candidate: Candidate) -> bool:
-        """Return whether a candidate ends without having all phrases."""
+        """Return whether a candidate ends without all phrases."""
         ends = candidate.token in self._rules.end_tokens
         return ends and bool(self._progress[candidate.beam].unmet)
 
     def _fits(self, candidate: Candidate, count: int) -> bool:
-        """Return whether a candidate has all phrases, or they can follow within the limit."""
+        """Return whether the missing phrases of a candidate fit within the limit."""
         progress, left = self._progress[candidate.beam], max(0, self._last - count)
         if not progress.unmet:
             return True
@@ -333,9 +334,9 @@ class ConstrainedBeamSearch(BeamSearch):
         )
 
     def _completes(self, row: Row, progress: PhraseProgress) -> bool:
-        """Return whether the phrases can follow one right after the other without a prohibition.
+        """Return whether the missing phrases can follow in some order without a prohibition.
 
-        Also returns True if that takes too long to find out, see `MOST_ORDERS`.
+        Also returns True if the search takes too long, see `MOST_ORDERS`.
         """
         open_ends = [(row, progress)]
         for _ in range(MOST_ORDERS):
@@ -367,16 +368,16 @@ def _first_of_each(candidates: Iterable[Candidate]) -> dict[int, Candidate]:
 def allocate(rows: int, candidates: Sequence[int]) -> list[int]:
     """Allocate the rows of a beam to banks.
 
-    Each bank gets the same number, and the last one, which has all phrases, the remainder. Then
-    rows that a bank cannot use go to banks that lack some: the nearest first, the later one of two
-    equally near.
+    Each bank gets the same number of rows. The last bank, which has all phrases, also gets the
+    remainder. Unused rows of a bank then go to the nearest banks that need more; of two equally
+    near banks, the later one is first.
 
     Args:
         rows: number of rows of the beam
         candidates: number of candidates of each bank
 
     Returns:
-        the rows of each bank, together the smaller of all rows and all candidates
+        number of rows of each bank; the sum is min(rows, sum(candidates))
     """
     banks = len(candidates)
     sizes = [rows // banks] * banks

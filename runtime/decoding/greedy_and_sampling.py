@@ -33,7 +33,7 @@ class SingleSearch(ABC):
         self._outputs = [self.sequence]
 
     def required_outputs(self) -> RequiredOutputs:
-        """Return what `advance` reads of the next step."""
+        """Return the outputs of the next step that `advance` requires."""
         count = self.sequence.count + 1
         if self._rules.forced_at(count) is not None:
             return SELECTED_TOKENS
@@ -48,7 +48,7 @@ class SingleSearch(ABC):
             sequence.append(forced, 0.0)
         else:
             token, log_probability = self._choose(step, row, count)
-            if rules.forbid(sequence.row, token):  # no token was left
+            if rules.forbid(sequence.row, token):  # the rules leave no token
                 self._outputs, self.finished = [], True
                 return NextTokens([token])
             sequence.append(token, log_probability, step.alternatives(row, rules.alternatives))
@@ -58,22 +58,22 @@ class SingleSearch(ABC):
         return NextTokens([sequence.row.tokens[-1]])
 
     def outputs(self) -> list[TokenSequence]:
-        """Return the output; none if the rules leave no token."""
+        """Return the output; empty if the rules leave no token."""
         return self._outputs
 
     @abstractmethod
     def _reads_logits(self, count: int) -> bool:
-        """Return whether all logits are read to choose the count-th new token."""
+        """Return whether the choice of the count-th new token requires all logits."""
 
     @abstractmethod
     def _pick(self, scores: NDArray[np.float32], count: int) -> int:
-        """Choose the count-th new token by scores [V], some of which are finite."""
+        """Choose the count-th new token by scores [V]; at least one is finite."""
 
     def _choose(self, step: StepScores, row: int, count: int) -> tuple[int, float]:
-        """Choose a token that the rules allow; return it with the model's own log-probability.
+        """Choose an allowed token; return it with the model's own log-probability.
 
-        If no token is left, token 0 is chosen, as by Hugging Face. Like a forced token, it has no
-        probability, and 0 stands for its logarithm. If it must not occur, there is no output.
+        If no token is allowed, token 0 is chosen, as in Hugging Face, with log-probability 0 like
+        a forced token. If a prohibition excludes token 0, there is no output.
         """
         scores: NDArray[np.float32] = step.logits(row, 1)[0]
         self._rules.apply(scores, self.sequence.row, count)
@@ -89,7 +89,7 @@ class Greedy:
 
     @property
     def width(self) -> int:
-        """The rows of a batch that a request takes."""
+        """The number of batch rows for a request."""
         return 1
 
     def begin(self, request: Request) -> GreedySearch:
@@ -98,7 +98,7 @@ class Greedy:
 
 
 class GreedySearch(SingleSearch):
-    """Greedy search; logits are not read if no rule changes them: the graph selects the token."""
+    """Greedy search; without active rules, the graph selects tokens and logits are not read."""
 
     def _reads_logits(self, count: int) -> bool:
         return bool(self._rules.active(count))
@@ -113,7 +113,7 @@ class GreedySearch(SingleSearch):
 
 
 NUCLEUS = 256
-"""Tokens that are sorted first to find the smallest set that holds `top_p`; it is rarely larger."""
+"""Number of tokens to sort first in the search for the `top_p` nucleus, which is rarely larger."""
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,15 @@ class Sample:
     """The strategy of sampling: each token is drawn with its probability.
 
     Attributes:
-        seed: seed of the random numbers. The number for a token depends only on the seed, on
-            `index` and on the token's position: not on the batch, its order or the threads. None:
-            every request has a seed of its own.
-        index: number of this sample among several of one input
-        temperature: logits are divided by it
+        seed: seed of the random numbers. The number for a token depends only on the seed, `index`
+            and the token's position, not on the batch, its order or the threads. None: a new seed
+            for every request.
+        index: number of this sample among the samples of one input
+        temperature: divisor of logits
         top_k: number of most probable tokens to draw from; 0: all
-        top_p: draw from the most probable tokens that together have this probability (nucleus
-            sampling, Holtzman et al. 2020)
-        min_p: draw from tokens with at least this share of the most probable one's probability
+        top_p: total probability of the most probable tokens to draw from (nucleus sampling,
+            Holtzman et al. 2020)
+        min_p: minimum probability of tokens, relative to the most probable token
     """
 
     seed: int | None
@@ -141,7 +141,7 @@ class Sample:
 
     @property
     def width(self) -> int:
-        """The rows of a batch that a request takes."""
+        """The number of batch rows for a request."""
         return 1
 
     def begin(self, request: Request) -> SampleSearch:
@@ -161,16 +161,16 @@ class Sample:
         return float(np.random.Generator(bits).random())
 
     def probabilities(self, scores: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the probabilities that tokens are drawn with, from scores [V].
+        """Return the sampling probabilities of tokens for scores [V].
 
         Options apply in the order of Hugging Face: temperature, top_k, top_p, min_p.
         """
-        # Differences to the largest: however low the temperature, none of them overflows to NaN.
+        # Differences to the largest logit do not overflow to NaN at low temperatures.
         with np.errstate(over="ignore"):
             logits = (scores.astype(np.float64) - scores.max()) / self.temperature
         if 0 < self.top_k < len(logits):
             least = scores[best_tokens(scores[None], self.top_k)[0, -1]]
-            logits[scores < least] = -np.inf  # what equals the last of them stays
+            logits[scores < least] = -np.inf  # ties with the last are kept
         probabilities = _softmax(logits)
         if self.top_p < 1:
             probabilities[~_nucleus(probabilities, self.top_p)] = 0
@@ -213,6 +213,6 @@ def _nucleus(probabilities: NDArray[np.float64], share: float) -> NDArray[np.boo
         if before[-1] >= share or size == len(probabilities):
             kept = np.zeros(len(probabilities), np.bool_)
             kept[best[before < share]] = True
-            kept[best[0]] = True  # a share of 0 leaves the most probable one
+            kept[best[0]] = True  # a share of 0 keeps the most probable token
             return kept
         size = min(8 * size, len(probabilities))

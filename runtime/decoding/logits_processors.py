@@ -1,4 +1,4 @@
-"""Rules that change the scores of next tokens, in the order in which Hugging Face applies them.
+"""Rules that change the scores of next tokens, in the order of Hugging Face.
 
 Greedy decoding and sampling apply them to logits, beam search to log-probabilities.
 """
@@ -20,8 +20,8 @@ class Row:
     """The tokens of a row of a batch.
 
     Attributes:
-        source: tokens of the source, without padding; none for features of audio
-        tokens: the decoder's input so far, the start token first; decoding appends to it
+        source: tokens of the source without padding; empty for audio features
+        tokens: decoder input so far, the start token first; decoding appends to it
     """
 
     source: Sequence[int]
@@ -39,20 +39,20 @@ class LogitsProcessor(Protocol):
 
 
 class Prohibition(LogitsProcessor, Protocol):
-    """Excludes tokens that must not occur, whatever other options require."""
+    """Excludes forbidden tokens, with priority over all other options."""
 
     def forbids(self, row: Row, token: int) -> bool:
         """Return whether a token must not follow."""
 
 
 class SuppressTokens:
-    """Excludes tokens. Subclasses do nothing else than to exclude `tokens`."""
+    """Excludes tokens. Subclasses only restrict the steps."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = list(tokens)
 
     def active(self, count: int) -> bool:
-        """Return whether it can change the choice of the count-th new token."""
+        """Return whether the processor can change the choice of the count-th new token."""
         return bool(self.tokens)
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
@@ -68,7 +68,7 @@ class SuppressTokensAt(SuppressTokens):
         self._count = count
 
     def active(self, count: int) -> bool:
-        """Return whether it can change the choice of the count-th new token."""
+        """Return whether the processor can change the choice of the count-th new token."""
         return count == self._count and super().active(count)
 
 
@@ -80,21 +80,21 @@ class MinNewTokens(SuppressTokens):
         self._count = count
 
     def active(self, count: int) -> bool:
-        """Return whether it can change the choice of the count-th new token."""
+        """Return whether the processor can change the choice of the count-th new token."""
         return count <= self._count and super().active(count)
 
 
 class RepetitionPenalty:
-    """Penalizes tokens that occurred (Keskar et al. 2019, section 4.1).
+    """Penalizes repeated tokens (Keskar et al. 2019, section 4.1).
 
-    Positive scores are divided by the penalty, negative ones multiplied.
+    Positive scores are divided by the penalty, negative scores multiplied.
     """
 
     def __init__(self, penalty: float) -> None:
         self._penalty = np.float32(penalty)
 
     def active(self, count: int) -> bool:
-        """Return whether it can change the choice of the count-th new token."""
+        """Return whether the processor can change the choice of the count-th new token."""
         return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
@@ -109,14 +109,14 @@ class NoRepeatNgram:
 
     Args:
         size: n
-        earlier: where n-grams are looked up: in the decoder's input so far, or in the source
+        earlier: returns the tokens with the earlier n-grams: decoder input or source
     """
 
     def __init__(self, size: int, earlier: Callable[[Row], Sequence[int]]) -> None:
         self._size, self._earlier = size, earlier
 
     def active(self, count: int) -> bool:
-        """Return whether it can change the choice of the count-th new token."""
+        """Return whether the processor can change the choice of the count-th new token."""
         return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
@@ -132,13 +132,13 @@ class NoRepeatNgram:
 
 
 class NoBadWords:
-    """Excludes the last token of a bad word after its other tokens."""
+    """Excludes the last token of a bad word if the other tokens precede it."""
 
     def __init__(self, words: Sequence[Sequence[int]]) -> None:
         self._words = [(list(word[:-1]), word[-1]) for word in words]
 
     def active(self, count: int) -> bool:
-        """Return whether it can change the choice of the count-th new token."""
+        """Return whether the processor can change the choice of the count-th new token."""
         return bool(self._words)
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
@@ -164,10 +164,10 @@ def logits_processors(
 
     Args:
         end_tokens: the tokens that end an output
-        prompt_length: length of the start token and the prompt
+        prompt_length: number of prompt tokens, including the start token
     """
     fewest = max(settings.min_new_tokens, settings.min_length - prompt_length)
-    # Processors that never act are left out here, instead of at every step of every row.
+    # Processors that never act are omitted here, instead of at every step of every row.
     found: list[LogitsProcessor] = []
     if settings.repetition_penalty != 1:
         found.append(RepetitionPenalty(settings.repetition_penalty))

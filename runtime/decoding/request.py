@@ -1,4 +1,4 @@
-"""Decoding requests: an input, and everything besides the strategy that decides its output."""
+"""Decoding requests: an input and the rules for its output."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .logits_processors import (
 )
 
 PrefixToken = int | Sequence[int]
-"""A token; or several, of which the most probable is read."""
+"""A token, or several tokens from which the most probable is selected."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules of an output, which hold for every strategy.
+    """The rules of an output, independent of the strategy.
 
     Attributes:
-        limit: the most new tokens, including the end token
+        limit: maximum number of new tokens, including the end token
         end_tokens: tokens that end an output
-        processors: change scores, in this order
-        prohibitions: exclude what must not occur, after all processors
-        suppressed: tokens that are never chosen; the graph excludes them itself
-        forced_first: the first new token, whatever the scores
-        forced_last: the new token at the limit, whatever the scores
-        alternatives: number of best tokens that are reported for each new one
+        processors: processors of scores, in order of application
+        prohibitions: processors that exclude forbidden tokens, applied last
+        suppressed: tokens that are never chosen; the graph excludes them
+        forced_first: first new token, independent of scores
+        forced_last: new token at the limit, independent of scores
+        alternatives: number of best tokens to report for each new token
     """
 
     limit: int
@@ -62,8 +62,8 @@ class Rules:
         """Return the rules of a model's settings.
 
         Args:
-            prompt_length: length of the start token and the prompt
-            processors: further ones, which come last
+            prompt_length: number of prompt tokens, including the start token
+            processors: additional processors, applied after those of the settings
         """
         return cls(
             limit=limit,
@@ -77,20 +77,20 @@ class Rules:
         )
 
     def forced_at(self, count: int) -> int | None:
-        """Return the token that is forced at the limit, if the count-th new token is there."""
+        """Return the forced token if the count-th new token is at the limit, else None."""
         return self.forced_last if count == self.limit else None
 
     def active(self, count: int) -> list[LogitsProcessor]:
         """Return the processors that can change the choice of the count-th new token."""
-        if not self.processors and not self.prohibitions:  # it runs for every row at every step
+        if not self.processors and not self.prohibitions:  # fast path: runs at every step
             return []
         everything = (*self.processors, *self.prohibitions)
         return [processor for processor in everything if processor.active(count)]
 
     def excluded(self, count: int) -> set[int] | None:
-        """Return the tokens that are excluded as the count-th new one, besides suppressed ones.
+        """Return the tokens excluded at the count-th new token, without suppressed tokens.
 
-        None if the rules do more than to exclude tokens.
+        None if the rules do more than exclude tokens.
         """
         active = self.active(count)
         plain = [processor for processor in active if isinstance(processor, SuppressTokens)]
@@ -115,7 +115,7 @@ class Request:
 
     Attributes:
         source: token ids, or features of audio [mel bins, frames]
-        prompt: the decoder's input before the first new token, the start token first
+        prompt: decoder input before the first new token, the start token first
         prefix: tokens that the decoder reads one by one before the first new token
     """
 
@@ -126,15 +126,15 @@ class Request:
 
     @property
     def source_tokens(self) -> Sequence[int]:
-        """The token ids of the source; none for audio."""
+        """The token ids of the source; empty for audio."""
         return self.source if isinstance(self.source, list) else ()
 
     @property
     def read_at_once(self) -> int:
-        """The number of tokens that are read first: the prompt and a forced first token."""
+        """The number of tokens read first: the prompt and a forced first token."""
         return len(self.prompt) + (self.rules.forced_first is not None)
 
     @property
     def capacity(self) -> int:
-        """The positions that a row of it needs. The decoder does not read the last new token."""
+        """The number of positions of a row. The decoder does not read the last new token."""
         return len(self.prompt) + len(self.prefix) + self.rules.limit - 1

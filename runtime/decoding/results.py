@@ -1,4 +1,4 @@
-"""What generation returns, and how it is written: as plain data, a line of text or of JSON."""
+"""Results of generation, and their conversion to plain data, a line of text or JSON."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Segment:
     """A part of a transcript, between two times.
 
     Attributes:
-        start, end: in seconds from the beginning of the audio
-        text: None for a bundle without tokenizers
-        tokens: token ids, timestamps included
+        start, end: seconds from the beginning of the audio
+        text: text of the segment; None for a bundle without tokenizers
+        tokens: token ids, including timestamps
     """
 
     start: float
@@ -41,7 +41,7 @@ class Alternative:
     """One of the best tokens at a step.
 
     Attributes:
-        text: the text of this token only; None for a bundle without tokenizers
+        text: text of the token; None for a bundle without tokenizers
         log_probability: natural logarithm of its probability among all tokens
     """
 
@@ -56,19 +56,18 @@ class Hypothesis:
 
     Attributes:
         text: the decoded tokens; None for a bundle without tokenizers
-        tokens: generated ids, without start and end token; they begin with the prefix, if any,
-            after a token that is forced to be the first, such as a language
+        tokens: generated ids without start and end token. A forced first token, such as a
+            language, comes first, then the prefix.
         score: ranks hypotheses. With beams, it is the sum of log-probabilities after all rules,
             divided by length ** length_penalty; the length includes the end token and excludes the
             prefix. Otherwise it equals `log_probability`.
         log_probability: sum of `token_log_probabilities`
         finish_reason: "end": the model produced its end token; "length": the limit was reached
-        end_token: the token that ended it; None: the limit was reached
-        token_log_probabilities: natural logarithms of the model's own probabilities of each of
-            `tokens`, and of the end token, if there is one; 0 for tokens of the prefix and forced
-            ones
-        alternatives: the best tokens at each of these steps, best first; none for tokens of the
-            prefix and forced ones; empty unless they were requested
+        end_token: the end token; None: the limit was reached
+        token_log_probabilities: natural logarithms of the model's own probabilities of `tokens`
+            and the end token, if any; 0 for prefix tokens and forced tokens
+        alternatives: the best tokens at each of these steps, best first; empty for prefix tokens
+            and forced tokens, and unless requested
     """
 
     text: str | None
@@ -87,23 +86,24 @@ class Result:
 
     Attributes:
         text: the decoded tokens; None for a bundle without tokenizers
-        tokens: generated ids, without start and end token; for speech, those of all segments
+        tokens: generated ids without start and end token; for speech, of all segments
         log_probability: sum of the natural logarithms of the probabilities of the generated
             tokens, including the end token
         finish_reason: "end": the model produced its end token; "length": the limit was reached;
             "empty": the input had no tokens, and the model was not run; "rejected": the input
-            cannot be decoded, and `error` says why. The other inputs are not affected.
+            cannot be decoded, see `error`. Other inputs are not affected.
         error: the reason for "rejected", else None
-        segments: for speech, at least one for each window, in order; without timestamps a single
-            one. None for text.
+        segments: for speech, at least one segment for each window, in order; a single segment
+            without timestamps. None for text.
         language: for speech, the code of the requested or detected language; None for text and for
             models without languages
-        end_token: the token that ended the output, for speech the output of the last window; None:
-            the limit was reached, or there is no output
-        score: for text, the score of the best hypothesis; for speech, the sum of the windows'
-        hypotheses: for text, as many as were requested, of which the first is the output. Beams
-            are ranked; samples are in the order of their numbers. Empty for an input that was not
-            decoded, and for speech, which is decoded in windows.
+        end_token: the end token of the output, for speech of the last window; None: the limit was
+            reached, or there is no output
+        score: for text, the score of the best hypothesis; for speech, the sum of the scores of
+            windows
+        hypotheses: for text, the requested hypotheses; the first is the output. Beams are ranked;
+            samples are in the order of their numbers. Empty for an input that was not decoded, and
+            for speech.
     """
 
     text: str | None
@@ -124,7 +124,7 @@ class Token:
 
     Attributes:
         id: the token
-        text: what it adds to the text; empty while a character is incomplete. None for a bundle
+        text: text that the token adds; empty while a character is incomplete. None for a bundle
             without tokenizers.
         log_probability: natural logarithm of its probability
     """
@@ -135,10 +135,10 @@ class Token:
 
 
 class UnfinishedError(DeviceLostError):
-    """The device failed for good in the middle of a call.
+    """The device failed permanently during a call.
 
     Attributes:
-        finished: the results that were complete by then, by index of their source
+        finished: finished results by index of their source
     """
 
     def __init__(self, message: str, finished: dict[int, Result]) -> None:
@@ -147,19 +147,19 @@ class UnfinishedError(DeviceLostError):
 
 
 def text_line(result: Result) -> str:
-    """Write the text of a result on one line; token ids for a bundle without tokenizers."""
+    """Return the text of a result on one line; token ids for a bundle without tokenizers."""
     line = one_line(result.text, result.tokens)
-    # Speech begins with a space: its words are tokens with the space before them.
+    # A transcript begins with a space, since tokens include the space before a word.
     return line if result.segments is None else line.strip()
 
 
 def json_line(result: Result) -> str:
-    """Write everything about a result as a JSON object on one line."""
+    """Return a result as a JSON object on one line."""
     return json.dumps(result_data(result), ensure_ascii=False, allow_nan=False)
 
 
 def result_data(result: Result) -> dict[str, Any]:
-    """Return a result as plain data: for text with hypotheses, for speech with segments."""
+    """Return a result as plain data, with hypotheses for text or segments for speech."""
     data = {
         "text": result.text,
         "tokens": result.tokens,

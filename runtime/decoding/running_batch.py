@@ -1,4 +1,4 @@
-"""A running batch, which requests join and leave at any step (continuous batching)."""
+"""A running batch that admits and evicts requests at any step (continuous batching)."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .search import (
 Key = TypeVar("Key")
 
 IDLE_SHARE = 1 / 8
-"""Share of a batch that must be idle before its rows are moved: either idle rows are dropped, or
-new requests take them. Moving rows costs about as much as one more step of the idle ones, and
-encoding several sources at once costs less than one by one."""
+"""Minimum idle share of a batch for dropping idle rows or giving them to new requests. Moving rows
+costs about as much as one step of the idle rows, and encoding several sources together costs less
+than one by one."""
 
 
 @dataclass(frozen=True)
 class Job(Generic[Key]):
-    """A request, and the strategy that searches for its output.
+    """A request and its decoding strategy.
 
     Attributes:
-        key: identifies the job to its caller
+        key: identifier of the job for its caller
     """
 
     key: Key
@@ -48,11 +48,11 @@ class Job(Generic[Key]):
 
 @dataclass(eq=False)
 class DecodedJob(Generic[Key]):
-    """A job that is being decoded, or has been.
+    """A running or finished job.
 
     Attributes:
-        prefix: tokens of the prefix that the decoder has not read yet, see `Request.prefix`
-        selected: the tokens that were selected where the prefix has several
+        prefix: unread tokens of the prefix, see `Request.prefix`
+        selected: selected tokens at prefix positions with several tokens
     """
 
     job: Job[Key]
@@ -62,20 +62,20 @@ class DecodedJob(Generic[Key]):
 
     @property
     def sequences(self) -> list[TokenSequence]:
-        """The outputs, best first, once it is finished."""
+        """The outputs of a finished job, best first."""
         return self.search.outputs()
 
 
 Slots = list[DecodedJob[Key] | None]
-"""The jobs of a batch by source; None for a free slot."""
+"""The job of each source of a batch; None for a free slot."""
 
 
 class RunningBatch(Generic[Key]):
-    """A batch of jobs of one width. `admit` and `step` may be called in any order.
+    """A batch of jobs of the same width. `admit` and `step` may be called in any order.
 
     Args:
-        width: rows of each job, as its strategy states
-        capacity: target positions of a row, at least those of every request
+        width: number of rows of each job, see `Strategy.width`
+        capacity: number of target positions of a row, enough for every request
     """
 
     def __init__(self, backend: Backend, model: ModelSpec, *, width: int, capacity: int) -> None:
@@ -86,7 +86,7 @@ class RunningBatch(Generic[Key]):
 
     @property
     def running(self) -> list[DecodedJob[Key]]:
-        """The jobs that are not finished, in the order of their slots."""
+        """The unfinished jobs in the order of their slots."""
         return [decoded for decoded in self._slots if decoded is not None]
 
     @property
@@ -96,12 +96,12 @@ class RunningBatch(Generic[Key]):
 
     @property
     def count(self) -> int:
-        """The number of jobs that are not finished."""
+        """The number of unfinished jobs."""
         return len(self._slots) - self.idle
 
     @property
     def ragged(self) -> bool:
-        """Whether jobs whose prompts have different lengths can start together."""
+        """Whether jobs with prompts of different lengths can start together."""
         return not self._model.has_encoder
 
     @property
@@ -116,14 +116,14 @@ class RunningBatch(Generic[Key]):
     def admit(self, jobs: Iterable[Job[Key]]) -> list[DecodedJob[Key]]:
         """Encode the sources of jobs and add them to the batch.
 
-        A failure does not affect the jobs that are running. Several jobs are admitted all or none
-        if they have the same `Request.read_at_once`, or if the batch is `ragged`.
+        A failure does not affect running jobs. Jobs with the same `Request.read_at_once` are
+        admitted all or none; so are all jobs if the batch is `ragged`.
 
         Returns:
-            the jobs that are finished already
+            jobs that are already finished
 
         Raises:
-            BackendError, MemoryError: the backend failed, as for lack of memory.
+            BackendError, MemoryError: the backend failed, for example out of memory.
         """
         new = [
             DecodedJob(job, job.strategy.begin(job.request), deque(job.request.prefix))
@@ -143,11 +143,10 @@ class RunningBatch(Generic[Key]):
         """Decode one token of every job.
 
         Returns:
-            the jobs that are finished with it
+            the jobs that finished in this step
 
         Raises:
-            BackendError: the backend failed, or the model's logits are not finite numbers. The
-                batch must be closed.
+            BackendError: the backend failed, or logits are not finite. The batch must be closed.
         """
         if self._state is None:
             return []
@@ -156,7 +155,7 @@ class RunningBatch(Generic[Key]):
         return finished
 
     def cancel(self, decoded: DecodedJob[Key]) -> None:
-        """Remove a job that is not finished."""
+        """Remove an unfinished job."""
         if self._state is not None and decoded in self._slots:
             slot = self._slots.index(decoded)
             self._slots[slot] = None
@@ -164,12 +163,12 @@ class RunningBatch(Generic[Key]):
             self._close_if_empty()
 
     def compact(self) -> None:
-        """Drop free slots, if they are many."""
+        """Drop free slots if there are many."""
         if self._state is not None and self.idle >= max(1, IDLE_SHARE * len(self._slots)):
             self._slots = _drop_idle(self._state, self._slots)
 
     def close(self) -> None:
-        """Release the batch; jobs that are not finished are lost."""
+        """Release the batch; unfinished jobs are lost."""
         state, self._state = self._state, None
         self._slots = []
         if state is not None:
@@ -180,10 +179,10 @@ class RunningBatch(Generic[Key]):
             self.close()
 
     def _start(self, group: Sequence[DecodedJob[Key]]) -> list[DecodedJob[Key]]:
-        """Start a group and add it to the batch; return the jobs that are finished already.
+        """Start a group and add it to the batch; return jobs that are already finished.
 
         All prompts have the same length unless the batch is `ragged`. A prompt of several tokens is
-        read at once, and the first new token decoded.
+        read in one step, which also decodes the first new token.
         """
         tokens = [decoded.search.sequence.row.tokens for decoded in group]
         prompts, read = pad(tokens, self._model.pad_token_id)
@@ -195,7 +194,7 @@ class RunningBatch(Generic[Key]):
         slots: Slots[Key] = [*group]
         try:
             finished: list[DecodedJob[Key]] = []
-            if prompts.shape[1] > 1:  # only states that read one token at a time can be joined
+            if prompts.shape[1] > 1:  # only states that read one token per step can join
                 finished = _advance(state, slots)
                 if len(finished) == len(slots):
                     return finished
@@ -222,17 +221,17 @@ class RunningBatch(Generic[Key]):
 
 @dataclass(frozen=True)
 class SelectedToken:
-    """A token that was selected for an output; the end token, too."""
+    """A token that was selected for an output; includes end tokens."""
 
     token: int
     log_probability: float
 
 
 def only_strategy(strategies: Sequence[Strategy]) -> Strategy:
-    """Return the strategy of an output that can be streamed.
+    """Return the strategy of a single output that can be streamed.
 
     Raises:
-        DragomanError: there are several outputs, or tokens are final only at the end.
+        DragomanError: there are several outputs, or tokens are not final until the end.
     """
     strategy, *others = strategies
     if others:
@@ -249,7 +248,7 @@ def stream_tokens(backend: Backend, model: ModelSpec, job: Job[Key]) -> Iterator
     """Decode one job of width 1, and yield every new token as soon as it is selected.
 
     Raises:
-        BackendError, MemoryError: the backend failed, as for lack of memory.
+        BackendError, MemoryError: the backend failed, for example out of memory.
     """
     batch: RunningBatch[Key] = RunningBatch(backend, model, width=1, capacity=job.request.capacity)
     with closing(batch):
@@ -270,7 +269,7 @@ def stream_tokens(backend: Backend, model: ModelSpec, job: Job[Key]) -> Iterator
 
 
 def _drop_idle(state: DecodingState, slots: Slots[Key]) -> Slots[Key]:
-    """Fill free slots with the last jobs; return the slots that remain."""
+    """Move the last jobs to free slots; return the remaining slots."""
     left = len(slots) - slots.count(None)
     later = [slot for slot in range(left, len(slots)) if slots[slot] is not None]
     keep = [slot if slots[slot] is not None else later.pop() for slot in range(left)]
@@ -282,7 +281,7 @@ def _advance(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
     """Decode one token of every job of a batch, and free the slots of the finished ones.
 
     Raises:
-        BackendError: the backend failed, or the model's logits are not finite numbers.
+        BackendError: the backend failed, or logits are not finite.
     """
     required = [_required_outputs(decoded) for decoded in slots if decoded is not None]
     if all(outputs == SELECTED_TOKENS for outputs in required):
@@ -304,10 +303,10 @@ def _advance(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
 def _check_finite(scores: StepScores, slots: Slots[Key]) -> None:
     """Check the log-probabilities of the selected tokens.
 
-    A logit that is infinite or not a number makes those of its row not finite, too.
+    An infinite or NaN logit also makes the log-probabilities of its row not finite.
 
     Raises:
-        BackendError: one in a row in use is not finite.
+        BackendError: a log-probability in a used row is not finite.
     """
     width = scores.rows // len(slots)
     for slot, decoded in enumerate(slots):
@@ -316,12 +315,12 @@ def _check_finite(scores: StepScores, slots: Slots[Key]) -> None:
 
 
 def _required_outputs(decoded: DecodedJob[Key]) -> RequiredOutputs:
-    """Return what a job reads of a step; while it reads its prefix, it feeds back other tokens."""
+    """Return the outputs of a step that a job requires; reading its prefix requires all logits."""
     return RequiredOutputs(logits=True) if decoded.prefix else decoded.search.required_outputs()
 
 
 def _feed(state: DecodingState, slots: Slots[Key], scores: StepScores) -> None:
-    """Let every job choose its next tokens, and feed them to its rows."""
+    """Choose the next tokens of every job, and feed them to its rows."""
     width = scores.rows // len(slots)
     tokens, parents = np.zeros(scores.rows, np.int64), np.arange(scores.rows)
     for slot, decoded in enumerate(slots):
@@ -352,7 +351,7 @@ def _next_of_prefix(decoded: DecodedJob[Key], scores: StepScores, row: int) -> i
 
 
 def _retire(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
-    """Free the slots of finished jobs; return these."""
+    """Free the slots of finished jobs; return the jobs."""
     finished: list[DecodedJob[Key]] = []
     freed = []
     for slot, decoded in enumerate(slots):

@@ -1,4 +1,4 @@
-"""The scheduler: which jobs are decoded together, and which fail when a batch fails."""
+"""The scheduler, which groups jobs into batches and isolates failing jobs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .running_batch import IDLE_SHARE, DecodedJob, Job, Key, RunningBatch
 
 @dataclass(frozen=True)
 class FailedJob(Generic[Key]):
-    """A job that fails even in a batch of its own.
+    """A job that failed in a batch of its own.
 
     Attributes:
-        error: what the backend cannot do; or an exception that no backend raises, a defect
+        error: the backend's error, or an unexpected exception
     """
 
     job: Job[Key]
@@ -26,19 +26,19 @@ class FailedJob(Generic[Key]):
 
 
 class Observer:
-    """Receives what a scheduler does; this one ignores it.
+    """Receives the events of a scheduler; the base class ignores them.
 
-    Methods are called on the thread that decodes, so they must return at once.
+    Methods are called on the decoding thread and must return quickly.
     """
 
     def encoded(self, sources: int, seconds: float) -> None:
-        """Sources were encoded and joined a batch."""
+        """Called after sources were encoded and admitted to a batch."""
 
     def stepped(self, rows: int, seconds: float) -> None:
-        """A batch with this many rows in use decoded one token each."""
+        """Called after a batch decoded one token for each of its `rows` rows in use."""
 
     def failed(self, reason: str) -> None:
-        """A batch failed."""
+        """Called after a batch failed."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Batch(Generic[Key]):
     """A running batch.
 
     Attributes:
-        tried: number of jobs that it has admitted or failed to admit
+        tried: number of jobs that were admitted or failed to be admitted
     """
 
     width: int
@@ -56,12 +56,12 @@ class _Batch(Generic[Key]):
 
 @dataclass
 class _Group(Generic[Key]):
-    """Jobs that share batches: all jobs of a scheduler, or some that are isolated.
+    """Jobs that share batches: all jobs of a scheduler, or isolated jobs.
 
     Attributes:
         waiting: jobs that are not in a batch yet
-        most: the most rows in use that memory suffices for, as far as known
-        batches: by width
+        most: known limit of rows in use, from the option and from failures for lack of memory
+        batches: batches by width
     """
 
     most: int
@@ -80,25 +80,25 @@ class _Group(Generic[Key]):
 
 
 class Scheduler(Generic[Key]):
-    """Decodes jobs in batches that they join and leave at any step (continuous batching).
+    """Decodes jobs with continuous batching.
 
-    A library adds jobs to the scheduler's own queue and calls `run`. A server has a queue of its
-    own: it passes jobs to `admit` and calls `step`.
+    A library adds jobs to the scheduler's own queue and calls `run`. A server has its own queue,
+    passes jobs to `admit` and calls `step`.
 
-    If a batch fails, its jobs are isolated: they are decoded again in halves, until each job that
-    fails has a batch of its own; all other jobs wait meanwhile. If new jobs cannot be encoded while
-    others are running, as for lack of memory, the new ones wait. A lost device is an exception.
+    If a batch fails, its jobs are isolated: they are decoded again in halves, until each failing
+    job has a batch of its own. All other jobs wait meanwhile. If new jobs cannot be encoded while
+    others are running, for example out of memory, the new jobs wait. A lost device raises.
 
     Args:
-        rows: the most rows in use; a wider job has a batch of its own
-        tokens: the most source positions in a batch, padding included; a longer source has a
-            batch of its own. It applies to the scheduler's own queue.
-        capacity: target positions of a row; rows of larger jobs have more
+        rows: maximum number of rows in use; a wider job has a batch of its own
+        tokens: maximum number of source positions in a batch, including padding; a longer source
+            has a batch of its own. It applies only to the scheduler's own queue.
+        capacity: minimum number of target positions of a row; larger jobs have more
         retry: whether the jobs of a failed batch are decoded together once more before they are
-            halved, in case the failure has passed
-        put_back: receives jobs that were passed to `admit` and must wait; None: they are added to
-            the scheduler's own queue
-        observer: receives what the scheduler does
+            halved, in case the failure was transient
+        put_back: receives jobs that were passed to `admit` and must wait; None: add them to the
+            scheduler's own queue
+        observer: receives the events of the scheduler
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Scheduler(Generic[Key]):
         self._rows, self._tokens, self._capacity, self._retry = rows, tokens, capacity, retry
         self._put_back, self._observer = put_back, observer or Observer()
         self._groups: list[_Group[Key]] = [_Group(rows)]
-        """All jobs, and then the isolated groups, the last of which is decoded first."""
+        """The group of all jobs, then the isolated groups; the last is decoded first."""
 
     @property
     def busy(self) -> int:
@@ -126,17 +126,17 @@ class Scheduler(Generic[Key]):
 
     @property
     def most(self) -> int:
-        """The most rows in use that memory suffices for, as far as known."""
+        """The known limit of rows in use, from the option and from failures for lack of memory."""
         return self._groups[0].most
 
     @property
     def isolating(self) -> bool:
-        """Whether jobs of a failed batch are isolated."""
+        """Whether jobs of a failed batch are being isolated."""
         return len(self._groups) > 1
 
     @property
     def running(self) -> list[DecodedJob[Key]]:
-        """The jobs that are in a batch."""
+        """The jobs in batches."""
         return [
             decoded
             for group in self._groups
@@ -146,22 +146,22 @@ class Scheduler(Generic[Key]):
 
     @property
     def jobs(self) -> list[Job[Key]]:
-        """All jobs that are not finished."""
+        """All unfinished jobs."""
         waiting = [job for group in self._groups for job in group.waiting]
         return [*waiting, *(decoded.job for decoded in self.running)]
 
     def add(self, job: Job[Key]) -> None:
-        """Add a job to the scheduler's own queue, which `run` decodes in order."""
+        """Add a job to the scheduler's own queue, which `run` processes in order."""
         self._groups[0].waiting.append(job)
 
     def run(self) -> Iterator[DecodedJob[Key] | FailedJob[Key]]:
-        """Decode all jobs that were added; more can be added meanwhile.
+        """Decode all jobs in the queue; more can be added meanwhile.
 
         Yields:
-            each job when it is finished; a failed one has a `BackendError`
+            each job when it is finished or has failed with a `BackendError`
 
         Raises:
-            DeviceLostError: the device failed for good.
+            DeviceLostError: the device failed permanently.
         """
         try:
             while self.isolating or not self._groups[0].done:
@@ -173,13 +173,13 @@ class Scheduler(Generic[Key]):
             self.close()
 
     def admit(self, jobs: Sequence[Job[Key]]) -> Sequence[DecodedJob[Key] | FailedJob[Key]]:
-        """Encode jobs of one width together and add them to its batch, unless jobs are isolated.
+        """Encode jobs of one width together and add them to its batch, unless isolating.
 
         Returns:
-            jobs that are finished already, or have failed
+            jobs that are already finished or have failed
 
         Raises:
-            DeviceLostError: the device failed for good.
+            DeviceLostError: the device failed permanently.
         """
         return self._admit(self._groups[0], jobs)
 
@@ -187,10 +187,10 @@ class Scheduler(Generic[Key]):
         """Admit jobs from the scheduler's own queue, and decode one token of every running job.
 
         Yields:
-            jobs that are finished with it, or have failed
+            jobs that finished or failed in this step
 
         Raises:
-            DeviceLostError: the device failed for good.
+            DeviceLostError: the device failed permanently.
         """
         group = self._groups[-1]
         self._drop_drained(group)
@@ -215,14 +215,14 @@ class Scheduler(Generic[Key]):
             self._drop_drained(group)
 
     def close(self) -> None:
-        """Release all batches; jobs that are not finished are lost."""
+        """Release all batches; unfinished jobs are lost."""
         groups, self._groups = self._groups, [_Group(self._rows)]
         for group in groups:
             for batch in group.batches.values():
                 batch.running.close()
 
     def _drop_drained(self, group: _Group[Key]) -> None:
-        """Drop batches without jobs, unless the next job of the queue can use them."""
+        """Drop empty batches, unless the next job of the queue can use them."""
         for width, batch in list(group.batches.items()):
             if batch.running.empty and not (
                 group.waiting and batch.running.takes(group.waiting[0])
@@ -232,9 +232,10 @@ class Scheduler(Generic[Key]):
             group.most = self._rows
 
     def _next(self, group: _Group[Key]) -> list[Job[Key]]:
-        """Take the jobs that may join now from the queue.
+        """Take the jobs to admit now from the queue.
 
-        Jobs of one width are decoded at a time. None join unless they are a worthwhile number.
+        Only jobs of one width are decoded at a time. While jobs are running, none is admitted
+        until enough rows are free.
         """
         waiting = group.waiting
         if not waiting:
@@ -253,7 +254,7 @@ class Scheduler(Generic[Key]):
             longest = max(longest, source_length(job, self._model))
             fits = (len(running) + len(jobs) + 1) * longest <= self._tokens
             first_of_all = not running and not jobs
-            # Only these are admitted, or fail to be, together.
+            # Only such jobs are admitted all or none.
             first = jobs[0].request if jobs and self._model.has_encoder else job.request
             alike = first.read_at_once == job.request.read_at_once
             takes = job.strategy.width == width if batch is None else batch.running.takes(job)
@@ -265,7 +266,7 @@ class Scheduler(Generic[Key]):
     def _admit(
         self, group: _Group[Key], jobs: Sequence[Job[Key]]
     ) -> Sequence[DecodedJob[Key] | FailedJob[Key]]:
-        """Add jobs of one width to its batch; without success they wait or are isolated."""
+        """Add jobs of one width to its batch; on failure, they wait or are isolated."""
         width = jobs[0].strategy.width
         batch = group.batches.get(width)
         if batch is None:
@@ -331,7 +332,7 @@ class Scheduler(Generic[Key]):
         """Isolate the jobs of a failed batch: in halves, or one by one after a defect.
 
         Args:
-            only: whether the batch never had another job
+            only: whether the batch never had other jobs
         """
         if not _is_expected(error):
             self._observer.failed(f"{type(error).__name__}: {error}")
@@ -349,7 +350,7 @@ class Scheduler(Generic[Key]):
 
 
 def source_length(job: Job[Key], model: ModelSpec) -> int:
-    """Return the positions of a job's source; of its prompt, for a decoder-only model."""
+    """Return the number of source positions of a job; of prompt tokens if decoder-only."""
     source = job.request.source
     if not model.has_encoder:
         return job.request.read_at_once
@@ -357,14 +358,14 @@ def source_length(job: Job[Key], model: ModelSpec) -> int:
 
 
 def _is_expected(error: Exception) -> bool:
-    """Return whether backends raise an error; any other is a defect."""
+    """Return whether an error is one that backends raise; other exceptions are bugs."""
     return isinstance(error, BackendError)
 
 
 def _forgotten(error: Exception) -> Exception:
-    """Return an error of a backend as a new exception, without a traceback.
+    """Copy an error of a backend without its traceback.
 
-    The traceback holds what failed, such as the sessions of a GPU, whose memory the next attempt
+    The traceback holds references to objects such as GPU sessions, whose memory the next attempt
     needs.
     """
     if isinstance(error, BackendError | MemoryError):

@@ -1,4 +1,4 @@
-"""What strategies share: sequences, the scores of a step, and the interface of searches."""
+"""Sequences, the scores of a step, and the interface of strategies and their searches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Alternatives = tuple[tuple[int, float], ...]
 
 
 class RequiredOutputs(NamedTuple):
-    """What a search requires of a step besides the token that the graph selects.
+    """The outputs of a step that a search requires besides the token that the graph selects.
 
     Attributes:
         candidates: number of best tokens of each row
@@ -31,16 +31,16 @@ class RequiredOutputs(NamedTuple):
 
 
 SELECTED_TOKENS = RequiredOutputs()
-"""Only the tokens that the graph selects."""
+"""Requires only the tokens that the graph selects."""
 
 
 class NextTokens(NamedTuple):
-    """How the rows of a request continue.
+    """The next tokens and parents of a request's rows.
 
     Attributes:
-        tokens: the next token of each row
-        parents: which of the request's rows each row continues; None: itself. A row that another
-            one continues stays where it is.
+        tokens: next token of each row
+        parents: row of the request that each row continues; None: each row continues itself. The
+            parent of another row also continues itself.
     """
 
     tokens: Sequence[int]
@@ -51,9 +51,9 @@ class StepScores:
     """The scores of the next tokens of all rows of a batch.
 
     Args:
-        step: the tokens that the graph selects
+        step: tokens that the graph selected
         prediction: all scores; None: only the selected tokens are known
-        candidates: the best tokens of each row, if any are required
+        candidates: the best tokens of each row, if required
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class StepScores:
         return len(self._tokens)
 
     def is_finite(self, row: int, width: int) -> bool:
-        """Return whether the log-probabilities of `width` rows, from `row` on, are finite."""
+        """Return whether the log-probabilities of `width` rows from `row` on are finite."""
         return all(map(math.isfinite, self._log_probabilities[row : row + width]))
 
     def selected(self, row: int) -> tuple[int, float]:
-        """Return the token that the graph selects, and its log-probability."""
+        """Return the token that the graph selected, and its log-probability."""
         return self._tokens[row], self._log_probabilities[row]
 
     def candidates(self, row: int, width: int, count: int) -> Candidates:
@@ -86,9 +86,9 @@ class StepScores:
         return Candidates(tokens[rows, :count], log_probabilities[rows, :count])
 
     def alternatives(self, row: int, count: int) -> Alternatives:
-        """Return the best tokens of a row, with log-probabilities among tokens not suppressed.
+        """Return the best tokens of a row, with log-probabilities among unsuppressed tokens.
 
-        Tokens with probability 0 are left out.
+        Tokens with probability 0 are omitted.
         """
         if not count:
             return ()
@@ -102,9 +102,9 @@ class StepScores:
         )
 
     def allowed(self, row: int) -> float:
-        """Return the log-probability of all tokens together that are not suppressed.
+        """Return the log-probability of all unsuppressed tokens together.
 
-        A log-probability of a candidate less this one is its log-probability among these tokens.
+        The log-probability of a candidate minus this value is its log-probability among them.
         """
         best = self._read_candidates().log_probabilities[row, :1].tolist()
         return best[0] - self.selected(row)[1] if best else 0.0
@@ -118,11 +118,11 @@ class StepScores:
         return float(self._read_prediction().logits[row, token])
 
     def normalizer(self, row: int) -> float:
-        """Return what logits exceed log-probabilities among all tokens by."""
+        """Return logit minus log-probability, with probabilities over all tokens."""
         return float(self._read_prediction().normalizers[row])
 
     def allowed_normalizer(self, row: int) -> float:
-        """Return what logits exceed log-probabilities among tokens not suppressed by."""
+        """Return logit minus log-probability, with probabilities over unsuppressed tokens."""
         token, log_probability = self.selected(row)
         return self.logit(row, token) - log_probability
 
@@ -142,13 +142,14 @@ class TokenSequence:
     """The tokens of an output, complete or not.
 
     Attributes:
-        row: the decoder's input so far, prompt and prefix included
+        row: decoder input so far, including prompt and prefix
         begin: index of the first new token in `row.tokens`
-        log_probabilities: of each new token, among tokens not suppressed; 0 for forced tokens
+        log_probabilities: log-probability of each new token among unsuppressed tokens; 0 for
+            forced tokens
         alternatives: the best tokens at each new token
-        score: ranks it among other sequences
-        end_token: the token that ended it, its last one; None: it is not complete, or its limit
-            ended it
+        score: score for ranking sequences
+        end_token: the end token, if it is the last token; None: the sequence is incomplete, or
+            ended at its limit
     """
 
     row: Row
@@ -175,7 +176,7 @@ class TokenSequence:
         return math.fsum(self.log_probabilities)
 
     def append_prefix(self, token: int) -> None:
-        """Append a token of the prefix, which is not a new one."""
+        """Append a token of the prefix, which is not a new token."""
         self.row.tokens.append(token)
         self.begin += 1
 
@@ -198,39 +199,39 @@ class TokenSequence:
 
 
 class Search(Protocol):
-    """The search for the output of one request, which has `width` rows of a batch."""
+    """The search for the output of one request in `width` rows of a batch."""
 
     @property
     def sequence(self) -> TokenSequence:
         """The first sequence; the prefix is appended to it before the first `advance`."""
 
     def required_outputs(self) -> RequiredOutputs:
-        """Return what `advance` reads of the next step."""
+        """Return the outputs of the next step that `advance` requires."""
 
     def advance(self, scores: StepScores, row: int) -> NextTokens:
-        """Choose the next token of each of the request's rows, the first of which is `row`."""
+        """Choose the next tokens of the request's rows, which begin at `row`."""
 
     @property
     def finished(self) -> bool:
         """Whether the output is complete."""
 
     def outputs(self) -> list[TokenSequence]:
-        """Return the outputs, best first; none if the rules leave no token."""
+        """Return the outputs, best first; empty if the rules leave no token."""
 
 
 class Strategy(Protocol):
-    """How an output is searched for: greedily, by sampling or with beams."""
+    """A decoding strategy: greedy search, sampling or beam search."""
 
     @property
     def width(self) -> int:
-        """The rows of a batch that a request takes."""
+        """The number of batch rows for a request."""
 
     def begin(self, request: Request) -> Search:
         """Begin the search for the output of a request."""
 
 
 def first_sequence(request: Request) -> TokenSequence:
-    """Return the sequence before the first step; it has a forced first token already."""
+    """Return the sequence before the first step, including a forced first token."""
     tokens = list(request.prompt)
     sequence = TokenSequence(Row(request.source_tokens, tokens), len(tokens))
     rules = request.rules
@@ -242,7 +243,7 @@ def first_sequence(request: Request) -> TokenSequence:
 
 
 def finish(sequence: TokenSequence, rules: Rules) -> bool:
-    """Set the end token of a sequence if its last token is one; return whether it is complete."""
+    """Set the end token of a sequence that ends with one; return whether it is complete."""
     token = sequence.row.tokens[-1]
     if token in rules.end_tokens:
         sequence.end_token = token

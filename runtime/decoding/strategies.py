@@ -1,4 +1,4 @@
-"""The limits and strategies of a call: its options, with the defaults of the model."""
+"""Resolves the options of a call to limits and strategies, with the defaults of the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_SAMPLING = setting_names(Part.SAMPLING, of=GenerationOptions)
 OF_BEAMS = setting_names(Part.BEAMS, of=GenerationOptions)
 DEFAULT_BATCH_TOKENS = 4096
 DEFAULT_WINDOWS = 8
-"""Number of windows of audio that are decoded together."""
+"""Number of audio windows decoded together."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class GenerationLimits:
     positions: int
 
     def new_tokens(self, source_length: int) -> int:
-        """Return the most new tokens for a source of this many tokens."""
-        # Slightly less, because 1.1 * 10 exceeds 11 in floating point.
+        """Return the maximum number of new tokens for a source of this length."""
+        # Slightly less, because 1.1 * 10 > 11 in floating point.
         relative = self.max_new_tokens_per_source_token * source_length * (1 - 1e-12)
         return int(min(self.max_new_tokens, math.ceil(relative) if relative < 1e9 else 10**9))
 
     @classmethod
     def of(cls, options: GenerationOptions, manifest: Manifest) -> GenerationLimits:
-        """Return the limits that the options of a call set.
+        """Return the limits of a call.
 
         Raises:
             DragomanError: the model has fewer positions, or `min_new_tokens` exceeds its default
@@ -84,7 +84,7 @@ class GenerationLimits:
 def strategies(
     options: GenerationOptions, manifest: Manifest, required: Sequence[Tokenizations] = ()
 ) -> Sequence[Strategy]:
-    """Return the strategies of an input: one, or several to draw several samples.
+    """Return the strategies for an input: one, or one for each sample.
 
     Args:
         required: the phrases of `must_contain`

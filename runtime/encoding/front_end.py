@@ -1,4 +1,4 @@
-"""The front end of encoder-only models: texts or token ids to embeddings, labels and answers."""
+"""The front end of encoder-only models: computes embeddings, labels and answers for texts."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class EncoderFrontEnd:
         """Return the tokens of a source.
 
         Raises:
-            RejectedError: the source is not an input of this model; or it has more tokens than the
-                model has positions and `truncate` is False.
+            RejectedError: the source is not an input of this model, or is too long and `truncate`
+                is False.
         """
         text = self._tokens(source, truncate)
         vocabulary = self._manifest.model.source_vocab_size or 0
@@ -124,7 +124,7 @@ class EncoderFrontEnd:
         result: Callable[[Outputs, Tokenized, Any], Result],
         failed: Callable[[str], Result],
     ) -> list[Result]:
-        """Compute the result of each source; `failed` makes the results of rejected sources."""
+        """Compute the result of each source; `failed` creates results of rejected sources."""
         return [
             failed(str(made)) if isinstance(made, RejectedError) else made
             for made in self._made(sources, truncate, result)
@@ -205,10 +205,10 @@ LineSource = str | tuple[str, str]
 def source_of_line(line: str, head: Head) -> LineSource:
     """Parse a line of input: a text, or a pair of texts with a tab between them.
 
-    Models that answer questions require a pair, models that classify texts accept one.
+    Question answering requires a pair, classification accepts a text or a pair.
 
     Raises:
-        RejectedError: a pair is required and there is no tab.
+        RejectedError: a pair is required, and the line has no tab.
     """
     first, tab, second = line.partition("\t")
     if head.task == "question-answering":

@@ -1,4 +1,4 @@
-"""Results of encoder-only models. The result of a rejected text has an `error`."""
+"""Results of encoder-only models. A rejected text has a result with an `error`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Candidate:
     """A predicted token for a mask.
 
     Attributes:
-        text: None if the bundle has no tokenizers
+        text: text of the token; None if the bundle has no tokenizers
     """
 
     token: int
@@ -119,7 +119,7 @@ class Filling:
     """The predicted tokens for the masks of a text.
 
     Attributes:
-        text: the text with the best candidate in place of each mask; None if the source is token
+        text: the text with each mask replaced by its best candidate; None if the source is token
             ids
         masks: candidates for each mask, best first
         truncated: whether the text was cut

@@ -22,18 +22,18 @@ Made = TypeVar("Made")
 
 MAX_BATCH_SIZE = 64
 MAX_BATCH_TOKENS = 4096
-"""The most tokens in a batch, including padding."""
+"""Maximum number of tokens in a batch, including padding."""
 PER_TOKEN: frozenset[Role] = frozenset({"hidden", "token_logits"})
 LOGITS_PER_TOKEN = frozenset(
     {"token-classification", "masked-language-model", "question-answering"}
 )
-"""Tasks whose heads give logits for every token."""
+"""Tasks with logits for every token."""
 
 
 class Outputs:
     """The graph's outputs for one text of a batch.
 
-    Outputs are copied when they are read, so that the batch's memory can be reused.
+    Reading an output copies it, so that the batch's memory can be reused.
 
     Args:
         found: outputs of the whole batch
@@ -69,9 +69,9 @@ def run(
     texts: Sequence[Tokenized],
     make: Callable[[int, Outputs], Made],
 ) -> list[Made | RejectedError]:
-    """Run the graph on all texts and return what `make` returns for each, in the same order.
+    """Run the graph on all texts and return the results of `make` in the same order.
 
-    A batch that fails, for example for lack of memory, is halved; a text that fails in a batch of
+    A batch that fails, for example out of memory, is halved; a text that fails in a batch of
     its own is rejected.
 
     Args:
@@ -93,7 +93,7 @@ def run(
 
 
 def tokens_of_batch(head: Head) -> int:
-    """Return the most tokens in a batch, including padding, whose outputs fit into memory."""
+    """Return the maximum number of tokens in a batch, including padding, that fit into memory."""
     logits = head.outputs if head.task in LOGITS_PER_TOKEN else 1
     return min(MAX_BATCH_TOKENS, MAX_LOGITS // logits)
 

@@ -85,7 +85,7 @@ def filling(
 def _filled(
     source: str, text: Tokenized, best: dict[int, Candidate], tokenizer: InputTokenizer
 ) -> str:
-    """Replace the masks of a text; a continuation of a word, such as `##s`, gets no space."""
+    """Replace the masks of a text; a word continuation, such as `##s`, gets no space."""
     for index in sorted(best, reverse=True):
         start, end = _without_space(source, *text.spans[index])
         before = best[index - 1].token if index - 1 in best else text.ids[index - 1]
@@ -98,10 +98,10 @@ def _filled(
 
 
 def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Answer:
-    """Return the span of the context that is the most probable answer.
+    """Return the most probable answer span in the context.
 
     Args:
-        longest: the most tokens of an answer
+        longest: maximum number of tokens in an answer
     """
     logits = outputs.read("token_logits").astype(np.float64)
     of_context = _of_second(text)
@@ -135,9 +135,9 @@ def _of_second(text: Tokenized) -> NDArray[np.bool_]:
 
 
 def _words(text: Tokenized, source: str | None) -> list[tuple[int, int, int]]:
-    """Return the first token and the character offsets of each word; every token of token ids.
+    """Return the first token and the character offsets of each word, without white space.
 
-    White space is not a word.
+    If the source is token ids, each token is a word.
     """
     if source is None:
         return [(index, -1, -1) for index in range(len(text.ids))]
@@ -166,7 +166,7 @@ def _without_space(source: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _entities(words: Sequence[Tag], source: str | None) -> list[Tag]:
-    """Group words labelled B-X, I-X, I-X; an I-X after another label begins an entity, too."""
+    """Group words labelled B-X, I-X, I-X; an I-X after another label also begins an entity."""
     entities: list[Tag] = []
     open_kind: str | None = None
     counts: list[int] = []

@@ -21,7 +21,7 @@ Cut = Literal["longest_first", "only_second"]
 
 @dataclass(frozen=True)
 class Tokenized:
-    """The tokens of a text or of a pair of texts.
+    """The tokens of a text or a pair of texts.
 
     Attributes:
         ids: token ids, including special tokens
@@ -49,10 +49,10 @@ class InputTokenizer:
 
     Args:
         path: a file of the `tokenizers` library
-        longest: the most tokens that the model reads
-        cut: which text of a pair is truncated
+        longest: maximum number of tokens that the model reads
+        cut: the text of a pair to truncate
         reads_special_tokens: whether special tokens in a text, such as a mask, are parsed as
-            special tokens; otherwise they are plain text
+            special tokens instead of plain text
 
     Raises:
         BundleError: the file is not a tokenizer, or fails on trial texts.
@@ -80,18 +80,17 @@ class InputTokenizer:
         """Tokenize a text or a pair of texts.
 
         Args:
-            pair: the second text; empty: none
-            truncate: whether to cut the tokens that the model has no positions for
+            pair: the second text; empty: no second text
+            truncate: whether to truncate to the model's positions
 
         Raises:
-            TooManyTokensError: there are more tokens than the model reads; or the question alone
-                leaves no room for the context that is truncated.
-            RejectedError: the text has symbols that the tokenizer does not know; or the tokenizer
-                fails.
+            TooManyTokensError: there are more tokens than the model reads, or the question leaves
+                no room for the truncated context.
+            RejectedError: the text has unknown symbols, or the tokenizer fails.
         """
         try:
             for part in (text, pair or ""):
-                part.encode()  # the library refuses lone surrogates
+                part.encode()  # the library rejects lone surrogates
                 if not truncate:
                     check_length(self._codec, part, self._longest)
             if truncate and self._cut == "only_second":
@@ -128,7 +127,7 @@ class InputTokenizer:
             return self._whole.decode([token]).strip() or self.piece(token) or ""
 
     def after(self, token: int, following: int) -> str | None:
-        """Return what `following` adds to the word of `token`; None if it begins a word."""
+        """Return the text that `following` adds to the word of `token`; None if it begins a word."""
         with failures_of(self._path):
             before, both = self._whole.decode([token]), self._whole.decode([token, following])
         added = both.removeprefix(before)
@@ -138,7 +137,7 @@ class InputTokenizer:
     def _check_first(self, text: str) -> None:
         """Check that the question leaves room for a token of the context.
 
-        Only the context is truncated; without room for it the library fails.
+        Only the context is truncated, and without room for it the library fails.
         """
         room = max(0, self._longest - self._whole.num_special_tokens_to_add(True) - 1)
         expected = f"expected at most {room}: only the context is cut"

@@ -358,7 +358,7 @@ class Parity:
     """The results of `dragoman verify`.
 
     Attributes:
-        tokens: parity of sequences; None for an encoder-only model
+        tokens: parity of generated sequences; empty for an encoder-only model
         tasks: results by metric, the most important first; empty without references
         vectors: parity of the embeddings of an encoder-only model
         checks: checks of settings, tokenizers, weights, graphs, steps and batches, in this order

@@ -16,15 +16,15 @@ class ScoringOptions(LanguageOptions):
     """Options of one call of `Model.score`.
 
     Attributes:
-        end_token: whether the end token is appended to every target and scored. It is not appended
-            to token ids that end with one, nor for a model whose outputs no token ends. None: yes,
-            but not for a decoder-only model, whose texts go on.
+        end_token: whether to append the end token to every target and score it. It is not appended
+            to token ids that end with one, nor for a model without an end token. None: True, or
+            False for a decoder-only model.
         source_language, target_language, language, task: see `LanguageOptions`
-        timestamps: speech: whether targets, which are then token ids, have timestamps
-        max_batch_size: the most pairs scored together
+        timestamps: for speech, whether targets have timestamps; they must be token ids then
+        max_batch_size: maximum number of pairs scored together
 
     Raises:
-        DragomanError: an option is out of range; lists all.
+        DragomanError: options are out of range; lists all of them.
     """
 
     end_token: Annotated[

@@ -15,10 +15,10 @@ class ScoredPair:
 
     Attributes:
         tokens: ids of the scored tokens, including the end token unless `end_token` is False
-        token_log_probabilities: natural logarithms of their probabilities over the whole
-            vocabulary, each conditioned on the source and the preceding tokens
+        token_log_probabilities: natural logarithm of the probability of each token over the whole
+            vocabulary, given the source and the preceding tokens
         log_probability: sum of `token_log_probabilities`
-        error: why the pair was rejected; None if it was scored. Other pairs are not affected.
+        error: reason for the rejection; None if the pair was scored. Other pairs are not affected.
         language: for speech, code of the requested or detected language; None for text models and
             for speech models without language tokens
     """
@@ -38,7 +38,7 @@ def rejected(reason: str) -> ScoredPair:
 def perplexity(scored: Iterable[ScoredPair]) -> float:
     """Return the perplexity of several targets: exp of minus the mean token log-probability.
 
-    End tokens count where they were scored. Rejected pairs do not count.
+    Scored end tokens count. Rejected pairs do not count.
 
     Raises:
         DragomanError: there are no tokens.
@@ -48,7 +48,7 @@ def perplexity(scored: Iterable[ScoredPair]) -> float:
 
 
 def perplexity_of(log_probability: float, tokens: int) -> float:
-    """Return the perplexity of a number of tokens from the sum of their log-probabilities.
+    """Return the perplexity for a sum of log-probabilities over a number of tokens.
 
     Raises:
         DragomanError: there are no tokens.

@@ -27,7 +27,7 @@ from .teacher_forcing import MAX_WINDOWS, ForcedPair, score_in_batches
 from .texts import Targets, split_pair
 
 MAX_OPEN = 64
-"""The most recordings whose features are in memory: 64 MB at 80 mel bins."""
+"""Maximum number of recordings whose features are in memory: 64 MB at 80 mel bins."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class SpeechPair:
 
     Attributes:
         window: features [mel bins, frames]
-        target: token ids, without the end token if it will be appended
-        language: language token; None: the prompt has none
+        target: token ids, without an end token that will be appended
+        language: language token; None if the prompt has none
     """
 
     window: NDArray[np.float32]
@@ -60,7 +60,7 @@ class SpeechScorer:
         self._backend, self._targets = backend, Targets(manifest, codec)
 
     def score(self, pairs: Sequence[Any], options: ScoringOptions) -> list[ScoredPair]:
-        """Score pairs, of which at most `MAX_OPEN` have their features in memory."""
+        """Score pairs, with the features of at most `MAX_OPEN` pairs in memory."""
         request = self._request(options)
         scored: list[ScoredPair] = []
         for first in range(0, len(pairs), MAX_OPEN):
@@ -106,7 +106,7 @@ class SpeechScorer:
                     f"{recording.seconds:.2f} s"
                 )
             if isinstance(target, str):
-                # Whisper's transcripts begin with a space, which people and `run` leave out.
+                # Whisper's transcripts begin with a space, which users and `run` omit.
                 text = target.strip()
                 tokens = self._targets.encode(f" {text}").tokens if text else []
             else:

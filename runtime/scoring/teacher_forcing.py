@@ -21,8 +21,8 @@ class ForcedPair:
 
     Attributes:
         source: token ids, or audio features [mel bins, frames]
-        given: tokens that the decoder reads before the target and that are not scored: the start
-            token, the prompt and a forced first token. At least one.
+        given: decoder tokens before the target, which are not scored: the start token, the prompt
+            and a forced first token; at least one
         target: tokens to score, at least one
     """
 
@@ -32,7 +32,7 @@ class ForcedPair:
 
     @property
     def read(self) -> list[int]:
-        """Tokens that the decoder reads: all but the last."""
+        """The decoder input: all tokens but the last."""
         return [*self.given, *self.target[:-1]]
 
 
@@ -41,10 +41,10 @@ def token_log_probabilities(
 ) -> list[NDArray[np.float64]]:
     """Return the log-probability of each token of each target, [target] in nats.
 
-    The softmax is over the whole vocabulary: no token is suppressed.
+    The softmax is over the whole vocabulary; no token is suppressed.
 
     Raises:
-        BackendError: the graphs fail, for example for lack of memory, or a logit is not finite.
+        BackendError: the graphs fail, for example out of memory, or a logit is not finite.
     """
     sources = [pair.source for pair in pairs]
     source, source_mask = as_batch(sources, model, backend.limits.source_multiple)
@@ -71,9 +71,9 @@ def log_probabilities_of(logits: NDArray[Any], tokens: Sequence[int]) -> NDArray
 
 
 MAX_TOKENS = 4096
-"""The most positions of a batch in encoder or decoder, including padding."""
+"""Maximum number of encoder or decoder positions in a batch, including padding."""
 MAX_WINDOWS = 8
-"""The most windows of audio in a batch."""
+"""Maximum number of audio windows in a batch."""
 
 
 def score_in_batches(
@@ -82,10 +82,10 @@ def score_in_batches(
     pairs: Sequence[ForcedPair | ScoredPair],
     max_batch_size: int,
 ) -> list[ScoredPair]:
-    """Score the pairs that have no result yet; results are in the same order.
+    """Score the pairs that have no result yet; return all results in the same order.
 
-    A batch that fails, for example for lack of memory, is halved; a pair that fails in a batch of
-    its own is rejected.
+    A batch that fails, for example out of memory, is halved. A pair that fails in a batch of its
+    own is rejected.
     """
     results = {i: pair for i, pair in enumerate(pairs) if isinstance(pair, ScoredPair)}
     left = {i: pair for i, pair in enumerate(pairs) if isinstance(pair, ForcedPair)}
@@ -114,12 +114,12 @@ def forcing_batches(
     """Group pairs of similar length so that their logits fit into memory.
 
     Args:
-        lengths: for each pair, the number of source positions and of decoder positions
+        lengths: number of source positions and decoder positions of each pair
 
     Yields:
         indices into `lengths`, each exactly once
     """
-    # Windows of audio are all alike.
+    # All windows of audio have the same length.
     longer = [read if model.takes_audio else max(source, read) for source, read in lengths]
     rows = min(max_batch_size, MAX_WINDOWS) if model.takes_audio else max_batch_size
     tokens = min(MAX_TOKENS, MAX_LOGITS // model.target_vocab_size)

@@ -24,7 +24,7 @@ class TextScorer:
 
     Args:
         front_end: tokenizes sources
-        codec: None if the bundle has no tokenizers
+        codec: tokenizers; None if the bundle has none
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class TextScorer:
         self._targets = Targets(manifest, codec)
 
     def score(self, pairs: Sequence[Any], options: ScoringOptions) -> list[ScoredPair]:
-        """Score pairs in batches; results are in the same order."""
+        """Score pairs in batches; return results in the same order."""
         model, prepared = self._manifest.model, self.prepare(pairs, options)
         return score_in_batches(self._backend, model, prepared, options.max_batch_size)
 
@@ -74,7 +74,7 @@ class TextScorer:
         if not isinstance(target, str):
             ids = self._targets.ids(target)
             if forced is not None and ids[:1] == [forced]:
-                ids = ids[1:]  # outputs of `generate` begin with the forced token, too
+                ids = ids[1:]  # outputs of `generate` also begin with the forced token
             return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
         encoded = self._targets.encode(target)
         before = [] if continued else _unread(encoded.before, given)
@@ -82,14 +82,14 @@ class TextScorer:
         return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
 
     def _has_source(self, pair: Any) -> bool:
-        """Return whether the pair has a source; a decoder-only model also scores single texts."""
+        """Return whether a pair has a source; decoder-only models also score single texts."""
         return self._manifest.model.has_encoder or not isinstance(pair, str)
 
     def _given(self, options: ScoringOptions) -> tuple[tuple[int, ...], int | None]:
-        """Return the tokens that the decoder reads before every target, and the forced first token.
+        """Return the decoder tokens before every target, and the forced first token.
 
-        They are the start token, the prompt and the forced first token, such as that of the target
-        language.
+        The former are the start token, the prompt and the forced first token, such as the target
+        language's.
 
         Raises:
             LanguageError: a language is unknown, missing, or given to a model without languages.
@@ -104,8 +104,7 @@ class TextScorer:
 def _unread(before: Sequence[int], given: Sequence[int]) -> Sequence[int]:
     """Return the special tokens at the beginning of a target that the decoder has not read yet.
 
-    BART's texts begin with `<s>`, which some checkpoints force as the first token, and others do
-    not.
+    BART's texts begin with `<s>`, which only some checkpoints force as the first token.
     """
     read = next((n for n in range(len(before), 0, -1) if [*given[-n:]] == [*before[:n]]), 0)
     return before[read:]
@@ -115,7 +114,7 @@ def split_pair(pair: Any) -> tuple[Any, Any]:
     """Return source and target of a pair.
 
     Raises:
-        RejectedError: it is not a pair.
+        RejectedError: `pair` is not a pair.
     """
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise RejectedError(f"expected a pair of source and target, found {shown(pair)}")
@@ -126,7 +125,7 @@ class Targets:
     """Converts targets to the tokens to score.
 
     Args:
-        codec: None if the bundle has no tokenizers
+        codec: tokenizers; None if the bundle has none
     """
 
     def __init__(self, manifest: Manifest, codec: TextCodec | None) -> None:
@@ -170,7 +169,7 @@ class Targets:
         """Append the end token if requested and missing.
 
         Args:
-            given: tokens that the decoder reads before the target
+            given: decoder tokens before the target
 
         Raises:
             RejectedError: there is no token to score, or more than the model has positions.

@@ -30,7 +30,7 @@ ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
 
 class Metrics:
-    """The metrics of a server, in a registry of their own."""
+    """The metrics of a server, in their own registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -99,7 +99,7 @@ class Metrics:
         self._request_seconds.labels(route).observe(seconds)
 
     def admitted(self, model: str, times: Sequence[Times]) -> None:
-        """Record how long outputs, or requests to encoder-only models, were queued."""
+        """Record the queueing time of outputs, or of requests to encoder-only models."""
         for each in times:
             if each.begun is not None:
                 self._queue_seconds.labels(model).observe(each.begun - each.submitted)
@@ -108,8 +108,8 @@ class Metrics:
         """Record the outputs of a request.
 
         Args:
-            times: of each output
-            tokens: of all outputs together
+            times: times of each output
+            tokens: number of tokens of all outputs
             end: when the last output ended
         """
         self._tokens.labels(model).inc(tokens)
@@ -122,7 +122,7 @@ class Metrics:
             self._time_per_token.labels(model).observe((end - first[0]) / (tokens - 1))
 
     def text(self) -> bytes:
-        """Write all metrics in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 

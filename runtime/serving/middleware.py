@@ -1,4 +1,4 @@
-"""What every request passes: an identifier, a check of its key, a line in the log, metrics."""
+"""ASGI middleware: identifies, authorizes, logs and counts each request."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ OUTCOMES = {429: "overloaded", CLIENT_GONE: "gone", 504: "timeout"}
 
 
 class RequestMiddleware:
-    """Identifies, admits, logs and counts requests.
+    """Identifies, authorizes, logs and counts requests.
 
     Args:
-        protocols: which endpoints are open or polled, and how a missing key is reported: as by the
-            first protocol with a prefix of the path
+        protocols: protocols of the server; the first with a prefix of the path reports a missing
+            key
         log_bodies: whether the log shows the beginning of bodies
-        body_bytes: the largest body; None: there is no limit
+        body_bytes: maximum size of a body; None: unlimited
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RequestMiddleware:
         self._polled = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -86,7 +86,7 @@ class RequestMiddleware:
         except UnauthorizedError as error:
             answer = self._protocol_of(scope["path"]).error_response(error)
             await answer(scope, receive, send_identified)
-        except Exception:  # a defect, which the application answers with 500
+        except Exception:  # a defect; the application responds with 500
             status = 500
             raise
         finally:
@@ -110,7 +110,7 @@ class RequestMiddleware:
 
 
 def request_id(sent: str | None) -> str:
-    """Return the identifier that a client sent, if it is a printable ASCII word; else a new one."""
+    """Return the client's identifier if it is a printable ASCII word, else a new one."""
     if sent is not None and re.fullmatch(r"[!-~]{1,128}", sent):
         return sent
     return secrets.token_hex(8)

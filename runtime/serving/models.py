@@ -1,6 +1,6 @@
-"""The models of a server: loaded when needed, unloaded when idle, replaced when they change.
+"""The models of a server: loaded on demand, unloaded when idle, replaced when changed.
 
-Everything here runs on the event loop. Loading and closing run in threads.
+All methods run on the event loop; loading and closing run in threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FileIdentity = tuple[int, int, int]
 
 
 class UnknownModelError(DragomanError):
-    """No model of that name is served."""
+    """The server has no model of this name."""
 
     status, code = 404, "unknown_model"
 
@@ -46,7 +46,7 @@ class UnavailableError(DragomanError):
 
 
 class _LoadedEngine:
-    """An engine that is closed once it is retired and its last user has released it."""
+    """An engine that is closed when it is retired and its last user has released it."""
 
     def __init__(self, engine: AnyEngine) -> None:
         self.engine = engine
@@ -85,11 +85,10 @@ class ServedModel:
     """The directory of a bundle, and its engine while it is loaded.
 
     Attributes:
-        manifest: that of the engine; while there is none, that of the newest version which could be
-            read
+        manifest: manifest of the engine; without an engine, of the newest readable version
 
     Args:
-        observer_of: makes an observer of the engine of a model, by its name
+        observer_of: creates the observer of a model's engine from the model's name
     """
 
     def __init__(
@@ -113,31 +112,31 @@ class ServedModel:
 
     @property
     def loaded(self) -> bool:
-        """Whether it is in memory."""
+        """Whether the model is in memory."""
         return self._current is not None
 
     @property
     def alive(self) -> bool:
-        """Whether it answers requests, or would once it is loaded."""
+        """Whether the model can serve requests, once loaded."""
         return self._current is None or self._current.engine.alive
 
     @property
     def waiting(self) -> int:
-        """How many outputs wait to be decoded."""
+        """The number of outputs that wait to be decoded."""
         return 0 if self._current is None else len(self._current.engine.queue)
 
     @property
     def rows(self) -> int:
-        """How many rows are being decoded, by replaced versions too."""
+        """The number of rows being decoded, including those of replaced versions."""
         versions = [*self._retired, *([self._current] if self._current else [])]
         return sum(version.engine.rows for version in versions)
 
     @asynccontextmanager
     async def engine(self, kind: type[EngineType]) -> AsyncIterator[EngineType]:
-        """Load the engine if necessary, and keep it open for as long as the context lasts.
+        """Load the engine if necessary, and keep it open within the context.
 
         Raises:
-            UnavailableError: it cannot be loaded, or is no longer of this kind.
+            UnavailableError: the engine cannot be loaded, or is no longer of this kind.
         """
         async with self._acquired() as engine:
             if not isinstance(engine, kind):
@@ -146,10 +145,10 @@ class ServedModel:
 
     @asynccontextmanager
     async def model(self) -> AsyncIterator[Model]:
-        """Load the model if necessary, and keep it open for as long as the context lasts.
+        """Load the model if necessary, and keep it open within the context.
 
         Raises:
-            UnavailableError: it cannot be loaded.
+            UnavailableError: the model cannot be loaded.
         """
         async with self._acquired() as engine:
             yield engine.model
@@ -158,12 +157,12 @@ class ServedModel:
         """Load the engine if necessary.
 
         Raises:
-            UnavailableError: it cannot be loaded.
+            UnavailableError: the model cannot be loaded.
         """
         await self._ensure_loaded()
 
     async def refresh(self) -> None:
-        """Replace engine and manifest if the directory holds another bundle by now.
+        """Replace the engine and manifest if the directory holds another bundle.
 
         If that bundle cannot be loaded, both stay as they are.
         """
@@ -186,13 +185,13 @@ class ServedModel:
         logger.info("replaced", extra={"model": self.name})
 
     def unload_if_idle(self, seconds: float) -> None:
-        """Unload the engine if it was not used for this long."""
+        """Unload the engine if it has been unused for this long."""
         current = self._current
         if current and not current.users and time.monotonic() - current.last_used >= seconds:
             self.unload()
 
     def unload(self) -> None:
-        """Close the engine once it is unused. The next request loads it again."""
+        """Close the engine once unused; the next request loads it again."""
         if self._current is not None:
             self._retire()
             logger.info("unloaded", extra={"model": self.name})
@@ -214,7 +213,7 @@ class ServedModel:
             current.release()
 
     async def _ensure_loaded(self) -> _LoadedEngine:
-        """Load the engine once for all who wait for it, even if the first of them is cancelled."""
+        """Load the engine once for all waiting callers, even if the first is cancelled."""
         while self._current is None:
             if self._loading is None:
                 self._loading = asyncio.ensure_future(self._load())
@@ -225,7 +224,7 @@ class ServedModel:
     def _loading_done(self, loading: asyncio.Task[None]) -> None:
         self._loading = None
         if not loading.cancelled():
-            loading.exception()  # mark it as seen: everybody who waited may have been cancelled
+            loading.exception()  # mark as retrieved: all waiting callers may be cancelled
 
     async def _load(self) -> None:
         async with self._changing:
@@ -284,8 +283,8 @@ class ModelRegistry:
     """All models of a server.
 
     Args:
-        directories: the directory of each bundle, by its name; at least one
-        observer_of: makes an observer of the engine of a model, by its name
+        directories: bundle directories by model name; at least one
+        observer_of: creates the observer of a model's engine from the model's name
 
     Raises:
         BundleError: a directory does not hold a bundle.
@@ -305,22 +304,22 @@ class ModelRegistry:
 
     @property
     def all(self) -> Sequence[ServedModel]:
-        """All models, in the order in which they were given."""
+        """Return all models, in their given order."""
         return list(self._models.values())
 
     @property
     def alive(self) -> bool:
-        """Whether every model answers requests. A lost device is lost until the process ends."""
+        """Whether every model can serve requests; a lost device stays lost until a restart."""
         return all(model.alive for model in self._models.values())
 
     def get(self, name: str | None = None) -> ServedModel:
-        """Return the model of a name.
+        """Return a model by name.
 
         Args:
-            name: None: the only model
+            name: name of the model; None: the only model
 
         Raises:
-            UnknownModelError: there is no such model, or there are several and no name.
+            UnknownModelError: there is no such model, or several and no name.
         """
         known = ", ".join(sorted(self._models))
         if name is None:
@@ -340,7 +339,7 @@ class ModelRegistry:
             await asyncio.sleep(self._options.watch_seconds)
             try:
                 await model.refresh()
-            except Exception as error:  # such as too little memory: the next try may succeed
+            except Exception as error:  # such as too little memory; the next attempt may succeed
                 logger.error("not replaced", exc_info=error, extra={"model": model.name})
             if self._options.idle_unload is not None:
                 model.unload_if_idle(self._options.idle_unload)
@@ -352,7 +351,7 @@ class ModelRegistry:
 
 
 def _identity(directory: Path) -> FileIdentity | None:
-    """Of the bundle in a directory; None: there is none at the moment."""
+    """Return the identity of the bundle in a directory; None: there is no bundle."""
     with suppress(OSError):
         status = (directory / MANIFEST_FILE).stat()
         return status.st_ino, status.st_mtime_ns, status.st_size

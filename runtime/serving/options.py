@@ -1,4 +1,4 @@
-"""The options of a server and of its replicas, also read from plain values."""
+"""The options of a server and its replicas, and their parser."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .api_keys import read_keys
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """How every model is run.
+    """Options of the engine of every model.
 
     Attributes:
         workers, threads, batch_size: see `Arrangement`; None: see `arrangement`
-        max_waiting: how many outputs of a model may wait to be decoded; further requests are
+        max_waiting: maximum outputs of a model that wait to be decoded; further requests are
             refused
-        max_new_tokens: the most new tokens of an output; None: see `engine.LONGEST_OUTPUT`
+        max_new_tokens: maximum new tokens of an output; None: see `engine.LONGEST_OUTPUT`
         backend: see `load`
     """
 
@@ -35,17 +35,17 @@ class EngineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """What a server allows and does.
+    """Options and limits of a server.
 
     Attributes:
-        engine: how every model is run
-        idle_unload: seconds without requests after which a model is unloaded; None: never
-        timeout: seconds after which a request fails; a request may ask for less
-        max_body_bytes: the largest body of a request
-        max_audio: the longest recording, in seconds
-        api_keys: the keys of which each request must have one; empty: none is needed
+        engine: options of the engine of every model
+        idle_unload: idle seconds after which a model is unloaded; None: never
+        timeout: seconds after which a request fails; a request may set a shorter timeout
+        max_body_bytes: maximum size of a request body
+        max_audio: maximum length of a recording, in seconds
+        api_keys: accepted API keys; empty: requests need no key
         log_texts: whether logs show the bodies of requests
-        watch_seconds: how often the directories of bundles are checked for changes
+        watch_seconds: interval at which bundle directories are checked for changes
     """
 
     engine: EngineOptions = EngineOptions()
@@ -60,11 +60,11 @@ class ServerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ListenOptions:
-    """Where a server listens, and how it stops.
+    """Options of a server's socket, TLS and shutdown.
 
     Attributes:
         certificate, private_key: PEM files for TLS; None: plain HTTP
-        drain_seconds: how long running requests may take after the server was told to stop
+        drain_seconds: time that running requests have to finish at shutdown
     """
 
     host: str = "127.0.0.1"
@@ -76,19 +76,19 @@ class ListenOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaOptions:
-    """How many replicas of a server run, and when replicas are added and removed.
+    """Options of autoscaling the replicas of a server.
 
     Attributes:
-        min_replicas, max_replicas: the fewest and the most
-        target_ongoing_requests: requests of a replica, running or waiting, above which replicas are
-            added and below which they are removed; None: half the rows of its batches
-        upscale_delay, downscale_delay: for how many seconds that must last
-        health_seconds: seconds between two health checks; a replica that fails three is replaced
-        drain_seconds: how long the requests of a replica may take after it was told to stop
-        gpus: GPUs of each replica
+        min_replicas, max_replicas: bounds of the number of replicas
+        target_ongoing_requests: target number of running and waiting requests per replica; None:
+            half the rows of its batches
+        upscale_delay, downscale_delay: seconds above or below the target before scaling
+        health_seconds: seconds between health checks; a replica that fails three is replaced
+        drain_seconds: time that the requests of a replica have to finish at shutdown
+        gpus: GPUs per replica
 
     Raises:
-        DragomanError: numbers contradict each other.
+        DragomanError: options contradict each other.
     """
 
     min_replicas: int = 1
@@ -113,7 +113,7 @@ class ApplicationOptions:
     """All options of a replicated server.
 
     Attributes:
-        bundles: the directory of each bundle, by its name
+        bundles: bundle directories by model name
     """
 
     bundles: dict[str, Path]
@@ -125,7 +125,7 @@ def bundle_names(directories: Sequence[Path]) -> dict[str, Path]:
     """Name each bundle by its directory.
 
     Raises:
-        DragomanError: two have the same name.
+        DragomanError: two bundles have the same name.
     """
     names: dict[str, Path] = {}
     for directory in directories:
@@ -139,11 +139,11 @@ def bundle_names(directories: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_options(values: Mapping[str, Any]) -> ApplicationOptions:
-    """Read options from plain values, as command lines and configuration files hold them.
+    """Parse options from plain values of command lines or configuration files.
 
     Args:
-        values: strings or numbers, by the names of the options of `dragoman serve` and the fields
-            of `ReplicaOptions`; `bundles` is a list of paths, or a string with commas between them
+        values: strings or numbers by name; names are options of `dragoman serve` and fields of
+            `ReplicaOptions`; `bundles` is a list of paths or a comma-separated string
 
     Raises:
         DragomanError: a name is unknown, a value has the wrong type, or `bundles` is missing.

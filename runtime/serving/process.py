@@ -1,4 +1,4 @@
-"""The process of a server: its sockets, signals and logs."""
+"""The process of a server: sockets, signals and logs."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def serve(
     *,
     preload: bool = True,
 ) -> None:
-    """Answer requests until the process is told to stop by SIGTERM or SIGINT.
+    """Serve requests until SIGTERM or SIGINT.
 
-    From then on no requests are accepted, and running ones may take `drain_seconds` to end.
+    The server then refuses new requests, and running ones have `drain_seconds` to finish.
 
     Args:
-        directories: the directory of each bundle, by its name
+        directories: bundle directories by model name
         preload: see `create_app`
 
     Raises:
-        DragomanError: the port is not available, or certificate and key cannot be read.
+        DragomanError: the port is not available, or the certificate or key cannot be read.
         BundleError: a directory does not hold a bundle.
     """
     check_certificate(listen)
@@ -64,10 +64,10 @@ def run_app(
     *,
     lifespan: Literal["on", "off"] = "on",
 ) -> None:
-    """Let an application answer at a socket until the process is told to stop.
+    """Run an application on a socket until the process is told to stop.
 
     Raises:
-        DragomanError: it could not start.
+        DragomanError: the application could not start.
     """
     config = uvicorn.Config(
         app,
@@ -85,7 +85,7 @@ def run_app(
     with json_logs(), closing(bound):
         try:
             server.run(sockets=[bound])
-        except SystemExit:  # of uvicorn, if startup fails; of signals, when the server has ended
+        except SystemExit:  # from uvicorn if startup fails; from signals at the end
             if server.started:
                 raise
     if not server.started:
@@ -93,7 +93,7 @@ def run_app(
 
 
 class _Server(uvicorn.Server):
-    """Logs the address when it listens."""
+    """A server that logs its address when it listens."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -108,7 +108,7 @@ def check_certificate(listen: ListenOptions) -> None:
     """Check that a TLS certificate and its key can be read.
 
     Raises:
-        DragomanError: one of them is missing, or they cannot be read.
+        DragomanError: the certificate or the key is missing or cannot be read.
     """
     certificate, key = listen.certificate, listen.private_key
     if certificate is None and key is None:
@@ -117,21 +117,21 @@ def check_certificate(listen: ListenOptions) -> None:
         raise DragomanError("expected both a certificate and its private key, found one of them")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except OSError as error:  # ssl.SSLError, too
+    except OSError as error:  # includes ssl.SSLError
         raise DragomanError(
             f"{certificate}, {key}: expected a certificate and its key in PEM: {error}"
         ) from error
 
 
 def bind(listen: ListenOptions) -> socket.socket:
-    """Open a socket at an address and port.
+    """Open a listening socket.
 
     Raises:
-        DragomanError: they are not available.
+        DragomanError: the address or port is not available.
     """
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    # With the protocol named, asyncio sends small packets at once (TCP_NODELAY): an answer, whose
-    # head and body are two, would otherwise wait 40 ms for the client's delayed acknowledgement.
+    # With an explicit protocol, asyncio sets TCP_NODELAY. Otherwise the body of a response, sent
+    # after its head, would wait 40 ms for the client's delayed acknowledgement.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -145,10 +145,10 @@ def bind(listen: ListenOptions) -> socket.socket:
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a log record, and the fields given in `extra`, as a line of JSON."""
+    """Formats a log record and its `extra` fields as a line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
+        """Format a record."""
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = {
             "time": f"{moment}.{int(record.msecs):03}Z",
@@ -162,7 +162,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _StandardErrorHandler(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is at the moment, which may be replaced and closed."""
+    """Writes to the current `sys.stderr`, which may be replaced and closed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -170,7 +170,7 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
 
 
 def log_as_json() -> None:
-    """Let the server's loggers, and no others, write JSON to standard error."""
+    """Configure only the server's loggers to write JSON to standard error."""
     handler = _StandardErrorHandler()
     handler.setFormatter(JsonFormatter())
     for name in LOGGERS:
@@ -181,7 +181,7 @@ def log_as_json() -> None:
 
 @contextmanager
 def json_logs() -> Iterator[None]:
-    """Log as JSON for as long as the context lasts."""
+    """Log as JSON within the context."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
     log_as_json()

@@ -1,4 +1,4 @@
-"""What the protocols ask for: requests of asyncio, run by the engines and their threads."""
+"""The asyncio interface of the engines, which the protocols use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ millisecond, less than handing them to a thread and back."""
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """The end of a stream.
+    """The last item of a stream.
 
     Attributes:
         result: the whole output
@@ -53,10 +53,10 @@ class StreamEnd:
 
 
 class Service:
-    """Runs requests.
+    """Runs the requests of all protocols.
 
     Attributes:
-        api_keys: the keys of which each request must have one
+        api_keys: accepted API keys
     """
 
     def __init__(self, models: ModelRegistry, options: ServerOptions, metrics: Metrics) -> None:
@@ -76,12 +76,12 @@ class Service:
         """Decode sources, see `Model.generate`.
 
         Args:
-            options: of each source
-            seconds: the time limit; None: the server's
+            options: options of each source
+            seconds: time limit; None: the server's
 
         Raises:
             DragomanError: an option is wrong, the model is of another kind or cannot be loaded, too
-                many requests wait, or the time is up.
+                many requests are waiting, or the time limit has passed.
         """
         check_able(served.manifest, "generate")
         outputs = sum(each.num_return_sequences for each in options)
@@ -113,11 +113,10 @@ class Service:
     ) -> AsyncGenerator[Token | StreamEnd, None]:
         """Decode a source token by token, see `Model.stream`.
 
-        Decoding stops when the generator is closed.
+        Closing the generator stops decoding.
 
         Raises:
-            DragomanError: as in `generate`; or the options do not allow a token to be reported
-                before the output has ended.
+            DragomanError: as in `generate`; or the options do not support streaming.
         """
         check_able(served.manifest, "stream")
         since, deadline = self._limits(seconds)
@@ -163,8 +162,8 @@ class Service:
         """Run an encoder-only model on texts.
 
         Args:
-            method: the name of a method of `EncoderFrontEnd`
-            options: its keyword arguments
+            method: name of a method of `EncoderFrontEnd`
+            options: keyword arguments of the method
 
         Raises:
             DragomanError: as in `generate`.
@@ -193,10 +192,10 @@ class Service:
         """Compute attention weights, see `Model.attention`.
 
         Args:
-            target: None: the model's output, decoded like any other request
+            target: target; None: the output of the model
 
         Raises:
-            DragomanError: as in `generate`; or the bundle does not have the attention graph.
+            DragomanError: as in `generate`; or the bundle has no attention graph.
         """
         manifest = served.manifest
         if "attention" not in manifest.graphs:
@@ -219,10 +218,11 @@ class Service:
         *,
         seconds: float | None = None,
     ) -> Outcome:
-        """Call a function with a model, in a thread, while the model decodes other requests.
+        """Call a function with a model in a thread, while the model decodes other requests.
 
         Raises:
-            DragomanError: the model cannot be loaded, the function raises it, or the time is up.
+            DragomanError: the model cannot be loaded, the function fails, or the time limit has
+                passed.
         """
         since, deadline = self._limits(seconds)
         async with served.model() as model:
@@ -238,7 +238,7 @@ class Service:
         """Read audio files into samples, at the sampling rate of a model.
 
         Raises:
-            AudioError: a file is not an audio file, or all of them are longer than allowed.
+            AudioError: a file is not an audio file, or the files together are too long.
             DragomanError: the model does not take audio.
         """
         audio = served.manifest.audio
@@ -274,7 +274,7 @@ class Service:
         return await loop.run_in_executor(self._reading_pool, work, *arguments)
 
     def _limits(self, seconds: float | None) -> tuple[float, float]:
-        """When a request arrived, which is now, and when it must be done."""
+        """Return the arrival time of a request, which is now, and its deadline."""
         now, longest = time.monotonic(), self.options.timeout
         return now, now + (longest if seconds is None else min(max(seconds, 0.0), longest))
 
@@ -284,6 +284,6 @@ class Service:
 
 
 def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:
-    """Whether a source is short and has no phrases: the first phrases decode the vocabulary."""
+    """Return whether a source is short, without phrases, which may decode the whole vocabulary."""
     short = isinstance(source, str | list) and len(source) <= SHORT_SOURCE
     return short and not (options.must_contain or options.must_not_contain or options.prefix)

@@ -1,4 +1,4 @@
-"""Resolves the options of a call for a speech model, and creates the requests of windows."""
+"""Resolves the options of a call for a speech model, and creates requests for windows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SpeechPlan:
         return cls(options, limits, strategy, PromptRequest.of(options, speech))
 
     def windows(self, manifest: Manifest, speech: SpeechTokens, *, timed: bool) -> WindowPlan:
-        """Return how windows are decoded, with or without timestamps."""
+        """Return the decoding plan of windows, with or without timestamps."""
         prompt = self.prompt.with_timestamps(timed)
         instructions = prompt.instructions(speech)
         limit = self.limits.max_new_tokens
@@ -78,18 +78,18 @@ class SpeechPlan:
         )
 
     def strategy_of(self, window: int) -> Strategy:
-        """Return the strategy for a window of a recording; each samples its own random numbers."""
+        """Return the strategy for a window of a recording; each has its own random numbers."""
         if isinstance(self.strategy, Sample):
             return dataclasses.replace(self.strategy, index=window)
         return self.strategy
 
     def rows(self, positions: int, fitting: int | None, most: int | None) -> int:
-        """Return the most rows in a batch: windows times beams.
+        """Return the maximum number of rows in a batch: windows times beams.
 
         Args:
             positions: number of positions of a window
-            fitting: number of rows that the device has memory for; None: unknown
-            most: number of rows that the backend accepts; None: any number
+            fitting: number of rows that fit into the device's memory; None: unknown
+            most: the backend's maximum number of rows; None: unlimited
         """
         rows = self.strategy.width * (self.limits.max_batch_tokens // positions)
         if self.limits.max_batch_size is None:
@@ -116,11 +116,11 @@ class TimestampsAfterPrompt:
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """How windows with the same prompt are decoded.
+    """The decoding plan of windows with the same prompt.
 
     Attributes:
         instructions: prompt tokens after the language, see `PromptRequest.instructions`
-        limit: the most tokens to generate for a window, including the end token
+        limit: maximum number of new tokens for a window, including the end token
         timestamps: whether timestamps are generated
     """
 
@@ -134,8 +134,8 @@ class WindowPlan:
     def request(self, window: NDArray[np.float32], language: int | None) -> Request:
         """Create the request for a window.
 
-        An unknown language is detected in the same state, so that the window is encoded once: after
-        the start token the decoder reads the most probable language, then the rest of the prompt.
+        An unknown language is detected in the same state, so that the window is encoded once. After
+        the start token, the decoder reads the most probable language, then the rest of the prompt.
 
         Args:
             window: features [bins, frames of a window]

@@ -40,7 +40,7 @@ CODES: dict[str, str] = {
 
 
 def language_code(name: str) -> str:
-    """Return the code of a language: from its name, code or Whisper token, in any case."""
+    """Return the code of a language given by name, code or Whisper token, ignoring case."""
     folded = name.strip().lower().removeprefix("<|").removesuffix("|>")
     return CODES.get(folded, folded)
 
@@ -56,7 +56,7 @@ class PromptRequest:
 
     Attributes:
         language: language code; None: the bundle's default, or the most probable language
-        task: None: see `SpeechTokens.default_task`
+        task: task; None: see `SpeechTokens.default_task`
         timestamps: whether to generate timestamps
     """
 
@@ -110,7 +110,7 @@ class PromptRequest:
         return dataclasses.replace(self, timestamps=timestamps)
 
     def language_token(self, speech: SpeechTokens) -> int | None:
-        """Return the language token; None: the prompt has none, or the language is detected."""
+        """Return the language token; None if the prompt has none or the language is detected."""
         code = self.language or speech.default_language
         return None if code is None else speech.languages[code]
 
@@ -129,7 +129,7 @@ class PromptRequest:
 def prompt_options(manifest: Manifest) -> GenerationOptions:
     """Return the options of `Model.generate` that produce the prompt of the manifest.
 
-    Parity and calibration use them. They are the defaults for text models.
+    They are used for parity and calibration. For text models, they are the default options.
     """
     if manifest.speech is None:
         return GenerationOptions()

@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TimestampProcessor:
-    """The rules of Hugging Face's `WhisperTimeStampLogitsProcessor`.
+    """Applies the rules of Hugging Face's `WhisperTimeStampLogitsProcessor`.
 
     - The first token is a timestamp.
-    - Timestamps come in pairs, the end of a segment and the start of the next, except for the first
-      timestamp and one before the end token.
+    - Timestamps occur in pairs, the end of a segment and the start of the next, except for the
+      first timestamp and a timestamp before the end token.
     - Timestamps do not decrease, and no segment is empty.
     - If all timestamps together are more probable than any single other token, the next token is a
       timestamp.
 
     Attributes:
-        end_token_id: text tokens lie below it
-        no_timestamps_token_id: never chosen; the timestamps follow it
-        max_initial_timestamp_index: the latest first timestamp, in steps of 0.02 s; None: any
+        end_token_id: end token, which follows the text tokens in the vocabulary
+        no_timestamps_token_id: token before the timestamps in the vocabulary; never selected
+        max_initial_timestamp_index: latest first timestamp, in steps of 0.02 s; None: any
     """
 
     end_token_id: int
@@ -46,8 +46,8 @@ class TimestampProcessor:
         """Set the scores [V] of tokens that may not follow to -inf.
 
         Args:
-            scores: scores of the next token; tokens suppressed by other rules are -inf already,
-                since the last rule compares the remaining ones
+            scores: scores of the next token; other rules must have set suppressed tokens to -inf,
+                since the last rule compares the remaining tokens
             generated: tokens generated so far, without the prompt
         """
         scores[self.no_timestamps_token_id] = -np.inf
@@ -136,7 +136,7 @@ def split_segments(
         return TimedTokens(start, stop, tuple(tokens[begin:end]))
 
     segments = [segment(begin, end, end - 1) for begin, end in pairwise([0, *bounds])]
-    if is_timestamp[-2:] == [False, True]:  # nothing is said after the last timestamp
+    if is_timestamp[-2:] == [False, True]:  # no speech after the last timestamp
         segments.append(segment(bounds[-1], len(tokens), len(tokens) - 1))
         return segments, frames
     # The last segment keeps both timestamps of the pair at its end.

@@ -1,4 +1,4 @@
-"""The front end of speech models: from audio files, samples or features to results."""
+"""The front end of speech models: transcribes audio files, samples or features."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .recording import Recording, open_recording
 
 
 class Windows:
-    """Creates the jobs of windows, and transcripts from their outputs.
+    """Creates jobs for windows, and transcripts from their outputs.
 
     Args:
-        codec: None if the bundle has no tokenizers
+        codec: tokenizers; None if the bundle has none
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Windows:
         self._codec = codec
 
     def job(self, recording: Recording, plan: SpeechPlan) -> Job[int]:
-        """Create the job of a recording's next window."""
+        """Create the job for a recording's next window."""
         windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
         request = windows.request(recording.window(self._log_mel), recording.language)
         return Job(0, request, plan.strategy_of(recording.windows))
@@ -49,7 +49,7 @@ class Windows:
         recording.add(outcome.sequences[0], begin, self._log_mel.frames)
 
     def transcript(self, recording: Recording) -> Result:
-        """Create the result of a recording whose windows are decoded.
+        """Create the result of a recording after its last window.
 
         Raises:
             TokenizerError: the tokenizer fails on the tokens.
@@ -81,7 +81,7 @@ class Windows:
 
 
 class PendingSpeech:
-    """A recording that is decoded one window after another."""
+    """A recording whose windows are decoded one after another."""
 
     prefix: Sequence[int] = ()
 
@@ -115,14 +115,14 @@ def rejected(reason: str) -> Result:
 
 
 MAX_OPEN_SECONDS = 2 * 3600
-"""Seconds of audio whose features are in memory at once: 230 MB at 80 mel bins."""
+"""Maximum seconds of audio whose features are in memory: 230 MB at 80 mel bins."""
 
 
 class Transcriber:
-    """Decodes any number of recordings in batches of windows; see `front_end.FrontEnd`.
+    """Decodes recordings in batches of windows; see `front_end.FrontEnd`.
 
     Args:
-        codec: None if the bundle has no tokenizers
+        codec: tokenizers; None if the bundle has none
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Transcriber:
         return self._begin(source, self._plan(options))
 
     def stream(self, source: Any, options: GenerationOptions) -> Iterator[SelectedToken]:
-        """Yield the tokens for audio of at most one window as they are selected."""
+        """Yield tokens for audio of at most one window as they are selected."""
         plan = self._plan(options)
         strategy = only_strategy([plan.strategy])
         try:
@@ -172,7 +172,7 @@ class Transcriber:
         return stream_tokens(self._backend, self._manifest.model, Job(0, request, strategy))
 
     def tokenize(self, source: Any, source_language: str | None) -> list[int]:
-        """Refuse: audio has no tokens."""
+        """Raise an error: audio has no tokens."""
         raise RejectedError("expected a text model, found a speech model")
 
     def text(self, tokens: Sequence[int]) -> str | None:
@@ -182,7 +182,7 @@ class Transcriber:
     def _results(
         self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
     ) -> Iterator[tuple[int, Result]]:
-        """Results as they are completed, each with the index of its source."""
+        """Yield results in order of completion, with the indices of their sources."""
         plans = list(planned(options, len(sources), self._plan))
         usable = {id(plan): plan for plan in plans if isinstance(plan, SpeechPlan)}
         rows = min(map(self._rows, usable.values()), default=1)
@@ -245,7 +245,7 @@ class Transcriber:
         return PendingSpeech(recording, plan, self._windows)
 
     def _rows(self, plan: SpeechPlan) -> int:
-        """The most rows in a batch."""
+        """Return the maximum number of rows in a batch."""
         positions = self._manifest.model.max_source_positions
         fitting = self._backend.rows_that_fit(positions)
         return plan.rows(positions, fitting, self._backend.limits.rows)

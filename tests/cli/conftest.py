@@ -3,11 +3,13 @@ in this process, and as a separate process where exit, pipes, signals or imports
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -52,6 +54,25 @@ def spawn() -> Callable[..., Outcome]:
         return Outcome(
             words, done.returncode, (done.stdout or b"").decode(), (done.stderr or b"").decode()
         )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def build_here() -> Callable[..., Outcome]:
+    """Run commands that make bundles for many tests, in this process: exports are cached here."""
+
+    def run(*arguments: object) -> Outcome:
+        words = [str(argument) for argument in arguments]
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setattr(sys, "argv", ["dragoman", *words])
+            for name, value in ENVIRONMENT.items():
+                patch.setenv(name, value)
+            with pytest.raises(SystemExit) as caught:
+                main()
+        assert isinstance(caught.value.code, int)
+        return Outcome(words, caught.value.code, out.getvalue(), err.getvalue())
 
     return run
 
@@ -103,11 +124,11 @@ def token_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def build_outcome(
-    spawn: Callable[..., Outcome], checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+    build_here: Callable[..., Outcome], checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Outcome]:
     """The bundle and the outcome of `dragoman build`, once for all tests."""
     directory = tmp_path_factory.mktemp("bundles") / "small"
-    return directory, spawn("build", checkpoint, "-o", directory, "--threads", 1)
+    return directory, build_here("build", checkpoint, "-o", directory, "--threads", 1)
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,10 @@ Dragoman = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def shown(checkpoint: Path, spawn: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shown(checkpoint: Path, build_here: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with the graph that shows attention."""
     directory = tmp_path_factory.mktemp("shown") / "bundle"
-    done = spawn("build", checkpoint, "-o", directory, "--with-attention", "--limit", "5")
+    done = build_here("build", checkpoint, "-o", directory, "--with-attention", "--limit", "5")
     assert done.returncode == 0, done.stderr
     return directory
 

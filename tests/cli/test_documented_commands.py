@@ -37,10 +37,10 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def place(spawn: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(build_here: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the bundle where the pages have it."""
     directory = tmp_path_factory.mktemp("documented")
-    built = spawn("build", "g2p-en", "-o", directory / "bundles" / "g2p-en", "--limit", 1)
+    built = build_here("build", "g2p-en", "-o", directory / "bundles" / "g2p-en", "--limit", 1)
     assert built.returncode == 0, built.stderr
     return directory
 

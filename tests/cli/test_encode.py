@@ -41,7 +41,7 @@ INPUTS = {
 
 
 @pytest.fixture(scope="module")
-def build(spawn: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def build(build_here: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A bundle of a random BERT with a head, built by the command."""
     known: dict[str, Path] = {}
 
@@ -54,7 +54,7 @@ def build(spawn: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Callable
             lines = "".join(f"{piece}\n" for piece in PIECES)
             (directory / "checkpoint" / "vocab.txt").write_text(lines)
             (directory / "lines.txt").write_text(INPUTS[head])
-            done = spawn(
+            done = build_here(
                 *("build", directory / "checkpoint", "-o", directory / "bundle"),
                 *("--inputs", directory / "lines.txt", "--with-attention"),
             )

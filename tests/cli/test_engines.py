@@ -19,10 +19,10 @@ Spawn = Callable[..., Outcome]
 
 @pytest.fixture(scope="module")
 def engines(
-    spawn: Spawn, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+    build_here: Spawn, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Outcome]:
     output = tmp_path_factory.mktemp("engines") / "bundle"
-    outcome = spawn(
+    outcome = build_here(
         *("build", checkpoint, "-o", output, "--target", "tensorrt-rtx", "--precision", "fp16"),
         *("--profile", "latency", "--profile", "1..3..5", "--source-length", "1..16", "--limit", 3),
         *("--compute-capability", "8.9,12.0"),

@@ -18,9 +18,9 @@ Dragoman = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
-def int8(checkpoint: Path, spawn: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def int8(checkpoint: Path, build_here: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("int8") / "bundle"
-    done = spawn("build", checkpoint, "-o", directory, "--precision", "int8")
+    done = build_here("build", checkpoint, "-o", directory, "--precision", "int8")
     assert done.returncode == 0, done.stderr
     return directory
 

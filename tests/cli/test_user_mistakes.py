@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -131,3 +132,11 @@ def test_verbose_shows_where_it_happened(dragoman: Dragoman, tmp_path: Path) -> 
     assert outcome.returncode == 2
     assert "Traceback" in outcome.stderr and "BundleError" in outcome.stderr
     assert outcome.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_verbose_ends_with_its_command(dragoman: Dragoman, tmp_path: Path) -> None:
+    """Whoever calls the command in a process gets the log messages of that call only."""
+    logger = logging.getLogger("dragoman")
+    before = ([*logger.handlers], logger.level)
+    dragoman("-v", "inspect", tmp_path / "missing")
+    assert (logger.handlers, logger.level) == before

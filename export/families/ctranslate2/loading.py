@@ -1,8 +1,8 @@
 """A directory of CTranslate2 -> a reference model and its tokenizers.
 
 A directory holds `model.bin`, the vocabularies and, since version 6 of the format, `config.json`.
-Encoder-decoder text models (conversions of OPUS-MT, M2M100, NLLB and BART, and of OpenNMT and
-fairseq models) and Whisper are read, in every data type of the format.
+The reader supports Whisper and encoder-decoder text models (conversions of OPUS-MT, M2M100, NLLB,
+BART, OpenNMT and fairseq models), in every data type of the format.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ SPECIFICATIONS: Mapping[str, Specification] = {
     "TransformerBig": dataclasses.replace(TEXT, num_heads=16),
     "WhisperSpec": WHISPER,
 }
-"""By the names in `model.bin`. TransformerSpec was called TransformerBase or TransformerBig in old
-conversions of OpenNMT-tf, and had no name in the first ones."""
+"""Specifications by their names in `model.bin`. TransformerSpec was called TransformerBase or
+TransformerBig in old conversions of OpenNMT-tf, and had no name in the first ones."""
 
 ACTIVATIONS: Mapping[float, Activation] = {0: "relu", 1: "gelu_tanh", 2: "silu", 3: "gelu"}
 UNSUPPORTED_ACTIVATIONS: Mapping[float, str] = {4: "gelu_sigmoid", 5: "tanh", 6: "sigmoid"}
@@ -54,10 +54,10 @@ def read_ctranslate2(directory: Path, values: Values) -> Checkpoint:
     """Read a model and its tokenizers.
 
     Args:
-        values: fields of `config.json`; {} where there is none
+        values: fields of `config.json`; {} without that file
 
     Raises:
-        CheckpointError, ConfigError: as `load_ctranslate2`.
+        CheckpointError, ConfigError: see `load_ctranslate2`.
         DragomanError: the tokenizers cannot be read.
     """
     stored = _begin(directory, values)
@@ -70,9 +70,8 @@ def read_ctranslate2(directory: Path, values: Values) -> Checkpoint:
 def load_ctranslate2(directory: Path) -> Transformer:
     """Read a model in evaluation mode, fp32.
 
-    Quantized weights are dequantized. A model that starts decoding from an embedding of zeros, as
-    Marian's do, gets a token for it, which the conversion took away: the last one of the
-    vocabulary, which is never generated.
+    Quantized weights are dequantized. Marian models start decoding from an embedding of zeros. The
+    conversion removes its token; here it is added as the last token and is never generated.
 
     Raises:
         CheckpointError: files are missing, unreadable or damaged; options are not supported;
@@ -96,11 +95,11 @@ def _build(stored: StoredModel) -> Transformer:
 
 
 def _alignment_heads(stored: StoredModel, config: ModelConfig) -> tuple[tuple[int, int], ...]:
-    """The heads that align words: Whisper lists them, for others CTranslate2 averages some."""
+    """Return the heads that align words, which Whisper lists and CTranslate2 averages otherwise."""
     if stored.specification is WHISPER:
         return alignment_heads(stored.values, config, stored.problems, stored.notes)
     layer = int(stored.option("decoder", "alignment_layer", -1)) % config.decoder_layers
-    # The library's own default is 1; a 0 that is stated means all heads.
+    # The default of CTranslate2 is 1; an explicit 0 means all heads.
     count = int(stored.option("decoder", "alignment_heads", 1)) or config.num_heads
     return tuple((layer, head) for head in range(min(count, config.num_heads)))
 
@@ -119,7 +118,7 @@ def _begin(directory: Path, values: Values) -> StoredModel:
         found = f"{file.specification!r} in revision {file.revision}"
         raise CheckpointError(origin, [f"expected {supported}, found {found}"])
     if file.version >= 6 and not values:
-        values = read_json(directory / CONFIG_FILE)  # refuses a directory without it
+        values = read_json(directory / CONFIG_FILE)  # raises if the file is missing
     unsupported = unsupported_options(file)
     if values.get("multi_query_attention"):
         unsupported.append(f"unsupported option multi_query_attention ({CONFIG_FILE})")
@@ -134,7 +133,7 @@ def _begin(directory: Path, values: Values) -> StoredModel:
 
 
 def _architecture(stored: StoredModel) -> Fields:
-    """The fields of a `ModelConfig` that the options and the shapes of the weights determine."""
+    """Derive fields of a `ModelConfig` from the options and the shapes of the weights."""
     weights, problems = stored.weights, stored.problems
     table = SOURCE_TABLE if TARGET_TABLE not in weights else TARGET_TABLE
     vocab_size, d_model = stored.shape(table, 2)

@@ -1,4 +1,4 @@
-"""A CTranslate2 model while it is read, and the record of a kind of model."""
+"""A partly read CTranslate2 model, and the record of a kind of model."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Specification:
     """A kind of model, which CTranslate2 calls a specification, with its weights and options.
 
     Attributes:
-        revisions: the revisions that are read
+        revisions: the supported revisions
         token_stacks: the stacks that embed tokens; only they state options
-        describe: the fields of a `ModelConfig` that only this kind has, and the rules of decoding;
-            may change the weights
-        find_tokenizers: directory, fields of `config.json` and rows of the tables of tokens -> its
+        describe: returns the fields of a `ModelConfig` that only this kind has, and the rules of
+            decoding; may change the weights
+        find_tokenizers: directory, fields of `config.json` and rows of the token tables ->
             tokenizers; None if there are none
-        num_heads: for files that do not state them
+        num_heads: number of heads for files that lack it
     """
 
     revisions: range
@@ -45,13 +45,13 @@ class Specification:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model while it is read.
+    """A partly read model.
 
     Attributes:
         values: fields of `config.json`
-        rows: of the tables of tokens, as stored
-        weights: changed until they have the shapes of `Transformer`
-        problems: found so far
+        rows: numbers of rows of the stored token tables
+        weights: weights, which are converted in place to the shapes of `Transformer`
+        problems: problems found so far
         notes: see `Checkpoint`
     """
 
@@ -68,7 +68,7 @@ class StoredModel:
         """Return the shape of a weight that sizes are derived from.
 
         Raises:
-            CheckpointError: it is missing, or has another number of axes.
+            CheckpointError: the weight is missing, or has another number of axes.
         """
         origin = self.directory / MODEL_FILE
         return measure(self.weights, {name: axes}, origin, self.problems)[0]
@@ -104,7 +104,7 @@ class StoredModel:
     def scales_by_sqrt_depth(self) -> bool:
         """Return whether all stacks multiply token embeddings by sqrt(d_model).
 
-        If they multiply by anything else, the tables are multiplied here.
+        For any other factor, the tables themselves are multiplied.
         """
         usual = math.sqrt(self.shape(TARGET_TABLE, 2)[1])
         scales = {
@@ -119,7 +119,7 @@ class StoredModel:
         return False
 
     def _embedding_scale(self, stack: str, usual: float) -> float:
-        """The scale of a stack's embeddings, stated as a number, or as a flag for the usual one."""
+        """Return a stack's embedding scale; a file states a number, or a flag for `usual`."""
         options = self.file.options
         old_flag = options.get(f"{stack}/embeddings/multiply_by_sqrt_depth", 1)
         value = options.get(f"{stack}/scale_embeddings", old_flag)
@@ -140,7 +140,7 @@ def token_ids(directory: Path, vocabulary: Vocabulary, *tokens: str) -> list[int
     """Return the ids of special tokens.
 
     Raises:
-        CheckpointError: the vocabulary lacks some; lists them.
+        CheckpointError: the vocabulary lacks some tokens; lists them.
     """
     missing = [f"expected the token {t!r} in the vocabulary" for t in tokens if t not in vocabulary]
     if missing:

@@ -27,7 +27,7 @@ from .stored_model import Fields, Specification, StoredModel, merge_equal, token
 from .weights import LOGITS_BIAS, NO_ROWS, PROJECTION, SOURCE_TABLE, TARGET_TABLE, Rows
 
 COMPUTED_POSITIONS = 1024
-"""The positions that are computed if none are stored; CTranslate2 computes as many as it needs."""
+"""The number of computed positions if none are stored; CTranslate2 computes them on demand."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class TextTokens:
 
     Attributes:
         source_size, target_size: the number of tokens of each vocabulary
-        pad: a token of both vocabularies; CTranslate2 masks padding and has no token for it
-        start: decoding starts from it; the end token if each input states its own (mBART-25)
+        pad: the padding token, chosen from both vocabularies, since CTranslate2 has none
+        start: the start token of decoding; the end token if each input states another (mBART-25)
     """
 
     source_size: int
@@ -53,8 +53,8 @@ def text_tokens(
     """Find the special tokens of a text model.
 
     Args:
-        values: fields of `config.json`; files before version 6 state them as variables
-        rows: of the tables of tokens
+        values: fields of `config.json`; before version 6, `model.bin` has them as variables
+        rows: numbers of rows of the token tables
 
     Raises:
         CheckpointError: a vocabulary is missing or damaged, or lacks a special token.
@@ -83,7 +83,7 @@ def text_tokens(
 
 
 def _settings(file: ModelFile) -> dict[str, Any]:
-    """The special tokens that files before version 6 state as variables."""
+    """Return the special tokens that files before version 6 store as variables."""
     begin, end = file.texts.get("bos_token", "<s>"), file.texts.get("eos_token", "</s>")
     start = begin if file.options.get("with_target_bos", 1) else end
     return {
@@ -126,9 +126,9 @@ def _describe(stored: StoredModel) -> tuple[Fields, GenerationConfig]:
 
 
 def _add_zero_token(weights: Weights) -> None:
-    """One more token, which is embedded as zeros, for decoding to start from.
+    """Add the start token, whose embedding is zeros.
 
-    The conversion of a Marian model takes this token away.
+    The conversion of a Marian model removes this token.
     """
     names = [TARGET_TABLE, PROJECTION, LOGITS_BIAS]
     if weights[SOURCE_TABLE].equal(weights[TARGET_TABLE]):
@@ -142,11 +142,11 @@ def _add_zero_token(weights: Weights) -> None:
 def read_vocabularies(
     directory: Path, rows: Rows, unknown: str
 ) -> tuple[Vocabulary | None, Vocabulary | None]:
-    """Read the tokens of source and target; None where there is no file.
+    """Read the tokens of source and target; None for a missing file.
 
     Args:
-        rows: of the tables of tokens
-        unknown: the token for unknown ones
+        rows: numbers of rows of the token tables
+        unknown: the unknown token
 
     Raises:
         CheckpointError: a file cannot be read, or is not a list of tokens.
@@ -164,7 +164,7 @@ def read_vocabularies(
 SHARED_MODELS = ("sentencepiece.model", "sentencepiece.bpe.model", "spiece.model")
 SPECIAL_TOKENS = {"<s>", "</s>", "<unk>", "<pad>", "<blank>", "<mask>"}
 DEFAULTS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-"""Defaults for tokens that a `config.json` leaves out."""
+"""Defaults of missing tokens of `config.json`."""
 
 
 def find_text_tokenizers(
@@ -172,12 +172,12 @@ def find_text_tokenizers(
 ) -> TokenizerFiles | None:
     """Find the tokenizers of both sides; None if there are none.
 
-    A `tokenizer.json` is taken unchanged. Otherwise the vocabularies number the pieces of
+    A `tokenizer.json` is used unchanged. Otherwise the vocabularies number the pieces of
     `source.spm` and `target.spm`, or of one SentencePiece model for both sides.
 
     Args:
-        values: fields of `config.json`; {} where there is none
-        rows: of the tables of tokens
+        values: fields of `config.json`; {} without that file
+        rows: numbers of rows of the token tables
 
     Raises:
         DragomanError: a file is damaged or unusable, half of a pair is missing, or ids are outside
@@ -213,7 +213,7 @@ def find_text_tokenizers(
 
 
 def _models(directory: Path) -> tuple[Path, Path] | None:
-    """The SentencePiece models of both sides."""
+    """Return the SentencePiece models of both sides."""
     if all_present(directory, "source.spm", "target.spm"):
         models = directory / "source.spm", directory / "target.spm"
     else:
@@ -227,7 +227,7 @@ def _models(directory: Path) -> tuple[Path, Path] | None:
 
 
 def _numbered(tokens: Sequence[str]) -> dict[str, int]:
-    """Token -> id, the first one of a token that occurs twice."""
+    """Map each token to its id; a repeated token keeps its first id."""
     numbered: dict[str, int] = {}
     for i, token in enumerate(tokens):
         numbered.setdefault(token, i)
@@ -235,7 +235,7 @@ def _numbered(tokens: Sequence[str]) -> dict[str, int]:
 
 
 def _tokenizer_settings(path: Path, values: Values) -> dict[str, Any]:
-    """The fields of `config.json`, with defaults for special tokens that it leaves out."""
+    """Return the fields of `config.json`, with defaults for missing special tokens."""
     settings = {**DEFAULTS, **values}
     wrong = [name for name in DEFAULTS if not isinstance(settings[name], str)]
     if wrong:
@@ -247,8 +247,8 @@ def _tokenizer_settings(path: Path, values: Values) -> dict[str, Any]:
 def _languages(
     settings: Mapping[str, Any], vocabulary: Mapping[str, int]
 ) -> tuple[Multilingual | None, dict[str, int]]:
-    """How the vocabulary names languages, if it does, and their tokens by code."""
-    # CTranslate2 leaves the start token open for mBART-25, which starts from the target language.
+    """Return the naming of languages in the vocabulary, if any, and their tokens by code."""
+    # CTranslate2 states no start token for mBART-25, which starts from the target language.
     starts_open = settings.get("decoder_start_token") is None
     mbart = LANGUAGES_25 if starts_open else LANGUAGES_50
     for naming in (M2M_100_LANGUAGES, NLLB_LANGUAGES, mbart):
@@ -264,10 +264,10 @@ def _template(
     vocabulary: Mapping[str, int],
     naming: Multilingual | None,
 ) -> SourceTemplate:
-    """The special tokens around a source text, as in training.
+    """Return the special tokens around a source text, as in training.
 
-    OpenNMT's models, which start decoding from <s>, state them. The others were trained with an end
-    token, whether CTranslate2 or its user adds it.
+    OpenNMT models, which start decoding from <s>, state them. Other models were trained with an end
+    token, which CTranslate2 or its user adds.
     """
     begin, end = settings["bos_token"], settings["eos_token"]
     with_end = settings.get("decoder_start_token", "<s>") != "<s>"

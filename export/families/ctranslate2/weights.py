@@ -1,4 +1,4 @@
-"""The names of weights in CTranslate2's specifications, and how they are stacked.
+"""Names and stacks of weights in CTranslate2's specifications.
 
 Projections of the same input are stacked: query, key and value of self-attention, key and value of
 cross-attention. After splitting, a part of a stack is named `.../weight (query)`.
@@ -21,7 +21,7 @@ SOURCE_TABLE = "encoder/embeddings_0/weight"
 TARGET_TABLE = "decoder/embeddings/weight"
 TABLES = {"encoder": SOURCE_TABLE, "decoder": TARGET_TABLE}
 Rows = Mapping[str, int]
-"""The rows of the tables of tokens, by stack; a stack without such a table is missing."""
+"""The numbers of rows of the token tables, by stack; stacks without a table are missing."""
 NO_ROWS: Rows = MappingProxyType({})
 
 PROJECTION = "decoder/projection/weight"
@@ -55,7 +55,7 @@ STACKS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("attention", "linear_1"): ("key", "value"),
     ("attention", "linear_2"): ("output",),
 }
-"""The parts that each projection of an attention stacks."""
+"""The parts that are stacked in each projection of an attention."""
 
 KNOWN_OPTIONS = {
     "pre_norm",
@@ -69,7 +69,7 @@ KNOWN_OPTIONS = {
     "with_source_eos",
     "with_target_bos",
     "user_decoder_start_tokens",
-    # No effect here: alignments, details of options that are off, and what the weights show too.
+    # Ignored: alignments, details of unused options, and values that the weights show.
     "alignment_layer",
     "alignment_heads",
     "alibi_use_positive_positions",
@@ -77,7 +77,7 @@ KNOWN_OPTIONS = {
     "embeddings_merge",
     "layernorm_embedding",
 }
-"""Any other option is refused unless it is zero."""
+"""Supported options; any other option must be zero."""
 
 UNSUPPORTED = re.compile(
     r"relative_\w+|rotary_\w+|(original_)?max_position_embeddings|[qkv]_norm|project_(in|out)"
@@ -97,21 +97,21 @@ FIRST_REVISION: Mapping[str, str] = {
     "conv1d": "linear_0",
     "masked_multi_head": "self_attention",
 }
-"""Parts of the names in the first revision, which are OpenNMT-tf's, replaced in this order."""
+"""Parts of OpenNMT-tf's names in the first revision, replaced in this order."""
 
 _ATTENTION = re.compile(r"(.*/)?(self_attention|attention)/(linear_\d)/(weight|bias)")
 _ROLE = re.compile(r"(.*/(self_attention|attention))/(query|key|value|output)/(weight|bias)")
 
 
 def unsupported_options(file: ModelFile) -> list[str]:
-    """Return a problem for each option that is set and not supported."""
+    """Return a problem for each unsupported option that is set."""
     unsupported: dict[str, str] = {}
     for name in (*file.weights, *file.options):
         parts = name.split("/")
         for part in filter(UNSUPPORTED.fullmatch, parts):
             unsupported.setdefault(part, name)
         value = file.options.get(name)
-        # As many key-value heads as query heads: ordinary multi-head attention.
+        # Equal numbers of key-value and query heads are ordinary multi-head attention.
         multi_head = parts[-1] == "num_heads_kv" and value == file.options.get(
             f"{parts[0]}/num_heads"
         )
@@ -124,8 +124,8 @@ def weight_name(name: str, *, gated: bool) -> str:
     """Return the name that `model.bin` gives a parameter of `Transformer`.
 
     Args:
-        gated: whether feed-forward layers project their input twice; the activation follows the
-            first projection
+        gated: whether feed-forward layers are gated: they project their input twice, the first
+            time with an activation
     """
     if name.startswith("output."):
         return name.replace("output.", "decoder/projection/")
@@ -141,10 +141,10 @@ def weight_name(name: str, *, gated: bool) -> str:
 
 
 def current_names(weights: Mapping[str, Tensor], revision: int) -> Weights:
-    """Rename the weights of a text model, in any revision, as in the last one."""
+    """Rename the weights of a text model of any revision as in the latest one."""
     if revision == 1:
         weights = {_from_first_revision(name): weight for name, weight in weights.items()}
-    # From before there could be several tables.
+    # Revisions before multiple embedding tables.
     return {
         SOURCE_TABLE if name == "encoder/embeddings/weight" else name: weight
         for name, weight in weights.items()
@@ -152,7 +152,7 @@ def current_names(weights: Mapping[str, Tensor], revision: int) -> Weights:
 
 
 def table_rows(weights: Mapping[str, Tensor]) -> Rows:
-    """Return the rows of the tables of tokens."""
+    """Return the numbers of rows of the token tables."""
     return {stack: len(weights[table]) for stack, table in TABLES.items() if table in weights}
 
 
@@ -185,10 +185,10 @@ def split_stacks(weights: Weights) -> list[str]:
 
 
 def unify_biases(weights: Weights) -> dict[str, bool]:
-    """Return which projections have a bias, as fields of `ModelConfig`; make layers alike.
+    """Return which projections have a bias, as fields of `ModelConfig`; make all layers equal.
 
-    A stack stores zeros for parts that have no bias. So a bias that is zero in all layers is
-    removed; any other is added, as zeros, to the layers that lack it. Call it after `split_stacks`.
+    A stack stores zeros for parts without a bias. A bias that is zero in all layers is therefore
+    removed. Any other is added, as zeros, to the layers without it. Call `split_stacks` first.
     """
     fields = {}
     for field, projections in _projections(weights).items():
@@ -204,7 +204,7 @@ def unify_biases(weights: Weights) -> dict[str, bool]:
 
 
 def _projections(weights: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """The names of weights, by the field that says whether they have a bias."""
+    """Return the names of weights, by the field that states whether they have a bias."""
     projections: dict[str, list[str]] = {f"{role}_bias": [] for role in ("query", "key", "value")}
     projections |= {"attention_output_bias": [], "feed_forward_bias": [], "logits_bias": []}
     for name in weights:

@@ -19,7 +19,7 @@ from .stored_model import Fields, Specification, StoredModel, token_ids
 from .weights import NO_ROWS, TARGET_TABLE, Rows
 
 MAX_INITIAL_TIMESTAMP = 50
-"""In steps of 0.02 s. The conversion drops it; all published Whisper models have this value."""
+"""The value of all published Whisper models, in steps of 0.02 s; the conversion drops it."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class WhisperTokens:
     """Token ids of Whisper (Radford et al. 2022, figure 1).
 
     Attributes:
-        languages: by code, such as "en"; empty for a model of English only
-        transcribe, translate: the tasks; None for a model of English only
-        first_timestamp: 0.00 seconds; each later token is 0.02 seconds later
+        languages: language tokens by code, such as "en"; empty for an English-only model
+        transcribe, translate: task tokens; None for an English-only model
+        first_timestamp: token of 0.00 seconds; each later token adds 0.02 seconds
     """
 
     start: int
@@ -118,7 +118,7 @@ def _describe(stored: StoredModel) -> tuple[Fields, GenerationConfig]:
 
 
 def _suppressed(stored: StoredModel, name: str) -> tuple[int, ...]:
-    """Token ids that a field of `config.json` lists, sorted."""
+    """Return the token ids that a field of `config.json` lists, sorted."""
     size = stored.shape(TARGET_TABLE, 2)[0]
     ids = stored.values.get(name) or []
     if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < size for i in ids):

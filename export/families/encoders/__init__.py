@@ -1,5 +1,5 @@
-"""Families of encoder-only models: BERT, RoBERTa, DistilBERT and what is stored as one of them.
+"""Families of encoder-only models: BERT, RoBERTa, DistilBERT and models in their formats.
 
-Reading order: family (the record, and heads), bert (the families), loading (a directory of Hugging
-Face), sentence_transformers (a directory of that library).
+Reading order: family (the record, and heads), bert (the families), loading (directories of Hugging
+Face), sentence_transformers (directories of that library).
 """

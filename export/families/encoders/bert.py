@@ -1,8 +1,8 @@
 """BERT (Devlin et al. 2018) and its relatives: DistilBERT, RoBERTa and XLM-RoBERTa.
 
 MiniLM and most models of sentence-transformers are stored as BERT. DistilBERT (Sanh et al. 2019) is
-BERT without token types, under names of its own. RoBERTa (Liu et al. 2019) and XLM-RoBERTa differ
-from BERT in heads and positions, and from each other in the tokenizer.
+BERT without token types, with other names of weights. RoBERTa (Liu et al. 2019) and XLM-RoBERTa
+differ from BERT in heads and positions, and from each other in the tokenizer.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .family import EncoderFamily, HeadNames
 
 VOCABULARY_FILE = "vocab.txt"
 LONGEST_WORD = 100
-"""Characters: longer words are unknown, as in Google's implementation."""
+"""Maximum characters of a word; longer words are unknown, as in Google's implementation."""
 
 
 def word_piece(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Read WordPiece (Wu et al. 2016) from `vocab.txt`, a piece on each line; None without it."""
+    """Read WordPiece (Wu et al. 2016) from `vocab.txt`, one piece per line; None without it."""
     path = checkpoint.directory / VOCABULARY_FILE
     if not path.exists():
         return None
@@ -161,7 +161,7 @@ DISTILBERT_DEFAULTS: Mapping[str, Any] = {
     "hidden_dim": 3072,
     "dropout": 0.1,
     "activation": "gelu",
-    "layer_norm_eps": 1e-12,  # not a field: the implementation has it
+    "layer_norm_eps": 1e-12,  # a constant of the implementation, not a field
     "max_position_embeddings": 512,
     "type_vocab_size": 0,
     "pad_token_id": 0,
@@ -244,7 +244,7 @@ ROBERTA = EncoderFamily(
 
 
 def _refuse_pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Refuse a SentencePiece model, which gives no spans of tokens in a text; return None.
+    """Refuse a SentencePiece model, which returns no character spans of tokens; return None.
 
     Raises:
         DragomanError: there is a SentencePiece model.

@@ -1,4 +1,4 @@
-"""The record of a family of encoder-only models at Hugging Face, and the choice of a head."""
+"""The record of a family of encoder-only Hugging Face models, and the choice of a head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..family import with_defaults
 from ..generation import SettingsReader
 
 NOT_INTEGERS = ("dropout", "norm_epsilon")
-"""Fields of `ModelConfig` that families name and that do not count anything."""
+"""Fields of `ModelConfig` in `EncoderFamily.fields` that are not integers."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class HeadNames:
 
     Attributes:
         parts: names of the head's modules in `EncoderModel` and in the checkpoint
-        activation: of the dense layer; None: the one that the encoder's feed-forward has
+        activation: activation of the dense layer; None: that of the encoder's feed-forward
     """
 
     parts: Mapping[str, str]
@@ -43,17 +43,17 @@ class EncoderFamily:
     """A family of encoder-only checkpoints.
 
     Attributes:
-        prefix: of the encoder's weights in a model with a head, as in `bert.embeddings`
-        class_prefix: of its classes, as in `BertForMaskedLM`
-        fields: fields of `ModelConfig`, and what `config.json` calls them
+        prefix: prefix of the encoder's weights in a model with a head, as in `bert.embeddings`
+        class_prefix: prefix of class names, as in `BertForMaskedLM`
+        fields: fields of `ModelConfig`, with their names in `config.json`
         activation: the field that names the activation
-        defaults: values for fields that a `config.json` leaves out
-        parts: parts of a parameter's name in `EncoderModel`, replaced in this order
-        heads: by task; an embedding needs none of its own
+        defaults: defaults of missing fields of `config.json`
+        parts: parts of a parameter's name in `EncoderModel`, with replacements in this order
+        heads: names of heads by task; embeddings have no entry
         positions_follow_padding: whether positions begin in the row after the padding token's id,
             as in fairseq
-        tokenizers: the kinds of tokenizers that its checkpoints have
-        mask: the text of the token that stands where a masked language model predicts one
+        tokenizers: kinds of tokenizers in the family's checkpoints
+        mask: the text of the mask token of a masked language model
     """
 
     prefix: str
@@ -68,14 +68,14 @@ class EncoderFamily:
     positions_follow_padding: bool = False
 
     def known(self, values: Values) -> dict[str, Any]:
-        """Return the fields of a `config.json`, with defaults for those that it leaves out."""
+        """Return the fields of a `config.json`, with defaults for missing ones."""
         return with_defaults(values, self.defaults)
 
     def sizes(self, values: Values) -> dict[str, int]:
-        """Return the fields that count something, by the names of a `config.json`.
+        """Return the fields that are sizes, by their names in `config.json`.
 
         Raises:
-            ConfigError: some are no integers of at least 0; all are listed.
+            ConfigError: a value is not an integer of at least 0; lists all of them.
         """
         problems: list[str] = []
         read = SettingsReader(self.known(values), problems)
@@ -86,7 +86,7 @@ class EncoderFamily:
         return sizes
 
     def first_position(self, values: Values) -> int:
-        """Return the row of the table of positions that the first token gets."""
+        """Return the first token's row in the table of positions."""
         return self.sizes(values)["pad_token_id"] + 1 if self.positions_follow_padding else 0
 
 
@@ -98,14 +98,14 @@ CLASSES: Mapping[str, Task] = {
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
 }
-"""Endings of the names of Hugging Face's classes."""
+"""Tasks by the ending of the name of Hugging Face's class."""
 
 PAIRS: frozenset[Task] = frozenset({"sequence-classification", "question-answering"})
 """Tasks whose inputs may be pairs of texts."""
 
 DEFAULT_LABELS = 2
 MOST_LABELS = 1_000_000
-"""The most labels that are made from a number in a file."""
+"""Maximum number of labels that a file may state."""
 
 
 def task_of(values: Values, family: EncoderFamily) -> Task:
@@ -129,7 +129,7 @@ def head_of(
     """Make the configuration of the head for a task.
 
     Args:
-        activation: of the encoder's feed-forward
+        activation: activation of the encoder's feed-forward
         mask: the mask token; None: unknown
 
     Raises:
@@ -161,7 +161,7 @@ def head_of(
 
 
 def _labels(values: Values) -> tuple[str, ...]:
-    """Labels in the order of their numbers."""
+    """Return the labels in the order of their numbers."""
     stated = values.get("id2label")
     if stated is None:
         count = values.get("num_labels")

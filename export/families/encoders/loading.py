@@ -44,14 +44,14 @@ def read_encoder(
 
     Args:
         values: fields of `config.json`
-        all_kinds: a tokenizer may be borrowed from another family
-        head: the head; None: as `config.json` says
-        longest: the most tokens of a text, if these are fewer than the positions
-        head_weights: weights of that head, by the names of `EncoderModel`
+        all_kinds: kinds of tokenizers of all families, since a model may use another family's
+        head: the head; None: that of `config.json`
+        longest: maximum number of tokens of a text, if less than the number of positions
+        head_weights: weights of `head`, by the names of `EncoderModel`
 
     Raises:
         CheckpointError: files are missing or unreadable; weights are missing, misshapen, not
-            finite, or tied and yet different. All problems are listed.
+            finite, or tied but different. All problems are listed.
         ConfigError: the architecture or the head has options that are not supported.
         DragomanError: the tokenizer cannot be read.
     """
@@ -95,7 +95,7 @@ def config_of(
     """Make the configuration that a `config.json` describes.
 
     Args:
-        problems: found so far
+        problems: problems found so far
 
     Raises:
         ConfigError: no `ModelConfig` can express it; all problems are listed.
@@ -151,7 +151,7 @@ def convert_weights(
 ) -> list[str]:
     """Give the weights the names and shapes that `EncoderModel` has; return problems."""
     for name in list(weights):
-        # Before PyTorch had LayerNorm, its weights were gamma and beta.
+        # Checkpoints from before PyTorch's LayerNorm name its weights gamma and beta.
         ours = name.removeprefix(family.prefix)
         ours = ours.replace("LayerNorm.gamma", "LayerNorm.weight")
         ours = ours.replace("LayerNorm.beta", "LayerNorm.bias")
@@ -175,14 +175,14 @@ def convert_weights(
 
 
 def _tie_output(weights: Weights, family: EncoderFamily, *, tied: bool) -> list[str]:
-    """One table of tokens and one bias of a masked language model; returns problems."""
+    """Keep one token table and one bias of a masked language model; return problems."""
     parts = family.heads["masked-language-model"].parts
     tokens = family.parts["encoder.embedding.tokens"] + ".weight"
     output, bias, second_bias = parts["weight"], parts["bias"], parts.get("second_bias")
     if tied:
         problems = merge_tied(weights, [tokens, output])
         return problems + (merge_tied(weights, [bias, second_bias]) if second_bias else [])
-    if second_bias and second_bias in weights:  # the one that is added, if the two differ
+    if second_bias and second_bias in weights:  # Hugging Face adds this bias if the two differ
         weights[bias] = weights.pop(second_bias)
     found = weights.pop(output, None)
     if found is not None and tokens in weights and found.equal(weights[tokens]):
@@ -195,7 +195,7 @@ def _tie_output(weights: Weights, family: EncoderFamily, *, tied: bool) -> list[
 
 
 def _token(tokenizers: TokenizerFiles | None, text: str) -> int | None:
-    """The id of a token; None if there is none."""
+    """Return the id of a token; None if there is none."""
     source = None if tokenizers is None else tokenizers.source
     if isinstance(source, Path):
         source = Tokenizer.from_file(str(source))

@@ -1,7 +1,7 @@
 """A directory of sentence-transformers: an encoder, and the modules that make its embeddings.
 
-`modules.json` lists them in order: Transformer, a directory of Hugging Face; Pooling; then Dense
-and Normalize, if there are any (Reimers & Gurevych 2019).
+`modules.json` lists the modules in order: Transformer (a Hugging Face directory), Pooling, then
+optionally Dense and Normalize (Reimers & Gurevych 2019).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SETTINGS_FILES = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-"""In the order in which the library looks for them. Old versions named it after the class."""
+"""Names of the settings file, in the library's order. Old versions named it after the class."""
 
 POOLING: dict[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
 }
-"""By the names that they had before there was one setting, `pooling_mode`."""
+"""Poolings by the flags that preceded the setting `pooling_mode`."""
 
 ACTIVATIONS: dict[str, DenseActivation] = {
     "Identity": "identity",
@@ -53,12 +53,12 @@ ACTIVATIONS: dict[str, DenseActivation] = {
     "GELU": "gelu",
     "SiLU": "silu",
 }
-"""By the names of PyTorch's classes."""
+"""Activations by the names of PyTorch's classes."""
 
 FEATURE = "sentence_embedding"
-"""The value that a module reads and writes, unless it states another."""
+"""The feature that a module reads and writes by default."""
 MOST_PROMPTS = 5
-"""The most prompts that a note names."""
+"""Maximum number of prompts that a note names."""
 
 
 class Module(NamedTuple):
@@ -74,11 +74,11 @@ def read_sentence_transformers(
     """Read an encoder and the modules that make its embeddings.
 
     Args:
-        values: fields of the directory's `config.json`; {} where there is none
-        all_kinds: of tokenizers, of all families
+        values: fields of the directory's `config.json`; {} without that file
+        all_kinds: kinds of tokenizers of all families
 
     Raises:
-        CheckpointError, ConfigError, DragomanError: as `read_encoder`; or a module is not
+        CheckpointError, ConfigError, DragomanError: see `read_encoder`; or a module is not
             supported.
     """
     modules = read_modules(directory)
@@ -123,7 +123,7 @@ def read_modules(directory: Path) -> list[Module]:
     """Read the modules that a directory lists.
 
     Raises:
-        CheckpointError: modules.json is not what sentence-transformers writes.
+        CheckpointError: modules.json does not have the format of sentence-transformers.
     """
     path = directory / MODULES_FILE
     try:
@@ -146,7 +146,7 @@ def read_modules(directory: Path) -> list[Module]:
 def _is_within(directory: Path, path: Path) -> bool:
     try:
         return path.resolve().is_relative_to(directory.resolve())
-    except (OSError, RuntimeError, ValueError):  # no name, or links in a circle
+    except (OSError, RuntimeError, ValueError):  # invalid name, or circular links
         return False
 
 
@@ -159,20 +159,20 @@ def _model_type(values: Values) -> str:
 
 
 def _settings_file(directory: Path) -> Path | None:
-    """The first that there is; which name it has depends on the version that wrote it."""
+    """Return the first existing settings file; its name depends on the library's version."""
     paths = (directory / name for name in SETTINGS_FILES)
     return next((path for path in paths if path.exists()), None)
 
 
 def _longest(settings: Values, path: Path | None, transformer: Path) -> int | None:
-    """The most tokens of a text; None: as many as there are positions.
+    """Return the maximum number of tokens of a text; None: the number of positions.
 
-    The library, in version 5.7, states it in the settings of the tokenizer only.
+    Version 5.7 of the library writes it only to the settings of the tokenizer.
     """
     longest = settings.get("max_seq_length")
     if path is None or longest is None:
         tokenizer = read_json_if_present(transformer / TOKENIZER_CONFIG_FILE)
-        longest = tokenizer.get("model_max_length")  # 1e30 where there is no limit
+        longest = tokenizer.get("model_max_length")  # 1e30: unlimited
         return longest if type(longest) is int and longest > 0 else None
     if type(longest) is int and longest > 0:
         return longest
@@ -180,10 +180,10 @@ def _longest(settings: Values, path: Path | None, transformer: Path) -> int | No
 
 
 def _pooling(directory: Path, notes: list[str]) -> Pooling:
-    """The pooling of a directory.
+    """Return the pooling of a directory.
 
     Args:
-        notes: receives a sentence if prompts are pooled otherwise than by the library
+        notes: receives a sentence if the pooling of prompts differs from the library's
     """
     path = directory / CONFIG_FILE
     values = read_json(path)
@@ -208,7 +208,7 @@ def _pooling(directory: Path, notes: list[str]) -> Pooling:
 
 
 def _dense(directory: Path, weights: Weights) -> dict[str, Any]:
-    """Fields of the head; its weights are added to `weights`."""
+    """Read the dense layer as fields of the head; add its weights to `weights`."""
     path = directory / CONFIG_FILE
     values = read_json(path)
     for field in ("module_input_name", "module_output_name"):
@@ -236,7 +236,7 @@ def _dense(directory: Path, weights: Weights) -> dict[str, Any]:
 
 
 def _of_prompts(settings: Values) -> list[str]:
-    """Notes on the texts that the library puts before others."""
+    """Return notes on the prompts that the library adds to texts."""
     stated = settings.get("prompts")
     prompts = stated if isinstance(stated, dict) else {}
     notes, default = [], settings.get("default_prompt_name")
@@ -257,7 +257,7 @@ def _of_prompts(settings: Values) -> list[str]:
 
 
 def _lower_cased(tokenizers: TokenizerFiles) -> TokenizerFiles:
-    """Texts are lower-cased before anything else."""
+    """Make the tokenizer lower-case texts first."""
     source = tokenizers.source
     tokenizer = Tokenizer.from_file(str(source)) if isinstance(source, Path) else source
     assert isinstance(tokenizer, Tokenizer)

@@ -1,6 +1,6 @@
-"""The `config.json` that the owner of a state dictionary writes beside the weights.
+"""The `config.json` that the owner of a state dictionary adds to the weights.
 
-It states only what the weights do not show.
+It states only settings that the weights do not show.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMMON_FIELDS: Mapping[str, FieldType] = {
     "start_token_id": int,
     "end_token_id": int,
 }
-"""Fields of all such files, and their types."""
+"""Fields of all state dictionary configurations, with their types."""
 REQUIRED = ("num_heads", "pad_token_id", "start_token_id", "end_token_id")
 
 TYPE_NAMES: Mapping[type, str] = {
@@ -37,13 +37,13 @@ TYPE_NAMES: Mapping[type, str] = {
 
 
 def check_fields(values: Values, family_fields: Mapping[str, FieldType]) -> None:
-    """Check that the required fields are present, and that all are known and of the right type.
+    """Check that required fields are present, and that all fields are known and well-typed.
 
     Args:
-        family_fields: fields that the family adds to the common ones, and their types
+        family_fields: additional fields of the family, with their types
 
     Raises:
-        ConfigError: lists everything that is wrong.
+        ConfigError: a field is missing, unknown or of the wrong type; lists all problems.
     """
     known = {**COMMON_FIELDS, **family_fields}
     problems = [f"missing field {name!r}" for name in REQUIRED if name not in values]

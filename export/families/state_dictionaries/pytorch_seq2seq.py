@@ -1,8 +1,8 @@
 """The Transformer of the tutorial "pytorch-seq2seq" (Trevett 2021), and its many copies.
 
-Post-norm, ReLU, learned positions, embeddings times sqrt(d_model), nothing tied. The owner writes a
-`config.json` beside the weights, with the number of heads and the special tokens, which a state
-dictionary does not show:
+The model has post-norm, ReLU, learned positions, embeddings scaled by sqrt(d_model), and no tied
+weights. The owner adds a `config.json` with the number of heads and the special tokens, which a
+state dictionary does not show:
 
     {"model_type": "pytorch-seq2seq", "num_heads": 8,
      "pad_token_id": 1, "start_token_id": 2, "end_token_id": 3}

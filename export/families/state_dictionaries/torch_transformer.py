@@ -1,8 +1,8 @@
 """Models built around PyTorch's own `torch.nn.Transformer`, or its encoder and decoder.
 
-Their owner writes a `config.json` beside the weights, with what the weights do not show: the number
-of heads, the order of norms, the activation, whether embeddings are scaled, the special tokens, and
-the names of the modules around the Transformer:
+The owner adds a `config.json` with the settings that the weights do not show: the number of heads,
+the order of norms, the activation, whether embeddings are scaled, the special tokens, and the names
+of the modules around the Transformer:
 
     {"model_type": "torch.nn.Transformer", "num_heads": 8, "norm_first": false,
      "activation": "relu", "scale_embedding": true, "positions": "sinusoidal",
@@ -10,7 +10,7 @@ the names of the modules around the Transformer:
      "names": {"transformer": "transformer", "source_embedding": "src_tok_emb.embedding",
                "target_embedding": "tgt_tok_emb.embedding", "output": "generator"}}
 
-`docs/families.md` says what each field means.
+`docs/families.md` describes each field.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NAME_KEYS = (
     "target_positions",
     "output",
 )
-"""The keys of the field `names`, whose values name modules or tensors."""
+"""The keys of the field `names`; their values are names of modules or tensors."""
 
 PARTS: Mapping[str, str] = {
     "self_attention_residual.norm": "norm1",
@@ -61,7 +61,7 @@ PARTS: Mapping[str, str] = {
 """Parts of a parameter's name in `Transformer`, replaced in this order."""
 ATTENTIONS = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
 ROLES = ("query", "key", "value")
-"""The parts that `in_proj` stacks, in order; each is named `in_proj_weight (query)` once split."""
+"""The parts of `in_proj`, in order; a split part is named as in `in_proj_weight (query)`."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Names:
     """Names of weights in a state dictionary.
 
     Attributes:
-        encoder, decoder: the prefix of the names of their weights
+        encoder, decoder: prefixes of the names of weights
         source, target: the token embeddings
-        source_positions, target_positions: None if positions are computed
+        source_positions, target_positions: tables of positions; None if positions are computed
         output: the projection to logits
     """
 
@@ -93,7 +93,7 @@ def resolve_names(values: Values, weights: Weights, origin: Path) -> Names:
     """Find the weights that the field `names` refers to.
 
     Raises:
-        CheckpointError: a name is not in the state dictionary; lists the tensors that it could be.
+        CheckpointError: a name is not in the state dictionary; lists the possible tensors.
     """
     stated = values.get("names", {})
     problems: list[str] = []
@@ -106,7 +106,7 @@ def resolve_names(values: Values, weights: Weights, origin: Path) -> Names:
     d_model = measure(weights, {first: 2}, origin)[0][1]
 
     def name_of(key: str, default: str | None = None) -> str:
-        """The tensor of a name: the name itself, or the weight of that module."""
+        """Return the name of a tensor: the stated name, or that of the module's weight."""
         name = stated.get(key)
         if name is None and default is not None:
             return default
@@ -147,7 +147,7 @@ def resolve_names(values: Values, weights: Weights, origin: Path) -> Names:
 def _stack_prefix(
     stated: Mapping[str, str], stack: str, weights: Weights, problems: list[str]
 ) -> str:
-    """The prefix of the names of a stack's weights, as stated or as the names show it."""
+    """Return the name prefix of a stack's weights, as stated or as found in the names."""
     ending = f"layers.0.{'self_attn' if stack == 'encoder' else 'multihead_attn'}.in_proj_weight"
     candidates = [name.removesuffix(ending) for name in weights if name.endswith(ending)]
     if stack == "encoder":
@@ -205,9 +205,9 @@ FIELDS: Mapping[str, FieldType] = {
     "names": dict,
     "ignored": list,
 }
-"""Fields of `config.json` besides the common ones, and their types."""
+"""Additional fields of `config.json`, with their types."""
 COMPUTED_POSITIONS = 1024
-"""How many sinusoidal positions are computed if `max_positions` does not say."""
+"""The default of `max_positions` for sinusoidal positions."""
 
 
 def load_torch_transformer(directory: Path, config: Values) -> Transformer:
@@ -301,7 +301,7 @@ def _config(values: Values, weights: Weights, names: Names, origin: Path) -> Mod
 
 
 def _without_batch(table: Tensor) -> Tensor:
-    """A table of positions [P, 1, D] or [1, P, D] as [P, D]; others unchanged."""
+    """Return a table of positions [P, 1, D] or [1, P, D] as [P, D]; others unchanged."""
     for axis in (0, 1):
         if table.dim() == 3 and table.shape[axis] == 1:
             return table.squeeze(axis)
@@ -309,7 +309,7 @@ def _without_batch(table: Tensor) -> Tensor:
 
 
 def _complete(weights: Weights, names: Names, config: ModelConfig) -> list[str]:
-    """Split stacked projections and keep one name of tied tables; returns problems."""
+    """Split stacked projections and keep one name of tied tables; return problems."""
     problems = []
     for name in list(weights):
         if not name.endswith((".in_proj_weight", ".in_proj_bias")):

@@ -1,1 +1,1 @@
-"""ONNX Runtime on the processor (`cpu`) and with its CUDA provider (`cuda`)."""
+"""ONNX Runtime on the CPU (`cpu`) and with its CUDA provider (`cuda`)."""

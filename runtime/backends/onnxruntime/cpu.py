@@ -1,8 +1,8 @@
-"""ONNX Runtime on the processor. See `interface.Backend`.
+"""ONNX Runtime on the CPU. See `interface.Backend`.
 
-Where 8-bit products are not exact, ONNX Runtime is asked for exact kernels. x86 processors without
-VNNI add two products in 16 bits, which saturate. The exact kernels take about twice the time on
-every x86 processor, so they are used only where a probe shows that they are needed.
+x86 CPUs without VNNI add two 8-bit products in 16 bits, which may saturate. ONNX Runtime's exact
+kernels take about twice the time on every x86 CPU, so they are used only if a probe shows that they
+are needed.
 """
 
 from __future__ import annotations
@@ -34,30 +34,29 @@ PROBE = (
 
 @functools.cache
 def saturates() -> bool:
-    """Return whether this processor's 8-bit products saturate; takes half a millisecond."""
+    """Return whether this CPU's 8-bit products saturate; takes half a millisecond."""
     session = onnxruntime.InferenceSession(PROBE, providers=["CPUExecutionProvider"])
     (found,) = session.run(["y"], {"x": np.full((1, 4), 255, np.uint8)})
     return int(np.asarray(found).item()) != 4 * 255 * 127
 
 
 def session_options(threads: int | None) -> onnxruntime.SessionOptions:
-    """Return the options of a session with its own threads, which spin only while it works.
+    """Return the options of a session with its own threads, which spin only during runs.
 
-    Spinning longer, the decoder's threads would make the encoder take up to one and a half times as
-    long when there are as many threads as cores (docs/speed.md). A common pool would serve as well,
-    but once ONNX Runtime has one, every other session of the process, including the user's, must be
-    configured to use it, or fails.
+    If the decoder's threads spun longer, the encoder would take up to 1.5 times as long with as many
+    threads as cores (docs/speed.md). A common thread pool is no alternative: with one, every other
+    session of the process, including the user's, fails unless it is configured to use the pool.
 
     Args:
-        threads: all cores if None
+        threads: number of threads; None: all cores
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    # With weight-only quantization, activations are not rounded. Nodes with a level of their own
-    # keep it.
+    # Activations are not rounded with weight-only quantization. Nodes with an explicit level keep
+    # it.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if saturates():
         options.add_session_config_entry("session.x64quantprecision", "1")
@@ -65,11 +64,11 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
 
 
 class OnnxRuntimeBackend:
-    """The backend of ONNX Runtime on the processor.
+    """The backend of ONNX Runtime on the CPU.
 
     Attributes:
-        sessions: the session of each graph that computes the model: encoder, decoder step or both;
-            and that of the graph that shows attention, once it has been needed
+        sessions: the sessions of the encoder, the decoder step or both, and of the attention graph
+            after its first use
     """
 
     def __init__(self, bundle: Bundle, *, threads: int | None) -> None:
@@ -101,7 +100,7 @@ class OnnxRuntimeBackend:
         return Limits(encoded=CACHED_TOKENS, source_multiple=SOURCE_MULTIPLE)
 
     def rows_that_fit(self, source: int) -> None:
-        """Return None: ONNX Runtime does not say how much memory it will need."""
+        """Return None: ONNX Runtime does not report its memory needs."""
 
     def start(
         self,
@@ -112,7 +111,7 @@ class OnnxRuntimeBackend:
         width: int = 1,
         prompt_lengths: NDArray[np.int64] | None = None,
     ) -> HostState:
-        """Encode a batch and make room for `capacity` target positions in each row."""
+        """Encode a batch and allocate `capacity` target positions for each row."""
         return HostState(
             (self.sessions.get("encoder"), self.decoder),
             self.manifest,
@@ -139,7 +138,7 @@ class OnnxRuntimeBackend:
         return dict(zip(names, run(self.encoder.run, names, feeds), strict=True))
 
     def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
-        """Run the graph that shows attention and return its outputs."""
+        """Run the attention graph and return its outputs."""
         graph = self.manifest.graphs.get("attention")
         if graph is None:
             raise BackendError(no_attention(self.manifest.name))
@@ -168,10 +167,10 @@ class OnnxRuntimeBackend:
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
     ) -> NDArray[Any]:
-        """Return the logits that follow each prefix of a target, for encoder outputs.
+        """Return the logits that follow each prefix of a target, given encoder outputs.
 
         Args:
-            encoded: from `encode`; empty for a decoder-only model
+            encoded: result of `encode`; empty for a decoder-only model
         """
         decoder = self.manifest.graphs["decoder"]
         batch, length = target.shape
@@ -193,7 +192,7 @@ class OnnxRuntimeBackend:
         return np.asarray(run(self.decoder.run, [logits], feeds)[0])
 
     def close(self) -> None:
-        """Do nothing: a session frees what it holds when the last reference to it is gone."""
+        """Do nothing: sessions are freed with their last reference."""
 
 
 def open_backend(bundle: Bundle, threads: int | None) -> OnnxRuntimeBackend:
@@ -209,7 +208,7 @@ def _check_types(bundle: Bundle) -> None:
     """Check that ONNX Runtime has kernels for the number formats of the graphs.
 
     Raises:
-        BackendError: it has none for one of them.
+        BackendError: there are no kernels for one of them.
     """
     for graph in bundle.manifest.model_graphs.values():
         for tensor in (*graph.inputs, *graph.outputs):

@@ -1,11 +1,11 @@
-"""A batch being decoded on the processor: its buffers, and the decoding of its rows.
+"""The state of a batch on the CPU: its buffers, and the decoding of its rows.
 
 Every buffer of a batch is allocated once and bound by address. Caches are bound as input and output
-at the same address, which makes `TensorScatter` write in place. Nothing is bound again until the
+at the same address, so that `TensorScatter` writes in place. Buffers are bound again only when the
 number of rows or the longest source changes.
 
-A buffer's first axis is the batch. It is a prefix of an allocation with room for as many rows as
-there ever were, so that the address stays when rows leave or join.
+A buffer's first axis is the batch. It is a prefix of an allocation for the largest number of rows
+so far, so that the address stays when rows are dropped or admitted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HostBuffer:
     """An array with a fixed address, filled with zeros.
 
     Raises:
-        BackendError: there is no memory for it.
+        BackendError: there is not enough memory.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
@@ -59,7 +59,7 @@ class HostBuffer:
         return self._array
 
     def put(self, row: int, values: NDArray[Any]) -> None:
-        """Set one row; where `values` is smaller in an axis, the rest of the row stays."""
+        """Set one row; if `values` is smaller, the rest of the row is unchanged."""
         part = [slice(row, row + 1), *(slice(0, size) for size in values.shape)]
         self._array[tuple(part)] = values
 
@@ -68,13 +68,13 @@ class HostBuffer:
         self._array[to, :, begin:end] = self._array[row, :, begin:end]
 
     def room_for(self, shape: tuple[int, ...]) -> NDArray[Any] | None:
-        """Return new memory for another shape, all zeros.
+        """Allocate zeros for another shape.
 
         Returns:
-            None if the present memory has room for it
+            the new memory; None if the present memory suffices
 
         Raises:
-            BackendError: there is none.
+            BackendError: there is not enough memory.
         """
         rows, *inner = shape
         room = len(self._memory)
@@ -87,11 +87,11 @@ class HostBuffer:
     ) -> bool:
         """Change the shape.
 
-        What lies in both shapes is kept. What is new in axes other than the batch is zero.
+        Values within both shapes are kept. New values in axes other than the batch are zero.
 
         Args:
-            room: from `room_for`, for the same shape
-            written: how many positions, in axis 2, must be kept; None: all
+            room: result of `room_for` for the same shape
+            written: number of positions, in axis 2, to keep; None: all
 
         Returns:
             whether the address has changed
@@ -123,20 +123,19 @@ class HostBuffer:
 
 
 MAPPED = 2**16
-"""The bytes from which on an array is mapped.
+"""Minimum size in bytes of memory-mapped arrays.
 
-The allocator would write zeros to memory that it uses again, which is redundant in a batch that
-joins another one."""
+The allocator writes zeros to reused memory, which is redundant for a batch that joins another."""
 
 
 def _zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
-    """Allocate zeros; a large array takes memory, page by page, only where it is written."""
+    """Allocate zeros; a large array occupies only the memory pages that are written."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     try:
         if size < MAPPED:
             return np.zeros(shape, dtype)
         return np.frombuffer(_mapped(size), dtype).reshape(shape)
-    except (MemoryError, ValueError, OSError, OverflowError) as error:  # more than can be addressed
+    except (MemoryError, ValueError, OSError, OverflowError) as error:  # beyond the address space
         raise BackendError(
             f"no memory for an array of {np.dtype(dtype)} {list(shape)}: decode fewer sources "
             "at once, or set fewer new tokens"
@@ -155,17 +154,17 @@ _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
 
 CACHED_TOKENS = 1024
-"""The number of source tokens whose activations stay in a processor's caches between operators.
+"""Number of source tokens whose activations stay in the CPU caches between operators.
 
-On one thread, the encoder of a base model in int8 takes 1.2 times as long for 3,840 tokens at once,
+On one thread, the int8 encoder of a base model takes 1.2 times as long for 3,840 tokens at once,
 and MiniLM's takes 1.07 to 1.24 times as long for 4,096 (docs/speed.md)."""
 
 
 class HostState:
-    """One batch: a buffer for each tensor of the graphs; implements `interface.DecodingState`.
+    """The state of one batch on the CPU; implements `interface.DecodingState`.
 
     Args:
-        sessions: the sessions of the encoder, if there is one, and of the decoder step
+        sessions: the sessions of the encoder, if any, and of the decoder step
     """
 
     def __init__(
@@ -203,7 +202,7 @@ class HostState:
                 first = sources if tensor.owner is Owner.ENCODER_ROW else rows
                 positions = capacity if tensor.change is Change.APPENDED else length
                 _, heads, _, size = tensor.shape
-                # Zeroed: a position not yet written is masked, but NaN would pass the mask.
+                # Zeros, because NaN in an unwritten position would pass the mask.
                 self._buffers[tensor.slot] = HostBuffer(
                     (first, int(heads), positions, int(size)), np.dtype(tensor.dtype).type
                 )
@@ -211,15 +210,15 @@ class HostState:
         self._of_sources = [
             t.slot for t in self._graph.inputs if t.owner in (Owner.ENCODER_ROW, Owner.MASK)
         ]
-        if _MASK not in self._of_sources:  # without an encoder, it has no positions
+        if _MASK not in self._of_sources:  # no positions without an encoder
             self._of_sources.append(_MASK)
         self._running = np.ones(rows, np.int64)
-        """0 for rows of retired sources, whose positions do not advance."""
+        """Step width of each row; 0 for retired sources, whose positions do not advance."""
         self._history = CacheHistory(rows, capacity) if width > 1 else None
         self._logits: HostBuffer | None = None
-        """Bound only if the host selects tokens; the graph's own selection needs no logits."""
+        """Bound only if the host selects tokens; the graph's selection needs no logits."""
         self._bindings: dict[int, onnxruntime.IOBinding] = {}
-        """By number of sources, at the present addresses."""
+        """Bindings by number of sources, at the present addresses."""
         if encoder is not None:
             self._encode(encoder, manifest, source)
 
@@ -256,7 +255,7 @@ class HostState:
         self._buffers[_TOKEN].write(tokens[:, None])
 
     def reorder(self, parents: NDArray[np.intp]) -> None:
-        """Let row r continue what row parents[r] has decoded so far."""
+        """Let row r continue the output of row parents[r]."""
         if self._history is None:
             return
         for move in self._history.copies(parents, self._buffers[_POSITION].read()):
@@ -295,7 +294,7 @@ class HostState:
             self._take_source(other, source, to)
 
     def close(self) -> None:
-        """Do nothing: a buffer is freed when the last reference to it is gone."""
+        """Do nothing: buffers are freed with their last reference."""
 
     @property
     def _source_length(self) -> int:
@@ -307,9 +306,9 @@ class HostState:
         )
 
     def _written(self) -> None:
-        """Advance positions past what the last run decoded.
+        """Advance positions past the queries of the last run.
 
-        What it wrote after the last query that was read is masked, and written over.
+        Cache entries after the last query that was read are masked, and overwritten later.
         """
         position, queries = self._buffers[_POSITION].read(), self._buffers[_TOKEN].shape[1]
         if self._history is not None:
@@ -317,7 +316,7 @@ class HostState:
         position += (self._buffers[_READ].read()[:, 0] + 1) * self._running
 
     def _take_source(self, other: HostState, source: int, to: int) -> None:
-        """Copy a source of this or of another batch to a place here, with its rows."""
+        """Copy a source of this or another batch, with its rows, to a place here."""
         for slot in self._of_sources:
             self._buffers[slot].put(to, other._buffers[slot].read()[source])
         self._buffers[_MASK].read()[to, other._source_length :] = False
@@ -335,10 +334,10 @@ class HostState:
             self._history.take(other._history, row, to)
 
     def _resize(self, sources: int, length: int) -> None:
-        """Make room for this many sources of this length, and bind it; contents stay.
+        """Resize to this number and length of sources, keep contents, and drop bindings.
 
         Raises:
-            BackendError: there is no memory for it; nothing has changed.
+            BackendError: there is not enough memory; nothing has changed.
         """
         rows = sources * self._width
         shapes: dict[Slot, tuple[int, ...]] = {}
@@ -350,7 +349,7 @@ class HostState:
                 shapes[slot] = (sources, inner[0], length, inner[2])
             else:
                 shapes[slot] = (rows, *inner)
-        # Everything is allocated before anything is freed that the graph still reads.
+        # All memory is allocated before any buffer of the graph is freed.
         rooms = {slot: self._buffers[slot].room_for(shape) for slot, shape in shapes.items()}
         written = int(self._buffers[_POSITION].read().max(initial=0))
         for slot, shape in shapes.items():
@@ -383,7 +382,7 @@ class HostState:
 
     @property
     def _binding(self) -> onnxruntime.IOBinding:
-        """The binding of every buffer but the logits, for the present number of sources."""
+        """Return the binding of every buffer but the logits, for the number of sources."""
         sources = len(self._buffers[_MASK].read())
         if sources not in self._bindings:
             self._bindings[sources] = self._bound()
@@ -405,5 +404,5 @@ class HostState:
         return binding
 
     def _memory_of(self, tensor: TensorSpec) -> HostBuffer:
-        """Return the buffer of an output, which is the input's if it updates one."""
+        """Return the buffer of an output; an output that updates an input shares its buffer."""
         return self._buffers[tensor.memory]

@@ -1,6 +1,6 @@
 """Many machines: replicas of the server on Ray Serve, and large files on workers of Ray.
 
-This package needs the extra `ray`, which nothing else imports.
+Only this package needs the extra `ray`.
 """
 
 from .application import app, application

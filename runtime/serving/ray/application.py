@@ -22,19 +22,19 @@ NAME = "dragoman"
 
 
 class Server:
-    """Answers the health checks of Ray Serve. Requests go to the application itself.
+    """The deployment class of Ray Serve: answers health checks, and passes requests to `app`.
 
     Attributes:
-        app: the application; Ray Serve makes it with the function that `ingress` is given
+        app: application, created by Ray Serve with the function passed to `ingress`
     """
 
     app: Starlette
 
     async def check_health(self) -> None:
-        """Check that requests can be answered, see `/health/ready`.
+        """Check that the replica can serve requests, see `/health/ready`.
 
         Raises:
-            DragomanError: they cannot; Ray Serve replaces the replica.
+            DragomanError: the replica cannot serve requests; Ray Serve replaces it.
         """
         dead = [served.name for served in self.app.state.models.all if not served.alive]
         if dead:
@@ -46,17 +46,16 @@ def application(
     options: ServerOptions | None = None,
     replicas: ReplicaOptions | None = None,
 ) -> Any:
-    """Make an application for `ray.serve.run`: replicas of `dragoman serve`, with its routes.
+    """Create an application for `ray.serve.run`: replicas of `dragoman serve`, with its routes.
 
-    A replica takes as many requests as its batches have rows and `max_waiting` allows. Further
-    requests, up to `max_waiting`, wait until a replica can take them. All others are refused with
-    status 429.
+    A replica accepts as many requests as its batches have rows, plus `max_waiting`. Up to
+    `max_waiting` further requests wait for a replica. All others are refused with status 429.
 
     Args:
-        bundles: directories, which every machine must have; their names, or names by which they are
-            given, are the names of the models
-        options: options of each replica; API keys among them are part of the application
-        replicas: how many replicas there are
+        bundles: bundle directories, which every machine must have; a list names models by
+            directory, a mapping by key
+        options: options of each replica, including API keys
+        replicas: options of autoscaling
 
     Raises:
         DragomanError: two bundles have the same name.
@@ -66,7 +65,7 @@ def application(
     directories = {name: Path(path).absolute() for name, path in bundles.items()}
     options, replicas = options or ServerOptions(), replicas or ReplicaOptions()
     engine = options.engine
-    # Ray sets processors aside for a replica, whatever its machine has.
+    # The number of processors that Ray reserves for a replica, whatever its machine has.
     workers, threads = engine.workers or 1, engine.threads or 1
     batch_size = engine.batch_size or DEFAULT_BATCH_SIZE
     engine = dataclasses.replace(engine, workers=workers, threads=threads, batch_size=batch_size)
@@ -97,7 +96,7 @@ def application(
 
 
 def app(values: dict[str, Any]) -> Any:
-    """Make the application of arguments, as `serve run` or a file of `serve deploy` has them.
+    """Create the application from the arguments of `serve run` or a file of `serve deploy`.
 
     serve run dragoman.runtime.serving.ray:app bundles=/models/g2p-en max_replicas=8
 
@@ -105,7 +104,7 @@ def app(values: dict[str, Any]) -> Any:
         values: see `read_options`
 
     Raises:
-        DragomanError: as `read_options`.
+        DragomanError: an argument is wrong, see `read_options`.
     """
     options = read_options(values)
     return application(options.bundles, options.server, options.replicas)

@@ -16,11 +16,11 @@ CONNECT_SECONDS = 10.0
 
 @contextmanager
 def connected(address: str | None, processors: int) -> Iterator[None]:
-    """Connect to a Ray cluster for as long as the context lasts.
+    """Connect to a Ray cluster within the context.
 
     Args:
-        address: host:port of a running cluster; None: a cluster is started on this machine
-        processors: how many processors a started cluster assumes, so that all workers find a place
+        address: host:port of a running cluster; None: start a cluster on this machine
+        processors: number of processors of a started cluster, so that all workers can be placed
 
     Raises:
         DragomanError: there is no Ray cluster at the address.
@@ -49,10 +49,10 @@ def connected(address: str | None, processors: int) -> Iterator[None]:
 
 
 def _check_listening(address: str) -> None:
-    """Check that something listens at an address; Ray itself would try for more than a minute.
+    """Check that a server listens at an address; Ray would retry for over a minute.
 
     Raises:
-        DragomanError: nothing listens there, or the address is malformed.
+        DragomanError: no server listens there, or the address is malformed.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():

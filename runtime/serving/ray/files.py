@@ -1,8 +1,8 @@
 """Decodes large files on workers of Ray.
 
-Workers are plain actors instead of Ray Data: order and resumption come from blocks that are kept as
-files, which Ray Data would need from outside too, and an actor per worker loads the model once.
-Inputs and outputs pass through this process, so machines need the bundle and no common disk.
+Workers are actors, each of which loads the model once. Blocks saved as files provide order and
+resumption, so Ray Data is not used. Inputs and outputs pass through this process: machines need the
+bundle, but no shared disk.
 """
 
 from __future__ import annotations
@@ -49,28 +49,27 @@ def run_file(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> DecodedFile:
-    """Decode a file of lines into one of as many lines, in the same order, on a Ray cluster.
+    """Decode a file line by line on a Ray cluster, in the same order of lines.
 
-    `ray.init` must have connected to the cluster. Finished blocks are kept in a folder next to the
-    output, OUTPUT.blocks, until all are finished: the same call continues where an earlier one was
-    interrupted. When a worker dies, it is replaced, and another decodes its block.
+    `ray.init` must have connected to the cluster. Finished blocks are saved in OUTPUT.blocks until
+    the output is complete, so that repeating an interrupted call resumes it. When a worker dies, it
+    is replaced, and another worker decodes its block.
 
     Args:
-        bundle: a directory, which every machine must have at this path
+        bundle: bundle directory, which every machine must have at this path
         workers: number of processes, each with a copy of the model
-        threads: threads of each worker, for which as many of Ray's processors are reserved
-        gpus: GPUs of each worker
-        block_lines: lines that a worker decodes at once; an interruption costs a block of each
-            worker
+        threads: threads per worker, and processors that Ray reserves for it
+        gpus: GPUs per worker
+        block_lines: lines per block; an interruption loses one block per worker
         form: whether a line of output is a text or a JSON object
         overwrite: whether an existing output is replaced
         progress: receives the number of lines
 
     Returns:
-        how many lines there are, and which could not be decoded
+        the number of lines, and the rejected lines
 
     Raises:
-        DragomanError: an argument is wrong, or workers die of a block repeatedly.
+        DragomanError: an argument is wrong, or workers die repeatedly.
     """
     directory, options = Path(bundle).absolute(), options or GenerationOptions()
     for name, number in (("workers", workers), ("threads", threads), ("block_lines", block_lines)):
@@ -107,10 +106,10 @@ def run_file(
 class _Pool:
     """Workers that decode one block at a time.
 
-    A worker that Ray cannot place yet gets no block, so that none waits for it.
+    A worker that Ray has not yet placed gets no block.
 
     Args:
-        actor: a class of actors
+        actor: actor class
         arguments: arguments of the class
     """
 
@@ -123,7 +122,7 @@ class _Pool:
     def decode(
         self, source: LineFile, blocks: Sequence[Block], workers: int
     ) -> Iterator[tuple[Block, DecodedBlock]]:
-        """Decode blocks, and yield each as soon as it is finished.
+        """Decode blocks and yield each when finished.
 
         Raises:
             DragomanError: a worker raises it, or several have died.
@@ -137,7 +136,7 @@ class _Pool:
             try:
                 decoded = _answer(answer)
             except RayActorError as error:
-                ray.kill(worker)  # which may only be out of reach
+                ray.kill(worker)  # it may only be unreachable
                 self._lost(block, error)
                 if block is not None:
                     todo.appendleft(block)
@@ -177,10 +176,10 @@ class _Pool:
 
 
 def _answer(reference: Any) -> Any:
-    """Return the answer of a worker.
+    """Return the result of a worker.
 
     Raises:
-        DragomanError: the worker raised it.
+        DragomanError: the worker raised the error.
         RayActorError: the worker died.
     """
     try:

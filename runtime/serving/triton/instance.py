@@ -1,4 +1,4 @@
-"""A model in Triton, which decodes its requests with continuous batching."""
+"""A model in Triton, which serves requests with continuous batching."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ TRITON_PREFIX = "triton_"
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """A request, read from Triton's form.
+    """A parsed request of Triton.
 
     Attributes:
-        options: options of decoding, or of an encoder, by name
-        stream: whether each token has a response of its own
-        seconds: the time limit; None: the server's
+        options: options of decoding or encoding, by name
+        stream: whether each token has its own response
+        seconds: time limit; None: the server's
     """
 
     tensors: dict[str, Tensor]
@@ -68,13 +68,13 @@ class InferenceRequest:
 
 
 def read_request(request: Any) -> InferenceRequest:
-    """Read a request.
+    """Parse a request.
 
     Args:
-        request: a `pb_utils.InferenceRequest`
+        request: `pb_utils.InferenceRequest`
 
     Raises:
-        BodyError, TensorError: its options are malformed.
+        BodyError, TensorError: the request is malformed.
     """
     tensors = {tensor.name(): _read_tensor(tensor) for tensor in request.inputs()}
     parameters = json_object((request.parameters() or "{}").encode())
@@ -102,11 +102,11 @@ def _read_tensor(tensor: Any) -> Tensor:
 
 
 class ModelInstance:
-    """Answers requests of Triton with a model.
+    """Serves requests of Triton with a model.
 
     Args:
-        model: loaded with `threads_of(chosen.workers, chosen.threads)`; it is closed with this
-        utils: the module `triton_python_backend_utils`
+        model: model loaded with `threads_of(chosen.workers, chosen.threads)`; `close` closes it
+        utils: module `triton_python_backend_utils`
         streaming: whether a request may have a response for each token
     """
 
@@ -122,13 +122,13 @@ class ModelInstance:
         self._watcher.start()
 
     def submit(self, request: Any) -> None:
-        """Take a `pb_utils.InferenceRequest`, which is answered later."""
+        """Accept a `pb_utils.InferenceRequest`; its responses are sent later."""
         sender = request.get_response_sender()
         responses = ResponseStream(sender, self._utils, self._sending, self._forget)
         self._open[responses] = None
         try:
             read = read_request(request)
-        except Exception as error:  # the other requests must go on
+        except Exception as error:  # other requests must continue
             responses.fail(error)
             return
         longest = LIMITS.timeout
@@ -136,7 +136,7 @@ class ModelInstance:
         self._readers.submit(self._start, responses, read, time.monotonic() + seconds)
 
     def close(self) -> None:
-        """Answer all requests that were taken, and close the model."""
+        """Finish all accepted requests, and close the model."""
         self._readers.shutdown()
         self._engine.close()
         self._closing.set()
@@ -216,7 +216,7 @@ class ModelInstance:
 
     def _watch(self) -> None:
         while not self._closing.wait(POLL_SECONDS):
-            # A sender must not be asked after its last response, and one thread sends them.
+            # A sender must not be used after its last response, so only one thread uses it.
             error = self._sending.submit(self._cancel_requested).exception()
             if error is not None:
                 self._utils.Logger.log_error(f"cancelled requests cannot be found: {error}")
@@ -233,8 +233,8 @@ def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
     """Load a model of a repository.
 
     Args:
-        args: what Triton gives a model when it is loaded
-        utils: the module `triton_python_backend_utils`
+        args: arguments of Triton's `initialize`
+        utils: module `triton_python_backend_utils`
 
     Raises:
         DragomanError: the bundle cannot be loaded, or the configuration is invalid.

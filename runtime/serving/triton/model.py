@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import triton_python_backend_utils as pb_utils  # which the backend provides
+import triton_python_backend_utils as pb_utils  # provided by the backend
 
 from dragoman.runtime.serving.triton.instance import ModelInstance, open_instance
 
 
 class TritonPythonModel:
-    """What the backend calls."""
+    """The model class that the backend calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the bundle."""
         self._instance: ModelInstance = open_instance(args, pb_utils)
 
     def execute(self, requests: list[Any]) -> None:
-        """Take requests. Each is answered later, by its own sender."""
+        """Accept requests; their responses are sent later."""
         for request in requests:
             self._instance.submit(request)
 
     def finalize(self) -> None:
-        """Answer all requests that were taken, and close the model."""
+        """Finish all accepted requests, and close the model."""
         self._instance.close()

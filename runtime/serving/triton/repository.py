@@ -1,4 +1,4 @@
-"""Writes model repositories for Triton: for each model a configuration, a file and a bundle."""
+"""Writes model repositories for Triton: a configuration, a Python file and a bundle per model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Deployment:
     """How Triton runs a model.
 
     Attributes:
-        workers, threads, batch_size: see `arrangement`; None: the machine that serves decides
+        workers, threads, batch_size: see `arrangement`; None: chosen on the serving machine
         streaming: whether a request may have a response for each token (Triton: decoupled)
     """
 
@@ -59,15 +59,15 @@ def write_repository(
     link: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Write a model repository, complete or not at all.
+    """Write a model repository atomically.
 
     Args:
-        directories: the directory of each bundle, by the name of its model
-        link: whether the repository links to the bundles instead of holding copies
+        directories: bundle directories by model name
+        link: whether to link to the bundles instead of copying them
 
     Raises:
-        DragomanError: Triton cannot serve a name; the destination exists (without `overwrite`),
-            holds other things than such a repository, or cannot be written.
+        DragomanError: a name is not valid for Triton, or the destination cannot be written, exists
+            (without `overwrite`) or holds other files.
         BundleError: a directory does not hold a bundle.
     """
     for name in directories:
@@ -93,7 +93,7 @@ def write_repository(
 
 
 def _copy(directory: Path, destination: Path) -> None:
-    """Copy all files of a bundle, such as its signature, too."""
+    """Copy all files of a bundle, including its signature."""
     for path in directory.rglob("*"):
         if path.is_file():
             copied = destination / path.relative_to(directory)
@@ -102,7 +102,7 @@ def _copy(directory: Path, destination: Path) -> None:
 
 
 def is_repository(directory: Path) -> bool:
-    """Return whether a directory holds nothing but models that `write_repository` wrote."""
+    """Return whether a directory holds only models that `write_repository` wrote."""
     return all(_is_ours(path / CONFIG_FILE) for path in directory.iterdir())
 
 
@@ -118,13 +118,13 @@ def config_text(name: str, manifest: Manifest, deployment: Deployment) -> str:
     """Write the configuration of a model, `config.pbtxt`.
 
     Args:
-        name: of the model; letters, digits, `_`, `-` and `.`
+        name: name of the model: letters, digits, `_`, `-` and `.`
     """
     return "\n".join(_config_lines(name, manifest, deployment)) + "\n"
 
 
 def deployment_of(config: Mapping[str, Any]) -> Deployment:
-    """Read the configuration of a model, as Triton passes it to the model.
+    """Parse the configuration that Triton passes to a model.
 
     Raises:
         DragomanError: a parameter is not a number.
@@ -145,7 +145,7 @@ def _config_lines(name: str, manifest: Manifest, deployment: Deployment) -> Iter
     yield MARK.rstrip()
     yield f'name: "{name}"'
     yield 'backend: "python"'
-    # Triton does not batch: later requests enter the batch that is being decoded.
+    # Triton does not batch: requests join the running batch.
     yield "max_batch_size: 0"
     yield f"model_transaction_policy {{ decoupled: {str(deployment.streaming).lower()} }}"
     source = input_spec(manifest)

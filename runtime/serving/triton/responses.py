@@ -1,4 +1,4 @@
-"""The responses to a request of Triton: one, or one for each token."""
+"""The responses to a request of Triton: one, or one per token."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class ResponseStream:
     """Sends the responses to a request.
 
     Args:
-        sender: the request's `pb_utils.InferenceResponseSender`
-        utils: the module `triton_python_backend_utils`
-        executor: has one thread, which sends, so that decoding does not wait for it
-        on_end: called when nothing more will be sent
+        sender: `pb_utils.InferenceResponseSender` of the request
+        utils: module `triton_python_backend_utils`
+        executor: executor with one thread, which sends responses while decoding continues
+        on_end: called after the last response
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ResponseStream:
         self._lock = threading.Lock()
 
     def send(self, make: MakeResponses) -> None:
-        """Send responses after which others follow."""
+        """Send responses that are not the last."""
         self._executor.submit(self._send, make, last=False)
 
     def end(self, make: MakeResponses) -> None:
@@ -47,7 +47,7 @@ class ResponseStream:
         self._executor.submit(self._send, make, last=True)
 
     def fail(self, error: Exception) -> None:
-        """Send an error, and nothing after it."""
+        """Send an error as the last response."""
 
         def make() -> Sequence[Sequence[Tensor]]:
             raise error
@@ -60,7 +60,7 @@ class ResponseStream:
         If one of them fails, the others are cancelled.
 
         Args:
-            make: called if none has failed
+            make: called if no future failed
         """
         self._futures, left = futures, len(futures)
 
@@ -87,12 +87,12 @@ class ResponseStream:
 
     def cancel(self) -> None:
         """Cancel the request. Its rows are freed at the next step."""
-        futures, self._futures = self._futures, ()  # each that is cancelled calls this again
+        futures, self._futures = self._futures, ()  # each cancelled future calls this again
         for future in futures:
             future.cancel()
 
     def cancel_if_requested(self) -> None:
-        """Cancel the request if its client has. Must be called on the thread that sends."""
+        """Cancel the request if the client has; call only on the executor's thread."""
         if not self._ended and self._sender.is_cancelled():
             self.cancel()
 
@@ -108,7 +108,7 @@ class ResponseStream:
                 final = last and number == len(responses)
                 flags = self._utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
                 self._sender.send(response, flags)
-        except Exception as error:  # of the server: nobody can be notified
+        except Exception as error:  # the server failed; no response is possible
             self._utils.Logger.log_error(f"a response could not be sent: {error}")
             last = True
         if last:
@@ -122,7 +122,7 @@ class ResponseStream:
         )
 
     def _error(self, error: Exception) -> Any:
-        """What a client learns of an error: of a defect, nothing but that there was one."""
+        """Return the error to report to the client; defects are reported without details."""
         make = self._utils.TritonError
         if isinstance(error, CancelledError):
             return make("the request was cancelled", make.CANCELLED)

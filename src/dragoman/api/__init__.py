@@ -1,7 +1,7 @@
-"""The commands of the command line as functions.
+"""The Python API of the commands.
 
-They are `export`, `optimize`, `build`, `verify`, `sensitivity`, `report`, `sign`, and
-`write_polygraphy`, which is `inspect --polygraphy`.
+The functions are `export`, `optimize`, `build`, `verify`, `sensitivity`, `report`, `sign`, and
+`write_polygraphy`, which implements `inspect --polygraphy`.
 
 ```python
 from dragoman.api import build
@@ -10,7 +10,7 @@ print(built.bundle.size, built.parity.tokens.identical)
 ```
 
 Each takes a progress callback, returns a typed result, and raises `DragomanError` if an argument
-is wrong. Wrong paths and options are refused before PyTorch or ONNX is imported.
+is wrong. Paths and options are checked before PyTorch or ONNX is imported.
 """
 
 from dragoman.errors import DragomanError

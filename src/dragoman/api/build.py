@@ -1,4 +1,4 @@
-"""Exports a checkpoint to a neutral bundle, or builds a verified bundle for a target from it."""
+"""Exports a checkpoint to a neutral bundle, or builds a verified bundle for a target."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class BuiltBundle:
     """A bundle that `build` wrote.
 
     Attributes:
-        parity: as recorded in the bundle
-        warnings: about engines, a line each
+        parity: parity figures recorded in the bundle
+        warnings: warnings about engines, one line each
     """
 
     bundle: Bundle
@@ -39,12 +39,12 @@ class BuiltBundle:
 
 
 class ParityFailedError(DragomanError):
-    """A bundle does not compute what its checkpoint does.
+    """A bundle does not match its checkpoint.
 
     Attributes:
-        parity: the figures
-        passes: what each pass did to the graphs
-        kept: the bundle, marked as failed; None: it was not written
+        parity: parity figures
+        passes: records of the passes
+        kept: directory of the bundle, marked as failed; None: not written
     """
 
     def __init__(
@@ -84,39 +84,39 @@ def build(
 ) -> BuiltBundle:
     """Export a checkpoint, optimize it for a target and verify the result.
 
-    For the TensorRT targets, parity is checked on ONNX Runtime before engines are built; for
-    tensorrt-rtx, neither needs a GPU.
+    For the TensorRT targets, parity is checked in ONNX Runtime before engines are built. The target
+    tensorrt-rtx needs no GPU for either.
 
     Args:
-        checkpoint: a directory as its library wrote it; the id of a model at the Hugging Face Hub,
-            such as "Helsinki-NLP/opus-mt-en-de"; or the name of one that comes with Dragoman, such
-            as "g2p-en"
-        output: the bundle's directory, which appears whole, and only if parity holds
-        revision: of a model at the hub: a branch, a tag or a commit; None: main
-        target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
+        checkpoint: checkpoint directory; id of a model at the Hugging Face Hub, such as
+            "Helsinki-NLP/opus-mt-en-de"; or name of a shipped model, such as "g2p-en"
+        output: directory of the bundle, written atomically and only if parity holds
+        revision: branch, tag or commit of a model at the hub; None: main
+        target: name in `optimize.targets.TARGETS`; None: the first that offers the precision
         precision: fp32, fp16, bf16, int8 or int4
-        calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
-            and number formats on; for an encoder-only model, lines as `dragoman encode` takes them;
-            None: random inputs
-        keep_fp32: names of products, modules or layers, as `sensitivity` lists them, whose weights
-            int8 and int4 leave in fp32
-        engines: options of engines; None: the defaults
-        refit: a bundle whose engines get the checkpoint's weights, in place of new engines
-        inputs, references, metrics, source_language, target_language, limit: what to verify on, as
-            for `verify`
-        threads: processor threads for the bundle; all cores if None
+        calibration: inputs that determine scales and number formats: a file of texts, one per line
+            (for an encoder-only model, in the format of `dragoman encode`), or a directory of
+            audio clips; None: random inputs
+        keep_fp32: names of products, modules or layers, as listed by `sensitivity`, whose weights
+            are not quantized
+        engines: options of engines; None: defaults
+        refit: bundle whose engines are refitted with the checkpoint's weights, instead of building
+            new ones
+        inputs, references, metrics, source_language, target_language, limit: see `verify`
+        threads: processor threads for the bundle; None: all cores
         keep_failed: whether to keep a bundle that fails, marked as failed in its manifest
-        attention: whether to add the graph that shows attention; not with engines
+        attention: whether to add the attention graph; not with engines
         overwrite: whether to replace an existing bundle
-        progress: notified of each stage as it begins, and how much of it is done
-        compared: called with the graphs and the figures once they are known, before engines are
-            built, which may take minutes
+        progress: receives each stage and its progress
+        compared: called with the graphs and the parity figures before engines are built, which may
+            take minutes
 
     Raises:
-        ParityFailedError: the bundle does not compute what the checkpoint does.
-        CheckpointError, ConfigError: the model cannot be read; lists all problems.
+        ParityFailedError: the bundle does not match the checkpoint.
+        CheckpointError, ConfigError: the model cannot be read; the error lists all problems.
         BackendError: the target's package is missing.
-        PassError, EngineError: a graph cannot be optimized or built; names the pass or the node.
+        PassError, EngineError: a graph cannot be optimized or built; the error names the pass or
+            the node.
         DragomanError: a path or an option is wrong, or the output cannot be written.
     """
     progress, output = progress or Silent(), Path(output)
@@ -152,7 +152,7 @@ def build(
 
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(located)
-    if request is not None and old is None:  # refuse before anything takes time
+    if request is not None and old is None:  # fail early
         config = opened.model.config
         request.for_model(config, config.max_target_positions)
     parity_inputs = inputs_for(opened, comparison)
@@ -193,7 +193,7 @@ def build(
 
 
 def _refittable(refit: str | Path, engines: EngineRequest | None) -> Bundle:
-    """Read the bundle whose engines get new weights."""
+    """Read the bundle whose engines are refitted."""
     old = read_bundle(Path(refit))
     if engines is not None:
         raise DragomanError(
@@ -212,20 +212,19 @@ def export(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Bundle:
-    """Export a checkpoint to a bundle of neutral ONNX graphs: opset 24, fp32, not verified.
+    """Export a checkpoint to a bundle of neutral ONNX graphs in fp32 and opset 24, not verified.
 
     Args:
-        checkpoint: a directory as its library wrote it; the id of a model at the Hugging Face Hub,
-            such as "Helsinki-NLP/opus-mt-en-de"; or the name of one that comes with Dragoman, such
-            as "g2p-en"
-        output: the bundle's directory, which appears whole or not at all
-        revision: of a model at the hub: a branch, a tag or a commit; None: main
-        attention: whether to add the graph that shows attention
+        checkpoint: checkpoint directory; id of a model at the Hugging Face Hub, such as
+            "Helsinki-NLP/opus-mt-en-de"; or name of a shipped model, such as "g2p-en"
+        output: directory of the bundle, written atomically
+        revision: branch, tag or commit of a model at the hub; None: main
+        attention: whether to add the attention graph
         overwrite: whether to replace an existing bundle
-        progress: notified of each stage as it begins, and how much of it is done
+        progress: receives each stage and its progress
 
     Raises:
-        CheckpointError, ConfigError: the model cannot be read; lists all problems.
+        CheckpointError, ConfigError: the model cannot be read; the error lists all problems.
         ContractError: an exported graph breaks the graph contract.
         DragomanError: a path is wrong, or the output cannot be written.
     """

@@ -1,6 +1,6 @@
-"""Optimizes a neutral bundle, or an ONNX file of any exporter, for a target.
+"""Optimizes a neutral bundle, or an ONNX file from any exporter, for a target.
 
-Nothing here needs PyTorch, and ONNX is imported once nothing is left to refuse.
+PyTorch is not needed, and ONNX is imported after arguments are checked.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class OptimizedBundle:
     """A bundle that `optimize` wrote.
 
     Attributes:
-        bundle: its manifest records every pass
-        warnings: about engines, a line each
+        bundle: optimized bundle, whose manifest records every pass
+        warnings: warnings about engines, one line each
     """
 
     bundle: Bundle
@@ -55,23 +55,23 @@ def optimize(
     The result is not verified.
 
     Args:
-        source: the directory of a neutral bundle in fp32
-        output: the new bundle's directory, which appears whole or not at all
-        target: a row of `optimize.targets.TARGETS`; None: the first that offers the precision
+        source: directory of a neutral bundle in fp32
+        output: directory of the new bundle, written atomically
+        target: name in `optimize.targets.TARGETS`; None: the first that offers the precision
         precision: fp32, fp16, bf16, int8 or int4
-        calibration: a file of texts, one per line, or a directory of audio clips, to choose scales
-            and number formats on; None: random inputs
-        keep_fp32: names of products, modules or layers, as `sensitivity` lists them, whose weights
-            int8 and int4 leave in fp32
-        engines: options of engines; None: the defaults
+        calibration: inputs that determine scales and number formats: a file of texts, one per line,
+            or a directory of audio clips; None: random inputs
+        keep_fp32: names of products, modules or layers, as listed by `sensitivity`, whose weights
+            are not quantized
+        engines: options of engines; None: defaults
         overwrite: whether to replace an existing bundle
-        progress: notified of each stage as it begins, and how much of it is done
+        progress: receives each stage and its progress
 
     Raises:
         BundleError: the source is damaged.
         BackendError: the target's package is missing.
-        PassError: a pass failed or changed an output by more than its tolerance; names it.
-        EngineError: TensorRT cannot build an engine from a graph; says where and why.
+        PassError: a pass failed, or changed an output by more than its tolerance.
+        EngineError: TensorRT cannot build an engine from a graph.
         DragomanError: a path or an option is wrong, or the output cannot be written.
     """
     progress, output = progress or Silent(), Path(output)
@@ -83,7 +83,7 @@ def optimize(
     chosen.check_source(bundle, precision)
     if output.resolve() == bundle.directory.resolve():
         raise DragomanError(f"{output} is the source itself: choose another name for the output")
-    if request is not None:  # refuse before anything takes time
+    if request is not None:  # fail early
         request.for_model(bundle.manifest.model, bundle.manifest.default_max_new_tokens)
 
     from dragoman.runtime.format.writing import new_directory
@@ -112,16 +112,16 @@ def optimize_onnx(
     """Fuse the operators of a single ONNX file from any exporter, in fp32.
 
     Args:
-        target: None: cpu. A target whose graphs need a bundle is refused.
-        compare: whether to run the graph before and after each pass, to measure the difference
+        target: name of a target whose graphs need no bundle; None: cpu
+        compare: whether to measure the difference that each pass causes
         overwrite: whether to replace an existing file
-        progress: notified of each stage as it begins
+        progress: receives each stage
 
     Returns:
-        what each pass did
+        the records of the passes
 
     Raises:
-        PassError: a pass failed or changed an output by more than its tolerance; names it.
+        PassError: a pass failed, or changed an output by more than its tolerance.
         DragomanError: the source is not an ONNX file, or a path or the target is wrong.
     """
     progress, source, output = progress or Silent(), Path(source), Path(output)
@@ -156,7 +156,7 @@ NewDirectory = Callable[[str], Path]
 
 @contextlib.contextmanager
 def scratch_directories(path: Path) -> Iterator[NewDirectory]:
-    """Make temporary directories next to a path, which are removed when the block ends."""
+    """Create temporary directories next to a path, and remove them at the end of the context."""
     with contextlib.ExitStack() as stack:
 
         def new(purpose: str) -> Path:
@@ -180,7 +180,7 @@ def optimize_graphs(
     """Optimize a neutral bundle.
 
     Args:
-        directory: of the bundle; graphs that engines are built from go to a scratch directory
+        directory: directory of the bundle; the source graphs of engines go to a scratch directory
         keep_fp32: see `optimize_bundle`
     """
     from dragoman.optimize.target_bundle import optimize_bundle
@@ -209,7 +209,7 @@ def finish(
     request: EngineRequest | None,
     progress: Progress,
 ) -> tuple[Bundle, tuple[str, ...]]:
-    """Return the optimized graphs, or build engines from them, with warnings about engines."""
+    """Return the optimized graphs, or engines built from them, with warnings about engines."""
     build = target.recipe.build_engines
     if request is None or build is None:
         return graphs, ()

@@ -1,4 +1,4 @@
-"""Writes inputs and commands for Polygraphy, as a second opinion on a bundle."""
+"""Writes inputs and commands for Polygraphy, to check a bundle with another tool."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ def write_polygraphy(
     graphs: str | Path | None = None,
     inputs: str | Path | None = None,
 ) -> PolygraphyFiles:
-    """Decode a little, and write the graphs' inputs as files for Polygraphy, with the commands.
+    """Write inputs of the graphs as files for Polygraphy, with the commands to run.
 
-    The first two steps of the decoder are written, one in the middle and the last. Numbers are
+    Decoder inputs are those of the first two, a middle and the last step of decoding. Numbers are
     stored as text, which takes a third more space.
 
     Args:
-        directory: the new directory, which appears whole or not at all
-        graphs: a bundle with ONNX graphs of the same model, which the bundle is compared with;
-            needed for engines
-        inputs: a file of texts, one per line, or a directory of audio clips; None: random inputs
+        directory: new directory, written atomically
+        graphs: bundle with ONNX graphs of the same model, to compare with; required for engines
+        inputs: file of texts, one per line, or directory of audio clips; None: random inputs
 
     Returns:
-        the rows of every input, the steps of the decoder that were written, and the files' size
+        the rows of every input, the numbers of the written decoder steps, and the files' size
 
     Raises:
         BundleError: a bundle is damaged.
         BackendError: ONNX Runtime cannot run the graphs.
-        DragomanError: a path is wrong, the graphs are missing or of another model, the bundle is in
-            bf16, or the directory cannot be written.
+        DragomanError: a path is wrong, the graphs are missing or belong to another model, the
+            bundle is in bf16, or the directory cannot be written.
     """
     directory = Path(directory)
     read = read_bundle(Path(bundle))

@@ -1,4 +1,4 @@
-"""Checks arguments without PyTorch and ONNX, so that mistakes are refused at once."""
+"""Checks arguments before PyTorch or ONNX is imported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUANTIZED: tuple[Precision, ...] = ("int8", "int4")
 
 
 def check_output(output: Path, overwrite: bool) -> None:
-    """Check an output directory as `new_directory` does, before anything takes time.
+    """Check that an output directory can be created, as `new_directory` does.
 
     Raises:
         DragomanError: the output exists (without `overwrite`) or cannot be written.
@@ -40,12 +40,12 @@ def check_inputs(path: str | Path | None) -> Path | None:
 
 
 def check_texts(path: Path) -> None:
-    """Check that a file of texts which is needed later can be read.
+    """Check that a file of texts can be read.
 
-    A pipe is not read, since it could be read only once.
+    Pipes are skipped, since they can be read only once.
 
     Raises:
-        DragomanError: it is not a file of texts in UTF-8.
+        DragomanError: the file is not text in UTF-8.
     """
     if not (path.is_file() or path.is_dir()):
         return
@@ -72,10 +72,10 @@ def _check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
     """Check the names of metrics.
 
     Returns:
-        the names; None if there are none
+        the names, or None
 
     Raises:
-        DragomanError: there is no such metric, or its library is missing.
+        DragomanError: a metric is unknown, or its library is missing.
     """
     if isinstance(names, str):
         raise DragomanError(f"metrics: expected a list of names, found {names!r}")
@@ -84,10 +84,10 @@ def _check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def check_calibration(path: str | Path | None, precision: Precision) -> Path | None:
-    """Check the inputs of a calibration.
+    """Check the calibration inputs.
 
     Raises:
-        DragomanError: there are no such inputs, or the precision has nothing to calibrate.
+        DragomanError: the inputs do not exist, or the precision needs no calibration.
     """
     if path is not None and precision == "fp32":
         raise DragomanError(
@@ -100,8 +100,8 @@ def check_kept(names: Sequence[str], target: Target, precision: Precision) -> No
     """Check that modules can be kept in fp32.
 
     Raises:
-        DragomanError: nothing is quantized, or the target is of engines, which compute in 16 bits
-            what is not quantized.
+        DragomanError: the precision does not quantize, or the target builds engines, which run all
+            other modules in 16 bits.
     """
     if not names:
         return
@@ -130,8 +130,8 @@ def check_comparison(
     """Check the options of a comparison.
 
     Raises:
-        DragomanError: there are no such inputs or references, there is no such metric or its
-            library is missing, the limit is below 1, or the threads are too few or too many.
+        DragomanError: the inputs or references do not exist, a metric is unknown or its library is
+            missing, or the limit or the number of threads is out of range.
     """
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise DragomanError(f"limit: expected at least 1 input, found {limit}")
@@ -149,10 +149,10 @@ def check_comparison(
 def check_target(
     target: str | None, precision: Precision, engines: EngineRequest | None
 ) -> tuple[Target, EngineRequest | None]:
-    """Choose the target, and the request for engines if it builds any.
+    """Select the target, and the engine request if the target builds engines.
 
     Raises:
-        DragomanError: there is no such target, it lacks the precision or builds no engines, or its
+        DragomanError: the target is unknown, lacks the precision or builds no engines, or its
             package cannot build them.
         BackendError: the target's package is missing.
     """

@@ -1,4 +1,4 @@
-"""Writes a report of bundles as one page, to sign a deployment off or to debug one."""
+"""Writes a report of bundles as one HTML page, to approve or debug a deployment."""
 
 from __future__ import annotations
 
@@ -36,38 +36,38 @@ def report(
     command: str = "",
     progress: Progress | None = None,
 ) -> Report:
-    """Write a report of bundles as one page of HTML that needs no other file.
+    """Write a report of bundles as one self-contained HTML page.
 
-    It says what the bundles are, how they compare with the trained model, what the precision of
-    each product costs, what their passes did, and their size, memory and speed. Parity is read from
-    the manifests, where `verify` records it.
+    The report describes the bundles, their parity with the trained model, the sensitivity of each
+    product, the passes, and size, memory and speed. Parity comes from the manifests, where `verify`
+    records it.
 
     Args:
-        bundles: directories; the first is compared with the others
-        output: the page, which appears whole or not at all
-        checkpoint: the checkpoint of the bundles, see `build`. Its licences are read, attention is
-            shown on its held-out data, and sensitivities that are not passed are measured. A bundle
-            that was not made from a model like it gets none of these
-        revision: of a model at the hub: a branch, a tag or a commit; None: main
-        sensitivities: files that `Sensitivity.write` wrote, for any of the bundles
-        inputs: to show attention on, for bundles with the graph for it: a file of texts, one per
-            line, or a directory of audio clips; None: the checkpoint's held-out data
-        threads: processor threads; all cores if None
+        bundles: directories; the first is the baseline
+        output: HTML file, written atomically
+        checkpoint: checkpoint of the bundles, see `build`; adds licences, attention on held-out
+            data, and sensitivities not passed in `sensitivities`. Bundles of another model get
+            none of these
+        revision: branch, tag or commit of a model at the hub; None: main
+        sensitivities: files written by `Sensitivity.write` for any of the bundles
+        inputs: inputs to show attention on, for bundles with an attention graph: a file of texts,
+            one per line, or a directory of audio clips; None: the checkpoint's held-out data
+        threads: processor threads; None: all cores
         measurements: whether to measure speed, load time, memory, and sensitivities
-        json: a file for the same data as JSON, which the page contains, too
+        json: file for the data of the page as JSON
         overwrite: whether to replace existing files
-        command: the command line, for the page
-        progress: notified of each stage as it begins, and how much of it is done
+        command: command line to show on the page
+        progress: receives each stage and its progress
 
     Returns:
-        what the page says
+        the data of the page
 
     Raises:
         BundleError: a bundle is damaged.
         ModuleNotFoundError: a library of the extra `report` is missing, or, with a checkpoint, of
             the extra `export`.
-        DragomanError: a path is wrong, the checkpoint cannot be read or is that of none of the
-            bundles, a sensitivity is of another bundle, or a file cannot be written.
+        DragomanError: a path is wrong, the checkpoint cannot be read or matches none of the
+            bundles, a sensitivity belongs to another bundle, or a file cannot be written.
     """
     progress, output = progress or Silent(), Path(output)
     written = [output, *([] if json is None else [Path(json)])]
@@ -137,12 +137,12 @@ def _foreign(
     name: str | Path,
     progress: Progress,
 ) -> dict[Path, str]:
-    """Find why bundles were not made from a model like the checkpoint, by directory.
+    """Return the reasons why bundles do not match the checkpoint, by directory.
 
-    A page to sign must not have the licences of another model.
+    The page must not show the licences of another model.
 
     Raises:
-        DragomanError: no bundle was, or the checkpoint cannot be read.
+        DragomanError: no bundle matches, or the checkpoint cannot be read.
     """
     from dragoman.export.checkpoints import open_checkpoint
 
@@ -169,7 +169,7 @@ def _sensitivity(
     threads: int | None,
     progress: Progress,
 ) -> Sensitivity | str:
-    """Measure a sensitivity, or say why it cannot be measured; the report goes on without it."""
+    """Measure a sensitivity, or return why it cannot be measured."""
     try:
         check_measurable(bundle)
         return sensitivity(
@@ -187,7 +187,7 @@ def _sensitivity(
 def _speeds(
     bundles: Sequence[Bundle], threads: int | None, progress: Progress
 ) -> tuple[dict[Path, Speed | str], str]:
-    """Measure the speed of each bundle, or why it cannot be measured; and name the machine."""
+    """Measure the speed of each bundle, or return why it cannot be measured; name the machine."""
     from dragoman.benchmarks.bundle_speed import measure_speed
     from dragoman.benchmarks.machine import machine
 
@@ -196,7 +196,7 @@ def _speeds(
 
 
 def _held_out(checkpoint: LocatedCheckpoint | None) -> Path | None:
-    """Find the checkpoint's held-out data, if it has any."""
+    """Return the path of the checkpoint's held-out data, if any."""
     if checkpoint is None:
         return None
 

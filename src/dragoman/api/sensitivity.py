@@ -1,4 +1,4 @@
-"""Measures what the precision of each product costs, and what keeping some in fp32 gains."""
+"""Measures the sensitivity of a model to quantization, by product and layer."""
 
 from __future__ import annotations
 
@@ -32,29 +32,27 @@ def sensitivity(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """Measure how the precision of each product changes what the model predicts.
+    """Measure how quantizing each matrix product changes the predictions.
 
-    The checkpoint is exported and rounded again, as the bundle was. Each product, and each layer,
-    is rounded while everything else stays in fp32. Then all products are rounded but the worst 1,
-    2, 4, ... Every variant is compared with the checkpoint in PyTorch, along the same outputs.
+    The checkpoint is exported and quantized like the bundle. Each product, and each layer, is
+    quantized while everything else stays in fp32. Then all products but the worst 1, 2, 4, ... are
+    quantized. Every variant is compared with the checkpoint in PyTorch on the same outputs.
 
     Args:
-        bundle: of graphs, in int8 or int4
-        checkpoint: that it was made from: a directory as its library wrote it; the id of a model at
-            the Hugging Face Hub, such as "Helsinki-NLP/opus-mt-en-de"; or the name of one that
-            comes with Dragoman, such as "g2p-en"
-        revision: of a model at the hub: a branch, a tag or a commit; None: main
-        inputs: what to predict on: a file of texts, one per line, or a directory of audio clips;
-            None: the checkpoint's held-out data, or random inputs if it has none
-        limit: the most inputs; None: `SOURCES`, or `WINDOWS` of audio
-        calibration: what the bundle was calibrated on; None: random inputs
-        threads: processor threads; all cores if None
-        progress: notified of each stage as it begins, and how much of it is done
+        bundle: bundle with graphs in int8 or int4
+        checkpoint: checkpoint of the bundle, see `build`
+        revision: branch, tag or commit of a model at the hub; None: main
+        inputs: file of texts, one per line, or directory of audio clips; None: the checkpoint's
+            held-out data, or random inputs if it has none
+        limit: maximum number of inputs; None: `SOURCES`, or `WINDOWS` of audio
+        calibration: calibration inputs of the bundle; None: random inputs
+        threads: processor threads; None: all cores
+        progress: receives each stage and its progress
 
     Raises:
         BundleError: the bundle is damaged.
-        DragomanError: a path is wrong, the bundle was made from another model, or its weights are
-            not quantized.
+        DragomanError: a path is wrong, the bundle belongs to another model, or its weights are not
+            quantized.
     """
     progress = progress or Silent()
     read = read_bundle(Path(bundle))
@@ -105,7 +103,7 @@ def check_measurable(bundle: Bundle) -> None:
     """Check that the sensitivity of a bundle can be measured.
 
     Raises:
-        DragomanError: the weights of a bundle are not quantized, or it has engines.
+        DragomanError: the weights are not quantized, or the bundle has engines.
     """
     manifest = bundle.manifest
     if manifest.precision == "fp32":

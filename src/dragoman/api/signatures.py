@@ -1,6 +1,6 @@
 """Signs bundles and checks signatures, in the format of OpenSSF Model Signing.
 
-Keys and certificates are files: nothing is fetched, and nothing is published.
+Keys and certificates are files; no network is used.
 https://github.com/sigstore/model-transparency
 """
 
@@ -29,7 +29,7 @@ _LONGEST_REASON = 400
 
 
 class SignatureError(DragomanError):
-    """A bundle cannot be signed, is not what was signed, or was signed by another signer."""
+    """A bundle cannot be signed, was changed after signing, or was signed by another signer."""
 
 
 def sign(
@@ -43,24 +43,24 @@ def sign(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Sign every file of a bundle, so that `verify_signature` finds changes to any of them.
+    """Sign every file of a bundle, so that `verify_signature` detects changes.
 
     Args:
-        key: the private key, PEM: elliptic curve P-256, P-384 or P-521
-        password: of the key, if it is encrypted; not together with a certificate
-        certificate: of the key, PEM, to be checked with the certificates that it was issued by;
-            None: the signature is checked with the public key
-        chain: certificates between that one and the root, PEM
-        signature: the file to write; None: `SIGNATURE_FILE` in the bundle
+        key: private key in PEM: elliptic curve P-256, P-384 or P-521
+        password: password of an encrypted key; not with a certificate
+        certificate: certificate of the key in PEM, which `verify_signature` checks with `chain`;
+            None: verification uses the public key
+        chain: intermediate certificates in PEM
+        signature: file to write; None: `SIGNATURE_FILE` in the bundle
         overwrite: whether to replace an existing signature
-        progress: notified of each stage as it begins
+        progress: receives each stage
 
     Returns:
-        the file of the signature
+        the path of the signature
 
     Raises:
         BundleError: the bundle is damaged.
-        SignatureError: the key or a certificate cannot be used, or a file of the bundle is a link.
+        SignatureError: the key or a certificate is not usable, or a file of the bundle is a link.
         DragomanError: a path or an argument is wrong, or the signature cannot be written.
     """
     progress, directory = progress or Silent(), Path(bundle)
@@ -79,7 +79,7 @@ def sign(
 
     config = Config()
     if certificate is None:
-        # The library declares text, and wants bytes.
+        # The library is typed for str, but needs bytes.
         secret: Any = None if password is None else password.encode()
         with _refusing(f"{key}: expected a private key of an elliptic curve"):
             config.use_elliptic_key_signer(private_key=key, password=secret)
@@ -95,7 +95,7 @@ def sign(
     partial = path.with_name(path.name + ".partial")
     try:
         with _refusing(f"{directory} cannot be signed"):
-            partial.unlink(missing_ok=True)  # of a process that was killed
+            partial.unlink(missing_ok=True)  # left by a killed process
             config.sign(directory.resolve(), partial)
             partial.replace(path)
     finally:
@@ -112,19 +112,18 @@ def verify_signature(
     signature: str | Path | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Check that a bundle is, file by file, what its signer signed.
+    """Check that the files of a bundle match its signature.
 
     Args:
-        key: the signer's public key, PEM
-        chain: instead of a key, for a signature with a certificate: the root that it must have been
-            issued by, and the certificates between that the signature does not hold, PEM. Whether
-            one has expired since is not checked
-        signature: the file to check against; None: `SIGNATURE_FILE` in the bundle
-        progress: notified of each stage as it begins
+        key: public key of the signer in PEM
+        chain: root certificate, and intermediate certificates missing from the signature, in PEM;
+            replaces `key` for a signature with a certificate. Expiry is not checked
+        signature: file of the signature; None: `SIGNATURE_FILE` in the bundle
+        progress: receives each stage
 
     Raises:
-        SignatureError: a file was changed, added or removed, another signer signed it, or a file
-            of the signature cannot be used; says which.
+        SignatureError: a file was changed, added or removed, the signer is another, or the
+            signature, key or a certificate is not usable.
         DragomanError: a path or an argument is wrong.
     """
     progress, directory = progress or Silent(), Path(bundle)
@@ -162,7 +161,7 @@ def verify_signature(
 
 
 def is_signed(bundle: str | Path) -> bool:
-    """Whether there is a signature in the bundle; it is not checked."""
+    """Return whether the bundle has a signature, without checking it."""
     return (Path(bundle) / SIGNATURE_FILE).exists()
 
 
@@ -177,10 +176,10 @@ def _check_files(*paths: str | Path) -> None:
 
 
 def _check_kind(path: Path, expected: str) -> None:
-    """Check that a signature was made with a key, or with a certificate.
+    """Check whether a signature was made with a key or with a certificate.
 
     Raises:
-        SignatureError: the file is not a signature, or must be checked in another way.
+        SignatureError: the file is not a signature, or is of the other kind.
     """
     names = {_KEY: "a public key", _CERTIFICATE: "a chain of certificates"}
     found = None
@@ -199,7 +198,7 @@ def _check_kind(path: Path, expected: str) -> None:
 
 
 def _hashing(directory: Path, signature: Path) -> HashingConfig:
-    """Configure hashing of every file but the signature; files of git are hashed, too."""
+    """Return the configuration to hash every file but the signature, including Git's files."""
     from model_signing.hashing import Config
 
     inside, root = signature.parent.resolve() / signature.name, directory.resolve()
@@ -209,7 +208,7 @@ def _hashing(directory: Path, signature: Path) -> HashingConfig:
 
 @contextlib.contextmanager
 def _refusing(expectation: str) -> Iterator[None]:
-    """Convert exceptions of the libraries, which share only the base Exception."""
+    """Convert exceptions of the libraries, which have no common base but Exception."""
     try:
         yield
     except DragomanError:
@@ -217,7 +216,7 @@ def _refusing(expectation: str) -> Iterator[None]:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         raise SignatureError(f"{expectation}: {error.strerror or error}{where}") from error
-    except AttributeError as error:  # the library asks any key for its curve
+    except AttributeError as error:  # the key has no curve
         raise SignatureError(f"{expectation}, found another kind of key") from error
     except Exception as error:
         reason = " ".join(_reason(error).split()) or type(error).__name__
@@ -227,7 +226,7 @@ def _refusing(expectation: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Format a reason of the library without the digests of files, which it lists as bytes."""
+    """Return the library's message without the digests of files, which it lists as bytes."""
     kind, _, differences = str(error).partition("Signature mismatch: ")
     if kind or not differences:
         return str(error).partition(" This behavior can be changed")[0]

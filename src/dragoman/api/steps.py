@@ -1,4 +1,4 @@
-"""The steps of `build` and `verify`, which are imported once nothing is left to refuse."""
+"""The steps of `build` and `verify`, imported after arguments are checked."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def make_graphs(
     """Export a checkpoint and optimize it.
 
     Args:
-        directory: of the bundle; graphs that engines are built from go to a scratch directory
-        attention: whether to add the graph that shows attention
+        directory: directory of the bundle; the source graphs of engines go to a scratch directory
+        attention: whether to add the attention graph
         keep_fp32: see `optimize_bundle`
 
     Returns:
@@ -73,9 +73,9 @@ def compare(
     backend: str | None,
     progress: Progress,
 ) -> Parity:
-    """Check parity, and report how many inputs are done.
+    """Check parity and report progress.
 
-    A bundle whose settings or tokenizers are not the checkpoint's is not run.
+    The bundle is not run if its settings or tokenizers differ from the checkpoint's.
     """
     progress.stage("comparing settings and tokenizers")
     stored = compare_stored(bundle, checkpoint)
@@ -103,10 +103,10 @@ def compare(
 
 
 def can_be_located(parity: Parity, bundle: Bundle) -> bool:
-    """Whether the first tensor that differs says more than the check that failed.
+    """Return whether finding the first tensor that differs helps to explain a failure.
 
-    It does not if the bundle was not run. Below fp32, where rounding moves tensors of right
-    bundles, it does not if a check has named what is wrong.
+    It does not help if the bundle was not run. Below fp32, tensors of correct bundles differ too,
+    so it does not help if a check already names the fault.
     """
     named = any(not check.passed for check in parity.checks)
     return bool(parity.tensors) and not (named and bundle.manifest.precision != "fp32")
@@ -115,10 +115,10 @@ def can_be_located(parity: Parity, bundle: Bundle) -> bool:
 def describe_problem(
     parity: Parity, neutral: Bundle, bundle: Bundle, inputs: ParityInputs
 ) -> str | None:
-    """Describe what failed, and the first tensor that differs from the neutral bundle's.
+    """Describe the failed check, and the first tensor that differs from the neutral bundle's.
 
     Returns:
-        None if parity holds
+        the description, or None if parity holds
     """
     if parity.passed:
         return None

@@ -28,9 +28,9 @@ class Verification:
     """The outcome of `verify`.
 
     Attributes:
-        problem: what failed and which tensor differs first, as a sentence; None if parity holds
-        not_recorded: why the figures could not be written into the manifest; None if they were, or
-            if they should not be
+        problem: sentence about the failed check and the first tensor that differs; None: parity
+            holds
+        not_recorded: why the figures could not be written into the manifest; None: no failure
     """
 
     parity: Parity
@@ -62,34 +62,33 @@ def verify(
     """Compare tensors, tokens and metrics of a bundle with the PyTorch model of its checkpoint.
 
     Args:
-        checkpoint: a directory as its library wrote it; the id of a model at the Hugging Face Hub,
-            such as "Helsinki-NLP/opus-mt-en-de"; or the name of one that comes with Dragoman, such
-            as "g2p-en"
-        revision: of a model at the hub: a branch, a tag or a commit; None: main
-        inputs: a file of texts, one per line, references after tabs (for an encoder-only model,
-            lines as `dragoman encode` takes them); or a directory of audio clips, or a list of
-            them, transcripts after tabs; None: the sources of `references`, the checkpoint's
-            held-out data, or random inputs if it has none
-        references: a file whose lines are a source, a tab and a reference (for speech, a path
-            relative to the file and a transcript), or only references, one for each input; None:
-            the references after tabs in `inputs`, if every line has one. Their probability is
-            compared, and metrics compare outputs with them
-        metrics: of `metrics.METRIC_NAMES`, the most important one first; None: the usual ones of
-            the model's task
-        source_language, target_language: of a multilingual model, for references that are not in
-            its default languages
-        limit: the most inputs, with their references; None: all
+        checkpoint: checkpoint directory; id of a model at the Hugging Face Hub, such as
+            "Helsinki-NLP/opus-mt-en-de"; or name of a shipped model, such as "g2p-en"
+        revision: branch, tag or commit of a model at the hub; None: main
+        inputs: file of texts, one per line, with optional references after tabs (for an
+            encoder-only model, in the format of `dragoman encode`); directory of audio clips; or
+            list of clips, with optional transcripts after tabs. None: the sources of `references`,
+            else the checkpoint's held-out data, else random inputs
+        references: file of references, one per input, or of tab-separated sources and references
+            (for speech, paths relative to the file and transcripts). Their probabilities are
+            compared, and metrics are computed on them. None: the references in `inputs`, if every
+            line has one
+        metrics: names in `metrics.METRIC_NAMES`, the most important first; None: the default
+            metrics of the model's task
+        source_language, target_language: languages of the references, for a multilingual model;
+            None: the model's defaults
+        limit: maximum number of inputs; None: all
         backend: see `runtime.load`
-        threads: processor threads for the bundle; all cores if None
-        record: whether to write the figures into the manifest; None: only without a limit, and not
-            into a bundle that is signed, which would no longer be what was signed
-        progress: notified of each stage as it begins, and how much of it is done
+        threads: processor threads for the bundle; None: all cores
+        record: whether to write the figures into the manifest, which invalidates a signature; None:
+            only without a limit and if the bundle is not signed
+        progress: receives each stage and its progress
 
     Raises:
         BundleError: the bundle is damaged.
-        BackendError: it cannot run here.
-        DragomanError: a path is wrong, the bundle was made from another model, or it is signed and
-            the figures are to be recorded.
+        BackendError: the bundle cannot run on this machine.
+        DragomanError: a path is wrong, the bundle belongs to another model, or `record` is True and
+            the bundle is signed.
     """
     progress = progress or Silent()
     read = read_bundle(Path(bundle))
@@ -132,10 +131,10 @@ def verify(
 
 
 def check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:
-    """Check that a bundle was made from a model of a checkpoint's configuration.
+    """Check that a bundle has the model configuration of a checkpoint.
 
     Raises:
-        DragomanError: the bundle was made from a model of another configuration.
+        DragomanError: the configurations differ.
     """
     from dragoman.verification.stored.settings import stated_architecture
 
@@ -156,7 +155,7 @@ def _problem(
     inputs: ParityInputs,
     progress: Progress,
 ) -> str | None:
-    """Describe what failed, and export the model again to find the first tensor that differs."""
+    """Describe the failed check; export the model again to find the first tensor that differs."""
     from dragoman.export.neutral_bundle import export_bundle
     from dragoman.runtime.format.writing import ScratchWriter
     from dragoman.verification.verdict import describe_failure

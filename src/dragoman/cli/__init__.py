@@ -1,4 +1,4 @@
-"""The command line: one module a command, one screen of help each."""
+"""The command line, with one module per command."""
 
 from .main import main
 

@@ -115,7 +115,7 @@ def attention(
 
 
 def _refuse_choices(output: Path, choices: dict[str, object]) -> None:
-    """Refuse options that select what a picture shows: a page has everything."""
+    """Refuse options that select heads for an image; an HTML page has all of them."""
     given = [name for name, value in choices.items() if value is not None]
     if given:
         raise DragomanError(
@@ -124,7 +124,7 @@ def _refuse_choices(output: Path, choices: dict[str, object]) -> None:
 
 
 def _source(manifest: Manifest, text: str) -> Any:
-    """Return the source that TEXT states; None: it is not one that the bundle reads."""
+    """Parse TEXT as a source of the bundle; None: it is not one."""
     if manifest.speech is None and manifest.tokenizers is None:
         return token_ids(text)
     return text if manifest.head is None else source_of_line(text, manifest.head)

@@ -110,7 +110,7 @@ def bench(
 
 
 def _arrange(bundle: Path, backend: str | None) -> None:
-    """Try all numbers of workers and threads, and keep the best for `dragoman serve`."""
+    """Measure all numbers of workers and threads, and save the best for `dragoman serve`."""
     with Console(stderr=True).status("measuring") as status:
         tried = try_arrangements(bundle, backend=backend, progress=status.update)
     table = Table("workers x threads", "a second", title_justify="left")

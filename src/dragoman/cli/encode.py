@@ -92,7 +92,7 @@ def encode(
         refuse_unwritable_file(output)
     groups: Iterable[Sequence[Line]] = [texts]
     if not texts:
-        groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None: closed
+        groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None if closed
     with load(bundle, threads=threads, backend=backend) as model:
         head = model.encoder.head
         if output is not None and head.task != "embedding":
@@ -113,7 +113,7 @@ class _Writer:
     """Writes a line for each result.
 
     Args:
-        keep: whether to keep embeddings instead of writing them
+        keep: whether to collect embeddings instead of writing them
     """
 
     def __init__(self, task: str, *, as_json: bool, keep: bool) -> None:
@@ -136,7 +136,7 @@ class _Writer:
             click.echo("" if result.error is not None else self._line(result, source))
 
     def summarize(self) -> None:
-        """Report how many lines were truncated."""
+        """Report the number of truncated lines."""
         if self.truncated:
             tell(f"{self.truncated} of {self.number} lines were truncated")
 
@@ -156,7 +156,7 @@ LINES: dict[str, Callable[[Any, Any], str]] = {
 
 
 def _word(text: str | None, source: Any, number: int) -> str:
-    """Return a word, or its token id without tokenizers."""
+    """Return a word, or its token id if the bundle has no tokenizer."""
     return str(source[number]) if text is None else text
 
 
@@ -201,13 +201,13 @@ def _encode(
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """The source that a line states: a text, a pair of texts, or token ids."""
+    """A parsed line: a text, a pair of texts, or token ids."""
 
     value: Any
 
 
 def _source(model: Model, head: Head, line: Line) -> _Source | str:
-    """Return the source that a line states, or why it states none."""
+    """Parse a line, or return why it is invalid."""
     if isinstance(line, UnicodeDecodeError):
         return unreadable(line)
     if model.manifest.tokenizers is None and head.task != "question-answering":
@@ -231,7 +231,7 @@ def _rejected(task: str, reason: str) -> Any:
 
 
 def _save(path: Path, vectors: Sequence[Any], size: int) -> None:
-    """Write embeddings whole or not at all; those of rejected lines are NaN."""
+    """Write embeddings atomically, with NaN for rejected lines."""
     rows = [vector if len(vector) else np.full(size, np.nan, np.float32) for vector in vectors]
     array = np.array(rows, np.float32).reshape(len(rows), size)
 

@@ -107,7 +107,7 @@ def _print(bundle: Bundle) -> None:
 
 
 def _text(value: str) -> str:
-    """Text of the manifest, without effect on the table or the terminal."""
+    """Escape text of the manifest for the table and the terminal."""
     return escape(printable(value))
 
 
@@ -156,7 +156,7 @@ def _parity(parity: Parity | None) -> str:
 
 
 def _tensor_rows(bundle: Bundle) -> list[tuple[str, ...]]:
-    """A row for each role of each graph, layers taken together."""
+    """Return a row for each tensor role of each graph, with all layers combined."""
     rows: list[tuple[str, ...]] = []
     for graph, spec in bundle.manifest.graphs.items():
         for side, tensors in (("in", spec.inputs), ("out", spec.outputs)):

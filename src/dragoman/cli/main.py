@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
 from typing import Any
@@ -125,9 +126,21 @@ def cli(verbose: bool) -> None:
     dragoman run bundles/g2p-en dragoman        D R AE G AH M AH N
     """
     if verbose:
-        logger = logging.getLogger("dragoman")
-        logger.setLevel(logging.INFO)
-        logger.addHandler(logging.StreamHandler())
+        click.get_current_context().with_resource(_log_messages())
+
+
+@contextmanager
+def _log_messages() -> Iterator[None]:
+    """Write log messages to standard error for as long as the command runs."""
+    logger, handler = logging.getLogger("dragoman"), logging.StreamHandler()
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def main() -> None:

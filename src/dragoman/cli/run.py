@@ -95,7 +95,7 @@ def run(
         options = GenerationOptions(**given_options)
     groups: Iterable[Sequence[Line]] = [texts]
     if not texts:
-        groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None: closed
+        groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None if closed
     with load(bundle, threads=threads, backend=backend) as model:
         with option_names(context.command):
             options = for_bundle(options, model.manifest)
@@ -119,7 +119,7 @@ def run(
 def _check_forms(
     given_options: dict[str, Any], *, scores: bool, as_json: bool, stream: bool
 ) -> None:
-    """Check that the options of the output can be combined."""
+    """Check that the output options can be combined."""
     if stream:
         for name, given in (
             ("--json", as_json),
@@ -149,7 +149,7 @@ def _check(model: Model, options: GenerationOptions, *, stream: bool) -> None:
 def _form(
     manifest: Manifest, options: GenerationOptions, *, scores: bool, as_json: bool
 ) -> Callable[[Result], Iterable[str]]:
-    """Return the function that makes the lines for a result."""
+    """Return the function that formats a result as lines."""
     speech = manifest.speech
     if as_json:
         return json_of_texts if speech is None else json_of_speech

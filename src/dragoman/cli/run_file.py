@@ -81,8 +81,8 @@ def run_file(
     \b
     dragoman run-file bundles/en-de corpus.en -o corpus.de --workers 16 --address 10.0.0.1:6379
     """
-    # Ray reads these when it is imported: it reports nothing to its makers, and one that is started
-    # here listens on 127.0.0.1 only, as it does by default on other systems than Linux.
+    # Ray reads these when imported: no usage statistics, and a local cluster listens only on
+    # 127.0.0.1, the default on systems other than Linux.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")

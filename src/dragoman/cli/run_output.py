@@ -1,4 +1,4 @@
-"""What `dragoman run` writes for each line of input."""
+"""Formats the output of `dragoman run` for each input line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .shared.terminal import tell
 
 
 class Output:
-    """Writes results in the order of the lines of input, and counts the lines rejected.
+    """Writes results in the order of the input lines, and counts rejected lines.
 
     Args:
-        lines_of: what is written for a result
+        lines_of: formats a result as lines
     """
 
     def __init__(self, lines_of: Callable[[Result], Iterable[str]]) -> None:
@@ -32,7 +32,7 @@ class Output:
         """Write the lines of a result.
 
         Args:
-            pairs: the word alignment; None: not requested
+            pairs: word alignment; None: not requested
         """
         self.number += 1
         if result.error is not None:
@@ -48,12 +48,12 @@ class Output:
 
 
 def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
-    """Return a function that makes `count` lines of a result, the best output first.
+    """Return a function that formats a result as `count` lines, the best output first.
 
-    Lines are empty where there are fewer outputs.
+    Missing outputs give empty lines.
 
     Args:
-        scores: write a score and a tab before each output
+        scores: whether to write a score and a tab before each output
     """
 
     def lines(result: Result) -> Iterator[str]:
@@ -62,7 +62,7 @@ def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
         for output in outputs:
             score = f"{output.score:.4f}\t" if scores else ""
             line = one_line(output.text, output.tokens)
-            # Speech begins with a space: its words are tokens with the space before them.
+            # Transcripts begin with a space, since each word includes the space before it.
             yield score + (line if result.segments is None else line.strip())
         yield from [""] * (count - len(outputs))
 
@@ -70,7 +70,7 @@ def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
 
 
 def timed(result: Result) -> Iterator[str]:
-    """Yield a line for each segment of speech, and an empty one."""
+    """Yield a line for each segment of speech, then an empty line."""
     for segment in result.segments or ():
         times = f"[{_clock(segment.start)} --> {_clock(segment.end)}]"
         yield f"{times} {one_line(segment.text, segment.tokens).strip()}"
@@ -78,17 +78,17 @@ def timed(result: Result) -> Iterator[str]:
 
 
 def json_of_texts(result: Result) -> Iterator[str]:
-    """Yield one JSON object, with all outputs."""
+    """Yield one JSON object with all outputs."""
     yield json_line(result)
 
 
 def json_of_speech(result: Result) -> Iterator[str]:
-    """Yield one JSON object, with all segments: none for a line that is rejected."""
+    """Yield one JSON object with all segments; a rejected line has none."""
     yield from json_of_texts(dataclasses.replace(result, segments=result.segments or ()))
 
 
 def _clock(seconds: float) -> str:
-    """Return a time as subtitles have it: 01:02:03.450."""
+    """Format a time like in subtitles: 01:02:03.450."""
     thousandths = round(seconds * 1000)
     minutes, rest = divmod(thousandths, 60_000)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}.{rest % 1000:03}"
@@ -101,7 +101,7 @@ Pairs = tuple[tuple[int, int], ...]
 def check_aligned_options(
     given_options: dict[str, Any], *, stream: bool, alignments: bool, replace: bool
 ) -> None:
-    """Check that no option excludes those that need a word alignment."""
+    """Check that the options support word alignments."""
     for name, given in (("--alignments", alignments), ("--replace-unknown", replace)):
         if given and (
             stream or given_options["num_return_sequences"] > 1 or given_options["timestamps"]
@@ -112,10 +112,10 @@ def check_aligned_options(
 
 
 class Aligner:
-    """Adds word alignments to results, or replaces their unknown tokens.
+    """Adds word alignments to results, or replaces unknown tokens.
 
     Args:
-        options: of decoding, for the languages
+        options: decoding options, for the languages
         alignments: whether results are aligned
         replace: whether unknown tokens are replaced
     """
@@ -133,15 +133,15 @@ class Aligner:
         """Check that the bundle can align words, before the first line arrives.
 
         Raises:
-            DragomanError: it cannot.
+            DragomanError: the bundle cannot align words.
         """
         self._model.align([], **self._languages)
         self._model.check_attention()
 
     def replaced(self, source: Any, result: Result) -> Result:
-        """Return a result with source words in place of unknown tokens, if that was requested.
+        """Replace unknown tokens of a result by source words, if requested.
 
-        The result has an error if they cannot be replaced.
+        The result has an error if replacement fails.
         """
         if not self._replace or result.error is not None or not result.hypotheses:
             return result
@@ -154,7 +154,7 @@ class Aligner:
         return dataclasses.replace(result, text=text, hypotheses=hypotheses)
 
     def aligned(self, source: Any, result: Result) -> tuple[Result, Pairs]:
-        """Return the result, with an error if its words cannot be aligned, and the alignment."""
+        """Return the result and its alignment; the result has an error if alignment fails."""
         if result.error is not None or not result.tokens:
             return result, ()
         try:
@@ -170,7 +170,7 @@ class Aligner:
 
 
 def with_pairs(lines: Iterable[str], pairs: Pairs) -> Iterator[str]:
-    """Yield lines with an alignment in Pharaoh's format after a tab; empty lines stay empty."""
+    """Append a tab and an alignment in Pharaoh format to lines; empty lines stay empty."""
     aligned = " ".join(f"{source}-{target}" for source, target in pairs)
     for line in lines:
         yield f"{line}\t{aligned}" if line else ""

@@ -103,7 +103,7 @@ def score(
     writer = _Writer(as_json)
     with load(bundle, threads=threads, backend=backend) as model:
         with option_names(context.command):
-            model.score([], options)  # checks them before the first line arrives
+            model.score([], options)  # checks the options before the first line arrives
         for lines in _groups(pairs):
             _score(model, lines, options, writer)
             sys.stdout.flush()
@@ -120,12 +120,12 @@ def _groups(pairs: Path | None) -> Iterator[Sequence[Line]]:
     if pairs is not None:
         with pairs.open("rb") as file:
             yield from in_parts(arriving_lines(file), GROUP)
-    elif sys.stdin:  # None: closed
+    elif sys.stdin:  # None if closed
         yield from in_parts(arriving_lines(sys.stdin.buffer), GROUP)
 
 
 class _Writer:
-    """Writes a line for each pair, and adds up the figures of the summary."""
+    """Writes a line for each pair, and accumulates the summary."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -166,7 +166,7 @@ def _score(model: Model, lines: Sequence[Line], options: Any, writer: _Writer) -
 
 
 def _pair(model: Model, line: Line) -> tuple[Any, Any] | str:
-    """Return the pair that a line states, or why it states none."""
+    """Parse a line as a pair, or return why it is invalid."""
     if isinstance(line, UnicodeDecodeError):
         return unreadable(line)
     source, *targets = line.split("\t")

@@ -1,5 +1,5 @@
-"""Settings of models and options of calls: plain records, each with its checks.
+"""Settings of models and options of calls: dataclasses with checks.
 
-The PyTorch model, the bundle's manifest, the runtime and the command line share them, so that a
-setting is declared once. Nothing here knows a tensor or a file format.
+The PyTorch model, the manifest, the runtime and the command line share them, so that a setting is
+declared once. They are independent of tensors and file formats.
 """

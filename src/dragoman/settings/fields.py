@@ -1,7 +1,6 @@
-"""What a field of a record may hold, said where the field is declared: by `Annotated`.
+"""Declares the allowed values of dataclass fields with `Annotated`.
 
-The checks of records, the options of the command line and the groups of generation settings follow
-from these annotations.
+Checks, command-line options and groups of generation settings are derived from these annotations.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 @dataclass(frozen=True)
 class Bounds:
-    """The numbers that a field may hold: from `least` to `most`, both included.
+    """The range of a number, from `least` to `most` inclusive.
 
     Attributes:
-        words: what errors say was expected
+        words: expected value in error messages
         above: whether `least` itself is excluded
     """
 
@@ -47,12 +46,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Check:
-    """The values that an option of a call may have.
+    """The allowed values of an option.
 
     Attributes:
-        expected: the values in words, as in "expected an integer of at least 1"
-        holds: whether a value is one of them
-        bounds: of a number; None: the command line leaves them to `holds`
+        expected: description of the values, such as "an integer of at least 1"
+        holds: returns whether a value is allowed
+        bounds: bounds of a number, for the command line; None: only `holds` checks
     """
 
     expected: str
@@ -62,14 +61,14 @@ class Check:
 
 @dataclass(frozen=True)
 class CommandOption:
-    """The option of the command line that sets a field.
+    """The command-line option of a field.
 
     Attributes:
-        section: the heading of the help that lists it
-        help: what it does, in a few words
-        names: the names of the option; "": the field's, with dashes
-        metavar: what stands for its value in the help; "": N, X or TEXT, by the field's type
-        choices: the only values, if they are few
+        section: section heading in the help
+        help: help text
+        names: names of the option; "": the field's name with dashes
+        metavar: placeholder of the value in the help; "": N, X or TEXT, by the field's type
+        choices: allowed values, if they are few
     """
 
     section: str
@@ -80,14 +79,14 @@ class CommandOption:
 
 
 class LeftOut:
-    """Marks a field that manifests leave out where it has its default."""
+    """Marks a field that manifests omit if it has its default."""
 
 
 LEFT_OUT = LeftOut()
 
 
 def integer(least: int, *, optional: bool = True) -> Check:
-    """Return the check of an integer of at least `least`, or None if `optional`."""
+    """Return the check of an integer of at least `least`; None is allowed if `optional`."""
     words = f"an integer of at least {least}"
     return Check(
         words,
@@ -97,12 +96,12 @@ def integer(least: int, *, optional: bool = True) -> Check:
 
 
 def number(words: str, bounds: Bounds | None, within: Callable[[float], bool]) -> Check:
-    """Return the check of a number, or None.
+    """Return the check of a number; None is allowed.
 
     Args:
-        words: what follows "a number"
-        bounds: for the command line
-        within: whether a number that floats can hold is allowed
+        words: text that follows "a number"
+        bounds: bounds for the command line
+        within: returns whether a number is allowed
     """
     return Check(
         f"a number{words}",
@@ -117,7 +116,7 @@ TEXT = Check("a text", lambda v: isinstance(v, str | None))
 
 @cache
 def annotated(record: type, kind: type[Annotation]) -> Mapping[str, Annotation]:
-    """Return the annotations of a class that are attached to a record's fields, by field name."""
+    """Return the annotations of a kind by field name."""
     hints = get_type_hints(record, include_extras=True)
     return {
         name: found
@@ -128,7 +127,7 @@ def annotated(record: type, kind: type[Annotation]) -> Mapping[str, Annotation]:
 
 
 def wrong_fields(record: DataclassInstance) -> list[str]:
-    """Return the fields of a record that their `Check` does not allow, a line each."""
+    """Return the fields that violate their `Check`, one line each."""
     return [
         f"{name}: expected {check.expected}, found {shown(getattr(record, name))}"
         for name, check in annotated(type(record), Check).items()
@@ -137,7 +136,7 @@ def wrong_fields(record: DataclassInstance) -> list[str]:
 
 
 def wrong_bounds(record: DataclassInstance) -> list[str]:
-    """Return the fields of a record that are outside their `Bounds`, a line each."""
+    """Return the fields outside their `Bounds`, one line each."""
     return [
         f"{name}: expected {bounds.words}, found {getattr(record, name)}"
         for name, bounds in annotated(type(record), Bounds).items()
@@ -146,7 +145,7 @@ def wrong_bounds(record: DataclassInstance) -> list[str]:
 
 
 def replaced(options: Options, changes: Mapping[str, Any]) -> Options:
-    """Return options of a call with some changed by name.
+    """Return options with some values changed by name.
 
     Raises:
         DragomanError: an option is unknown or out of range.
@@ -161,18 +160,18 @@ def replaced(options: Options, changes: Mapping[str, Any]) -> Options:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: on one line, and not whole if it is long."""
+    """Format a value for an error message: on one line, shortened if long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def is_integer(value: object) -> bool:
-    """Return whether a value is an integer of Python or numpy; True and False are none."""
+    """Return whether a value is an integer of Python or numpy; bool is excluded."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a real number of Python or numpy; True and False are none."""
+    """Return whether a value is a real number of Python or numpy; bool is excluded."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -190,18 +189,18 @@ def is_token_ids(value: object) -> bool:
 
 
 def unwrapped(value: Any) -> Any:
-    """Return a scalar or an array of numpy as plain Python; anything else as it is."""
+    """Convert a numpy scalar or array to plain Python; return other values unchanged."""
     return value.tolist() if type(value).__module__.partition(".")[0] == "numpy" else value
 
 
 def type_of(hint: Any) -> Any:
-    """Return the type that a field's hint names besides None."""
+    """Return the type of a field's hint without None."""
     options = [option for option in get_args(hint) if option is not type(None)]
     return options[0] if len(options) == 1 else hint
 
 
 def _has_float(value: Any) -> bool:
-    """Return whether a float can hold a number: integers may be larger than any float."""
+    """Return whether a number fits a float; large integers do not."""
     try:
         float(value)
     except OverflowError:

@@ -1,8 +1,8 @@
-"""How tokens are chosen: the settings that a model is published with, and the options of a call.
+"""Generation settings of models, and generation options of calls.
 
-To add a sampling option, declare it in `GenerationSettings` (if models are published with it), in
-`GenerationOptions` and in `GenerationKeywords`. The manifest, the command line, the server's fields
-and the checks follow; `runtime.decoding.sampling` computes it.
+To add a sampling option, declare it in `GenerationSettings` (if models define it), in
+`GenerationOptions` and in `GenerationKeywords`, and implement it in `runtime.decoding.sampling`.
+The manifest, the command line, the server's fields and the checks follow.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MOST_SAMPLES = 10_000
 
 
 class Part(Enum):
-    """The part of decoding that a setting belongs to; rules change scores with any strategy."""
+    """The part of decoding that a setting belongs to; rules apply to every strategy."""
 
     RULES = "rules"
     STRATEGY = "strategy"
@@ -70,7 +70,7 @@ class Part(Enum):
 
 
 class TokenIds:
-    """Marks a setting of target token ids."""
+    """Marks a setting that holds target token ids."""
 
 
 TOKENS = TokenIds()
@@ -86,44 +86,43 @@ PENALTY_RANGE = Bounds(
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """How a model is decoded unless the caller says otherwise.
+    """The default decoding settings of a model.
 
-    Names and meanings are those of Hugging Face's generation config.
+    Names and meanings follow Hugging Face's generation config.
 
     Attributes:
-        prompt: tokens that follow the start token in the decoder's input; not part of the output.
-            A speech model with languages has several prompts; parity is checked with this one.
+        prompt: decoder tokens after the start token, not part of the output. A speech model with
+            languages has several prompts; parity is checked with this one.
         forced_first_token_id: the first new token, whatever the logits (mBART-50, NLLB: the
             language)
         forced_last_token_id: the last new token of an output that reaches its limit
-        end_token_ids: tokens that end an output; none: only its limit does. None: the model's end
-            token
-        suppressed_token_ids: never chosen; the graph's own choice excludes them too
-        first_suppressed_token_ids: not chosen as the first token that is not forced
-        bad_words: sequences of at least two tokens; the last of each is not chosen after the others
-        min_length: no end token is chosen while start token, prompt and output together have fewer
-            tokens
-        min_new_tokens: no end token is chosen before this many new tokens
-        no_repeat_ngram_size: no n-gram of this size occurs twice; 0: no limit
-        encoder_no_repeat_ngram_size: no n-gram of this size in the source occurs in the output; 0:
-            no limit
-        repetition_penalty: positive logits of tokens that occurred are divided by it, negative
-            ones multiplied (Keskar et al. 2019, section 4.1)
-        num_beams: how many hypotheses beam search keeps; 1: no beam search
-        length_penalty: hypotheses are ranked by their log-probability divided by their length to
-            this power: 0 ranks by the log-probability, and more favours longer ones
-        early_stopping: beam search ends as soon as it has `num_beams` finished hypotheses (True);
-            when the best unfinished one would rank below them as it is (False), or at the most
+        end_token_ids: tokens that end an output; empty: only the limit ends it; None: the model's
+            end token
+        suppressed_token_ids: tokens that are never selected, nor by the graph's argmax
+        first_suppressed_token_ids: tokens that are not selected as the first unforced token
+        bad_words: sequences of at least two tokens that must not occur
+        min_length: minimum number of tokens of start token, prompt and output before an end token
+        min_new_tokens: minimum number of new tokens before an end token
+        no_repeat_ngram_size: size of n-grams that must not repeat; 0: off
+        encoder_no_repeat_ngram_size: size of n-grams of the source that must not occur in the
+            output; 0: off
+        repetition_penalty: divisor of positive, and factor of negative, logits of tokens that have
+            occurred (Keskar et al. 2019, section 4.1)
+        num_beams: number of beams; 1: no beam search
+        length_penalty: exponent of the length by which the log-probability of a hypothesis is
+            divided; 0: none, higher values favour longer outputs
+        early_stopping: beam search ends with `num_beams` finished hypotheses (True), or when the
+            best unfinished one ranks below them at its current length (False) or its most
             favourable length ("never")
-        do_sample: tokens are drawn from the distribution; not with beams
-        temperature: logits are divided by it before a token is drawn
-        top_k: tokens are drawn among this many most probable ones; 0: among all
-        top_p: tokens are drawn among the fewest most probable ones that together have at least
-            this probability; 1: among all
-        min_p: tokens are drawn among those that have at least this share of the probability of the
-            most probable one; 0: among all
-        alignment_heads: layer and head, both counted from 0, of each cross-attention that aligns
-            words; none: the model does not say
+        do_sample: whether to sample; not with beams
+        temperature: divisor of the logits before sampling
+        top_k: number of most probable tokens to sample from; 0: all
+        top_p: minimum total probability of the smallest set of most probable tokens to sample
+            from; 1: all tokens
+        min_p: minimum probability of a token to sample, relative to the most probable token; 0: all
+            tokens
+        alignment_heads: layer and head, from 0, of each cross-attention that aligns words; empty:
+            unknown
     """
 
     prompt: Annotated[tuple[int, ...], TOKENS] = ()
@@ -149,7 +148,7 @@ class GenerationSettings:
     alignment_heads: Annotated[tuple[tuple[int, ...], ...], Part.ALIGNMENT, LEFT_OUT] = ()
 
     def changed(self, *parts: Part) -> list[str]:
-        """Return the names of the settings of these parts that do not have their default."""
+        """Return the names of the settings of these parts that differ from their defaults."""
         plain = GenerationSettings
         return [n for n in setting_names(*parts) if getattr(self, n) != getattr(plain, n)]
 
@@ -159,7 +158,7 @@ class GenerationSettings:
         return tuple((layer, head) for layer, head in self.alignment_heads)
 
     def with_minimum(self, new_tokens: int | None) -> GenerationSettings:
-        """Return the settings with this minimum in place of their own; None: their own."""
+        """Return the settings with another `min_new_tokens`; None: unchanged."""
         if new_tokens is None:
             return self
         return dataclasses.replace(self, min_new_tokens=new_tokens, min_length=0)
@@ -170,20 +169,20 @@ class GenerationSettings:
 
     @property
     def first_free(self) -> int:
-        """The number of the first new token that is not forced, counted from 1."""
+        """The number of the first unforced new token, from 1."""
         return 1 if self.forced_first_token_id is None else 2
 
     def last_token(self, count: int) -> int | None:
-        """Return the token that is forced at the limit, if the count-th new token is there.
+        """Return the forced last token if the count-th new token is the last, else None.
 
-        Hugging Face suppresses tokens after it has forced one. If it is the same, no token is left,
-        and the argmax is 0.
+        Hugging Face suppresses tokens after forcing one. If the forced token is suppressed, no token
+        is left, and the argmax is 0.
         """
         suppressed = self.first_suppressed_token_ids if count == self.first_free else ()
         return 0 if self.forced_last_token_id in suppressed else self.forced_last_token_id
 
     def problems(self, vocabulary: int) -> list[str]:
-        """Return the values out of range for a target vocabulary of this size, a line each."""
+        """Return the values out of range for a target vocabulary of this size, one line each."""
         problems = [
             f"{name}: expected token ids in [0, {vocabulary}), found {token}"
             for name in annotated(GenerationSettings, TokenIds)
@@ -208,7 +207,7 @@ class GenerationSettings:
 
 
 def _flat(value: Any) -> Iterator[int]:
-    """The token ids of a setting: one, several, or several sequences of them."""
+    """Yield the token ids of a setting: one, several, or several sequences."""
     if isinstance(value, tuple):
         for item in value:
             yield from _flat(item)
@@ -217,7 +216,7 @@ def _flat(value: Any) -> Iterator[int]:
 
 
 def setting_names(*parts: Part, of: type = GenerationSettings) -> list[str]:
-    """Return the names of the settings, or of the options of a call, that take part in these."""
+    """Return the names of the settings, or options of a call, of these parts."""
     return [name for name, part in annotated(of, Part).items() if part in parts]
 
 
@@ -235,7 +234,7 @@ _EARLY_STOPPING = Check(
     'True, False, "never" or None',
     lambda v: v == "never" if isinstance(v, str) else v is None or is_flag(v),
 )
-# Any number, however large: the lower of two limits counts.
+# No upper bound: the lower of two limits applies.
 _TOKENS_PER_TOKEN = Check(
     "a number of more than 0", lambda v: is_number(v) and v > 0, Bounds("", 0, above=True)
 )
@@ -246,46 +245,45 @@ class GenerationOptions(LanguageOptions):
     """Options of one call of `Model.generate` or `Model.stream`.
 
     Attributes:
-        max_new_tokens: the most tokens to generate for an input, including the end token; for
-            speech, for each window. None: the bundle's default.
-        max_new_tokens_per_source_token: texts: a limit relative to the source, this many for each
-            of its tokens, rounded up. The lower of the two limits holds.
-        min_new_tokens: no end token is chosen before this many other tokens; None: the bundle's
-            default
-        num_beams: beam search with so many beams; 1: greedy search, or sampling. None: the
-            bundle's default; 1 with `do_sample`
-        num_return_sequences: how many outputs are returned for an input: the best of beams, at most
-            `num_beams`, or `MOST_SAMPLES` samples
-        length_penalty: beams: hypotheses are ranked by the sum of their log-probabilities over
-            length ** length_penalty; None: the bundle's default
-        early_stopping: beams: True: end an input with the first `num_beams` hypotheses that end;
-            False: when no better one is likely; "never": when no better one is possible. None: the
+        max_new_tokens: maximum tokens to generate per input, or per window of speech, including the
+            end token; None: the bundle's default
+        max_new_tokens_per_source_token: texts: maximum tokens to generate per source token, rounded
+            up; the lower of the two limits applies
+        min_new_tokens: minimum new tokens before an end token; None: the bundle's default
+        num_beams: number of beams; 1: greedy search or sampling; None: 1 with `do_sample`, else the
             bundle's default
-        do_sample: draw each token at random; None: the bundle's default
-        temperature: sampling: logits are divided by it
-        top_k: sampling: draw from this many of the most probable tokens; 0: from all
-        top_p: sampling: draw from the most probable tokens that together have this probability
-        min_p: sampling: draw from the tokens that have at least this share of the most probable
-            one's probability. None for these four: the bundle's default
-        seed: sampling: the same request with the same seed gives the same output, whatever else is
-            in the batch; None: another seed for each input
-        alternatives: how many of the most probable tokens are reported for each step
-        prefix: texts: what the output begins with, as text or token ids; its tokens count in
+        num_return_sequences: number of outputs per input: at most `num_beams` beams, or
+            `MOST_SAMPLES` samples
+        length_penalty: beams: hypotheses are ranked by log-probability / length **
+            length_penalty; None: the bundle's default
+        early_stopping: beams: search ends with `num_beams` finished hypotheses (True), when no
+            better one is likely (False), or when no better one is possible ("never"); None: the
+            bundle's default
+        do_sample: whether to sample; None: the bundle's default
+        temperature: sampling: divisor of the logits
+        top_k: sampling: number of most probable tokens to sample from; 0: all
+        top_p: sampling: total probability of the most probable tokens to sample from
+        min_p: sampling: minimum probability relative to the most probable token. For these four,
+            None: the bundle's default
+        seed: sampling: random seed; outputs are reproducible and batch-invariant; None: a random
+            seed per input
+        alternatives: number of most probable tokens to report for each step
+        prefix: texts: forced beginning of the output, as text or token ids; its tokens count in
             `max_new_tokens` and `min_new_tokens`, not in scores
-        must_contain: phrases that every output must contain, as texts or token ids, each once. It
-            needs beams, and takes a multiple of them if all phrases together have as many tokens or
-            more (lexically constrained beam search, Post & Vilar 2018). There are fewer outputs
-            than `num_return_sequences` if no others contain them
-        must_not_contain: phrases that must not occur, with any strategy: texts whatever tokens they
-            would consist of, within longer words too; token ids as this very sequence
-        max_batch_size: the most sequences decoded together: inputs, times beams; None: as many as a
-            GPU has memory for, or `DEFAULT_BATCH_SIZE` on a processor
-        max_batch_tokens: the most source tokens decoded together, including padding; None:
+        must_contain: phrases that every output must contain, as texts or token ids (lexically
+            constrained beam search, Post & Vilar 2018). Requires beams; the number of beams is
+            multiplied if the phrases have as many tokens or more. May return fewer outputs than
+            `num_return_sequences`
+        must_not_contain: phrases that must not occur, with any strategy; texts are matched in any
+            tokenization and within words, token ids as an exact sequence
+        max_batch_size: maximum sequences per batch, counting beams; None: as many as fit into GPU
+            memory, or `DEFAULT_BATCH_SIZE` on a processor
+        max_batch_tokens: maximum source tokens per batch, including padding; None:
             `DEFAULT_BATCH_TOKENS`, for speech `DEFAULT_WINDOWS` windows
         source_language, target_language, language, task, timestamps: see `LanguageOptions`
 
     Raises:
-        DragomanError: an option is out of range; lists all.
+        DragomanError: options are out of range; the error lists all.
     """
 
     max_new_tokens: Annotated[
@@ -418,7 +416,7 @@ class GenerationOptions(LanguageOptions):
             raise DragomanError("; ".join(problems))
 
     def _contradictions(self) -> Iterator[str]:
-        """Options that exclude each other, a line each."""
+        """Yield a line for each pair of options that exclude each other."""
         shortest, longest = self.min_new_tokens, self.max_new_tokens
         if longest is not None and shortest is not None and shortest > longest:
             yield f"min_new_tokens: expected at most max_new_tokens {longest}, found {shortest}"
@@ -429,9 +427,9 @@ class GenerationOptions(LanguageOptions):
             yield f"must_contain: {shown(phrase)} is in must_not_contain, too"
 
     def or_else(self, settings: GenerationSettings, names: Iterable[str]) -> dict[str, Any]:
-        """Return options by name, with the model's settings in place of those that are None.
+        """Return options by name; the model's settings replace None.
 
-        A name that is no setting of models is left out.
+        Names that are not model settings are omitted.
         """
         found = {}
         for name in names:
@@ -484,5 +482,5 @@ def _is_phrase(value: object) -> bool:
 
 
 def _comparable(phrase: Phrase) -> Phrase:
-    """A phrase that can be compared with others; an array cannot."""
+    """Return a phrase in a form that supports ==, unlike an array."""
     return phrase if isinstance(phrase, str) else tuple(int(token) for token in phrase)

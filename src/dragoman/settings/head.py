@@ -1,4 +1,4 @@
-"""The heads of encoder-only models: embeddings, labels, tokens or answers."""
+"""Heads of encoder-only models: embeddings, labels, tokens or answers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Task = Literal[
 
 @dataclass(frozen=True)
 class HeadTask:
-    """The task of a head, which the trained model and the bundle state alike.
+    """The task of a head, shared by the trained model and the bundle.
 
     Attributes:
-        labels: of a classification; a single one is a number that is estimated (regression)
-        multi_label: several labels of a text may be true: each has a probability of its own
+        labels: labels of a classification; a single label means regression
+        multi_label: whether labels have independent probabilities, so that several may be true
     """
 
     task: Task
@@ -38,11 +38,11 @@ class Head(HeadTask):
     """The head of an encoder-only model in a bundle.
 
     Attributes:
-        outputs: the size of an embedding; otherwise the number of logits: one for each label or
-            token of the vocabulary, or two: that the answer begins and that it ends at a token
-        d_model: the size of a hidden state
-        token_types: the number of segments that the graph distinguishes; 0: none
-        mask_token_id: the token that stands where a masked language model predicts one
+        outputs: size of an embedding, or number of logits: one per label, one per token of the
+            vocabulary, or two for the start and end of an answer
+        d_model: size of a hidden state
+        token_types: number of token types; 0: none
+        mask_token_id: mask token of a masked language model
     """
 
     outputs: int
@@ -51,7 +51,7 @@ class Head(HeadTask):
     mask_token_id: int | None = None
 
     def problems(self, vocabulary: int) -> list[str]:
-        """Return the values out of range for a source vocabulary of this size, a line each."""
+        """Return the values out of range for a source vocabulary of this size, one line each."""
         problems = [
             f"{name}: out of range, found {value}"
             for name, value, least in (

@@ -1,1 +1,1 @@
-"""Commands that make bundles and check them."""
+"""Commands that build and check bundles."""

@@ -1,4 +1,4 @@
-"""The commands `dragoman export` and `dragoman optimize`, which are steps of `dragoman build`."""
+"""The commands `dragoman export` and `dragoman optimize`, the steps of `dragoman build`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from ..shared.terminal import shown_progress, tell
 
 
 class VerificationFailedError(click.ClickException):
-    """Parity does not hold: exit status 1."""
+    """Parity does not hold; the exit status is 1."""
 
     exit_code = 1
 

@@ -1,1 +1,1 @@
-"""What several commands share: options, the terminal, tables."""
+"""Code shared by commands: options, terminal output, tables."""

@@ -1,4 +1,4 @@
-"""Options of `run` and `run-file` that are fields of `GenerationOptions`, made from the fields."""
+"""Options of `run` and `run-file`, generated from the fields of `GenerationOptions`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ output = partial(click.option, cls=SectionedOption, section=SECTIONS["output"])
 
 
 class BatchSize(click.ParamType):  # type: ignore[type-arg]
-    """A number, or auto: None."""
+    """A number, or "auto" for None."""
 
     name = "number|auto"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | None:
-        """Read the option."""
+        """Parse the option."""
         if value is None or value == "auto":
             return None
         number: int = click.IntRange(min=1).convert(value, param, ctx)
@@ -47,7 +47,7 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
 
 
 class EarlyStopping(click.Choice):  # type: ignore[type-arg]
-    """true, false or never, as Python has them."""
+    """true, false or never, converted to True, False or "never"."""
 
     def __init__(self) -> None:
         super().__init__(["true", "false", "never"])
@@ -55,7 +55,7 @@ class EarlyStopping(click.Choice):  # type: ignore[type-arg]
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> bool | str:
-        """Read the option."""
+        """Parse the option."""
         word: str = super().convert(value, param, ctx)
         return word if word == "never" else word == "true"
 
@@ -65,7 +65,7 @@ TYPES: dict[str, Any] = {"max_batch_size": BatchSize(), "early_stopping": EarlyS
 
 
 def _option(name: str, described: CommandOption, default: Any) -> Callable[[Function], Function]:
-    """Make the option of a field."""
+    """Create the option of a field."""
     hint = type_of(get_type_hints(GenerationOptions)[name])
     flags = described.names or f"--{name.replace('_', '-')}"
     attributes: dict[str, Any] = {"help": described.help, "default": default}
@@ -89,7 +89,7 @@ def _option(name: str, described: CommandOption, default: Any) -> Callable[[Func
 
 
 def _number_type(kind: type, bounds: Bounds | None) -> Any:
-    """Return the type of a number, with the bounds that a wrong value is compared with."""
+    """Return the click type of a number within bounds."""
     if bounds is None:
         return click.INT if kind is int else click.FLOAT
     least, most = (None if abs(b) == float("inf") else b for b in (bounds.least, bounds.most))
@@ -99,7 +99,7 @@ def _number_type(kind: type, bounds: Bounds | None) -> Any:
 
 
 def _options() -> list[Callable[[Any], Any]]:
-    """Make the options of all fields that have one, section by section."""
+    """Create the options of all fields that have one, section by section."""
     described = annotated(GenerationOptions, CommandOption)
     defaults = {field.name: field.default for field in dataclasses.fields(GenerationOptions)}
     return [
@@ -111,14 +111,14 @@ def _options() -> list[Callable[[Any], Any]]:
 
 
 def decoding_options(function: Function) -> Function:
-    """Give a command the options of decoding."""
+    """Add the decoding options to a command."""
     for option in reversed(_options()):
         function = option(function)
     return function
 
 
 def for_bundle(options: GenerationOptions, manifest: Manifest) -> GenerationOptions:
-    """Return the options, with token ids in place of texts if the bundle has no tokenizers.
+    """Return the options; for a bundle without tokenizers, parse texts as token ids.
 
     Raises:
         DragomanError: a text does not consist of token ids.
@@ -133,7 +133,7 @@ def for_bundle(options: GenerationOptions, manifest: Manifest) -> GenerationOpti
 
 
 def _ids(option: str, phrase: Any) -> list[int]:
-    """Return the token ids that a text consists of."""
+    """Parse token ids."""
     ids = token_ids(phrase)
     if ids is None:
         raise DragomanError(

@@ -19,14 +19,14 @@ from .options import SectionedOption
 
 
 class RangeType(click.ParamType):  # type: ignore[type-arg]
-    """A size, or a range with or without the best size: 8, 1..32, 1..8..32."""
+    """A size, or a range with an optional best size: 8, 1..32, 1..8..32."""
 
     name = "range"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Range:
-        """Read the option."""
+        """Parse the option."""
         if isinstance(value, Range):
             return value
         if value in NAMED_BATCHES:
@@ -39,7 +39,7 @@ class RangeType(click.ParamType):  # type: ignore[type-arg]
 
 
 def parse_range(text: str) -> Range:
-    """Return the range that a text states.
+    """Parse a range.
 
     Raises:
         ValueError: the text is not a range.
@@ -93,7 +93,7 @@ OPTIONS = (
 
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, which passes them on to `engine_request`."""
+    """Add the options of engines to a command, which passes them to `engine_request`."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
@@ -108,10 +108,10 @@ def engine_request(
     compute_capabilities: tuple[str, ...],
     refittable: bool,
 ) -> EngineRequest | None:
-    """The request that the options make; None if no option is set.
+    """Create an engine request from the options; None: no option is set.
 
     Raises:
-        DragomanError: the target builds no engines, but an option is for them; names it.
+        DragomanError: an option of engines is set, but the target builds none.
     """
     names = [name for text in compute_capabilities for name in text.replace(",", " ").split()]
     request = EngineRequest(

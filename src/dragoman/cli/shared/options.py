@@ -103,7 +103,7 @@ COLUMN = 32
 
 
 class SectionedOption(click.Option):
-    """An option that stands under a heading."""
+    """An option with a section heading."""
 
     def __init__(self, *args: Any, section: str, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -134,9 +134,9 @@ class SectionedCommand(click.Command):
 
 @contextmanager
 def option_names(command: click.Command) -> Iterator[None]:
-    """Replace names of the library's options in errors by the command line's.
+    """Replace parameter names in errors by option names.
 
-    `num_beams` becomes `--beams`: the option whose parameter has the library's name.
+    For example, `num_beams` becomes `--beams`.
     """
     try:
         yield
@@ -145,10 +145,10 @@ def option_names(command: click.Command) -> Iterator[None]:
 
 
 def in_option_names(message: str, command: click.Command) -> str:
-    """Return a message with the command line's names in place of the library's.
+    """Return a message with option names in place of parameter names.
 
-    A name that is a word of English too, such as `prefix`, is taken for an option where problems
-    name theirs: in front of a colon. What is quoted stays as it is.
+    A name that is also an English word, such as `prefix`, is replaced only before a colon. Quoted
+    text is unchanged.
     """
     options = {
         parameter.name: parameter.opts[0]

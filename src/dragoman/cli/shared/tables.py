@@ -34,7 +34,7 @@ UNDECIDED = "[yellow]undecided[/yellow]"
 
 
 def print_passes(passes: Sequence[PassRecord]) -> None:
-    """Print what each pass did, followed by the nodes that it refused."""
+    """Print the passes, each followed by the nodes that it left unchanged."""
     if not passes:
         return
     table = Table(title="passes", title_justify="left")
@@ -68,7 +68,7 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
 
 
 def print_parity(parity: Parity) -> None:
-    """Print the figures, failed ones first, and what they prove."""
+    """Print the parity figures, failed ones first, and a conclusion."""
     from dragoman.verification.verdict import describe_proof  # imports onnx
 
     rows = [
@@ -95,7 +95,7 @@ def print_parity(parity: Parity) -> None:
 
 
 def print_engines(manifest: Manifest) -> None:
-    """Print what was built, for which GPUs, and its size; nothing for graphs."""
+    """Print the engines, their GPUs and sizes; nothing for graphs."""
     engines = manifest.executable
     if not isinstance(engines, TensorRTEngines):
         return
@@ -115,14 +115,14 @@ def print_engines(manifest: Manifest) -> None:
 
 
 def _most(manifest: Manifest, capacity: int) -> str:
-    """Return the limit of target positions as a phrase; an encoder-only model has none."""
+    """Describe the limit of target positions; an encoder-only model has none."""
     if not capacity:
         return ""
     return f", at most {capacity} {'new tokens' if manifest.model.has_encoder else 'positions'}"
 
 
 def fused(kernels: dict[str, int] | None) -> str:
-    """Return the kernels of fused attention as a phrase."""
+    """Describe the kernels of fused attention."""
     if kernels is None:
         return "unknown whether fused"
     counts = ", ".join(f"{count} {name}" for name, count in kernels.items())
@@ -130,7 +130,7 @@ def fused(kernels: dict[str, int] | None) -> str:
 
 
 def verdict(passed: bool, *, undecided: bool = False) -> str:
-    """Return the outcome of a check as a cell of a table."""
+    """Return the outcome of a check as a table cell."""
     return UNDECIDED if undecided else PASSED if passed else FAILED
 
 
@@ -147,7 +147,7 @@ def _check_rows(parity: Parity) -> list[tuple[str, ...]]:
 
 
 def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
-    """The logits, and the cross key or value that differs most."""
+    """Return rows for the logits, and for the cross key or value that differs most."""
     cross = [t for t in parity.tensors if t.name.startswith("cross_")]
     outputs = [t for t in parity.tensors if t not in cross]
     worst = [max(cross, key=lambda t: t.difference)] if cross else []
@@ -284,7 +284,7 @@ def _reference_rows(parity: Parity) -> list[tuple[str, ...]]:
 
 
 def engine_table(bundle: Bundle, engines: TensorRTEngines) -> Table:
-    """The engines; what only a GPU can tell is marked as such."""
+    """Return the table of engines; values that need a GPU are marked."""
     manifest = bundle.manifest
     sizes = {file.path: file.size for file in manifest.files}
     reports = list(engines.reports.values())
@@ -335,7 +335,7 @@ def _range(sizes: Range) -> str:
 
 
 def _memory(bundle: Bundle, file: str) -> str:
-    """Device memory of an engine, besides weights and tensors."""
+    """Return the device memory of an engine, without weights and tensors."""
     try:
         find_gpu()
     except BackendError:

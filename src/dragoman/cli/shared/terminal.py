@@ -1,4 +1,4 @@
-"""What commands read from standard input, and write to standard error and the terminal."""
+"""Standard input, standard error and progress bars of the commands."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from dragoman.files.text_lines import Line, decoded_line, printable
 
 
 def tell(message: str) -> None:
-    """Print a message to standard error, with escapes for characters that a terminal acts on."""
+    """Print a message to standard error, with control characters escaped."""
     click.echo(printable(message), err=True)
 
 
 def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
     """Yield groups of lines as they arrive.
 
-    A pipe is answered without delay, and a file is decoded in large batches.
+    A pipe gives lines without delay; a file gives large groups.
     """
     rest = b""
     while chunk := os.read(file.fileno(), 1 << 20):
@@ -44,16 +44,16 @@ def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
 
 
 def in_parts(groups: Iterable[Sequence[Line]], most: int) -> Iterator[Sequence[Line]]:
-    """Yield the groups, split where they have more than `most` lines."""
+    """Split groups into parts of at most `most` lines."""
     for lines in groups:
         for begin in range(0, len(lines), most):
             yield lines[begin : begin + most]
 
 
 class TerminalProgress:
-    """Shows the present stage on standard error, and a bar once its length is known.
+    """Shows the current stage on standard error, with a bar once its length is known.
 
-    It implements `dragoman.progress.Progress`.
+    Implements `dragoman.progress.Progress`.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -65,7 +65,7 @@ class TerminalProgress:
         self._progress.reset(self._task, total=None, description=f"{description} ...")
 
     def advance(self, done: int, total: int) -> None:
-        """Show how much of the stage is done."""
+        """Show the progress of the stage."""
         self._progress.update(self._task, completed=done, total=total)
 
 
@@ -83,7 +83,7 @@ class _IfCounted(ProgressColumn):
 
 @contextlib.contextmanager
 def shown_progress() -> Iterator[TerminalProgress]:
-    """Show progress within the block, if standard error is a terminal."""
+    """Show progress within the context, if standard error is a terminal."""
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(
