@@ -95,7 +95,7 @@ docs: $(DOCS_VENV)/installed
 # Source distribution and wheel, in dist/, checked; the wheel is built from the source distribution.
 # The last check installs the wheel into an empty environment, runs a bundle there and prints sizes.
 dist: $(VENV)/installed-dist
-	rm -rf build dist
+	rm -rf build dist src/dragoman.egg-info
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --quiet
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -m pytest -m dist tests/packaging

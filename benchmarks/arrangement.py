@@ -1,6 +1,6 @@
-"""Measures which arrangement of workers and threads is fastest on this machine, for a server.
+"""Finds the fastest arrangement of workers and threads for a server on this machine.
 
-The requests have different lengths, and there are more of them than rows.
+Requests have different lengths and outnumber the rows.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Tried:
-    """An arrangement that was tried.
+    """The measurement of an arrangement.
 
     Attributes:
-        per_second: new tokens, or texts of an encoder-only model; the median of some rounds
+        per_second: median over rounds of new tokens, or texts of an encoder-only model, per second
     """
 
     arrangement: Arrangement
@@ -53,7 +53,7 @@ def try_arrangements(
     backend: str | None = None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> list[Tried]:
-    """Try each arrangement of the cores that this process may use; the best comes first.
+    """Measure each arrangement of the cores that this process may use, the best first.
 
     Raises:
         DragomanError: the bundle cannot be loaded, or does not take tokens.

@@ -1,4 +1,4 @@
-"""Measures speed, load time and memory of bundles in processes that do nothing else."""
+"""Measures speed, load time and memory of bundles in separate processes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def measure_speed(
     runs: int = RUNS,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
-    """Measure bundles in turns: all at one length, then all at the next, since a machine drifts.
+    """Measure bundles in turns, length by length, so that drift affects all alike.
 
     Args:
-        threads: of the processor; None: all cores
-        runs: batches for each size
-        advance: called with how many processes of how many are done
+        threads: processor threads; None: all cores
+        runs: batches per size
+        advance: called with the numbers of finished and of all processes
     """
     turns = [
         (bundle, lengths[turn])
@@ -58,7 +58,7 @@ def measure_speed(
 
 
 def source_lengths(model: ModelSpec) -> list[int | None]:
-    """The lengths of sources to measure; None for a speech model, whose window never changes."""
+    """Return the source lengths to measure; None for a speech model, whose window is fixed."""
     if model.takes_audio:
         return [None]
     most = model.input_positions

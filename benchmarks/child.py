@@ -1,8 +1,7 @@
-"""The entry point of a process that `processes.Child` starts; it runs one function.
+"""The entry point of a process of `processes.Child`, which runs one function.
 
-It is run as a file, with a connection's file descriptor and two folders as arguments: those of the
-package `dragoman` and of its part `dragoman.benchmarks`, which may be of another source tree.
-Neither needs to be installed.
+Arguments are the file descriptor of a connection, and the folders of the packages `dragoman` and
+`dragoman.benchmarks`, which may be of different source trees. Neither needs to be installed.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ def main() -> None:
         _import("dragoman", Path(package))
         _import("dragoman.benchmarks", Path(benchmarks))
         function, arguments = connection.recv()
-    except Exception as error:  # such as a module that is missing
+    except Exception as error:  # such as a missing module
         connection.send((False, f"starting: {type(error).__name__}: {error}"))
         return
     function(connection, *arguments)
 
 
 def _import(name: str, folder: Path) -> None:
-    """Import the package in a folder under this name; its parts are then found there."""
+    """Import the package in a folder under a name."""
     spec = spec_from_file_location(
         name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )

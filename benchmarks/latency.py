@@ -1,4 +1,4 @@
-"""Latency, throughput, memory and load time of one bundle, each of its graphs separately.
+"""Measures latency, throughput, memory and load time of one bundle, graph by graph.
 
 The end token is ignored, so that every batch does the same work.
 """
@@ -38,12 +38,12 @@ class BatchFigures:
 
     Attributes:
         encoder: one call of the encoder, caches allocated, ms; None for a decoder-only model
-        prompt: reading the prompts and choosing the first new token, ms; decoder-only models
+        prompt: prefill, including the first new token, ms; decoder-only models
         step: one decoding step of the whole batch, ms; None for an encoder-only model
         sentence: from source tokens to the last new token, or to the encoder's outputs, for each
             sentence of the batch, ms
-        tokens_per_second: new tokens of all rows over the median time of a batch; for an
-            encoder-only model, the tokens that it reads
+        tokens_per_second: new tokens (for an encoder-only model, source tokens) of all rows over
+            the median time of a batch
     """
 
     batch_size: int
@@ -56,7 +56,7 @@ class BatchFigures:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """The figures of a bundle, with what they were measured with."""
+    """The figures of a bundle, and the circumstances of the measurement."""
 
     bundle: str
     precision: str
@@ -93,16 +93,16 @@ def bench(
     """Measure a bundle on random tokens, after one warm-up run of each batch size.
 
     Args:
-        batch_sizes: None: `BATCH_SIZES`, or `WINDOWS` for a speech model
+        batch_sizes: batch sizes; None: `BATCH_SIZES`, or `WINDOWS` for a speech model
         source_length: tokens of every source, or of every prompt of a decoder-only model; None:
             `SOURCE_LENGTH`; for a speech model, always a window's
         new_tokens: decoding steps of every batch; None: `NEW_TOKENS`, none for an encoder-only
             model
-        runs: batches to measure for each size
+        runs: measured batches per size
         progress: called after each run, including warm-up runs
 
     Raises:
-        DragomanError: the bundle cannot be loaded, or the model has fewer positions.
+        DragomanError: the bundle cannot be loaded, or the lengths exceed the model's positions.
     """
     started = time.perf_counter()
     model = load(directory, threads=threads, backend=backend)
@@ -161,10 +161,10 @@ def bench(
 def _lengths(
     model: ModelSpec, source_length: int | None, new_tokens: int | None
 ) -> tuple[int, int]:
-    """Return the tokens to read and to decode: the options, or as many as there are positions.
+    """Return the numbers of source and new tokens: the options, or the model's maximum.
 
     Raises:
-        DragomanError: there are fewer positions, or an encoder-only model is to decode.
+        DragomanError: the lengths exceed the positions, or an encoder-only model has new tokens.
     """
     if not model.has_decoder:
         if new_tokens is not None:
@@ -187,7 +187,7 @@ def _lengths(
 
 
 def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict[str, list[float]]:
-    """Return the seconds that the parts of one batch take.
+    """Return the seconds of the parts of one batch.
 
     The parts are a call of the encoder, reading prompts, and steps. Every batch is the same.
     """

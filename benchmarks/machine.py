@@ -1,4 +1,4 @@
-"""The machine that measurements are made on, and the memory of this process."""
+"""Describes the machine, and measures the memory of this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def machine() -> str:
 def peak_memory_mb() -> float:
     """Return the peak resident memory of this process, in MB of 10^6 bytes.
 
-    Read from /proc on Linux, where getrusage also counts what the parent process held before exec.
+    It is read from /proc on Linux, where getrusage includes the parent's memory before exec.
     """
     status = Path("/proc/self/status")
     if status.exists():

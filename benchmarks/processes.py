@@ -1,4 +1,4 @@
-"""Functions that run in processes of their own, in this Python or in another one."""
+"""Runs functions in separate processes, with this Python or another one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class ProcessError(DragomanError):
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python, and the source tree of Dragoman that it imports.
+    """A Python interpreter, and the source tree of Dragoman that it imports.
 
     Attributes:
-        executable: of an environment with numpy and the libraries that the function needs;
-            Dragoman need not be installed there
-        package: the folder of the package `dragoman`. Whichever it is, `dragoman.benchmarks` is
-            that of this process: what differs is what is measured, never how
+        executable: interpreter of an environment with numpy and the libraries of the function;
+            Dragoman need not be installed
+        package: folder of the package `dragoman`; `dragoman.benchmarks` is always that of this
+            process
     """
 
     executable: Path
@@ -67,14 +67,14 @@ HERE = Interpreter(Path(sys.executable), Path(dragoman.__file__).parent)
 
 
 class Child:
-    """A function that runs in a process of its own and answers over a connection.
+    """A function that runs in a separate process and sends answers over a connection.
 
     An answer is a pair: True and a value, or False and the reason of a failure, after which the
     process ends.
 
     Args:
-        function: of a module that the interpreter can import; its first argument is the connection
-        arguments: picklable; the process imports what they are made of
+        function: function of an importable module; its first argument is the connection
+        arguments: picklable arguments
     """
 
     def __init__(
@@ -142,7 +142,7 @@ def call_in(
     function: Callable[[*Arguments], Returned],
     *arguments: *Arguments,
 ) -> Returned:
-    """Call a function in a process that ends afterwards, which releases its memory.
+    """Call a function in a process that then ends, which releases its memory.
 
     Raises:
         ProcessError: the function failed, for whatever reason.

@@ -1,7 +1,7 @@
-"""Comparisons of Dragoman with other tools: one harness, and a task for each kind of work.
+"""Comparisons of Dragoman with other tools: one harness, and one task per kind of work.
 
     python -m dragoman.benchmarks.compare TASK --output benchmarks/results
 
-`task` is the command line, `rounds` lets contenders take turns, `record` prints and writes what was
-measured. A module of `tasks` has the contenders, the measurement and the columns of a task.
+`task` is the command line, `rounds` runs contenders in interleaved rounds, `record` prints and
+writes records. Each module of `tasks` has the contenders, measurement and columns of a task.
 """

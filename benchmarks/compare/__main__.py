@@ -1,4 +1,4 @@
-"""Dragoman compared with other tools: the same weights and inputs, interleaved in one run.
+"""Compares Dragoman with other tools on the same weights and inputs, interleaved in one run.
 
     python -m dragoman.benchmarks.compare greedy --output benchmarks/results
     python -m dragoman.benchmarks.compare tables greedy RECORD

@@ -1,4 +1,4 @@
-"""How pictures look, and how they are written with the same bytes every time."""
+"""The style of pictures, and reproducible output."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ SETTINGS: Any = {
     "legend.fontsize": FONT_SIZE,
     "xtick.labelsize": FONT_SIZE,
     "ytick.labelsize": FONT_SIZE,
-    "svg.fonttype": "none",  # text stays text: a quarter of the size
-    "svg.hashsalt": "dragoman",  # names of elements do not change from run to run
+    "svg.fonttype": "none",  # text instead of paths: a quarter of the size
+    "svg.hashsalt": "dragoman",  # reproducible element ids
 }
 
 
 def styled() -> AbstractContextManager[None]:
-    """Draw with these settings inside a `with` block."""
+    """Apply the style within the context."""
     return mpl.rc_context(SETTINGS)
 
 
 def figure(height: float, width: float = WIDTH) -> Figure:
-    """Make an empty figure on white, which is readable on a dark page, too."""
+    """Create an empty figure on white, which is readable on dark pages too."""
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
 def tidy(axes: Axes, *, title: str = "", x: str, y: str, grid: bool = True) -> None:
-    """Name the axes, and leave out what is not needed to read them."""
+    """Label the axes, and remove redundant lines."""
     axes.set(title=title, xlabel=x, ylabel=y)
     axes.spines[["top", "right"]].set_visible(False)
     if grid:

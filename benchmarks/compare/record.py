@@ -1,4 +1,4 @@
-"""Records of measurements: their circumstances, their tables on a terminal and in Markdown."""
+"""Records of measurements, their circumstances, and their tables on a terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ MINIMUM_WIDTH = 150
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Where, with what, when and how something was measured.
+    """The machine, versions, date and command of a measurement.
 
     Attributes:
-        machine: processor, and GPU where one takes part
-        load_average: of the machine over the minute before the measurement: what else ran on it
-        versions: of the installed packages that take part
+        machine: processor, and GPU if used
+        load_average: load average of the machine in the minute before the measurement
+        versions: versions of the packages in use
         date: ISO 8601, UTC
-        command: what to run to repeat the measurement
+        command: command that repeats the measurement
     """
 
     machine: str
@@ -62,13 +62,13 @@ def circumstances(
     environments: Iterable[Interpreter] = (),
     trees: Mapping[str, Path] | None = None,
 ) -> Circumstances:
-    """Return the circumstances of a measurement that this process has just made.
+    """Return the circumstances of a measurement by this process.
 
     Args:
-        module: run as a command; its arguments are taken from `sys.argv`
-        gpu: a description of the GPU, if the measurement is about one
-        environments: others that took part; packages that are not installed here are named, too
-        trees: other source trees that took part, by the name that they have among the versions
+        module: module run as a command, with the arguments of `sys.argv`
+        gpu: description of the measured GPU, if any
+        environments: other environments in use, whose packages are included
+        trees: other source trees in use, by their name among the versions
 
     Raises:
         DragomanError: an environment does not answer.
@@ -88,7 +88,7 @@ def circumstances(
 
 
 def commit_of(tree: Path) -> str:
-    """Return the commit that a source tree is at, and whether files were changed since."""
+    """Return the commit of a source tree, and whether it has local changes."""
     described = subprocess.run(
         [
             *(shutil.which("git") or "git", "-C", str(tree)),
@@ -102,7 +102,7 @@ def commit_of(tree: Path) -> str:
 
 
 def command_line(module: str) -> str:
-    """Return the command that runs this process, as a shell takes it."""
+    """Return the shell command that runs this process."""
     return shlex.join(["python", "-m", module, *sys.argv[1:]])
 
 
@@ -112,7 +112,7 @@ def today() -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of those of `PACKAGES` that are installed."""
+    """Return the versions of the installed `PACKAGES`."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -123,7 +123,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def as_record(figures: Mapping[str, Any], where: Circumstances) -> dict[str, Any]:
-    """Return the record of figures, which may be dataclasses, as it is read from JSON."""
+    """Convert figures, which may be dataclasses, to JSON data."""
     text = json.dumps({**figures, **asdict(where)}, default=_plain)
     record: dict[str, Any] = json.loads(text)
     return record
@@ -145,8 +145,8 @@ class Table:
     """A table of texts.
 
     Attributes:
-        rows: cells in the order of the headings; an empty row draws a line on a terminal
-        left: how many columns are aligned to the left
+        rows: cells in the order of the headings; an empty row is a separator on a terminal
+        left: number of left-aligned columns
     """
 
     headings: Sequence[str]
@@ -173,12 +173,12 @@ def table_of(
     section: Sequence[str] = (),
     left: int = 1,
 ) -> Table:
-    """Return a table of measurements; columns without any figure are left out.
+    """Return a table of measurements without empty columns.
 
     Args:
-        columns: heading, and the text of a cell, formatted with the fields of a row; it is empty if
-            the figure is None
-        section: fields whose values divide the table
+        columns: headings with format strings for the fields of a row; a cell is empty if its figure
+            is None
+        section: fields by which rows are grouped
     """
     lines: list[list[str]] = []
     pairs = list(columns)
@@ -197,7 +197,7 @@ def _cell(text: str, row: Row) -> str:
 
 
 def sections(rows: Iterable[Row], key: Callable[[Row], Any]) -> Iterator[list[Row]]:
-    """Yield the rows that share a key, in the order in which keys occur first."""
+    """Group rows by a key, in the order of first occurrence."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -205,7 +205,7 @@ def sections(rows: Iterable[Row], key: Callable[[Row], Any]) -> Iterator[list[Ro
 
 
 def show(record: Record, tables: Iterable[Table], notes: Iterable[str]) -> None:
-    """Print tables, what else there is to say, the circumstances, and what was not measured."""
+    """Print tables, notes, circumstances and failures."""
     from rich.console import Console
     from rich.table import Table as RichTable
 
@@ -233,7 +233,7 @@ def show(record: Record, tables: Iterable[Table], notes: Iterable[str]) -> None:
 
 
 def footprint_notes(record: Record) -> Iterator[str]:
-    """Yield a line for each contender: load time, memory, disk."""
+    """Yield load time, memory and disk size of each contender, one line each."""
     for row in record["footprints"]:
         yield (
             f"{Entrant(row['contender'], row['threads'])}: load {row['load_seconds']:.2f} s, "
@@ -242,11 +242,11 @@ def footprint_notes(record: Record) -> Iterator[str]:
 
 
 def standing(contender: str, peers: str, ratios: Mapping[str, float | None]) -> Iterator[str]:
-    """Yield how a contender compares with the best of some peers; nothing without ratios.
+    """Describe how a contender compares with its best peer; yield nothing without ratios.
 
     Args:
-        peers: which they are
-        ratios: at each case, which the name describes; None where there is no peer
+        peers: description of the peers
+        ratios: ratio by name of the case; None: no peer
     """
     known = {case: ratio for case, ratio in ratios.items() if ratio}
     if known:
@@ -258,11 +258,11 @@ def standing(contender: str, peers: str, ratios: Mapping[str, float | None]) -> 
 
 
 def ranged(values: Sequence[float], decimals: int = 2) -> str:
-    """Return a spread as a table has it, such as "2.00 (1.50-3.00)"."""
+    """Format a spread, such as "2.00 (1.50-3.00)"."""
     median, lowest, highest = (f"{value:,.{decimals}f}" for value in values)
     return f"{median} ({lowest}\N{EN DASH}{highest})"
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
-    """Return the values in the order of their first occurrence."""
+    """Return the distinct values in the order of first occurrence."""
     return list(dict.fromkeys(values))

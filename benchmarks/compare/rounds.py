@@ -1,7 +1,7 @@
-"""Contenders do the same work in interleaved rounds, each in a process of its own.
+"""Runs contenders on the same work in interleaved rounds, each in its own process.
 
-What else happens on the machine, and how its clock frequency drifts, then affects all of them
-alike. Thread pools do not disturb each other, and memory and loading time can be attributed.
+Other load and drifting clock frequencies then affect all contenders alike. Thread pools do not
+interfere, and memory and loading time can be attributed.
 """
 
 from __future__ import annotations
@@ -35,23 +35,22 @@ SETTLE_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Contender(Generic[Work, Outcome]):
-    """A tool, or a configuration of one.
+    """A tool in one configuration.
 
-    Its functions run in other processes, so they must be picklable: functions of a module, or
-    `functools.partial` of one.
+    Its functions run in other processes, so they must be picklable: module-level functions, or
+    `functools.partial` of them.
 
     Attributes:
         prepare: converts a checkpoint: (checkpoint directory, path that does not exist yet) -> the
             directory to load
         load: (directory, number of threads) -> the loaded model, ready to work
-        precision: that it computes in; outputs in "fp32" should be the reference's
-        peer: it is another tool, which Dragoman is compared with
-        needs_torch: it computes with PyTorch. For all others `import torch` fails in their process,
-            so that they are measured as deployed: some tools load torch merely because it is
-            installed
-        required: the others are judged by its outcomes, so its failure ends the run
-        timed: takes part in the counted rounds; otherwise in the warm-up only, for its outcome
-        interpreter: that both functions run in
+        precision: precision of computation; outputs in "fp32" should equal the reference's
+        peer: whether it is another tool, which Dragoman is compared with
+        needs_torch: whether it computes with PyTorch. For other contenders `import torch` fails,
+            since some tools load torch merely because it is installed
+        required: whether its failure ends the run, because others are compared with its outcomes
+        timed: whether it runs in counted rounds; otherwise only in the warm-up, for its outcome
+        interpreter: interpreter of both functions
     """
 
     name: str
@@ -66,7 +65,7 @@ class Contender(Generic[Work, Outcome]):
 
     @property
     def fp32(self) -> bool:
-        """Whether it computes in fp32."""
+        """Whether the contender computes in fp32."""
         return self.precision == "fp32"
 
 
@@ -85,9 +84,9 @@ class Footprint:
     """Memory, disk and loading time of one contender with one number of threads.
 
     Attributes:
-        load_seconds: from a bare interpreter, the import of libraries included
-        peak_memory_mb: the most that its process has held, over all work items
-        disk_mb: all files of the directory that it loads
+        load_seconds: loading time, including imports
+        peak_memory_mb: peak memory of the process over all work items
+        disk_mb: size of all files in the loaded directory
     """
 
     contender: str
@@ -99,7 +98,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Failure:
-    """What could not be measured, and why."""
+    """A failed measurement and its reason."""
 
     contender: str
     reason: str
@@ -107,11 +106,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Turn(Generic[Outcome]):
-    """A work item done: once, or several times if it is short.
+    """One execution of a work item, repeated if it is short.
 
     Attributes:
-        seconds: wall-clock time of the call, without the transfer between processes; of several
-            calls the median, without the first one
+        seconds: wall-clock time of the call, without the transfer between processes; for several
+            calls, the median without the first one
     """
 
     outcome: Outcome
@@ -120,11 +119,11 @@ class Turn(Generic[Outcome]):
 
 @dataclass(frozen=True)
 class Turns(Generic[Outcome]):
-    """The turns of one contender, with one number of threads, at one work item.
+    """The turns of one contender with one number of threads at one work item.
 
     Attributes:
-        warm_up: the turn of the first round, which is not counted
-        counted: one of each further round; none of a contender that is not timed
+        warm_up: turn of the first round, which is not counted
+        counted: turns of further rounds; empty if the contender is not timed
     """
 
     warm_up: Turn[Outcome]
@@ -148,13 +147,13 @@ class Turns(Generic[Outcome]):
 
 @dataclass(frozen=True)
 class Results(Generic[Outcome]):
-    """What all rounds gave.
+    """The results of all rounds.
 
-    A contender that failed at anything, with any number of threads, is in `failures` only.
+    A contender that failed once, with any number of threads, is only in `failures`.
 
     Attributes:
         turns: work item's name -> contender and threads -> turns, in the order of the arguments
-        footprints: of the timed contenders
+        footprints: footprints of the timed contenders
     """
 
     turns: dict[str, dict[Entrant, Turns[Outcome]]]
@@ -163,15 +162,13 @@ class Results(Generic[Outcome]):
 
 
 class Worker(Generic[Work, Outcome]):
-    """A contender, loaded in a process of its own.
+    """A contender loaded in its own process.
 
-    The constructor, `perform` and `close` raise ProcessError if the contender fails, for whatever
-    reason.
+    The constructor, `perform` and `close` raise ProcessError if the contender fails for any reason.
 
     Attributes:
-        load_seconds: from an interpreter with the standard library to a loaded model, the
-            contender's imports included
-        disk_mb: all files in the directory, in MB of 10^6 bytes
+        load_seconds: loading time, including the contender's imports
+        disk_mb: size of all files in the directory, in MB of 10^6 bytes
     """
 
     def __init__(self, contender: Contender[Work, Outcome], directory: Path, threads: int) -> None:
@@ -189,10 +186,10 @@ class Worker(Generic[Work, Outcome]):
         self.disk_mb = sum(f.stat().st_size for f in directory.rglob("*") if f.is_file()) / 1e6
 
     def perform(self, work: Work, turn_seconds: float = 0) -> Turn[Outcome]:
-        """Do a work item, and again until that has taken `turn_seconds`.
+        """Execute a work item repeatedly until `turn_seconds` have passed.
 
-        After a pause, a processor needs a part of a second to reach its clock frequency and to fill
-        its caches, which would count most against whoever is done first.
+        After a pause, a processor needs a fraction of a second to reach its clock frequency and fill
+        its caches, which would penalize short items most.
         """
         self._child.send((work, turn_seconds))
         outcome, seconds = self._child.receive()
@@ -212,14 +209,14 @@ class Worker(Generic[Work, Outcome]):
 
 @dataclass
 class Rounds(Generic[Work, Outcome]):
-    """The workers of one run, and what failed so far.
+    """The workers and failures of one run.
 
     Attributes:
-        checkpoint: the directory of the model, which every contender prepares from
-        directory: an existing one, for what they prepare: contenders of one interpreter get paths
-            in the same folder, and may share files there
-        check: raises ProcessError if an outcome is not what the work item demands
-        progress: called with a description of each stage as it begins
+        checkpoint: checkpoint directory, which every contender converts
+        directory: existing directory for conversions; contenders of one interpreter share a folder
+            and may share files
+        check: raises ProcessError if an outcome is invalid for its work item
+        progress: receives a description of each stage
     """
 
     checkpoint: Path
@@ -233,10 +230,10 @@ class Rounds(Generic[Work, Outcome]):
     _prepared: int = 0
 
     def prepare(self, contender: Contender[Work, Outcome]) -> Path:
-        """Convert the checkpoint for a contender; returns the directory to load.
+        """Convert the checkpoint for a contender, and return the directory to load.
 
         Raises:
-            ProcessError: the preparation failed, for whatever reason.
+            ProcessError: the conversion failed.
         """
         self.progress(f"preparing {contender.name}")
         new = self.directory / f"by-{len(self._folders)}"
@@ -246,7 +243,7 @@ class Rounds(Generic[Work, Outcome]):
         return prepare(contender, self.checkpoint, folder / str(self._prepared - 1))
 
     def start(self, contender: Contender[Work, Outcome], threads: Sequence[int]) -> None:
-        """Prepare and load a contender, with each number of threads."""
+        """Convert for and load a contender with each number of threads."""
         try:
             prepared = self.prepare(contender)
             for number in threads if contender.timed else [max(threads)]:
@@ -255,7 +252,7 @@ class Rounds(Generic[Work, Outcome]):
             self.drop(contender, error)
 
     def turns(self, item: str, work: Work, rounds: int) -> dict[Entrant, list[Turn[Outcome]]]:
-        """Return the turns of all workers at one work item, the warm-up first."""
+        """Run one work item with all workers, and return their turns, the warm-up first."""
         turns: dict[Entrant, list[Turn[Outcome]]] = {w.entrant: [] for w in self.workers}
         for number in range(rounds + 1):
             self.progress(f"{item}, round {number} of {rounds}")
@@ -291,7 +288,7 @@ class Rounds(Generic[Work, Outcome]):
             worker.kill()
 
     def drop(self, contender: Contender[Work, Outcome], error: ProcessError) -> None:
-        """Note a failure and end all workers of the contender.
+        """Record a failure and end all workers of the contender.
 
         Raises:
             ProcessError: the contender is required.
@@ -304,7 +301,7 @@ class Rounds(Generic[Work, Outcome]):
         self.failures.append(Failure(contender.name, str(error)))
 
     def _present(self) -> Iterator[Worker[Work, Outcome]]:
-        """Yield all workers in turn, without those that are dropped meanwhile."""
+        """Yield all workers in turn, skipping workers dropped meanwhile."""
         for worker in list(self.workers):
             if worker in self.workers:
                 yield worker
@@ -322,17 +319,16 @@ def take_turns(
     check: Callable[[Work, Outcome], None] = lambda work, outcome: None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Results[Outcome]:
-    """Prepare and load the contenders, then let them do each work item in interleaved rounds.
+    """Prepare and load the contenders, then run each work item in interleaved rounds.
 
-    A contender that fails at anything takes no further turns and is reported with the reason.
+    A contender that fails takes no further turns and is reported with the reason.
 
     Args:
-        items: work items by name, done one after the other: all rounds of the first, then of the
-            second
+        items: work items by name; all rounds of an item precede the next item
         checkpoint: see `Rounds`; so are `directory`, `check` and `progress`
-        threads: every contender takes part once with each number, prepared once; those that are not
-            timed with the highest only
-        rounds: counted ones; one more comes before them as a warm-up
+        threads: numbers of threads, with each of which every contender runs; untimed contenders
+            use only the highest
+        rounds: number of counted rounds, after one warm-up round
         turn_seconds: see `Worker.perform`
 
     Raises:
@@ -368,7 +364,7 @@ def prepare(contender: Contender[Work, Outcome], checkpoint: Path, directory: Pa
         the directory to load
 
     Raises:
-        ProcessError: the preparation failed, for whatever reason.
+        ProcessError: the conversion failed.
     """
     try:
         return call_in(contender.interpreter, contender.prepare, checkpoint, directory)
@@ -400,10 +396,10 @@ def paired(values: Sequence[float], others: Sequence[float]) -> Spread:
 def against(
     seconds: float, peers: Mapping[Any, float] | None
 ) -> tuple[str, float] | tuple[None, None]:
-    """Return the fastest of the peers, and its seconds over these: above 1, these are fewer.
+    """Return the fastest peer, and the ratio of its seconds to the given seconds.
 
     Args:
-        peers: seconds by name; None and None are returned if there are none
+        peers: seconds by name; if empty, None and None are returned
     """
     if not peers:
         return None, None
@@ -419,7 +415,7 @@ def count(number: int, what: str) -> str:
 def _turn(
     perform: Perform[Work, Outcome], work: Work, turn_seconds: float
 ) -> tuple[Outcome, float]:
-    """Do what `Worker.perform` asks for."""
+    """Execute a request of `Worker.perform`."""
     seconds: list[float] = []
     started = time.perf_counter()
     while True:
@@ -438,7 +434,7 @@ def _serve(
     threads: int,
     needs_torch: bool,
 ) -> None:
-    """Run the worker's process. A request is the arguments of `perform`; an empty one ends it."""
+    """Run the worker's process; requests are arguments of `perform`, and an empty one ends it."""
     if not needs_torch:
         sys.modules["torch"] = None  # type: ignore[assignment] # see Contender.needs_torch
     stage = "loading"

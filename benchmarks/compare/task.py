@@ -1,7 +1,7 @@
 """A task: a kind of work at which contenders are compared, and the command that measures it.
 
-click and rich are imported where a command runs: the processes of contenders import the modules of
-tasks, and some of them run in environments without those libraries.
+click and rich are imported only when a command runs, since contenders import this module in
+environments without them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Option:
     """An option of a command, or an argument if its name has no dashes.
 
     Attributes:
-        kind: of the value: str, int, float, bool (a switch) or Path
-        default: a tuple if the option may be repeated
+        kind: type of the value: str, int, float, bool (a switch) or Path
+        default: default value; a tuple if the option may be repeated
         least, most: bounds of a number
-        parameter: the name of its keyword argument, if it differs
+        parameter: name of the keyword argument, if it differs
     """
 
     name: str
@@ -53,7 +53,7 @@ class Option:
     parameter: str = ""
 
     def decorate(self, command: Any) -> Any:
-        """Return the command with this option."""
+        """Add this option to a command."""
         import click
 
         kinds: dict[type, Any] = {
@@ -84,14 +84,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Run:
-    """What every task measures with.
+    """The common settings of every task.
 
     Attributes:
-        directory: an empty one, for checkpoints and what contenders prepare
-        progress: called with a description of each stage as it begins
-        only: parts of the names of contenders that take part; none: all do
-        openvino: has Optimum-Intel and OpenVINO's tools
-        before: has another version of Dragoman, which takes part
+        directory: empty directory for checkpoints and conversions
+        progress: receives a description of each stage
+        only: substrings of names that select contenders; empty: all
+        openvino: interpreter with Optimum-Intel and OpenVINO's tools
+        before: interpreter with another version of Dragoman, to compare with
     """
 
     directory: Path
@@ -101,10 +101,10 @@ class Run:
     before: Interpreter | None = None
 
     def selected(self, names: Iterable[str]) -> set[str]:
-        """Return the names that take part.
+        """Return the selected names.
 
         Raises:
-            DragomanError: none does.
+            DragomanError: none is selected.
         """
         known = list(names)
         texts = [text.lower() for text in self.only]
@@ -117,10 +117,10 @@ class Run:
         return found
 
     def chosen(self, contenders: Iterable[AnyContender]) -> list[AnyContender]:
-        """Return the contenders that take part.
+        """Return the selected contenders.
 
         Raises:
-            DragomanError: none does.
+            DragomanError: none is selected.
         """
         everyone = list(contenders)
         names = self.selected(contender.name for contender in everyone)
@@ -129,23 +129,22 @@ class Run:
 
 @dataclass(frozen=True)
 class Task:
-    """What differs from comparison to comparison.
+    """The definition of a comparison.
 
     Attributes:
-        name: of the command
-        help: of the command
-        options: of the command: the keyword arguments of `measure`; `ONLY`, `OPENVINO` and `BEFORE`
-            are in the run instead
-        measure: lets contenders work; returns the figures of the record in their order, of which
-            `failures` has what was not measured
-        rows: the key of the figures without which nothing was measured
-        file: the stem of the files that are written, from the record and the options
-        tables, notes: what is printed of a record: tables, and lines below them
-        documentation: tables as the documentation has them, where they differ
+        name: name of the command
+        help: help text of the command
+        options: options of the command, which are keyword arguments of `measure`; `ONLY`,
+            `OPENVINO` and `BEFORE` are in the run instead
+        measure: measures contenders, and returns the figures of the record, including `failures`
+        rows: key of the figures that must not be empty
+        file: returns the stem of the output files from the record and the options
+        tables, notes: return the printed tables of a record, and the lines below them
+        documentation: returns the tables of the documentation, if they differ
         picture: draws a record, in a file of the type `picture_type`
         device: describes the GPU from the options, if one is measured
-        copy: writes further files: (record, stem of the record's file, options)
-        problems: what is wrong with a record, for which the command fails after writing it
+        copy: writes further files from (record, stem of the record's file, options)
+        problems: returns failed checks of a record, which fail the command after it is written
     """
 
     name: str
@@ -164,7 +163,7 @@ class Task:
     problems: Callable[[Record], Sequence[str]] = lambda record: ()
 
     def command(self) -> click.Command:
-        """Return the command that measures, prints, and writes the record and the picture."""
+        """Return the command that measures, prints and writes the record and the picture."""
         import click
 
         def invoke(**options: Any) -> None:
@@ -194,12 +193,12 @@ class Task:
         records.show(record, self.tables(record), self.notes(record))
 
     def markdown(self, record: Record) -> str:
-        """Return the tables of a record as they stand in the documentation."""
+        """Return the tables of a record for the documentation."""
         tables = (self.documentation or self.tables)(record)
         return "\n\n".join(table.markdown() for table in tables)
 
     def write(self, record: Record, stem: Path, options: Mapping[str, Any]) -> None:
-        """Write a record, and its picture if there is one."""
+        """Write a record, and its picture if any."""
         records.write_json(record, stem.with_name(f"{stem.name}.json"))
         if self.picture is not None:
             from .picture_style import write
@@ -251,7 +250,7 @@ def read_record(path: Path) -> Record:
     """Read a record from a file.
 
     Raises:
-        DragomanError: it is not a file of JSON.
+        DragomanError: the file is not JSON.
     """
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

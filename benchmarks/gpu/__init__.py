@@ -1,1 +1,1 @@
-"""Checks and measures what needs an NVIDIA GPU: `make gpu`, `python -m dragoman.benchmarks.gpu`."""
+"""Checks and measurements on NVIDIA GPUs: `make gpu` or `python -m dragoman.benchmarks.gpu`."""

@@ -1,11 +1,11 @@
-"""Checks and measures everything that needs an NVIDIA GPU.
+"""Runs all checks and measurements on an NVIDIA GPU.
 
     python -m dragoman.benchmarks.gpu --output benchmarks/results
 
-The parts answer which GPU this is, whether TensorRT-RTX engines run on it at all, whether every
-backend keeps parity in every precision, how fast they are compared with PyTorch and CTranslate2,
-and where the time of a step goes. Every part runs in a separate process. A part that fails or takes
-too long is reported, and the others go on. A part's record is written as soon as it ends.
+The parts describe the GPU, run TensorRT-RTX engines, check parity of every backend and precision,
+compare latency with PyTorch and CTranslate2, and profile a decoding step. Every part runs in a
+separate process. A part that fails or takes too long is reported, and the others continue. A part's
+record is written when it ends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SECONDS = 540
 def main(
     output: Path, only: tuple[str, ...], resume: bool, seconds: float, limits: tuple[str, ...]
 ) -> None:
-    """Check and measure everything that needs an NVIDIA GPU."""
+    """Run all checks and measurements on an NVIDIA GPU."""
     end = time.monotonic() + seconds
     console = Console(stderr=True)
     try:
@@ -89,7 +89,7 @@ def main(
             if failure:
                 console.print(f"{part.name}: {failure}", markup=False)
             if failure == NO_TIME and part.name in records:
-                continue  # what an earlier run found is still the best that is known
+                continue  # keep the record of an earlier run
             records[part.name] = Record(
                 date=today(),
                 command=command_line("dragoman.benchmarks.gpu"),
@@ -115,7 +115,7 @@ def _is_complete(records: dict[str, Record], part: Part) -> bool:
 
 
 def _with_limits(parts: tuple[Part, ...], limits: tuple[str, ...]) -> list[Part]:
-    """Parts with the time limits of `--limit`."""
+    """Return the parts with the time limits of `--limit`."""
     limited = list(parts)
     for limit in limits:
         text, _, seconds = limit.rpartition("=")

@@ -1,6 +1,6 @@
-"""Describes the GPU, and computes how fast it could do a decoding step at best.
+"""Describes the GPU, and computes a lower bound for the time of a decoding step.
 
-Memory bandwidth and launch latency are measured. They bound every step.
+The bound follows from the measured memory bandwidth and launch latency.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def bandwidth(device: Device) -> float:
 
 
 def launch_latency(device: Device) -> float:
-    """Measure the microseconds that launching a CUDA graph takes, launched back to back."""
+    """Measure the microseconds per CUDA graph launch, back to back."""
     stream, memory = device.new_stream(), device.allocate(8)
     device.begin_capture(stream)
     device.clear(memory, 8, stream)
@@ -81,7 +81,7 @@ def launch_latency(device: Device) -> float:
 
 
 def _driver() -> str:
-    """Read the version that the NVIDIA driver reports."""
+    """Read the version of the NVIDIA driver."""
     file = Path("/proc/driver/nvidia/version")
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return lines[0].partition(":")[2].strip() if lines else "unknown"
@@ -121,12 +121,12 @@ def shortest_step(
     values, and on average half of the self-attention caches, which fill up during decoding.
 
     Args:
-        device: as `main` writes it
-        shape: as `compare` records it, such as "Marian big, vocabulary 32000, random weights"
-        source_length: of the mean source
+        device: device record written by `main`
+        shape: shape recorded by `compare`, such as "Marian big, vocabulary 32000, random weights"
+        source_length: mean source length
 
     Returns:
-        0 if the device, the shape or the precision is unknown
+        the time; 0 if the device, the shape or the precision is unknown
     """
     formats = [sizes for name, sizes in BYTES_OF.items() if name in contender]
     sizes = next((s for name, s in SHAPES.items() if f" {name}," in shape), None)
@@ -143,9 +143,9 @@ def shortest_step(
 
 
 def with_floor(row: dict[str, Any], device: dict[str, Any]) -> dict[str, Any]:
-    """Add the shortest time of its step, and the kernels' time beyond it, to a row of `time_split`.
+    """Add the shortest step, and the kernels' time beyond it, to a row of `time_split`.
 
-    Either is "" where it is unknown.
+    Unknown values are "".
     """
     floor = shortest_step(device, row["shape"], row["contender"], row["batch"])
     known = floor and row["kernels"] != ""

@@ -1,7 +1,7 @@
-"""Tries whether TensorRT-RTX engines run on this GPU at all.
+"""Checks whether TensorRT-RTX engines run on this GPU.
 
-An engine is built for the default GPUs, then one for each compute capability. For each: is it
-valid according to the package, does it load, and does it decode correctly?
+An engine is built for the default GPUs, then one for each compute capability. Each is checked for
+validity according to the package, for loading, and for correct output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORD = "dragoman"
 @click.command()
 @click.option("--output", type=click.Path(path_type=Path), required=True)
 def main(output: Path) -> None:
-    """Write engines.json; it is rewritten after every engine, as a bad one may end the process."""
+    """Write engines.json after every engine, since a faulty one may end the process."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
         workspace = Path(directory)
@@ -48,7 +48,7 @@ def main(output: Path) -> None:
                 outcome = _build_and_run(
                     read_bundle(graphs), workspace / f"for {name}", capabilities, expected
                 )
-            except Exception as error:  # whatever it is, it is the answer
+            except Exception as error:  # any error is the result
                 outcome = one_line(error)
             rows.append({"built for": name, "outcome": outcome})
             (output / "engines.json").write_text(json.dumps(rows, indent=1) + "\n")
@@ -57,9 +57,9 @@ def main(output: Path) -> None:
 def _build_and_run(
     graphs: Bundle, directory: Path, capabilities: tuple[str, ...], expected: str | None
 ) -> str:
-    """Build an engine and decode with it, and return the outcome.
+    """Build an engine, decode with it, and return the outcome.
 
-    The engine runs even if the validity check rejects it, since that check may be wrong.
+    The engine runs even if the validity check rejects it.
     """
     directory.mkdir()
     profile = Profile(Range(1, 1, 1), Range(1, 16, 32))

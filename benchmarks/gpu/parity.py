@@ -55,11 +55,11 @@ REPOSITORY_CLIPS = Path("tests/real/clips")
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and what to check it on.
+    """A model and its inputs.
 
     Attributes:
-        description: for the record
-        batch_sizes: that are timed; the last is the largest that engines are built for
+        description: description for the record
+        batch_sizes: measured batch sizes; the last is the maximum of the engines
     """
 
     description: str
@@ -96,8 +96,8 @@ def verses_en(workspace: Path) -> Subject:
 def whisper_tiny_en(workspace: Path) -> Subject:
     """Open trained Whisper tiny.en with windows of clips.
 
-    Its weights are not downloaded here. Without them, random ones in its shape are used, and
-    without clips or the libraries that read them, random sound.
+    Weights are not downloaded; without them, random weights are used. Without clips or audio
+    libraries, inputs are random sound.
     """
     from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.locating import locate_checkpoint
@@ -122,18 +122,18 @@ def whisper_tiny_en(workspace: Path) -> Subject:
         )
     opened = open_checkpoint(locate_checkpoint(directory))
     inputs = inputs_for(opened, Comparison(clips(), WINDOWS))
-    if directory.parent == workspace:  # nothing is expected of random weights
+    if directory.parent == workspace:  # random weights have no expected output
         inputs = dataclasses.replace(inputs, random=True)
     assert isinstance(opened.model, Transformer)
     return Subject(description, opened.model, opened.tokenizers, inputs, (1, WINDOWS))
 
 
 def clips() -> Path | None:
-    """Find a folder of clips; None if there is none, or no library to read them."""
+    """Find a folder of clips; None: there is no folder or no audio library."""
     try:
         import soundfile  # noqa: F401
         import soxr  # noqa: F401
-    except (ImportError, OSError):  # OSError: its own library cannot be loaded
+    except (ImportError, OSError):  # OSError: its shared library cannot be loaded
         return None
     folders = (cache() / "clips", REPOSITORY_CLIPS)
     return next((folder for folder in folders if folder.is_dir()), None)
@@ -151,7 +151,7 @@ SUBJECTS: Mapping[str, Callable[[Path], Subject]] = {
 @click.option("--output", type=click.Path(path_type=Path), required=True)
 @click.option("--model", "name", type=click.Choice(list(SUBJECTS)), required=True)
 def main(output: Path, name: str) -> None:
-    """Write parity-NAME.json; it is rewritten after every bundle."""
+    """Write parity-NAME.json after every bundle."""
     with tempfile.TemporaryDirectory() as directory:
         workspace = Path(directory)
         subject = SUBJECTS[name](workspace)
@@ -171,7 +171,7 @@ def main(output: Path, name: str) -> None:
 def _row(
     subject: Subject, neutral: Path, directory: Path, backend: str, target: str, precision: str
 ) -> dict[str, Any]:
-    """Check a bundle; figures that cannot be found are "", and the reason is in `error`."""
+    """Check a bundle; missing figures are "", with the reason in `error`."""
     times = {f"ms/step, batch {size}": size for size in subject.batch_sizes}
     row: dict[str, Any] = {"backend": backend, "precision": precision}
     row |= dict.fromkeys((*COLUMNS, *times, "error"), "")
@@ -179,7 +179,7 @@ def _row(
         bundle = _bundle(subject, neutral, directory, target, precision)
         row |= _parity(subject, bundle, backend)
         row |= _speed(bundle, backend, times)
-    except Exception as error:  # whatever it is, it belongs in the row
+    except Exception as error:  # any error belongs in the row
         row["error"] = one_line(error)
     return row
 

@@ -1,6 +1,6 @@
 """The parts of `make gpu`, the most informative first.
 
-Each part is a module that runs in a separate process for a limited time.
+Each part is a module that runs in a separate process with a time limit.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Part:
-    """A module that is run as a command.
+    """A module that runs as a command.
 
     Attributes:
         seconds: the time limit
-        module, arguments: the command; it writes JSON files into the folder that its option
-            `--output` names
+        module, arguments: the command, which writes JSON files into the folder of `--output`
     """
 
     name: str
@@ -69,10 +68,10 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
 
     Args:
         directory: a path that does not exist yet
-        seconds_left: for all further parts together
+        seconds_left: time limit of all further parts
 
     Returns:
-        what it wrote, by the name of the file; and the reason why that is not everything, or ""
+        the results by file name; and the reason why they are incomplete, or ""
     """
     directory.mkdir()
     command = [sys.executable, "-m", part.module, *part.arguments, "--output", str(directory)]
@@ -103,7 +102,7 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
 
 
 def _read_results(directory: Path) -> dict[str, Any]:
-    """Skips incomplete files: a part that was killed may leave one."""
+    """Read results, skipping incomplete files of a killed part."""
     results = {}
     for file in sorted(directory.glob("*.json")):
         with contextlib.suppress(ValueError):
@@ -117,8 +116,7 @@ VARIABLE = "LD_LIBRARY_PATH"
 def with_cuda_libraries(environment: dict[str, str]) -> dict[str, str]:
     """Extend an environment so that libraries find CUDA's.
 
-    Pip installs them as `nvidia/*/lib` next to PyTorch, where libraries in other folders do not
-    look for them.
+    Pip installs them in `nvidia/*/lib`, which is not on the search path of other libraries.
     """
     folders = [
         str(folder)

@@ -1,8 +1,8 @@
-"""Keeps the records of all parts in one file, and shows them as tables.
+"""Stores the records of all parts in one file, and shows them as tables.
 
     python -m dragoman.benchmarks.gpu.report FILE... [--output FILE]
 
-prints records, joins those of several runs, and writes the joined ones.
+prints the records of one or several runs, and writes them to one file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WIDTH = 150
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), help="Write the joined records here.")
 def main(files: tuple[Path, ...], output: Path | None) -> None:
-    """Show the records of one or several runs; of a part that is in several, the last."""
+    """Show the last record of each part in FILES."""
     try:
         records = joined(files)
     except DragomanError as error:
@@ -40,7 +40,7 @@ def main(files: tuple[Path, ...], output: Path | None) -> None:
 
 
 def show(records: Records) -> None:
-    """Print what the parts found, and why others did not."""
+    """Print the results and failures of the parts."""
     console = Console(width=WIDTH)
     for part, record in records.items():
         for name, result in record.results.items():
@@ -137,12 +137,12 @@ class Record:
 
     Attributes:
         date: ISO 8601, UTC
-        command: what to run to repeat it
-        seconds: that it took
-        device: the GPU and its driver, as the part "device" writes them
-        versions: of the installed packages that take part
-        failure: why the results are not complete; "" if they are
-        results: what the part wrote, by the name of the file
+        command: command that repeats the measurement
+        seconds: duration
+        device: GPU and driver, as written by the part "device"
+        versions: versions of the packages in use
+        failure: why the results are incomplete; "": complete
+        results: results by file name
     """
 
     date: str
@@ -159,10 +159,10 @@ Records = dict[str, Record]
 
 
 def read_records(file: Path) -> Records:
-    """Read the records of a file; none if it does not exist.
+    """Read the records of a file; empty if it does not exist.
 
     Raises:
-        DragomanError: it has no records of parts.
+        DragomanError: the file has no records of parts.
     """
     if not file.exists():
         return {}
@@ -176,7 +176,7 @@ def read_records(file: Path) -> Records:
 
 
 def write_records(file: Path, records: Mapping[str, Record]) -> None:
-    """Write the file whole; a reader finds the previous one until then."""
+    """Write the file atomically."""
     parts = {name: asdict(record) for name, record in records.items()}
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps({"parts": parts}, indent=1) + "\n", encoding="utf-8")
@@ -184,7 +184,7 @@ def write_records(file: Path, records: Mapping[str, Record]) -> None:
 
 
 def joined(files: Iterable[Path]) -> Records:
-    """Read the records of several files; the last record of a part counts."""
+    """Read the records of several files; later records replace earlier ones of the same part."""
     records: Records = {}
     for file in files:
         if not file.exists():
@@ -194,14 +194,14 @@ def joined(files: Iterable[Path]) -> Records:
 
 
 class Published(NamedTuple):
-    """Figures of NVIDIA in new tokens per second on an H100.
+    """NVIDIA's published figures on an H100, in new tokens per second.
 
     The model is bart-large-cnn in bf16, decoded greedily, with sources of 260 to 440 tokens and 128
     new tokens.
 
     Attributes:
-        engines: with TensorRT-LLM's TensorRT engines, which have been removed since
-        successor: with what replaced them, TensorRT-LLM's PyTorch backend
+        engines: TensorRT-LLM's TensorRT engines, removed since
+        successor: TensorRT-LLM's PyTorch backend, which replaced the engines
     """
 
     engines: int
@@ -218,7 +218,7 @@ BART_LARGE_CNN = {
 
 
 def published(shape: str, batch_size: int) -> Published | None:
-    """Find what NVIDIA published for a shape and a batch size; None if nothing."""
+    """Return NVIDIA's published figures for a shape and a batch size, if any."""
     known = re.search(rf" {SHAPE},", shape) is not None
     return BART_LARGE_CNN.get(batch_size) if known else None
 

@@ -1,8 +1,8 @@
-"""Runs engines by Polygraphy, NVIDIA's tool, and compares them with ONNX Runtime on real inputs.
+"""Runs engines in NVIDIA's Polygraphy, and compares them with ONNX Runtime on real inputs.
 
-A difference that is found here, too, is the engine's. One that only `parity` finds is the
-runtime's. Polygraphy's `TrtRunner` asks an engine which outputs are aliases of inputs and binds
-them to the same memory, as caches that are updated in place need it.
+A difference found here is caused by the engine; a difference found only by `parity` is caused by
+the runtime. Polygraphy's `TrtRunner` binds outputs that alias inputs to the same memory, as caches
+updated in place require.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SOURCES = 8
 @click.command()
 @click.option("--output", type=click.Path(path_type=Path), required=True)
 def main(output: Path) -> None:
-    """Write second_opinion.json; it is rewritten after every bundle of engines."""
+    """Write second_opinion.json after every bundle of engines."""
     os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1"  # read when Polygraphy is imported
     rows: list[dict[str, Any]] = []
     sources = held_out(SOURCES)[1].sources
@@ -53,7 +53,7 @@ def main(output: Path) -> None:
                     capacity=32,
                 )
                 rows += _compare_engines(read_bundle(neutral), read_bundle(engines), sources)
-            except Exception as error:  # whatever it is, it belongs in the record
+            except Exception as error:  # any error belongs in the record
                 rows.append({"precision": precision, "error": one_line(error)})
             (output / "second_opinion.json").write_text(json.dumps(rows, indent=1) + "\n")
 
@@ -76,7 +76,7 @@ def _compare_engines(
 
 
 def graph_runner(graph: Path) -> Any:
-    """Polygraphy's runner of an ONNX graph, by ONNX Runtime on the processor."""
+    """Return Polygraphy's runner of an ONNX graph in ONNX Runtime on the processor."""
     from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
 
     session = SessionFromOnnx(str(graph), providers=["CPUExecutionProvider"])
@@ -84,7 +84,7 @@ def graph_runner(graph: Path) -> Any:
 
 
 def engine_runner(engine: Path) -> Any:
-    """Polygraphy's runner of an engine, with the engine's first profile. Needs a GPU."""
+    """Return Polygraphy's runner of an engine with its first profile; needs a GPU."""
     from polygraphy.backend.common import BytesFromPath
     from polygraphy.backend.trt import EngineFromBytes, TrtRunner
 
@@ -94,7 +94,7 @@ def engine_runner(engine: Path) -> Any:
 def compare(
     trusted: Any, checked: Any, inputs: StepInputs, graph: str, precision: Precision
 ) -> list[dict[str, Any]]:
-    """Run a graph by two of Polygraphy's runners on the same inputs.
+    """Compare two of Polygraphy's runners on the same inputs.
 
     Returns:
         a row for each step and output: the largest absolute difference and, as in parity, the
@@ -143,7 +143,7 @@ def _allowed(precision: Precision, output: str, largest: float) -> float:
 
 
 def _finite(number: float) -> float | str:
-    """JSON has no infinity and no NaN."""
+    """Return a number, or text for infinity and NaN, which JSON lacks."""
     return float(f"{number:.3g}") if math.isfinite(number) else str(number)
 
 

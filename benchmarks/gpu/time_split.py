@@ -1,8 +1,8 @@
-"""Measures how the time of a decoding step divides into kernels, gaps between them and the host.
+"""Divides the time of a decoding step into kernels, gaps between kernels, and the host.
 
-For Dragoman's backends two more times are measured, without a profiler: how long the host takes to
-enqueue a step, and how long a step takes when steps follow each other without their tokens being
-read. The shorter of the two is hidden behind the longer.
+For Dragoman's backends, two more times are measured without a profiler: the host's time to enqueue
+a step, and the time of a step if tokens are not read between steps. The shorter one is hidden
+behind the longer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Activity(NamedTuple):
 
 
 def activities_of(call: Callable[[], object]) -> list[Activity]:
-    """Record what the device does during a call.
+    """Record the device activities of a call.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -80,9 +80,9 @@ def split(activities: Iterable[Activity], ms_per_step: float, steps: int) -> dic
     """Divide the time of a decoding step, in milliseconds.
 
     Args:
-        activities: everything that the device did in one call
-        ms_per_step: of the same call without the profiler
-        steps: of the call
+        activities: all device activities of one call
+        ms_per_step: time per step of the same call without the profiler
+        steps: number of steps of the call
 
     Returns:
         `kernels`: the device works; `launch gaps`: it goes from one kernel to the next; `host`: the
@@ -111,7 +111,7 @@ def split(activities: Iterable[Activity], ms_per_step: float, steps: int) -> dic
 @click.option("--output", type=click.Path(path_type=Path), required=True)
 @click.option("--only", multiple=True, default=(" fp16", " float16"), help="Parts of names.")
 def main(output: Path, only: tuple[str, ...]) -> None:
-    """Write time_split.json; it is rewritten after every contender."""
+    """Write time_split.json after every contender."""
     from ..models.random_checkpoint import write_random_text_model
     from . import time_split  # whose functions another process can import, unlike those of a script
 
@@ -126,7 +126,7 @@ def main(output: Path, only: tuple[str, ...]) -> None:
             try:
                 prepared = prepare(contender, checkpoint, Path(workspace) / str(number))
                 rows += call_in(HERE, time_split.measure, contender, prepared)
-            except Exception as error:  # whatever it is, it belongs in the row
+            except Exception as error:  # any error belongs in the row
                 rows.append({**_empty_row(contender, 0), "error": one_line(error)})
             (output / "time_split.json").write_text(json.dumps(rows, indent=1) + "\n")
 
@@ -148,7 +148,7 @@ def measure(contender: TextContender, prepared: Path) -> list[dict[str, Any]]:
         try:
             activities = activities_of(lambda batch=batch: generate(batch))  # type: ignore[misc]
             row |= split(activities, row["ms/step"], NEW_TOKENS)
-        except Exception as error:  # without a profiler the other figures still hold
+        except Exception as error:  # other figures do not need the profiler
             row["error"] = one_line(error)
         rows.append(row)
     return rows
@@ -159,10 +159,10 @@ def _workload() -> Workload:
 
 
 def stream_times(model: Model, batch: Batch) -> dict[str, float]:
-    """Time how long the host enqueues a step, and how long steps in a stream take, in milliseconds.
+    """Measure the host's time to enqueue a step, and the time of a step in a stream, in ms.
 
     Returns:
-        nothing for a backend without a stream
+        the times by column; empty for a backend without a stream
     """
     spec, steps = model.manifest.model, batch.new_tokens
     source, mask = as_batch(batch.sources, spec)

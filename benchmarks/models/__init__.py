@@ -1,1 +1,1 @@
-"""What is measured: shapes, seeded random weights in them, and bundles made of a checkpoint."""
+"""Models to measure: shapes, checkpoints with seeded random weights, trained models, bundles."""

@@ -1,7 +1,6 @@
 """Bundles of a checkpoint: neutral, optimized, and with TensorRT engines.
 
-Nothing that imports torch or onnx is imported at the top: processes that must do without PyTorch
-import this module.
+This module does not import torch or onnx at the top, since processes without PyTorch import it.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ def bundle_of_checkpoint(
 ) -> Path:
     """Export a checkpoint and optimize it.
 
-    The export is written once, as `dragoman-neutral` beside `directory`, and serves all bundles of
-    the same checkpoint.
+    The export is written once, as `dragoman-neutral` next to `directory`, for all bundles of the
+    checkpoint.
 
     Args:
         directory: a path that does not exist yet
 
     Returns:
-        the bundle's directory: the export's if that is what is requested
+        the directory of the bundle, or of the export if no optimization is requested
 
     Raises:
-        DragomanError: the checkpoint cannot be read, or not be optimized so.
+        DragomanError: the checkpoint cannot be read or optimized.
     """
     from dragoman.export import export_bundle
     from dragoman.export.checkpoints import read_checkpoint
@@ -122,10 +121,10 @@ def bundle_with_engines(
     """Build TensorRT engines of a neutral bundle into a new directory.
 
     Args:
-        directory: a path that does not exist yet; the optimized graphs are written beside it
-        batches: sizes of batches, a profile for each
+        directory: a path that does not exist yet; the optimized graphs are written next to it
+        batches: batch sizes of the profiles
         source: lengths of the sources, in tokens
-        capacity: the most new tokens
+        capacity: maximum new tokens
 
     Returns:
         `directory`
@@ -139,7 +138,7 @@ def bundle_with_engines(
     from dragoman.runtime.backends.tensorrt.packages import find_package
     from dragoman.runtime.format.manifest import Profile
 
-    find_package(target)  # fails before anything takes time
+    find_package(target)  # fail early
     graphs = optimized_bundle(
         neutral, directory.with_name(f"{directory.name}-graphs"), target=target, precision=precision
     )

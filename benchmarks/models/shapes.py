@@ -1,4 +1,4 @@
-"""Shapes of the models that are measured with random weights, in Hugging Face's fields too."""
+"""Shapes of models with random weights, and their `config.json`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Shape(NamedTuple):
     """An encoder-decoder with as many layers in the decoder as in the encoder.
 
     Attributes:
-        activation: of the feed-forward blocks, in Hugging Face's spelling
-        family: whose checkpoint it is: its kinds of positions and norms
-        vocab_size: tokens that encoder and decoder share, by default
-        positions: of encoder and decoder
-        sharpness: of attention, see `random_model`
+        activation: activation of the feed-forward blocks, in Hugging Face's spelling
+        family: model family, which determines positions and norms
+        vocab_size: default size of the shared vocabulary
+        positions: positions of encoder and decoder
+        sharpness: sharpness of attention, see `random_model`
     """
 
     layers: int
@@ -67,10 +67,10 @@ def check_lengths(
     """Check that a shape has positions for sources and new tokens.
 
     Args:
-        longest_source: None if all sources have the same length
+        longest_source: maximum source length; None: all sources have the same length
 
     Raises:
-        DragomanError: it has not, or the longest source is shorter than the others.
+        DragomanError: the shape has too few positions, or `longest_source` is too short.
     """
     positions = SHAPES[shape].positions
     if max(source_length, longest_source or 0, new_tokens + 1) > positions:
@@ -117,7 +117,7 @@ def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
 
     Args:
         shape: a key of `SHAPES`
-        vocab_size: None: the shape's own
+        vocab_size: vocabulary size; None: the shape's
     """
     sizes = SHAPES[shape]
     return CONFIGS[sizes.family](sizes, vocab_size or sizes.vocab_size)
@@ -142,7 +142,7 @@ def _bart(sizes: Shape, vocab_size: int) -> dict[str, Any]:
 
 
 def _common(sizes: Shape, vocab_size: int) -> dict[str, Any]:
-    """Return the fields that families share.
+    """Return the fields common to all families.
 
     The end token is the first of the vocabulary; padding and start are the last.
     """

@@ -1,4 +1,4 @@
-"""The trained model that comes with Dragoman, as benchmarks use it."""
+"""The shipped trained model, for benchmarks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def exported(directory: Path) -> Path:
 
 
 def held_out(count: int) -> tuple[Transformer, ParityInputs]:
-    """Return the model, and this many of its held-out words to verify a bundle on."""
+    """Return the model, and held-out words to verify a bundle on."""
     from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.locating import locate_checkpoint
     from dragoman.reference_model import Transformer

@@ -21,10 +21,10 @@ TOKENIZER_SETTINGS = {
 def whisper_checkpoint(source: Path, directory: Path) -> Path:
     """Write the same weights, tokenizer and generation settings as a checkpoint of Hugging Face.
 
-    It is written once, as `whisper-checkpoint` beside `directory`, and serves every contender.
+    It is written once, as `whisper-checkpoint` next to `directory`, for all contenders.
 
     Args:
-        source: of a Whisper model, with `tokenizer.json`
+        source: directory of a Whisper model in CTranslate2's format, with `tokenizer.json`
 
     Raises:
         DragomanError: the source cannot be read.

@@ -1,5 +1,5 @@
-"""Adapters to other tools, which are given the same weights and compared with Dragoman.
+"""Adapters to other tools, which Dragoman is compared with on the same weights.
 
-They import the types of `interface`, but nothing that measures them. Their libraries are optional:
-`pip install --group peers`.
+They do not import the code that measures them. Their libraries are optional: `pip install --group
+peers`.
 """

@@ -1,4 +1,4 @@
-"""CTranslate2: a reference model converted to its format.
+"""Converts reference models to CTranslate2's format.
 
 The format differs only in layout: projections of the same input are stacked into one matrix,
 position tables are ordinary weights, and tokens are identified by name.
@@ -48,10 +48,10 @@ ACTIVATIONS: dict[Activation, str] = {
 
 
 def compute_types() -> list[str]:
-    """Return the distinct types that CTranslate2 can compute matrix products in on this processor.
+    """Return the distinct compute types of CTranslate2 on this processor, float32 first.
 
-    Several names may select the same type ("int8" and "int8_float32"): a small model is loaded
-    under each of them to tell which. float32 comes first.
+    Several names may select the same type ("int8" and "int8_float32"), so a small model is loaded
+    with each name.
 
     Raises:
         DragomanError: CTranslate2 is missing.
@@ -90,7 +90,7 @@ def convert(model: Transformer, directory: Path, *, quantization: str | None = N
 
     Args:
         directory: new or empty
-        quantization: of the stored weights, such as "int8"; None keeps fp32
+        quantization: type of the stored weights, such as "int8"; None: fp32
 
     Raises:
         DragomanError: CTranslate2 is missing or does not know the quantization, the model has an
@@ -134,7 +134,7 @@ def _check_options(config: ModelConfig) -> None:
 
 
 def _specification(specs: Any, config: ModelConfig) -> Any:
-    """Return a `ctranslate2.specs.TransformerSpec`, whose weights are not yet set."""
+    """Return a `ctranslate2.specs.TransformerSpec` without weights."""
     options = {
         "pre_norm": config.norm_order == "pre",
         "activation": specs.Activation[ACTIVATIONS[config.activation]],
@@ -235,6 +235,6 @@ def _set_product(spec: Any, parts: Sequence[tuple[Tensor, Tensor | None]]) -> No
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
-    """Return a copy: CTranslate2 quantizes its arrays in place."""
+    """Return a copy, since CTranslate2 quantizes arrays in place."""
     array: NDArray[np.float32] = tensor.detach().to("cpu", torch.float32, copy=True).numpy()
     return array

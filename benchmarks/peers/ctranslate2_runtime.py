@@ -1,4 +1,4 @@
-"""Decoding with CTranslate2. Imports only CTranslate2, because its memory is measured."""
+"""Decodes with CTranslate2; imports only CTranslate2, since its memory is measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .interface import Batch, Generate, Rows, import_library
 
 
 class CTranslate2Peer:
-    """A converted model, loaded. Token ids in, token ids out, as in Dragoman's runtime."""
+    """A loaded CTranslate2 model, from token ids to token ids."""
 
     def __init__(self, translator: Any) -> None:
         self._translator = translator
@@ -54,7 +54,7 @@ class CTranslate2Peer:
 
     @property
     def compute_type(self) -> str:
-        """The type that matrix products are computed in, which "default" and "auto" leave open."""
+        """The type of matrix products, which "default" and "auto" do not name."""
         return str(self._translator.compute_type)
 
     def generate(
@@ -68,15 +68,15 @@ class CTranslate2Peer:
         """Decode sources, greedily or with beams.
 
         Args:
-            sources: token ids of each source, of any lengths. All must be in the vocabulary:
-                CTranslate2 silently takes others for padding
-            max_new_tokens: the most tokens to generate, the end token included
-            min_new_tokens: the end token cannot be chosen before this many others
-            num_beams: 1 is greedy; more are ranked with a length penalty of 1
-            max_batch_size: the most that are decoded together, of similar length; None: all
+            sources: token ids of each source, of any lengths; CTranslate2 silently treats ids
+                outside the vocabulary as padding
+            max_new_tokens: maximum tokens to generate, including the end token
+            min_new_tokens: minimum new tokens before the end token
+            num_beams: number of beams, ranked with a length penalty of 1; 1: greedy
+            max_batch_size: maximum batch size, of sources of similar length; None: all
 
         Returns:
-            generated ids of each source, the best of its beams, without start and end token
+            the token ids of the best output of each source, without start and end token
         """
         results = self._translator.translate_batch(
             [source_names(source) for source in sources],
@@ -99,10 +99,9 @@ def load(directory: Path, threads: int, *, compute_type: str, device: str = "cpu
 
 
 def source_names(tokens: Iterable[int]) -> list[str]:
-    """Return names that no target token has.
+    """Return names of source tokens that no target token has.
 
-    CTranslate2 returns a source such as "end token, any token" untranslated if it recognises the
-    names.
+    CTranslate2 returns a source such as "end token, any token" untranslated if it knows the names.
     """
     return [f"s{token}" for token in tokens]
 
@@ -113,12 +112,12 @@ def target_names(tokens: Iterable[int]) -> list[str]:
 
 
 def target_ids(names: Iterable[str]) -> list[int]:
-    """Return the tokens of names."""
+    """Return the target tokens of names."""
     return [int(name.removeprefix("t")) for name in names]
 
 
 def prepare_generator(source: Path, directory: Path, *, compute_type: str) -> Path:
-    """Convert the checkpoint of a decoder-only model by CTranslate2's own converter.
+    """Convert the checkpoint of a decoder-only model with CTranslate2's converter.
 
     Args:
         directory: a path that does not exist yet

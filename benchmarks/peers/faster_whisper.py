@@ -10,11 +10,11 @@ from .interface import LANGUAGE, Stages, import_library
 
 
 class FasterWhisperPeer:
-    """Whisper in a CTranslate2 directory, loaded; decodes greedily, without timestamps.
+    """A loaded faster-whisper model, which decodes greedily without timestamps.
 
     Args:
-        threads: for one clip
-        workers: clips that are transcribed at the same time, from as many threads
+        threads: threads per clip
+        workers: maximum number of clips transcribed in parallel, each from its own thread
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class FasterWhisperPeer:
         )
 
     def transcribe(self, clip: Path | BinaryIO) -> str:
-        """Transcribe by `WhisperModel.transcribe`."""
+        """Transcribe with `WhisperModel.transcribe`."""
         segments, _ = self._model.transcribe(
             str(clip) if isinstance(clip, Path) else clip,
             language=LANGUAGE,
@@ -44,7 +44,7 @@ class FasterWhisperPeer:
         return " ".join(segment.text.strip() for segment in segments)
 
     def stages(self, clip: Path) -> Stages:
-        """Time the parts of `WhisperModel.transcribe` one by one, with the same settings."""
+        """Time the stages of `WhisperModel.transcribe` separately, with the same settings."""
         model = self._model
         audio = self._library.audio.decode_audio(str(clip))
         features = model.feature_extractor(audio, padding=True)

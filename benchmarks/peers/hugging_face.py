@@ -1,4 +1,4 @@
-"""Hugging Face's `generate`, for its own models and for those of tools that build on it."""
+"""Decodes with Hugging Face's `generate`, also for tools that build on it."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def generator(model: Any) -> Generate:
 
 
 def until_the_end(model: Any) -> Callable[[Sequence[list[int]], int, int], Rows]:
-    """Return a function that decodes sources of any lengths greedily, until their end tokens.
+    """Return a function that decodes sources of any lengths greedily until the end token.
 
     Args:
         model: an encoder-decoder with Hugging Face's `generate`
 
     Returns:
-        a function of sources, the most that are decoded together, of similar length, and the most
-        new tokens; its rows are without start and end token
+        a function of sources, maximum batch size and maximum new tokens, whose rows have no start
+            and end token
     """
     pad, end = model.config.pad_token_id, model.config.eos_token_id
 

@@ -1,7 +1,6 @@
-"""What loaded models of all tools have in common: decode tokens, transcribe a clip, encode texts.
+"""The common interface of all tools: decode tokens, transcribe a clip, encode texts.
 
-What tools leave to their caller that run only the graph of an encoder is here too: tokens of texts,
-and embeddings from hidden states.
+For tools that only run the graph of an encoder, it also has tokenization and mean pooling.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ LANGUAGE = "en"
 
 
 class Batch(NamedTuple):
-    """Sources to be decoded as one batch.
+    """A batch of sources to decode.
 
     Attributes:
         sources: token ids, without padding
-        new_tokens: tokens that every row generates; the end token does not end it early
-        num_beams: 1 for greedy decoding. Beams are ranked by the sum of log-probabilities over the
-            length, and all take every step
+        new_tokens: tokens that every row generates; the end token is ignored
+        num_beams: number of beams, ranked by log-probability / length; all take every step; 1:
+            greedy decoding
     """
 
     sources: list[list[int]]
@@ -42,11 +41,11 @@ Generate = Callable[[Batch], Rows]
 
 
 class Stages(NamedTuple):
-    """Encoder and decoder timed apart.
+    """Separate times of encoder and decoder.
 
     Attributes:
-        encoder, decoder: seconds; the decoder's include the prompt
-        tokens: generated tokens, the end token included
+        encoder, decoder: seconds; the decoder includes the prompt
+        tokens: generated tokens, including the end token
     """
 
     encoder: float
@@ -55,16 +54,16 @@ class Stages(NamedTuple):
 
 
 class Transcriber(Protocol):
-    """A speech model, loaded; decodes greedily, without timestamps."""
+    """A loaded speech model, which decodes greedily without timestamps."""
 
     def transcribe(self, clip: Path) -> str:
-        """Return the text of an audio file by the tool's own call.
+        """Transcribe an audio file with the tool's standard call.
 
-        Reading the file and computing its features are included.
+        The call includes reading the file and computing features.
         """
 
     def stages(self, clip: Path) -> Stages:
-        """Transcribe an audio file and time encoder and decoder by themselves."""
+        """Transcribe an audio file, and time encoder and decoder separately."""
 
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -75,10 +74,10 @@ def import_library(name: str, *, group: str = "peers") -> Any:
     """Import an optional module, untyped.
 
     Args:
-        group: of dependencies, which installs it
+        group: dependency group that installs the module
 
     Raises:
-        DragomanError: it cannot be imported.
+        DragomanError: the module cannot be imported.
     """
     try:
         return importlib.import_module(name)
@@ -114,7 +113,7 @@ def load_tokenizer(directory: Path) -> Tokenize:
 
 
 def mean_vectors(hidden: NDArray[np.float32], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return unit vectors [B, D] in the direction of the mean hidden state of each text.
+    """Return the normalized mean hidden states [B, D].
 
     Args:
         hidden: [B, S, D]

@@ -1,7 +1,7 @@
-"""ONNX Runtime by itself and fastembed, with a graph of an encoder-only model by Optimum.
+"""Plain ONNX Runtime, and fastembed, with Optimum's graph of an encoder-only model.
 
-ONNX Runtime with no more than a tokenizer before and a mean after it is the least that running an
-encoder takes. Both load without PyTorch.
+Plain ONNX Runtime adds only tokenization and mean pooling, the minimum for an encoder. Both load
+without PyTorch.
 """
 
 from __future__ import annotations

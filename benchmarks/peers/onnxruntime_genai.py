@@ -1,6 +1,6 @@
-"""ONNX Runtime's generate() API (onnxruntime-genai), with a graph that Optimum exported.
+"""ONNX Runtime's generate() API (onnxruntime-genai), with a graph exported by Optimum.
 
-Its own model builder refuses GPT-2 ("not currently supported"). It loads without PyTorch.
+Its model builder does not support GPT-2. It loads without PyTorch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CACHES = {
 
 
 def prepare(source: Path, directory: Path, *, variant: GraphVariant) -> Path:
-    """Export a GPT-2 checkpoint, and describe the graph as the library wants it.
+    """Export a GPT-2 checkpoint, and write the library's description of the graph.
 
     Returns:
         the directory to load
@@ -76,7 +76,7 @@ def load(directory: Path, threads: int) -> Generate:
 
 
 def _description(config: dict[str, Any]) -> dict[str, Any]:
-    """Describe a decoder with caches that grow, which is what Optimum exports."""
+    """Describe a decoder with growing caches, as Optimum exports it."""
     decoder = {
         "filename": "model.onnx",
         "session_options": {},
@@ -89,7 +89,7 @@ def _description(config: dict[str, Any]) -> dict[str, Any]:
     end = config["eos_token_id"]
     return {
         "model": {
-            "type": "llama",  # of the names that stand for a decoder with a cache for each layer
+            "type": "llama",  # any name of a decoder with a cache per layer
             "bos_token_id": config["bos_token_id"],
             "eos_token_id": end,
             "pad_token_id": end,

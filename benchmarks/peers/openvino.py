@@ -1,8 +1,8 @@
-"""OpenVINO: text models by Optimum-Intel, encoder-only models by itself, Whisper by OpenVINO GenAI.
+"""OpenVINO: text models with Optimum-Intel, plain encoder-only models, Whisper with OpenVINO GenAI.
 
-Optimum-Intel exports all of them. It and Optimum-ONNX require different versions of Optimum, so it
-has an environment of its own: `pip install --group peers-openvino`. Encoder-only models and Whisper
-load without PyTorch.
+Optimum-Intel exports all models. It needs another version of Optimum than Optimum-ONNX, and so a
+separate environment: `pip install --group peers-openvino`. Encoder-only models and Whisper load
+without PyTorch.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ ENCODER_FILE, FEATURES_FILE = "openvino_model.xml", "preprocessor_config.json"
 
 
 def prepare(source: Path, directory: Path, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Path:
-    """Export a checkpoint, with caches as states of the model.
+    """Export a checkpoint with stateful caches.
 
-    f32 and bf16 run the same files, which are written once, beside `directory`. Silences the many
-    warnings of the export for the whole process, so use a separate one.
+    f32 and bf16 use the same files, written once next to `directory`. The warnings of the export
+    are silenced for the whole process, so use a separate one.
 
     Returns:
         the directory to load
@@ -98,13 +98,13 @@ def _model_class(kind: Kind) -> Any:
 def prepare_encoder(
     source: Path, directory: Path, *, mode: Mode, calibration: Sequence[str]
 ) -> Path:
-    """Export a checkpoint; for int8, quantize it as NNCF does Transformers.
+    """Export a checkpoint; for int8, quantize it with NNCF's preset for Transformers.
 
-    f32 and bf16 run the same files, which are written once, beside `directory`. Silences warnings
-    for the whole process, so use a separate one.
+    f32 and bf16 use the same files, written once next to `directory`. Warnings are silenced for the
+    whole process, so use a separate one.
 
     Args:
-        calibration: texts that the ranges of activations are taken from
+        calibration: texts to calibrate activations on
 
     Returns:
         the directory to load
@@ -164,7 +164,7 @@ def load_encoder(directory: Path, threads: int, *, mode: Mode) -> Encode:
 
 
 def prepare_whisper(source: Path, directory: Path, *, mode: Mode) -> Path:
-    """Export a checkpoint of Whisper by `prepare`, its tokenizer included.
+    """Export a checkpoint of Whisper with `prepare`, including the tokenizer.
 
     Returns:
         the directory to load
@@ -182,7 +182,7 @@ def prepare_whisper(source: Path, directory: Path, *, mode: Mode) -> Path:
 
 
 class OpenVINOWhisperPeer:
-    """What `prepare_whisper` wrote, loaded for the lowest latency.
+    """A loaded Whisper model of `prepare_whisper`, configured for the lowest latency.
 
     It decodes greedily, without timestamps.
     """
@@ -206,16 +206,15 @@ class OpenVINOWhisperPeer:
         self._settings = settings
 
     def transcribe(self, clip: Path) -> str:
-        """Read the file and transcribe it by `WhisperPipeline.generate`."""
+        """Read the file and transcribe it with `WhisperPipeline.generate`."""
         (text,) = self._generate(clip).texts
         return str(text).strip()
 
     def stages(self, clip: Path) -> Stages:
-        """Return the stages by the pipeline's own clock.
+        """Return the stages timed by the pipeline.
 
-        The encoder's are its calls. The decoder's are what else `generate` takes except for the
-        features: the decoder, the choice of tokens and their text. Keys and values of
-        cross-attention are the decoder's, whose first call computes them.
+        The decoder's time is that of `generate` without features and encoder. It includes the keys
+        and values of cross-attention, which the first decoder call computes.
         """
         metrics = self._generate(clip).perf_metrics
         parts, total = metrics.whisper_raw_metrics, metrics.raw_metrics.generate_durations

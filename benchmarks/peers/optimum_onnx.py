@@ -1,8 +1,8 @@
-"""Optimum-ONNX: its exports, its optimizer and quantizer, and models that run them.
+"""Optimum-ONNX: export, optimizer, quantizer and models.
 
-Of a Marian checkpoint, fp32 is the default export, in which one merged decoder graph serves the
-first and all further steps. Optimizer and quantizer do not accept a merged graph, so O2 and int8
-have two decoders. Encoder-only and decoder-only models are one graph.
+The default fp32 export of a Marian checkpoint has one merged decoder graph for all steps. Optimizer
+and quantizer do not accept a merged graph, so O2 and int8 have two decoders. Encoder-only and
+decoder-only models are one graph.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VARIANTS: tuple[Variant, ...] = ("fp32", "O2", "int8")
 def prepare(source: Path, directory: Path, *, variant: Variant) -> Path:
     """Export a Marian checkpoint into a new directory, then optimize or quantize it.
 
-    Silences the many warnings of the export for the whole process, so use a separate one.
+    Warnings are silenced for the whole process, so use a separate one.
 
     Returns:
         `directory`
@@ -71,7 +71,7 @@ def prepare(source: Path, directory: Path, *, variant: Variant) -> Path:
 
 
 def load(directory: Path, threads: int) -> Generate:
-    """Load what `prepare` wrote; silences warnings for the whole process too."""
+    """Load what `prepare` wrote; silences warnings for the whole process."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
     options = import_library("onnxruntime").SessionOptions()
@@ -94,8 +94,8 @@ def dynamic_int8() -> Any:
 def prepare_graph(source: Path, directory: Path, *, kind: Kind, variant: GraphVariant) -> Path:
     """Export a checkpoint, then optimize or quantize the graph.
 
-    The export is written once, as `optimum-fp32` beside `directory`, and serves all variants.
-    Silences the many warnings of the export for the whole process, so use a separate one.
+    The export is written once, as `optimum-fp32` next to `directory`, for all variants.
+    Warnings are silenced for the whole process, so use a separate one.
 
     Returns:
         the directory to load
@@ -128,12 +128,12 @@ def prepare_graph(source: Path, directory: Path, *, kind: Kind, variant: GraphVa
 
 
 def load_language_model(directory: Path, threads: int) -> Generate:
-    """Load what `prepare_graph` wrote of a decoder-only model."""
+    """Load a decoder-only model that `prepare_graph` wrote."""
     return generator(load_graph(directory, threads, kind="CausalLM"))
 
 
 def load_graph(directory: Path, threads: int, *, kind: Kind) -> Any:
-    """Load what `prepare_graph` wrote; silences warnings for the whole process too."""
+    """Load what `prepare_graph` wrote; silences warnings for the whole process."""
     silence()
     torch.set_num_threads(threads)
     options = import_library("onnxruntime").SessionOptions()
@@ -143,13 +143,13 @@ def load_graph(directory: Path, threads: int, *, kind: Kind) -> Any:
 
 
 def silence() -> None:
-    """Leave out the many warnings of this process."""
+    """Silence the warnings of this process."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
 
 
 def load_encoder(directory: Path, threads: int) -> Encode:
-    """Load what `prepare_graph` wrote of an encoder-only model."""
+    """Load an encoder-only model that `prepare_graph` wrote."""
     model = load_graph(directory, threads, kind="FeatureExtraction")
     tokenizer = import_library("transformers").AutoTokenizer.from_pretrained(directory)
 

@@ -31,10 +31,10 @@ Loading = Callable[[Path, int], Encode]
 
 
 def backends(calibration: Sequence[str]) -> Iterator[tuple[str, str, Preparation, Loading]]:
-    """Yield each backend and mode, with what prepares and what loads it.
+    """Yield each backend and mode with its functions to prepare and load.
 
     Args:
-        calibration: texts that OpenVINO's int8 is calibrated on
+        calibration: calibration texts for OpenVINO's int8
     """
     for mode in TORCH_MODES:
         yield "PyTorch", mode, prepare_torch, partial(load_torch, mode=mode)

@@ -18,13 +18,13 @@ WARM_UPS = 3
 
 
 def load(directory: Path, threads: int, *, dtype: str, graphs: bool) -> Generate:
-    """Load a Marian checkpoint on the GPU and make its end token impossible to choose.
+    """Load a Marian checkpoint on the GPU, with its end token disabled.
 
     float32, which serves as the reference, runs on the CPU if PyTorch finds no GPU.
 
     Args:
         dtype: name of a torch dtype, such as "float16"
-        graphs: capture the step in a CUDA graph, once for each shape of batch, and replay it
+        graphs: whether to capture the step in a CUDA graph, once per batch shape
 
     Raises:
         DragomanError: PyTorch finds no GPU, and dtype is not float32.
@@ -44,7 +44,7 @@ def load(directory: Path, threads: int, *, dtype: str, graphs: bool) -> Generate
 
 
 class _Captured:
-    """One captured step for each shape of batch."""
+    """The captured steps, one per batch shape."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
@@ -60,7 +60,7 @@ class _Captured:
 
 
 class _Step:
-    """A decoding step, captured; its inputs and outputs keep their addresses."""
+    """A captured decoding step, whose inputs and outputs keep their addresses."""
 
     def __init__(self, model: Transformer, source: Tensor, mask: Tensor, capacity: int) -> None:
         self.model, self.mask, self.capacity = model, mask, capacity

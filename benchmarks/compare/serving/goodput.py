@@ -1,4 +1,4 @@
-"""Goodput: the highest rate of requests that a server answers in time, found by search."""
+"""Searches for the goodput of a server: the highest request rate within a latency limit."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Point:
     """The latencies of requests at a rate, in seconds.
 
     Attributes:
-        rate: requests a second that were sent
-        served: requests a second that were answered
-        failed: requests without an answer, or with another than 200
+        rate: requests sent per second
+        served: requests answered per second
+        failed: requests without an answer or with a status other than 200
     """
 
     rate: float
@@ -47,15 +47,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Searched:
-    """A tool in one arrangement under load.
+    """The measurements of a tool in one arrangement under load.
 
     Attributes:
-        alone: requests sent one by one; `served` says how many a second
-        points: by rate
-        memory_mb: of the process at the end, in MB of 10^6 bytes
-        own: the highest rate at which p95 was at most `SLOWER` times that of `alone`
-        common: at which it was at most `SLOWER` times `fastest`
-        fastest: p95 without load of the fastest among those in fp32, or among all others
+        alone: latencies of requests sent one by one
+        points: latencies by rate
+        memory_mb: memory of the process at the end, in MB of 10^6 bytes
+        own: highest rate at which p95 was at most `SLOWER` times that of `alone`
+        common: highest rate at which p95 was at most `SLOWER` times `fastest`
+        fastest: lowest p95 without load of the tools in fp32, or of all others
     """
 
     tool: str
@@ -71,10 +71,10 @@ class Searched:
 def measure_goodput(
     run: Run, workload: Workload, *, cores: int, seconds: float
 ) -> tuple[list[Searched], list[Failure]]:
-    """Measure all tools in all their arrangements; failures are reported with the reason.
+    """Measure all tools in all arrangements; failures are reported with the reason.
 
     Args:
-        seconds: that requests arrive at each rate
+        seconds: duration of each rate
     """
     unloaded: list[tuple[ServedTool, list[str], Arrangement, Point]] = []
     failures: list[Failure] = []
@@ -133,7 +133,7 @@ def _under_load(
     unloaded: Sequence[float],
     seconds: float,
 ) -> tuple[list[Point], float]:
-    """Search for each latency without load; return all points and the server's memory."""
+    """Search with each latency without load, and return all points and the server's memory."""
     with running(command) as (url, pid):
 
         def at(rate: float) -> Point:
@@ -152,11 +152,11 @@ def _under_load(
 def search(
     at: Callable[[float], Point], unloaded: float, known: dict[float, Point], first_rate: float
 ) -> None:
-    """Double the rate until requests are not served in time, then narrow down where that begins.
+    """Double the rate until requests are late, then bisect.
 
     Args:
         unloaded: seconds without load, see `in_time`
-        known: what was measured, by rate; what is measured is added
+        known: measured points by rate, to which new points are added
     """
 
     def good_at(rate: float) -> bool:
@@ -173,7 +173,7 @@ def search(
 
 
 def highest(points: Sequence[Point], unloaded: float) -> float:
-    """Return the highest rate that was served in time."""
+    """Return the highest rate served in time."""
     return max((point.rate for point in points if in_time(point, unloaded)), default=0.0)
 
 
@@ -187,7 +187,7 @@ def in_time(point: Point, unloaded: float) -> bool:
 
 
 def point_of(answers: Sequence[Answer], rate: float) -> Point:
-    """Return percentiles of answers, without the first ones, which find an empty server."""
+    """Return percentiles of answers, without the first ones, sent to an idle server."""
     counted = answers[int(len(answers) * WARM_UP) :]
     seconds = np.array([answer.seconds for answer in counted])
     p50, p95, p99 = np.percentile(seconds, [50, 95, 99]).tolist()
@@ -205,13 +205,11 @@ def point_of(answers: Sequence[Answer], rate: float) -> Point:
 
 
 def standings(found: Sequence[Searched], tools: Sequence[ServedTool]) -> list[dict[str, Any]]:
-    """Return how the tools that were measured compare with the best of their peers.
+    """Compare the measured tools with their best peers.
 
-    Each has the highest rate `own` at which its p95 may be `SLOWER` times that of its own requests
-    without load, compared with all peers; `own_in_fp32`, the same compared with peers that compute
-    in fp32, which is None for other tools; and `common`, where p95 may be `SLOWER` times that of
-    the fastest among those in fp32, or among all others, compared with the peers of these. They
-    have the arrangement in which the rate is highest, the best peer, and the rate over its.
+    `own` compares the rates `Searched.own` with all peers, and `own_in_fp32` with peers in fp32; it
+    is None for other tools. `common` compares `Searched.common` with peers in fp32, or with all
+    others. Each has the best arrangement, the best peer, and the ratio of their rates.
     """
     measured = {searched.tool for searched in found}
     working = [tool for tool in tools if tool.name in measured]

@@ -1,6 +1,6 @@
-"""Servers as processes, and clients that send requests when their time has come.
+"""Server processes, and open-loop clients.
 
-An open loop: a request is sent at its time, whatever became of those before.
+Open-loop clients send each request at its scheduled time, regardless of earlier requests.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Answer(NamedTuple):
     """The answer to a request.
 
     Attributes:
-        seconds: from the time at which the request should be sent to the last byte of its answer
-        status: of HTTP; 0: there was no answer
-        results: of the body, if the status is 200
+        seconds: from the scheduled time of the request to the last byte of the answer
+        status: HTTP status; 0: no answer
+        results: results in the body, if the status is 200
     """
 
     seconds: float
@@ -39,13 +39,13 @@ class Answer(NamedTuple):
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Run a server in a process of its own, which ends with the context.
+    """Run a server in a separate process, which ends with the context.
 
     Yields:
-        its URL, and the number of the process
+        the URL and the process id
 
     Raises:
-        ProcessError: it does not start.
+        ProcessError: the server does not start.
     """
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
@@ -63,14 +63,14 @@ def _url(server: subprocess.Popen[str]) -> str:
         except ValueError:
             continue
         if isinstance(event, dict) and event.get("event") == "listening":
-            # What else it logs is read, so that it is never held up.
+            # Drain the log, so that the server never blocks.
             Thread(target=lambda: [None for _ in server.stderr or ()], daemon=True).start()
             return str(event["url"])
     raise ProcessError(f"its server did not start: {last:.300}")
 
 
 def resident_mb(pid: int) -> float:
-    """Return what a process holds now, in MB of 10^6 bytes; 0 where the system does not say."""
+    """Return the resident memory of a process in MB of 10^6 bytes; 0: unknown."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -80,19 +80,19 @@ def resident_mb(pid: int) -> float:
 
 
 def poisson_arrivals(count: int, per_second: float, seed: int) -> list[float]:
-    """Return seconds after the start, the same for the same arguments."""
+    """Return arrival times in seconds after the start, the same for the same arguments."""
     generator = np.random.default_rng(seed)
     arrivals: list[float] = generator.exponential(1 / per_second, count).cumsum().tolist()
     return arrivals
 
 
 def send_all(url: str, bodies: Sequence[dict[str, Any]], arrivals: Sequence[float]) -> list[Answer]:
-    """Send requests at their times, from this process.
+    """Send requests at their scheduled times, from this process.
 
     Args:
-        url: of the server
-        bodies: JSON of each
-        arrivals: seconds after the start
+        url: URL of the server
+        bodies: JSON body of each request
+        arrivals: scheduled times in seconds after the start
     """
 
     async def send() -> list[Answer]:
@@ -111,7 +111,7 @@ def send_all(url: str, bodies: Sequence[dict[str, Any]], arrivals: Sequence[floa
 
 
 def send_one_by_one(url: str, bodies: Sequence[dict[str, Any]]) -> list[Answer]:
-    """Send each request when the one before it is answered."""
+    """Send each request after the previous one is answered."""
 
     async def send() -> list[Answer]:
         async with open_session() as session:
@@ -121,10 +121,10 @@ def send_one_by_one(url: str, bodies: Sequence[dict[str, Any]]) -> list[Answer]:
 
 
 def open_session() -> Any:
-    """Return a session of aiohttp with any number of connections."""
+    """Return an aiohttp session with unlimited connections."""
     import aiohttp
 
-    # The server closes idle connections after 5 s; a request on one of them would fail.
+    # The server closes idle connections after 5 s, on which a request would fail.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
     return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=300))
 

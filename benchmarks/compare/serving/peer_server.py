@@ -1,8 +1,8 @@
-"""Other tools behind Dragoman's HTTP layer: what has arrived when a worker is free is its batch.
+"""Serves other tools behind Dragoman's HTTP layer, with a queue that batches waiting requests.
 
     python -m dragoman.benchmarks.compare.serving.peer_server ctranslate2 DIRECTORY
 
-serves a converted model, which the tools' own calls decode.
+serves a converted model with the tool's own calls.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from ...peers.interface import Rows
 
 
 class PeerModel(NamedTuple):
-    """Another tool, loaded.
+    """A loaded model of another tool.
 
     Attributes:
-        read: the fields of a request's body -> an item of a batch
+        read: fields of a request's body -> item of a batch
         compute: items -> results, as JSON
     """
 
@@ -49,17 +49,17 @@ class PeerModel(NamedTuple):
 
 
 class TextItem(NamedTuple):
-    """A request of a text model."""
+    """A request to a text model."""
 
     source: list[int]
     max_new_tokens: int
 
 
 def text_model(translate: Callable[[Sequence[list[int]], int], Rows]) -> PeerModel:
-    """Return a model of texts, whose batches may be as long as their longest output.
+    """Return a text model; a batch runs until its longest output ends.
 
     Args:
-        translate: sources, and the most new tokens
+        translate: (sources, maximum new tokens) -> outputs
     """
 
     def compute(items: Sequence[TextItem]) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def text_model(translate: Callable[[Sequence[list[int]], int], Rows]) -> PeerMod
 
 
 def ctranslate2(directory: Path, workers: int, threads: int, compute_type: str) -> PeerModel:
-    """Load a translator that computes several batches at a time with one copy of the weights."""
+    """Load a translator that runs several batches in parallel with one copy of the weights."""
     from ...peers.ctranslate2_runtime import CTranslate2Peer
 
     peer = CTranslate2Peer.load(directory, threads, compute_type, workers=workers)
@@ -96,7 +96,7 @@ def hugging_face(directory: Path, threads: int, batch: int) -> PeerModel:
 
 
 def faster_whisper(directory: Path, workers: int, threads: int, compute_type: str) -> PeerModel:
-    """Load faster-whisper, whose own call transcribes one clip; several are made at a time."""
+    """Load faster-whisper, which transcribes one clip per call, with parallel calls."""
     from ...peers.faster_whisper import FasterWhisperPeer
 
     peer = FasterWhisperPeer(directory, threads, compute_type, workers=workers)
@@ -115,12 +115,12 @@ class Waiting:
 
 
 class BatchingQueue:
-    """A queue that gives a free worker all that has arrived, up to a batch.
+    """A queue that gives a free worker all waiting requests, up to a batch.
 
     Args:
         compute: items -> a result for each
-        workers: calls that are made at the same time
-        batch: the most requests in a call
+        workers: number of parallel calls
+        batch: maximum requests per call
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class BatchingQueue:
 
 
 def create_app(read: Callable[[Fields], Any], queue: BatchingQueue) -> Starlette:
-    """Return the route that is measured, behind all that Dragoman's requests go through."""
+    """Return an application with the measured route, behind Dragoman's middleware."""
 
     async def generate(service: None, request: Request) -> Response:
         fields = Fields(json_object(await request.body()))

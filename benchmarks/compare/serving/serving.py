@@ -1,9 +1,9 @@
 """Latency and goodput of servers under load, compared with each other.
 
-Requests arrive as a Poisson process and are sent from another process of the machine, whatever
-became of those before. Peers stand behind the HTTP layer of Dragoman's server, with a queue that
-gives a worker all that has arrived, up to a batch. Every tool gets the arrangement of workers and
-threads in which its goodput is highest.
+Requests arrive as a Poisson process, sent in an open loop from another process on the machine.
+Peers run behind the HTTP layer of Dragoman's server, with a queue that gives a worker all waiting
+requests, up to a batch. Every tool uses the arrangement of workers and threads with the highest
+goodput.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def measure(
     cores: int | None,
     seconds: float,
 ) -> dict[str, Any]:
-    """Measure the goodput of all tools, and what HTTP and the queue add."""
+    """Measure the goodput of all tools, and the overhead of HTTP and the queue."""
     if (whisper is None) != (clips is None):
         raise DragomanError("--whisper and --clips go together")
     cores = cores or os.cpu_count() or 1
@@ -79,10 +79,10 @@ def measure(
 
 
 def _overhead_ms(tool: ServedTool, directory: Path, workload: Workload, cores: int) -> float:
-    """Return what HTTP and the queue add to a request without load, in milliseconds.
+    """Return the overhead of HTTP and the queue without load, in milliseconds.
 
-    The same calls of the library are compared, source by source: the median of the differences,
-    each of the least of some rounds, which take turns.
+    It is the median over sources of the difference from the library's call, each the minimum of
+    several interleaved rounds.
     """
     bodies = workload.bodies[:OVERHEAD_REQUESTS]
     bundle = prepare(tool, workload.checkpoint, directory)
@@ -127,7 +127,7 @@ COLUMNS = (
 
 
 def _best(record: Record, tool: Row, goodput: str) -> Row:
-    """Return the entry of a tool in the arrangement in which a goodput is highest."""
+    """Return the entry of a tool with the highest goodput."""
     case = tool["tool"], tool[goodput]["arrangement"]
     return next(e for e in record["entries"] if (e["tool"], e["arrangement"]) == case)
 
@@ -155,15 +155,15 @@ def tables(record: Record) -> Iterator[Table]:
 
 
 def notes(record: Record) -> Iterator[str]:
-    """Yield what HTTP and the queue add."""
+    """Yield the overhead of HTTP and the queue."""
     if record["overhead_ms"] is not None:
         yield f"HTTP and queue add {record['overhead_ms']:.2f} ms to a request without load"
 
 
 def picture(record: Record) -> Figure:
-    """Draw percentiles of latency over the rate, of each tool in its best arrangement.
+    """Draw latency percentiles over the rate, for each tool in its best arrangement.
 
-    Peers are dashed. Dotted lines are the p95 that is the limit for all.
+    Peers are dashed; dotted lines are the common limit of p95.
     """
     from ..picture_style import COLOURS, figure, styled, tidy
 

@@ -1,10 +1,10 @@
-"""A server under load for a long time, with clients that misbehave: nothing may go wrong.
+"""Soaks a server: a long run under load, with misbehaving clients.
 
-Requests arrive at a share of what the server can do. Some clients go away in the middle, some send
-malformed requests, and from time to time so many come at once that some must be refused. Every
-answer, streamed or not, is compared with the library's for the same source and options. Afterwards
-no row may be in use, and the server must hold as much memory as after the first fifth of the time.
-The exit status is 1 unless all of that is so.
+Requests arrive at a fraction of the saturation rate. Some clients disconnect early, some send
+malformed requests, and occasional bursts exceed the queue. Every answer, streamed or not, is
+compared with the library's for the same source and options. At the end, no row may be in use, and
+memory must be the same as after the first fifth of the time.
+The exit status is 1 if any check fails.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ BAD_BODIES = (b"", b"{", b'{"source": 1}', b'{"sources": {}}', b"\xff\xfe", b'{"
 
 @dataclass
 class Outcome:
-    """What happened during a soak.
+    """The outcome of a soak.
 
     Attributes:
-        rate: requests a second that arrived, without bursts
-        streamed: of those that were answered, how many were so token by token
-        wrong: answers that are not the library's
-        unexpected: answers of another kind than a request of its kind gets, by status
-        slots: rows in use, and outputs that wait, after all is over
-        memory_mb: after the first fifth of the time, and at the end
+        rate: requests per second, without bursts
+        streamed: number of streamed answers
+        wrong: number of answers that differ from the library's
+        unexpected: number of answers with an unexpected status, by status
+        slots: rows in use and waiting outputs at the end
+        memory_mb: memory after the first fifth of the time and at the end
     """
 
     minutes: float
@@ -79,7 +79,7 @@ class Outcome:
 
 
 def problems(record: Record) -> list[str]:
-    """Return what went wrong.
+    """Return the failed checks.
 
     Args:
         record: the fields of an `Outcome`
@@ -100,7 +100,7 @@ def problems(record: Record) -> list[str]:
 
 
 def library_answers(bundle: Path, sources: Sequence[str]) -> list[list[Any]]:
-    """Return, for each of `OPTIONS`, the library's result of each source, as JSON."""
+    """Return the library's result of each source, as JSON, for each of `OPTIONS`."""
     from dragoman.runtime import GenerationOptions, load
     from dragoman.runtime.decoding.results import result_data
 
@@ -115,9 +115,9 @@ def library_answers(bundle: Path, sources: Sequence[str]) -> list[list[Any]]:
 
 
 def streamed_result(events: str) -> Any:
-    """Return the result that a stream ends with.
+    """Return the final result of a stream.
 
-    None is returned if there is none, or the tokens before it are not its own.
+    Returns None if it is missing or does not match the streamed tokens.
     """
     found = []
     for message in events.strip().split("\n\n"):
@@ -131,21 +131,21 @@ def streamed_result(events: str) -> Any:
 
 
 class Received(NamedTuple):
-    """An answer: seconds after the first request was sent, and its status."""
+    """An answer: its status, and seconds since the first request."""
 
     seconds: float
     status: int
 
 
 class Clients:
-    """Clients that use a server well and badly, and know what it should answer.
+    """Well-behaved and misbehaving clients, which check the answers.
 
     Args:
-        pid: of the server's process
+        pid: process id of the server
         expected: see `library_answers`
 
     Attributes:
-        counts: of what happened, by the names of `Outcome`'s
+        counts: counts by field of `Outcome`
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Clients:
         self._unexpected: Counter[int] = Counter()
 
     async def soak(self, rate: float, seconds: float) -> Outcome:
-        """Use and misuse the server at a rate, with bursts."""
+        """Send valid and invalid requests at a rate, with bursts."""
         async with self._connected():
             started, early = time.monotonic(), 0.0
             while (elapsed := time.monotonic() - started) < seconds:
@@ -182,7 +182,7 @@ class Clients:
         )
 
     async def flood(self, rate: float, seconds: float) -> list[Received]:
-        """Send nothing but requests, at a rate, whatever becomes of those before."""
+        """Send only valid requests at a rate, in an open loop."""
         started = time.monotonic()
 
         async def ask(arrival: float) -> Received:
@@ -239,7 +239,7 @@ class Clients:
                 right = result == self._expected[option][index]
                 self.counts["answered" if right else "wrong"] += 1
                 self.counts["streamed"] += right and stream
-            elif answer.status == 429:  # at the given rate, too, while a burst is worked off
+            elif answer.status == 429:  # also outside bursts, while the queue drains
                 self.counts["refused"] += 1
             else:
                 self._unexpected[answer.status] += 1
@@ -252,7 +252,7 @@ class Clients:
         _, writer = await asyncio.open_connection(host, int(port))
         head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         whole = head.encode() + body
-        # Some do not even send all of it.
+        # Some clients send only a part.
         writer.write(whole if self._random.random() < 0.7 else whole[:-5])
         await writer.drain()
         writer.close()
@@ -268,10 +268,9 @@ class Clients:
                 self._unexpected[answer.status] += 1
 
     async def _slots(self) -> int:
-        """Return the rows in use and the outputs that wait.
+        """Return the rows in use and the waiting outputs.
 
-        A last request is answered after those of clients that left are evicted, which happens at
-        the next step.
+        A final request ensures that abandoned requests have been evicted.
         """
         await self._ask()
         async with self._session.get(f"{self._url}/metrics") as answer:
@@ -283,7 +282,7 @@ class Clients:
 
 
 def _sources() -> list[str]:
-    """Return words of letters, of lengths 1 to 20, that any bundle of texts can read."""
+    """Return random words of 1 to 20 letters, which any text model can read."""
     generator = random.Random(SEED)
     letters = "abcdefghijklmnopqrstuvwxyz"
     lengths = [1 + n % 20 for n in range(60)]
@@ -291,12 +290,12 @@ def _sources() -> list[str]:
 
 
 def saturation(flood: Callable[[float], Sequence[Received]]) -> float:
-    """Return the requests a second that are answered while more are sent than can be.
+    """Return the requests answered per second under overload.
 
-    They are counted in the middle half of the time, when the queue is full and requests still come.
+    They are counted in the middle half of the time, when the queue is full and requests arrive.
 
     Args:
-        flood: sends requests at a rate, for `ATTEMPT_SECONDS`
+        flood: sends requests at a rate for `ATTEMPT_SECONDS`
 
     Raises:
         ProcessError: all requests are answered at every rate.
@@ -310,7 +309,7 @@ def saturation(flood: Callable[[float], Sequence[Received]]) -> float:
 
 
 def measure(run: Run, *, bundle: Path, minutes: float) -> dict[str, Any]:
-    """Find the rate at which a server is saturated, then use and misuse it at a share of that."""
+    """Find the saturation rate of a server, then soak it at a fraction of that rate."""
     sources = _sources()
     expected = call_in(HERE, library_answers, bundle, sources)
     command = [sys.executable, "-m", "dragoman", "serve", str(bundle), "--port", "0"]
@@ -331,7 +330,7 @@ def tables(record: Record) -> Iterator[Table]:
 
 
 def notes(record: Record) -> Iterator[str]:
-    """Yield how many answers were right."""
+    """Yield the number of correct answers."""
     yield (
         f"{record['answered']} answers as the library's, {record['streamed']} of them streamed; "
         f"{record['refused']} refused"

@@ -1,4 +1,4 @@
-"""What is requested from servers, and the tools that serve it: texts, or speech."""
+"""Workloads of servers, text or speech, and the tools that serve them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ServerKind = Literal["dragoman", "ctranslate2", "hugging-face", "faster-whisper"
 
 @dataclass(frozen=True)
 class ServedTool(Contender[None, None]):
-    """A tool as a server: Dragoman's own, or another behind the same HTTP layer.
+    """A tool as a server: Dragoman's, or another tool behind the same HTTP layer.
 
     Attributes:
-        kind: of server
-        compute_type: of CTranslate2 and faster-whisper
-        batches: the most requests in a batch, of which it gets the best
+        kind: kind of server
+        compute_type: compute type of CTranslate2 and faster-whisper
+        batches: maximum batch sizes to try
     """
 
     kind: ServerKind = "dragoman"
@@ -45,9 +45,9 @@ class ServedTool(Contender[None, None]):
     batches: tuple[int, ...] = (64,)
 
     def arrangements(self, cores: int) -> list[Arrangement]:
-        """Return one worker with all cores, and a worker for each.
+        """Return the arrangements of one worker with all cores, and of one worker per core.
 
-        Hugging Face's models share one pool of threads, and have one worker.
+        Hugging Face's models share one thread pool, so they have one worker.
         """
         workers = (1,) if self.kind == "hugging-face" else tuple(sorted({cores, 1}, reverse=True))
         return [Arrangement(n, cores // n, batch) for n in workers for batch in self.batches]
@@ -71,7 +71,7 @@ def served_tool(
     compute_type: str = "",
     batches: tuple[int, ...] = (64,),
 ) -> ServedTool:
-    """Return a tool, whose precision is the last word of its name.
+    """Return a served tool, whose precision is the last word of its name.
 
     Args:
         prepare: see `Contender`
@@ -94,16 +94,15 @@ def _not_called(directory: Path, threads: int) -> Perform[None, None]:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is requested, and of which tools.
+    """The requests of a comparison, and its tools.
 
     Attributes:
-        name: of the model, for names of files
-        model, requests: descriptions
-        checkpoint: what tools prepare
-        tools: Dragoman's first. Those that are not installed are included: their failure is
-            reported
-        bodies: JSON of requests, sent again and again
-        first_rate: requests a second at which the search begins
+        name: name of the model in file names
+        model, requests: descriptions of the model and the requests
+        checkpoint: checkpoint that tools prepare
+        tools: tools, Dragoman's first; failures of missing tools are reported
+        bodies: JSON of requests, sent cyclically
+        first_rate: initial rate of the search, in requests per second
     """
 
     name: str
@@ -116,19 +115,19 @@ class Workload:
 
 
 def text_workload(shape: str, vocab_size: int | None, directory: Path) -> Workload:
-    """Return requests of token ids, with outputs that end by themselves.
+    """Return requests of token ids, whose outputs end with end tokens.
 
     No tokenizer is measured.
 
     Args:
-        directory: an existing one; the checkpoint is written there as `checkpoint`
+        directory: existing directory, in which the checkpoint is written as `checkpoint`
     """
     from ...models.random_checkpoint import write_ending_text_model
 
     vocab_size = vocab_size or SHAPES[shape].vocab_size
     checkpoint = directory / "checkpoint"
     write_ending_text_model(shape, checkpoint, vocab_size=vocab_size, mean_length=MEAN_OUTPUT)
-    tokens = (1, vocab_size - 1)  # without end token and padding
+    tokens = (1, vocab_size - 1)  # exclude end token and padding
     shortest, longest = SOURCE_LENGTHS
     return Workload(
         shape,
@@ -150,7 +149,7 @@ def dragoman_tools(
     """Return Dragoman's server in fp32 and int8.
 
     Args:
-        calibration: what its bundles are quantized with
+        calibration: calibration inputs of its bundles
     """
     return [
         served_tool(bundle.contender, bundle.preparation(calibration), batches=batches)
@@ -181,9 +180,9 @@ def text_tools(calibration: Calibration) -> list[ServedTool]:
 
 
 def speech_workload(whisper: Path, clips: Path) -> Workload:
-    """Return requests of audio files as they are, base64 in JSON.
+    """Return requests of audio files, base64 in JSON.
 
-    All tools read them and compute features.
+    All tools read the files and compute features.
 
     Args:
         whisper: an English-only Whisper in CTranslate2's format

@@ -173,7 +173,7 @@ class GenerationSettings:
         return 1 if self.forced_first_token_id is None else 2
 
     def last_token(self, count: int) -> int | None:
-        """Return the forced last token if the count-th new token is the last, else None.
+        """Return the forced last token if the count-th new token is the last.
 
         Hugging Face suppresses tokens after forcing one. If the forced token is suppressed, no token
         is left, and the argmax is 0.
