@@ -145,7 +145,7 @@ def call_in(
     """Call a function in a process that then ends, which releases its memory.
 
     Raises:
-        ProcessError: the function failed, for whatever reason.
+        ProcessError: the function failed.
     """
     child = Child(interpreter, _answer, function, arguments)
     try:

@@ -25,8 +25,9 @@ def check_graph(exported: ExportedGraph, name: str) -> None:
     """Check the operators, inputs, outputs and caches of a graph.
 
     Raises:
-        ContractError: an operator outside the default domain, another opset, an input or output
-            that is unused, unnamed or not as specified, or a cache that is not updated in place.
+        ContractError: the graph has an operator outside the default domain, another opset, an input
+            or output that is unused, unnamed or not as specified, or a cache that is not updated in
+            place.
     """
     model = exported.model
     problems = [
@@ -82,9 +83,9 @@ def _differences(value: ir.Value, name: str, shape: tuple[int | str, ...]) -> li
 
 
 def _caches_not_in_place(exported: ExportedGraph) -> list[str]:
-    """Return a problem for each output that updates an input otherwise than by TensorScatter.
+    """Return a problem for each output that updates an input without TensorScatter.
 
-    Only with TensorScatter can a runtime bind both to one address.
+    A runtime can bind input and output to one address only with TensorScatter.
     """
     inputs = {spec.name: spec.slot for spec in exported.spec.inputs}
     problems = []

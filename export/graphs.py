@@ -40,7 +40,7 @@ class EncoderGraph(nn.Module):
             source_mask: bool [B, S]; None for features
 
         Returns:
-            per decoder layer, keys and values [B, H, S, Dh]
+            keys and values [B, H, S, Dh] of each decoder layer
         """
         return self.model.encode(source, source_mask)
 
@@ -48,7 +48,7 @@ class EncoderGraph(nn.Module):
 class EncoderModelGraph(nn.Module):
     """An encoder-only model: source, source_mask, token_type -> the outputs of its head.
 
-    There is no token_type if the model does not distinguish segments.
+    A model without segments has no token_type.
     """
 
     def __init__(self, model: EncoderModel) -> None:
@@ -58,7 +58,7 @@ class EncoderModelGraph(nn.Module):
     def forward(
         self, source: Tensor, source_mask: Tensor, token_type: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Compute the outputs of the head, as `EncoderModel.forward`."""
+        """Compute the outputs of the head, see `EncoderModel.forward`."""
         outputs: tuple[Tensor, ...] = self.model(source, source_mask, token_type)
         return outputs
 
@@ -107,22 +107,22 @@ class DecoderStepGraph(nn.Module):
             token: int64 [B, Q]; row b of B belongs to source b // (B / G) of G
             position: int64 [B], where each row's first query is written
             source_mask: bool [G, S]
-            cross: per layer, keys and values of the sources [G, H, S, Dh]
-            past: per layer, caches [B, H, C, Dh]
+            cross: keys and values of the sources [G, H, S, Dh] for each layer
+            past: caches [B, H, C, Dh] for each layer
 
         Returns:
             logits [B, Q, V], next token int64 [B], its log-probability float32 [B], caches
         """
         memory = ScatteredCaches(past, position)
         logits = self.model.decode(token, position, source_mask, cross, memory)
-        # The logits that the graph returns are the model's own.
+        # The returned logits are the model's own, without suppression.
         return logits, *self.choose(logits), memory.present
 
 
 class LanguageModelStepGraph(nn.Module):
-    """A step of a decoder-only model, which computes logits only for the queries that are read.
+    """A step of a decoder-only model, which computes logits only for selected queries.
 
-    In a batch of prompts of different lengths, that is the last query of each row.
+    For a batch of prompts of different lengths, the last query of each row is selected.
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -140,7 +140,7 @@ class LanguageModelStepGraph(nn.Module):
             token: int64 [B, Q]
             position: int64 [B], where each row's first query is written
             read: int64 [B, R], the queries of each row whose logits are computed
-            past: per layer, caches [B, H, C, Dh]
+            past: caches [B, H, C, Dh] for each layer
 
         Returns:
             logits [B, R, V], next token int64 [B], its log-probability float32 [B], caches
@@ -186,8 +186,8 @@ def onnx_attention(
 ) -> Tensor:
     """Compute `reference_model.scaled_dot_product_attention` by one ONNX operator.
 
-    ONNX Runtime does not broadcast the query axis of a mask, so a bool mask is expanded here. A
-    mask of floats has scores for every head and query already.
+    ONNX Runtime does not broadcast the query axis of a mask, so a bool mask is expanded. A float
+    mask already has scores for every head and query.
     """
     inputs = [query, key, value]
     if mask is not None:
@@ -206,7 +206,7 @@ def onnx_attention(
 
 @contextlib.contextmanager
 def exporting(model: nn.Module) -> Iterator[None]:
-    """Turn attention into ONNX operators, and the model to evaluation mode, within the block."""
+    """Replace attention by ONNX operators, and set evaluation mode, within the block."""
     training = {module: module.training for module in model.modules()}
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
     originals = [attention.attend for attention in attentions]

@@ -1,6 +1,6 @@
 """Finding a checkpoint: its name on the command line -> a directory.
 
-Nothing heavy is imported, so that the command line can refuse a wrong name at once.
+The module imports no heavy libraries, so that the command line refuses a wrong name at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .formats.detection import check_is_checkpoint
 from .formats.hub import fetch, is_model_id
 
 LONGEST_NAME = 100
-"""Characters of a name in an error."""
+"""Maximum characters of a name in an error."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class LocatedCheckpoint:
     """The directory of a checkpoint.
 
     Attributes:
-        config: the fields of its `config.json`; {} where there is none
-        origin: the model of the Hugging Face Hub that the directory holds, if it does
+        config: fields of the directory's `config.json`; {} without that file
+        origin: the model of the Hugging Face Hub in the directory, if any
     """
 
     directory: Path
@@ -46,16 +46,16 @@ class LocatedCheckpoint:
 def locate_checkpoint(
     name_or_path: str | Path, revision: str | None = None, progress: Progress | None = None
 ) -> LocatedCheckpoint:
-    """Find the directory of a checkpoint, and fetch its model if that is at the Hugging Face Hub.
+    """Find the directory of a checkpoint, and fetch a model of the Hugging Face Hub.
 
     Args:
-        name_or_path: the name of one that comes with Dragoman, such as "g2p-en"; a directory; or
-            the id of a model at the hub, `owner/model`, as a text. The first that exists is meant.
-        revision: of a model at the hub: a branch, a tag or a commit; None: main
-        progress: receives what is fetched
+        name_or_path: in order of precedence, the name of a checkpoint of Dragoman, such as
+            "g2p-en"; a directory; or, as a string, the id of a model at the hub, `owner/model`
+        revision: a branch, a tag or a commit of a model at the hub; None: main
+        progress: receives the progress of a download
 
     Raises:
-        DragomanError: there is no such checkpoint, its format is unknown, or it cannot be fetched.
+        DragomanError: the checkpoint does not exist, has an unknown format, or cannot be fetched.
     """
     name = str(name_or_path)
     if name in PRETRAINED or (name and _exists(Path(name))):
@@ -80,7 +80,7 @@ def locate_checkpoint(
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a name longer than the system allows
+    except OSError:  # the name is too long for the file system
         return False
 
 

@@ -41,29 +41,31 @@ def head(config: ModelConfig) -> Head | None:
     """Return the head of an encoder-only model; None for a model with a decoder."""
     if config.head is None:
         return None
-    given = config.head
-    match given.task:
+    head_config = config.head
+    match head_config.task:
         case "embedding":
-            outputs = given.dense_size or config.d_model
+            outputs = head_config.dense_size or config.d_model
         case "masked-language-model":
             outputs = config.source_vocab_size or 0
         case "question-answering":
             outputs = 2
         case _:
-            outputs = len(given.labels)
+            outputs = len(head_config.labels)
     return Head(
-        given.task,
+        head_config.task,
         outputs,
         config.d_model,
         token_types=config.token_types,
-        labels=given.labels,
-        multi_label=given.multi_label,
-        mask_token_id=given.mask_token_id if given.task == "masked-language-model" else None,
+        labels=head_config.labels,
+        multi_label=head_config.multi_label,
+        mask_token_id=head_config.mask_token_id
+        if head_config.task == "masked-language-model"
+        else None,
     )
 
 
 def audio_features(config: ModelConfig) -> AudioFeatures | None:
-    """Return how audio becomes the source of a speech model; None for a text model."""
+    """Return the audio features of a speech model; None for a text model."""
     if config.feature_size is None:
         return None
     usual = AudioFeatures(config.feature_size)
@@ -72,20 +74,20 @@ def audio_features(config: ModelConfig) -> AudioFeatures | None:
 
 
 def generation_settings(generation: GenerationConfig) -> GenerationSettings:
-    """Return what a manifest records of a model's generation settings."""
+    """Return a model's generation settings for a manifest."""
     names = [field.name for field in dataclasses.fields(GenerationSettings)]
     return GenerationSettings(**{name: getattr(generation, name) for name in names})
 
 
 def speech_tokens(model: AutoregressiveModel) -> SpeechTokens | None:
-    """Return the tokens that prompts of a speech model consist of; None for a text model."""
+    """Return the prompt tokens of a speech model; None for a text model."""
     if model.config.feature_size is None:
         return None
     return model.generation.speech or SpeechTokens()
 
 
 def default_max_new_tokens(model: ReferenceModel) -> int:
-    """Return the model's own limit, or what its positions allow; 0 for an encoder-only model."""
+    """Return the model's limit, or that of its positions; 0 for an encoder-only model."""
     if isinstance(model, EncoderModel):
         return 0
     room = model.config.max_target_positions - len(model.generation.prompt)

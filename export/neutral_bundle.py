@@ -51,8 +51,8 @@ def export_bundle(
     Args:
         model: fp32, not changed
         directory: use `runtime.format.writing.new_directory` to make it appear whole
-        notes: of the checkpoint, see `Checkpoint`
-        origin: where the model comes from, for the manifest
+        notes: notes of the checkpoint, see `Checkpoint`
+        origin: the origin of the model, for the manifest
         attention: whether to add the graph that shows attention
         writer: `ScratchWriter` for a bundle that is only an intermediate result
         progress: called with each stage as it begins
@@ -106,13 +106,13 @@ def manifest_of(
 ) -> Manifest:
     """Make the manifest of a model's neutral bundle in fp32, without records of its files.
 
-    `verify` makes it anew from the checkpoint and compares a bundle's with it.
+    `verify` makes it again from the checkpoint and compares the bundle's manifest with it.
 
     Args:
         model: fp32, not changed
         graphs: specifications of the bundle's graphs, by name
         tokenizers: the names of the tokenizers' files, see `TokenizerFiles.write`
-        languages: of a multilingual model, see `TokenizerFiles`
+        languages: languages of a multilingual model, see `TokenizerFiles`
         notes, origin: see `export_bundle`
     """
     spec, generation = model_spec(model.config), _generation(model)

@@ -1,6 +1,6 @@
-"""The registry of families: one row for each `model_type` of `config.json` that can be read.
+"""The registry of families: one row for each supported `model_type` of `config.json`.
 
-Only names stand here, so that a wrong checkpoint is refused before PyTorch is imported.
+It holds names only, so that a wrong checkpoint is refused before PyTorch is imported.
 `export.families` imports the modules.
 """
 
@@ -19,7 +19,7 @@ class Registration(NamedTuple):
 
     Attributes:
         format: the layout of the family's checkpoint directories
-        module: the module in `export.families` that reads them
+        module: the module of the family in `export.families`
         family: a `Family` or an `EncoderFamily` of that module, or the function that reads a state
             dictionary
     """

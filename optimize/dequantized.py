@@ -1,7 +1,7 @@
-"""The weights that a graph holds as integers, dequantized as the nodes that read them do.
+"""The weights that a graph holds as integers, dequantized as by the nodes that read them.
 
-Every quantization that passes write is known. The operator defines what a scale, a zero point or a
-nibble means, so that a weight is what the graph computes with, whoever wrote it.
+All quantization formats of the passes are supported. The operator defines the meaning of scales,
+zero points and nibbles, so that a weight has the values that the graph computes with.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class QuantizedWeight:
         numbers: the integers times their scales, [inputs, outputs]
         step: the distance of neighbouring numbers, [inputs, outputs]
         bits: the number of bits of the integers
-        block: how many inputs share a scale
-        table: whether it is looked up, so that each output is the row of a token
+        block: number of inputs that share a scale
+        table: whether the weight is looked up, so that each output is the row of a token
     """
 
     name: str

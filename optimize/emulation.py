@@ -78,7 +78,7 @@ def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
     """Write a bundle in float32 that computes the same numbers as a 16-bit bundle.
 
     Args:
-        directory: empty; the manifest's precision stays unchanged
+        directory: an empty directory; the manifest's precision stays unchanged
     """
     known = bundle.manifest.model_graphs
     graphs = {name: ir.load(bundle.graph_path(name)) for name in known}

@@ -1,10 +1,10 @@
 """The exact form of a graph: the same computation without any rounding, in float32.
 
 Weights that a graph holds as integers become the numbers that they represent, nothing is rounded to
-integers or to 16 bits, and caches hold float32. Scales and zero points stay. Where the two sides of
-a quantization do not fit together, such as a scale that is multiplied and another one that was
-divided by, the exact form is as wrong as the graph. It therefore shows every fault of a graph but
-rounding itself, at the tolerance of fp32.
+integers or to 16 bits, and caches hold float32. Scales and zero points stay. If the two sides of a
+quantization disagree, such as different scales for division and multiplication, the exact form is
+as wrong as the graph. It therefore shows every fault of a graph except rounding, at the tolerance
+of fp32.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .running import InMemorySession
 Array = NDArray[Any]
 Float = NDArray[np.float32]
 Replacement = Callable[[str, Array], Array | None]
-"""Takes the name of a weight and its numbers, and returns the numbers to use; None: its own.
+"""Takes the name and the numbers of a weight; returns the numbers to use, or None to keep them.
 
 Numbers are [inputs, outputs] if the weight is held as integers."""
 
@@ -80,7 +80,7 @@ def exact_model(
 
     Args:
         replacement: see `make_exact`
-        threads: processor threads; None: all cores
+        threads: CPU threads; None: all cores
 
     Raises:
         PassError: a graph has no exact form that ONNX Runtime loads, although every correct graph
@@ -91,7 +91,7 @@ def exact_model(
     for name, model in graphs.items():
         try:
             make_exact(model, replacement)
-        except Exception as error:  # a graph that is wrong may break this in any way
+        except Exception as error:  # a wrong graph may raise any exception
             raise PassError(f"{name}: {type(error).__name__}: {error}") from error
 
     def wide(tensor: TensorSpec) -> TensorSpec:
@@ -105,7 +105,7 @@ def exact_model(
 
 
 class _InMemoryBackend(OnnxRuntimeBackend):
-    """ONNX Runtime on graphs that are in no file."""
+    """ONNX Runtime on graphs in memory."""
 
     def __init__(self, bundle: Bundle, graphs: Mapping[str, ir.Model], threads: int | None) -> None:
         self._graphs = graphs
@@ -117,21 +117,21 @@ class _InMemoryBackend(OnnxRuntimeBackend):
             held = InMemorySession(self._graphs[graph], session_options(self._threads))
         except Exception as error:  # ONNX Runtime's errors share no other base
             raise PassError(f"{graph}: {error}") from error
-        self._held.append(held)  # it owns the weights that the session reads
+        self._held.append(held)  # owns the weights that the session reads
         return held.session
 
 
 def _numbers(weight: QuantizedWeight, replacement: Replacement) -> Float:
     """Return the numbers to use for a weight, [inputs, outputs]."""
-    given = replacement(weight.name, weight.numbers)
-    return np.ascontiguousarray(weight.numbers if given is None else given, np.float32)
+    new = replacement(weight.name, weight.numbers)
+    return np.ascontiguousarray(weight.numbers if new is None else new, np.float32)
 
 
 def _exact_input(graph: ir.Graph, node: ir.Node, places: tuple[int, int, int]) -> list[ir.Node]:
     """Make nodes that compute the input of a product of integers without rounding.
 
     Args:
-        places: of the integers, their scale and their zero point among the node's inputs
+        places: input indices of the integers, their scale and their zero point
     """
     integers = node.inputs[places[0]]
     quantize = None if integers is None else integers.producer()
@@ -173,7 +173,7 @@ def _replace_by_product(
     replacement: Replacement,
     bias: ir.Value | None,
 ) -> None:
-    """Replace a node by the product of what the last of some nodes computes and a weight."""
+    """Replace a node by the nodes `x` and the product of their result and a weight."""
     numbers = new_weight(graph, f"{weight.name}.exact", _numbers(weight, replacement))
     nodes = [*x, ir.node("MatMul", [x[-1].outputs[0], numbers])]
     if bias is not None:
@@ -208,7 +208,7 @@ def _multiply_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replac
 
 
 def _look_up_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
-    """Divide blocks by the table's scales and multiply them by those that the node reads.
+    """Divide blocks by the table's scales and multiply them by the scales that the node reads.
 
     The two may differ in a wrong graph.
     """
@@ -249,7 +249,7 @@ def _cache_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> 
             continue
         value.type = ir.TensorType(FLOAT)
         empty = producer(value, "ConstantOfShape")
-        if empty is not None:  # where nothing is cached, as in the graph that shows attention
+        if empty is not None:  # no cached positions, as in the graph that shows attention
             empty.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.zeros(1, np.float32)))
 
 
@@ -271,8 +271,8 @@ def _widen(model: ir.Model, replacement: Replacement) -> None:
         tensor = value.const_value
         if value.dtype in HALVES and tensor is not None:
             own = np.asarray(tensor.numpy())
-            given = replacement(value.name or "", own)
-            numbers = np.ascontiguousarray(own if given is None else given, np.float32)
+            new = replacement(value.name or "", own)
+            numbers = np.ascontiguousarray(own if new is None else new, np.float32)
             value.const_value = ir.tensor(numbers, name=value.name)
             value.type = ir.TensorType(FLOAT)
     for value in graph.inputs:

@@ -30,7 +30,7 @@ Property = str
 class PassError(DragomanError):
     """A pass cannot be applied to a graph, or changes its outputs too much.
 
-    It names the pass, and the node where there is one.
+    The message names the pass and, if known, the node.
     """
 
 
@@ -44,7 +44,7 @@ class Changes:
         uncounted: whether the graph may have changed in ways that `matches` does not count
         rounding: the difference that this number of changes may add up to, relative to an output's
             largest value or 1; it applies where it exceeds the pass's tolerance
-        choices: the decisions where there were several ways
+        choices: decisions between alternatives
     """
 
     matches: int
@@ -104,8 +104,8 @@ class RulePass:
 
     Attributes:
         rules: creates the rules, once for each application
-        candidate: whether this pass exists to replace such a node; candidates that are left are
-            reported as refusals
+        candidate: whether the pass should replace a node; remaining candidates are reported as
+            refusals
     """
 
     name: str
@@ -137,7 +137,7 @@ MATCHED = 1_000_000
 
 @dataclass
 class _Refusals(MatchingTracer):
-    """Records, for each node, why the longest failed match that it took part in failed."""
+    """Records, for each node, why its longest failed match failed."""
 
     reasons: dict[ir.Node, tuple[int, str]] = field(default_factory=dict)
 

@@ -74,7 +74,7 @@ def _check_external_files(model: ir.Model) -> None:
 
 
 def _save(model: ir.Model, destination: Path) -> None:
-    """Write one file, or a second one with the weights where protobuf's limit would be exceeded."""
+    """Write one file, with a second one for weights if they exceed protobuf's limit."""
     weights = sum(
         value.const_value.nbytes
         for value in model.graph.initializers.values()

@@ -1,4 +1,4 @@
-"""Applying passes in order, and checking the requirements and the effect on outputs of each."""
+"""Applying passes in order, and checking each one's requirements and effect on outputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def apply_passes(
             change = outputs.change(model, allowed) if changes.any else outputs.unchanged()
         except PassError as error:
             raise PassError(f"{where}: {error}") from error
-        except Exception as error:  # a foreign graph may break a pass in any way
+        except Exception as error:  # foreign graphs may raise any exception in a pass
             raise PassError(f"{where}: {type(error).__name__}: {error}") from error
         properties |= step.ensures
         records.append(

@@ -1,4 +1,4 @@
-"""Random inputs, for lack of calibration data. They need only the runtime."""
+"""Random inputs in place of calibration data. They need only the runtime."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def random_sources(
     For a speech model, make as many windows of random sound, as features.
 
     Args:
-        lengths: the number of tokens of each
+        lengths: number of tokens of each source
     """
     vocabulary = manifest.model.source_vocab_size
     if not manifest.model.has_encoder:

@@ -156,7 +156,7 @@ class InMemorySession:
         """Load a graph, which stays unchanged.
 
         Args:
-            options: of the session; the weights are added to them
+            options: options of the session, to which the weights are added
 
         Raises:
             Exception: ONNX Runtime cannot load the graph; its errors share no other base.

@@ -30,7 +30,7 @@ Feed = Mapping[str, NDArray[Any]]
 """A value for each input of a graph, by name."""
 
 ROWS = 2
-"""The number of texts, which have the same length; of windows of audio, which are large, one."""
+"""The number of texts, all of equal length; speech models get one window, since it is large."""
 LONGEST = 32
 STEPS = 16
 """Tokens of a source, and steps that are decoded, if model and engines allow as many."""
@@ -57,17 +57,16 @@ class StepInputs:
 def record_steps(
     graphs: Bundle, receiver: Bundle | None = None, sources: Sequence[EncoderInput] | None = None
 ) -> StepInputs:
-    """Decode a few sources greedily on the processor and record inputs of graphs.
+    """Decode a few sources greedily on the CPU and record inputs of graphs.
 
     The inputs of the first two steps, of one in the middle and of the last are recorded. A prompt
     is read token by token. The sources of a decoder-only model are prompts.
 
     Args:
         graphs: ONNX graphs that ONNX Runtime runs, with an axis for the caches' capacity
-        receiver: a bundle of the same model that is to get the inputs, in its types and in sizes
-            that it takes; None: the graphs themselves
-        sources: token ids or features; some that fit are decoded. They have the same length, since
-            numbers at padding, which nothing reads, may differ. None: random ones
+        receiver: a bundle of the same model, whose types and sizes the inputs have; None: `graphs`
+        sources: token ids or features; None: random ones. Some fitting sources of equal length are
+            decoded, since values at padding, which no operator reads, may differ.
 
     Raises:
         BackendError: ONNX Runtime cannot run the graphs.
@@ -156,7 +155,7 @@ def _sizes(bundle: Bundle) -> tuple[int, Range, int]:
         if not model.has_decoder:
             steps = 0
         return rows, lengths, min(steps, model.max_target_positions)
-    profile = engines.profiles[0]  # which engines use unless another is chosen
+    profile = engines.profiles[0]  # the default profile of engines
     rows = min(max(rows, profile.batch.smallest), profile.batch.largest)
     source = profile.source
     return (

@@ -1,4 +1,4 @@
-"""The targets that bundles are optimized for, and what each does to their graphs.
+"""The targets that bundles are optimized for, and their recipes.
 
 A new target is a row of `TARGETS` and a module with its `RECIPE`. The rows are light: the command
 line shows and checks them without importing ONNX.
@@ -48,7 +48,7 @@ class BuiltEngines(NamedTuple):
     """A bundle of engines.
 
     Attributes:
-        warnings: for whoever builds, a line each
+        warnings: warnings for the user, a line each
     """
 
     bundle: Bundle
@@ -63,8 +63,8 @@ class TargetRecipe:
         passes: returns the passes of a graph, by its name, that precede the change of precision
         schemes: returns the quantization of int8 and int4, for graphs of these names, whose
             embeddings have these widths
-        half_activations: the precision of activations if weights are quantized; None: fp32, or
-            what the scheme itself makes of them
+        half_activations: precision of activations if weights are quantized; None: fp32, or the
+            scheme's own quantization
         check: raises a PassError unless the passes matched everything that they are meant for;
             takes the records of each graph, the number of Attention operators that each graph had
             before, and the model
@@ -95,12 +95,12 @@ class Target:
     """A target that bundles can be optimized for.
 
     Attributes:
-        name: as users give it
-        summary: for the command line's help
-        module: the module within `dragoman.optimize` whose `RECIPE` says what the target does
-        precisions: the precisions that it offers. int8 and int4 quantize weights only, except for
+        name: the name on the command line
+        summary: description in the command line's help
+        module: the module within `dragoman.optimize` that defines `RECIPE`
+        precisions: the supported precisions. int8 and int4 quantize weights only, except for
             target cpu, which quantizes activations too. TensorRT multiplies such weights in fp16.
-        executable: what its bundles hold, see `runtime.format.executables`
+        executable: contents of the target's bundles, see `runtime.format.executables`
     """
 
     name: str
@@ -111,7 +111,7 @@ class Target:
 
     @property
     def recipe(self) -> TargetRecipe:
-        """What the target does to graphs; its module is imported on first use."""
+        """The target's recipe; its module is imported on first use."""
         recipe: TargetRecipe = import_module(f"dragoman.optimize.{self.module}").RECIPE
         return recipe
 
@@ -119,7 +119,7 @@ class Target:
         """Check that the target offers a precision.
 
         Raises:
-            DragomanError: it does not.
+            DragomanError: the target does not offer the precision.
         """
         if precision not in self.precisions:
             raise DragomanError(
@@ -151,7 +151,7 @@ TARGETS: tuple[Target, ...] = (
     Target("tensorrt-rtx", "TensorRT-RTX engines", "tensorrt.target", ALL_PRECISIONS, "tensorrt"),
     Target("tensorrt", "TensorRT engines", "tensorrt.target", ALL_PRECISIONS, "tensorrt"),
 )
-"""In order of preference: without a name, the first that offers the precision is taken."""
+"""Targets in order of preference; the default is the first that offers the precision."""
 
 
 def find_target(name: str) -> Target:

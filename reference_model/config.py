@@ -54,7 +54,7 @@ class ModelConfig:
     score_scale: float | None = None
     """The factor of attention scores; None: 1 / sqrt(d_k), section 3.2.1."""
     bilinear_scores: bool = False
-    """Whether the score of a query q and a key k is q^T W k, scaled, with a learned matrix W for each
+    """Whether the score of a query q and a key k is q^T W k, scaled, with a learned matrix W per
     head ("general" in Luong et al. 2015, section 3.1)."""
     d_ff: int = 2048
     activation: Activation = "relu"

@@ -1,4 +1,4 @@
-"""Checks of the arguments of `Model`'s methods: what a model can do, lists, numbers and options."""
+"""Checks the arguments of `Model`'s methods: abilities of the model, lists, numbers, options."""
 
 from __future__ import annotations
 

@@ -246,10 +246,10 @@ class Model:
         """
         check_able(self.manifest, "encode")
         check_list(texts)
-        found = self._encoder.embeddings(texts, truncate=truncate)
-        _check_read(found)
+        embeddings = self._encoder.embeddings(texts, truncate=truncate)
+        _check_read(embeddings)
         size = 0 if self.manifest.head is None else self.manifest.head.outputs
-        return np.array([e.vector for e in found], np.float32).reshape(len(found), size)
+        return np.array([e.vector for e in embeddings], np.float32).reshape(len(embeddings), size)
 
     def hidden_states(
         self, texts: Sequence[str | Sequence[int]], *, truncate: bool = False
@@ -263,9 +263,9 @@ class Model:
         """
         check_able(self.manifest, "hidden_states")
         check_list(texts)
-        found = self._encoder.hidden_states(texts, truncate=truncate)
-        _check_read(found)
-        return [text.states for text in found]
+        states = self._encoder.hidden_states(texts, truncate=truncate)
+        _check_read(states)
+        return [text.states for text in states]
 
     def classify(
         self, texts: Sequence[str | tuple[str, str] | Sequence[int]], *, truncate: bool = False
@@ -454,15 +454,15 @@ class Model:
         return TokenStream(self.manifest.end_tokens, self.text_stream())
 
 
-def _check_read(found: Sequence[Embedding | HiddenStates]) -> None:
+def _check_read(results: Sequence[Embedding | HiddenStates]) -> None:
     """Check that no text failed, and warn about truncated texts.
 
     Raises:
         RejectedError: a text could not be read; names the first such text.
     """
-    for index, result in enumerate(found):
+    for index, result in enumerate(results):
         if result.error is not None:
             raise RejectedError(f"text {index}: {result.error}")
-    truncated = sum(result.truncated for result in found)
+    truncated = sum(result.truncated for result in results)
     if truncated:
-        warnings.warn(f"{truncated} of {len(found)} texts were truncated", stacklevel=3)
+        warnings.warn(f"{truncated} of {len(results)} texts were truncated", stacklevel=3)

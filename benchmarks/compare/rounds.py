@@ -188,8 +188,8 @@ class Worker(Generic[Work, Outcome]):
     def perform(self, work: Work, turn_seconds: float = 0) -> Turn[Outcome]:
         """Execute a work item repeatedly until `turn_seconds` have passed.
 
-        After a pause, a processor needs a fraction of a second to reach its clock frequency and fill
-        its caches, which would penalize short items most.
+        After a pause, a processor needs time to reach its clock frequency and fill its caches. This
+        would penalize short items most.
         """
         self._child.send((work, turn_seconds))
         outcome, seconds = self._child.receive()

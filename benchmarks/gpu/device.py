@@ -115,10 +115,10 @@ def shortest_step(
 ) -> float:
     """Compute the shortest time of a decoding step, in milliseconds.
 
-    Such a step reads everything that it needs once, at the memory's bandwidth, in one launch.
+    Such a step reads its data once, at the memory's bandwidth, in one launch.
 
-    It reads the decoder's weights, the projection to the vocabulary, the cross-attention keys and
-    values, and on average half of the self-attention caches, which fill up during decoding.
+    The data are the decoder's weights, the projection to the vocabulary, the cross-attention keys
+    and values, and on average half of the self-attention caches, which fill up during decoding.
 
     Args:
         device: device record written by `main`

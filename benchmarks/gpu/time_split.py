@@ -113,7 +113,7 @@ def split(activities: Iterable[Activity], ms_per_step: float, steps: int) -> dic
 def main(output: Path, only: tuple[str, ...]) -> None:
     """Write time_split.json after every contender."""
     from ..models.random_checkpoint import write_random_text_model
-    from . import time_split  # whose functions another process can import, unlike those of a script
+    from . import time_split  # its functions are importable in other processes, unlike a script's
 
     workload = _workload()
     rows: list[dict[str, Any]] = []

@@ -1,12 +1,11 @@
-"""Measures which layer and head of a pronunciation model aligns phonemes with letters.
+"""Finds the layer and head of a pronunciation model that aligns phonemes with letters.
 
     dragoman build g2p-en -o bundles/g2p-en --with-attention --limit 50
     python -m docs.tools.alignment bundles/g2p-en held_out.tsv
 
-prints for each cross-attention how many phonemes of words in that file attend most to the letter
-that makes them. Which letter that is, a model of its own says, without attention: each phoneme is
-made by one letter, and letters do not go back, as in hidden Markov models of alignment (Vogel et
-al. 1996), fitted to the same pairs by expectation maximization.
+prints for each cross-attention the share of phonemes that attend most to their letter. A separate
+alignment model defines that letter: a monotonic hidden Markov model (Vogel et al. 1996), fitted to
+the same pairs by expectation maximization.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ NEVER_SEEN = 1e-6
 
 
 class Aligner:
-    """The probability that each letter makes each phoneme.
+    """A hidden Markov model that aligns phonemes with letters.
 
     Args:
-        pairs: what it is fitted to; none is empty
+        pairs: training pairs, none empty
     """
 
     def __init__(self, pairs: Sequence[Pair], *, iterations: int = ITERATIONS) -> None:
@@ -52,7 +51,7 @@ class Aligner:
             self._makes = counts / counts.sum(0)
 
     def posterior(self, pair: Pair) -> NDArray[np.float64]:
-        """Return the probability [phonemes, letters] that a letter makes a phoneme, given all."""
+        """Return the posterior alignment probabilities [phonemes, letters] of a pair."""
         makes = self._makes[self._places(pair)]
         forward, backward = np.empty_like(makes), np.ones_like(makes)
         forward[0] = makes[0]
@@ -72,7 +71,7 @@ class Aligner:
 def agreement(model: Model, aligner: Aligner, pairs: Sequence[Pair]) -> NDArray[np.float64]:
     """Return the share of phonemes that attend most to their letter: [layers, heads + 1].
 
-    The mean of a layer's heads is the last.
+    The last column is the mean of a layer's heads.
     """
     hits, count = np.zeros((1, 1)), 0
     for letters, phonemes in pairs:

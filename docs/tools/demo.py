@@ -1,4 +1,4 @@
-"""`make demo`: a shipped model's output for words or verses it has never seen.
+"""`make demo`: shows outputs of a shipped model on held-out words or verses.
 
     python -m docs.tools.demo bundles/g2p-en held_out.tsv
 
@@ -21,13 +21,13 @@ from dragoman.verification.inputs.items import spread
 
 
 class Shown(NamedTuple):
-    """How a recipe's examples are shown.
+    """The presentation of a recipe's examples.
 
     Attributes:
-        unit: of the examples
-        examples: how many are shown
-        headings: of sources and references
-        marked: outputs are right or wrong
+        unit: unit of the examples
+        examples: number of examples to show
+        headings: headings of sources and references
+        marked: whether outputs are marked as right or wrong
     """
 
     unit: str

@@ -1,9 +1,9 @@
-"""The time of a decoder step and of the encoder, operator by operator.
+"""Profiles a decoder step and the encoder by operator.
 
     python -m docs.tools.operator_profile bundles/g2p-en --batch-size 32
 
-Measured by ONNX Runtime's profiler, on random tokens. The profiler itself takes time, so the shares
-are more reliable than the milliseconds.
+uses ONNX Runtime's profiler on random tokens. The profiler has overhead, so the shares are more
+reliable than the milliseconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SHOWN = 12
 
 
 class OperatorTime(NamedTuple):
-    """All nodes of one operator in one run of a graph.
+    """The time of all nodes of one operator in one run of a graph.
 
     Attributes:
         nodes: the number of nodes that ran
@@ -122,7 +122,7 @@ def main(bundle: Path, batch_size: int, threads: int, source_length: int, steps:
 
 
 def operator_times(file: Path, runs: int) -> list[OperatorTime]:
-    """The average times in a profile, the longest first; the file is removed.
+    """Return the average times in a profile, the longest first, and remove the file.
 
     Args:
         runs: the number of runs of the profiled graph

@@ -1,11 +1,11 @@
-"""Trains encoders with heads for a minute, to try out what `dragoman encode` gives.
+"""Trains encoders with small heads for a minute, to try out `dragoman encode`.
 
     python -m docs.tools.small_heads all-MiniLM-L6-v2 --output small-heads
 
-takes a directory of a BERT, such as MiniLM, and writes four checkpoints as `transformers` does, one
-for each head that text can have: `feelings` (a label of a text), `names` (a label of each word),
-`capitals` (fills masks) and `questions` (answers). They are trained on sentences put together from
-the lists below, and know little else. Needs `transformers`.
+reads the directory of a BERT, such as MiniLM, and writes four checkpoints in the format of
+`transformers`, one per head: `feelings` (text classification), `names` (token classification),
+`capitals` (masked language model) and `questions` (question answering). They are trained on
+sentences generated from the lists below. Needs `transformers`.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ Make = Callable[[Any, random.Random], Batch]
 
 
 class Head(NamedTuple):
-    """A head that is trained.
+    """A head to train.
 
     Attributes:
-        ending: of the class in `transformers`
-        make: a batch, from a tokenizer and a source of chance
-        labels: of a classification
+        ending: suffix of the class in `transformers`
+        make: creates a batch from a tokenizer and a random generator
+        labels: labels of a classification
     """
 
     ending: str
@@ -84,7 +84,7 @@ class Head(NamedTuple):
 
 
 def feelings(tokenizer: Any, chance: random.Random) -> Batch:
-    """Return opinions and whether they are good."""
+    """Return opinions with their sentiments."""
     texts, labels = [], []
     for _ in range(BATCH):
         label = chance.randrange(2)
@@ -118,7 +118,7 @@ def names(tokenizer: Any, chance: random.Random) -> Batch:
 
 
 def capitals(tokenizer: Any, chance: random.Random) -> Batch:
-    """Return sentences, one word of each of which is masked."""
+    """Return sentences with one masked word each."""
     facts = [*itertools.product(FACTS, CAPITALS.items())]
     texts = [fact.format(*pair) for fact, pair in chance.sample(facts, BATCH)]
     encoded = _tokens(tokenizer, texts)
@@ -131,7 +131,7 @@ def capitals(tokenizer: Any, chance: random.Random) -> Batch:
 
 
 def questions(tokenizer: Any, chance: random.Random) -> Batch:
-    """Return questions, with sentences that hold the answers."""
+    """Return questions with sentences that contain the answers."""
     asked, contexts, spans = [], [], []
     for _ in range(BATCH):
         person, number = _person(chance), chance.randrange(len(QUESTIONS))
@@ -160,15 +160,15 @@ HEADS: dict[str, Head] = {
 
 
 def train(name: str, encoder: Path, directory: Path, *, steps: int) -> float:
-    """Train a head, and the encoder with it; returns the last loss.
+    """Train a head and its encoder, and return the last loss.
 
     Args:
         name: a key of `HEADS`
-        encoder: a directory of a BERT, as `transformers` writes it
-        directory: where the checkpoint goes
+        encoder: directory of a BERT in the format of `transformers`
+        directory: output directory of the checkpoint
     """
     transformers: Any = importlib.import_module("transformers")
-    transformers.logging.set_verbosity_error()  # it reports every weight that the encoder lacks
+    transformers.logging.set_verbosity_error()  # suppress warnings about missing weights
     transformers.logging.disable_progress_bar()
     head, chance = HEADS[name], random.Random(SEED)
     torch.manual_seed(SEED)

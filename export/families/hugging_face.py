@@ -162,7 +162,7 @@ def _settings(
     has_file = path.exists()
     settings, file = (read_json(path), path.name) if has_file else (values, CONFIG_FILE)
     if not has_file and values.get("force_bos_token_to_be_generated"):
-        # older BART checkpoints lack `forced_bos_token_id`
+        # Older BART checkpoints lack `forced_bos_token_id`.
         settings = {**values, "forced_bos_token_id": values.get("bos_token_id")}
     if settings.get("eos_token_id") in (None, []):
         stated = values.get("eos_token_id")

@@ -58,7 +58,8 @@ def check_width(d_model: int) -> None:
 def position_table(first: int, positions: int, d_model: int) -> Tensor:
     """Compute sines in the first half of the columns, then cosines, [positions, d_model].
 
-    Wavelengths run from 2 pi to 20000 pi inclusive. The table is computed in float32, as in training.
+    Wavelengths run from 2 pi to 20000 pi inclusive. The table is computed in float32, as in
+    training.
 
     Args:
         first: the position of the first row

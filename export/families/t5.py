@@ -106,8 +106,8 @@ PARTS: Mapping[str, str] = {
 def weight_name(name: str) -> str:
     """Return the name that a checkpoint gives a parameter of `Transformer`.
 
-    `Transformer` has the same name for an ungated inner projection (`wi`) and the second of a gated
-    feed-forward (`wi_1`).
+    The second inner projection of a gated feed-forward (`wi_1`) has the name of an ungated one
+    (`wi`).
     """
     if name == "output.weight":
         return OUTPUT

@@ -1,8 +1,8 @@
 """Whisper (Radford et al. 2022) and Distil-Whisper.
 
 The model is a pre-norm BART whose encoder takes log-mel features. Positions are stored on both
-sides, and keys have no bias. The tokenizer only turns tokens into text. Of the generation settings,
-those for long audio are ignored (`no_speech_threshold`, ...).
+sides, and keys have no bias. The tokenizer only decodes. Generation settings for long audio are
+ignored (`no_speech_threshold`, ...).
 """
 # ruff: noqa: SIM905
 
@@ -56,7 +56,7 @@ DEFAULTS: Mapping[str, Any] = {
     "eos_token_id": 50256,
     "decoder_start_token_id": 50257,
 }
-"""Values for fields that a `config.json` leaves out."""
+"""Defaults of missing fields of `config.json`."""
 
 CONVOLUTIONS: Mapping[str, str] = {
     "embedding.first_convolution": "conv1",
@@ -95,12 +95,12 @@ def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
 
 TASKS = ("transcribe", "translate")
 SAMPLING = ("do_sample", "temperature")
-"""Settings that its `generate` ignores: it takes them as options only."""
+"""Settings that Whisper's `generate` ignores, since it takes them as options only."""
 LIMITS = ("max_new_tokens", "max_length")
-"""Neither counts the tokens of the prompt at Hugging Face; the first takes precedence."""
+"""Settings of the length limit, which excludes the prompt; the first takes precedence."""
 NO_TIMESTAMPS = "<|notimestamps|>"
 MULTILINGUAL_VOCAB_SIZE = 51865
-"""Models of fewer tokens know only English, though their tokenizers have tokens for languages."""
+"""The smallest multilingual vocabulary; smaller models are English-only."""
 
 
 def generation(
@@ -110,12 +110,12 @@ def generation(
 
     Args:
         settings: fields of `generation_config.json` or, if there is none, of `config.json`
-        notes: receives a sentence for each setting that has another effect than one might expect,
-            and if prompts are other than those of Hugging Face's `generate`
+        notes: receives a sentence for each setting with an unexpected effect, and if prompts differ
+            from those of Hugging Face's `generate`
 
     Raises:
-        CheckpointError: the model was trained on features other than the runtime computes.
-        ConfigError: settings are not supported, or have values of another form; lists them all.
+        CheckpointError: the model was trained on other features than the runtime computes.
+        ConfigError: settings are not supported or malformed; lists all of them.
     """
     problems: list[str] = []
     read = SettingsReader(settings, problems)
@@ -161,7 +161,7 @@ def alignment_heads(
     """Read the layer and the head of each cross-attention that times words.
 
     Args:
-        problems: receives one if the setting has another form
+        problems: receives a problem if the setting is malformed
         notes: receives a sentence if the decoder lacks some of these heads; then none is used
     """
     stated = settings.get("alignment_heads") or []
@@ -171,7 +171,7 @@ def alignment_heads(
         )
         return ()
     layers, heads = config.decoder_layers, config.num_heads
-    # Distilled models are published with their teacher's settings; nothing else needs these heads.
+    # Distilled models have the settings of the teacher. Only word timestamps need these heads.
     if not all(layer < layers and head < heads for layer, head in stated):
         notes.append(
             f"alignment_heads: the decoder has {layers} layers of {heads} heads, and the settings "
@@ -188,10 +188,10 @@ def _is_head(pair: object) -> bool:
 
 
 def with_prompt(rules: GenerationConfig, speech: SpeechTokens, positions: int) -> GenerationConfig:
-    """Add a default prompt to the rules, and limit outputs to the positions behind it.
+    """Add a default prompt to the rules, and limit outputs to the positions after it.
 
     Args:
-        positions: of the decoder; the start token, the prompt and the output share them
+        positions: the decoder's positions, which hold the start token, the prompt and the output
     """
     prompt = _prompt(speech)
     room = positions - 1 - len(prompt)
@@ -200,10 +200,10 @@ def with_prompt(rules: GenerationConfig, speech: SpeechTokens, positions: int) -
 
 
 def check_features(directory: Path, config: ModelConfig) -> None:
-    """Compare `preprocessor_config.json`, if there is one, with the features that are computed.
+    """Compare `preprocessor_config.json`, if it exists, with the features of the runtime.
 
     Raises:
-        CheckpointError: the model was trained on others, or the file is no JSON object.
+        CheckpointError: the model was trained on other features, or the file is not a JSON object.
     """
     path = directory / "preprocessor_config.json"
     if not path.exists():
@@ -226,7 +226,7 @@ def check_features(directory: Path, config: ModelConfig) -> None:
 
 
 def _special_tokens(directory: Path) -> dict[str, int]:
-    """The added tokens of `tokenizer.json`, for settings too old to name them; {} without it."""
+    """Return the added tokens of `tokenizer.json`, which old settings lack; {} without the file."""
     path = directory / "tokenizer.json"
     if not path.exists():
         return {}
@@ -243,8 +243,8 @@ def _languages_and_tasks(
     config: ModelConfig,
     problems: list[str],
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """The tokens of languages, by code, and of tasks; none for a model that knows only English."""
-    # Older settings leave all of this to the tokenizer and to the size of the vocabulary.
+    """Return the tokens of languages, by code, and of tasks; both empty for English-only models."""
+    # Without these settings, the tokenizer and the size of the vocabulary determine the tokens.
     older = "is_multilingual" not in settings
     multilingual = (
         config.target_vocab_size >= MULTILINGUAL_VOCAB_SIZE
@@ -274,7 +274,7 @@ def _defaults(
     tasks: Mapping[str, int],
     problems: list[str],
 ) -> tuple[str | None, str | None]:
-    """Language and task as stated; if neither is, those whose tokens `forced_decoder_ids` has."""
+    """Return language and task as stated; if neither is, those in `forced_decoder_ids`."""
     language, task = settings.get("language"), settings.get("task")
     if language is None and task is None:
         forced = settings.get("forced_decoder_ids") or []
@@ -325,7 +325,7 @@ bg lt la mi ml cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw
 yo so af oc ka be tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su
 yue
 """.split()
-"""In the order of their tokens. Models before large-v3 lack the last."""
+"""Languages in the order of their tokens. Models before large-v3 lack the last."""
 _AFTER_LANGUAGES = [
     *"translate transcribe startoflm startofprev nospeech notimestamps".split(),
     *(f"{i * 0.02:.2f}" for i in range(1501)),
@@ -333,7 +333,7 @@ _AFTER_LANGUAGES = [
 
 
 def hide_timestamps(tokenizer: Tokenizer) -> Tokenizer:
-    """Make the timestamps special tokens, which texts leave out, as in `transformers`."""
+    """Make the timestamps special tokens, which decoding skips, as in `transformers`."""
     listed = tokenizer.get_added_tokens_decoder().values()
     tokenizer.add_special_tokens(
         [
@@ -363,10 +363,10 @@ def _ranks(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 
 def _encoding(size: int, vocab_size: int) -> Encoding:
-    """Return the encoding of ranks, which its special tokens follow.
+    """Return the encoding of ranks, whose special tokens follow the ranks.
 
-    The vocabulary's size shows how many languages there are. If it is another size, only the
-    checkpoint can list the special tokens.
+    The vocabulary's size shows the number of languages. For other sizes, only the checkpoint can
+    list the special tokens.
     """
     for languages in (_LANGUAGES[:-1], _LANGUAGES):
         names = ("endoftext", "startoftranscript", *languages, *_AFTER_LANGUAGES)

@@ -1,4 +1,4 @@
-"""Files of CTranslate2: `model.bin`, and the vocabularies beside it.
+"""Files of CTranslate2: `model.bin`, and the vocabularies in the same directory.
 
 `model.bin` holds named arrays, little-endian, in format versions 1 to 6:
 
@@ -48,13 +48,13 @@ DATA_TYPES = (
     torch.float16,
     torch.bfloat16,
 )
-"""The index of a data type is its number in the file."""
+"""Data types by their number in the file."""
 DATA_TYPES_BY_SIZE = {4: torch.float32, 2: torch.int16, 1: torch.int8}
-"""Before version 4 the file states only the bytes per element."""
+"""Data types by bytes per element, for files before version 4, which state no type."""
 DEFAULT_INT16_SCALE = 1000.0
-"""The scale of int16 weights in old files, which store none."""
+"""The scale of int16 weights in old files, which store no scale."""
 MAX_AXES = 8
-"""The most axes of a variable. Convolutions have 3; PyTorch computes with at most 64."""
+"""Maximum number of axes of a variable. Convolutions have 3; PyTorch supports at most 64."""
 AWQ = "weights are quantized to 4 bits (AWQ), which is not supported"
 
 
@@ -63,11 +63,11 @@ class ModelFile:
     """The content of a model file.
 
     Attributes:
-        specification: such as "TransformerSpec"; "" before version 2
-        revision: of the specification
-        weights: float32, dequantized; an alias is the same tensor as its variable
+        specification: name such as "TransformerSpec"; "" before version 2
+        revision: revision of the specification
+        weights: float32, dequantized; an alias shares the tensor of its variable
         options: scalars; a flag is 0 or 1
-        texts: strings
+        texts: string variables
     """
 
     version: int
@@ -79,7 +79,7 @@ class ModelFile:
 
 
 def read_model_file(path: Path) -> ModelFile:
-    """Read a whole file; needs about the memory of its weights in fp32.
+    """Read a whole file, which takes about the memory of the weights in fp32.
 
     Raises:
         CheckpointError: the file is missing, of a newer version, truncated or damaged, or its
@@ -96,7 +96,7 @@ def read_model_file(path: Path) -> ModelFile:
 
 
 class _Reader:
-    """Reads values from a file in order, and never beyond its end."""
+    """Reads values from a file in order, with a check for its end."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data, self._path, self._position = data, path, 0
@@ -117,7 +117,7 @@ class _Reader:
         return data
 
     def unsigned(self, code: str, what: str) -> int:
-        """Read an unsigned integer; its code is that of `struct`: B, H or I."""
+        """Read an unsigned integer with a code of `struct`: B, H or I."""
         value: int = struct.unpack("<" + code, self.bytes(struct.calcsize("<" + code), what))[0]
         return value
 
@@ -190,16 +190,16 @@ def _variable(reader: _Reader, name: str, version: int) -> Tensor:
         size = reader.unsigned("I", name) * code
     if data_type is None:
         raise reader.damaged(f"{name} must be of a known data type, found {code}")
-    # Checked before anything is read, so that a damaged size never allocates memory.
+    # Check sizes before reading, so that a damaged size never allocates memory.
     if size != math.prod(shape) * data_type.itemsize:
         raise reader.damaged(f"{name} of shape {shape} in {data_type} cannot have {size} bytes")
-    if 0 in shape and axes > 1:  # its other sizes may be any
+    if 0 in shape and axes > 1:  # the other sizes are unlimited
         raise reader.damaged(f"{name} must have numbers, found the shape {shape}")
     return _tensor(reader.bytes(size, name), data_type).reshape(shape)
 
 
 def _tensor(data: bytes, data_type: torch.dtype) -> Tensor:
-    # numpy does not know bfloat16.
+    # NumPy has no bfloat16.
     stored_type = torch.int16 if data_type == torch.bfloat16 else data_type
     element = torch.empty(0, dtype=stored_type).numpy().dtype.newbyteorder("<")
     array: NDArray[np.generic] = np.frombuffer(data, element).astype(element.newbyteorder("="))
@@ -260,12 +260,12 @@ def read_vocabulary(
 ) -> Vocabulary | None:
     """Read `name`.json or `name`.txt, tokens in the order of their ids; None if neither exists.
 
-    CTranslate2 appends the token for unknown ones to a vocabulary that lacks it. Here it is
-    appended where the model has a row for it.
+    CTranslate2 appends the unknown token to a vocabulary that lacks it. This function appends it if
+    the model has a row for it.
 
     Args:
-        rows: of the table that embeds the tokens; 0: as many as the file has tokens
-        unknown: the token for unknown ones
+        rows: number of rows of the tokens' embedding table; 0: number of tokens in the file
+        unknown: the unknown token
 
     Raises:
         CheckpointError: the file cannot be read, or is not a list of tokens.

@@ -1,6 +1,6 @@
 """The format of a checkpoint directory, recognized by the names of its files.
 
-Nothing heavy is imported here, so that the command line can refuse a wrong path at once. The
+The module imports no heavy libraries, so that the command line refuses a wrong path at once. The
 readers in `export.checkpoints` check the contents.
 """
 
@@ -22,7 +22,7 @@ WEIGHTS_FILE = "model.safetensors"
 CTRANSLATE2_FILE = "model.bin"
 DRAGOMAN_FILES = (CONFIG_FILE, WEIGHTS_FILE)
 TENSOR_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
-"""In order of preference. Each may be split into parts, with an index beside them."""
+"""Weight files in order of preference. Each may be split into parts with an index."""
 INDEX_SUFFIX = ".index.json"
 
 
@@ -31,10 +31,9 @@ class Format:
     """A layout of checkpoint directories.
 
     Attributes:
-        matches: whether a directory with this `config.json` ({} where there is none) is of the
-            format
-        required: files without which such a directory cannot be read
-        weights: files, one of which is needed, or its index
+        matches: whether a directory with this `config.json` ({} without that file) has the format
+        required: required files
+        weights: names of weight files; one of them, or its index, is required
     """
 
     name: FormatName
@@ -50,18 +49,18 @@ FORMATS: tuple[Format, ...] = (
     Format("CTranslate2", lambda path, values: _has_any(path, CTRANSLATE2_FILE)),
     Format("Dragoman", lambda path, values: _has_any(path, *DRAGOMAN_FILES), DRAGOMAN_FILES),
 )
-"""In order: the first that matches is the format. The weights of sentence-transformers may lie in a
-folder that `modules.json` names. CTranslate2's own `config.json` has no `model_type`."""
+"""Formats in the order of matching. The weights of sentence-transformers may be in a folder that
+`modules.json` names. CTranslate2's own `config.json` has no `model_type`."""
 
 
 def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
     """Return the format of a directory.
 
     Args:
-        values: fields of its `config.json`; {} where there is none
+        values: fields of the directory's `config.json`; {} without that file
 
     Raises:
-        DragomanError: it is no directory, it is empty, or no format matches.
+        DragomanError: the path is not a directory, it is empty, or no format matches.
     """
     if not directory.is_dir():
         found = "a file" if directory.exists() else "no such directory"
@@ -79,11 +78,11 @@ def check_is_checkpoint(directory: Path) -> dict[str, Any]:
     """Refuse a directory that cannot be a checkpoint.
 
     Returns:
-        the fields of its `config.json`; {} where there is none
+        the fields of the directory's `config.json`; {} without that file
 
     Raises:
-        DragomanError: there is no such directory, it is empty, holds no known format, lacks a file
-            that its format requires, or its `config.json` is damaged or of an unknown model type.
+        DragomanError: the directory does not exist, is empty, has no known format, or lacks a
+            required file; or its `config.json` is damaged or has an unknown model type.
     """
     values = read_configuration(directory)
     known = format_of(directory, values)
@@ -103,10 +102,10 @@ def check_is_checkpoint(directory: Path) -> dict[str, Any]:
 
 
 def read_configuration(directory: Path) -> dict[str, Any]:
-    """Read the fields of a directory's `config.json`; {} where there is none.
+    """Read the fields of a directory's `config.json`; {} without that file.
 
     Raises:
-        DragomanError: it is damaged, or of an unknown model type.
+        DragomanError: the file is damaged, or has an unknown model type.
     """
     config = directory / CONFIG_FILE
     values = read_json_object(config) if config.exists() else {}
@@ -116,17 +115,17 @@ def read_configuration(directory: Path) -> dict[str, Any]:
 
 
 def unknown_model_type(model_type: object) -> str:
-    """Return the problem with a `model_type` that no family is registered for."""
+    """Return the problem of a `model_type` without a registered family."""
     return f"model_type: expected one of {', '.join(sorted(MODEL_TYPES))}, found {model_type!r}"
 
 
 def no_weights() -> str:
-    """Return the problem with a directory that has none of `TENSOR_FILES`."""
+    """Return the problem of a directory without any of `TENSOR_FILES`."""
     return f"expected {' or '.join(TENSOR_FILES)}, or an index of their parts, found none"
 
 
 def _describe(directory: Path) -> str:
-    """Return a description of a directory that has neither file."""
+    """Describe a directory without either file."""
     try:
         return "neither" if any(directory.iterdir()) else "an empty directory"
     except OSError as error:

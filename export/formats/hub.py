@@ -1,7 +1,7 @@
-"""Models of the Hugging Face Hub, fetched into the cache that its own library keeps.
+"""Fetching models of the Hugging Face Hub into the cache of `huggingface_hub`.
 
-Only the files that the readers of checkpoints read are fetched, and no code. Nothing heavy is
-imported here, and `huggingface_hub` only once something is to be fetched.
+Only files that the checkpoint readers need are fetched, and no code. The module imports no heavy
+libraries, and `huggingface_hub` only before a download.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .detection import (
 
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 LONGEST_ID = 96
-"""Characters, at the hub."""
+"""Maximum characters of a model id at the hub."""
 
 FILES = (
     *("config.json", "generation_config.json", "preprocessor_config.json"),
@@ -52,36 +52,36 @@ FILES = (
     ),
     *("source_tokenizer.json", "target_tokenizer.json", "recipe.json", "held_out.tsv"),
 )
-"""The files that readers read besides weights."""
+"""Files that readers need besides weights."""
 
 WITH_WEIGHTS = ("Transformer", "Dense")
 """Modules of sentence-transformers that have weights."""
 
 NO_NAME = frozenset("*?[\0")
-"""Characters of patterns, by which more could be fetched, and one that no path has."""
+"""Characters of file patterns, which would match more files, and one that paths cannot have."""
 
 LOG_IN = "with `hf auth login` or HF_TOKEN"
 
 Download = Callable[[str, Sequence[str]], Path]
-"""Revision and patterns of files -> the folder of the cache, named after the commit."""
+"""Revision and file patterns -> cache folder of the commit."""
 
 
 def is_model_id(name: str) -> bool:
     """Return whether a name has the form `owner/model`.
 
-    The oldest models also have names without an owner. These are not accepted: a mistyped name of a
-    directory must not be looked for in the network.
+    Names without an owner, which the oldest models have, are not accepted: a mistyped directory
+    name must not cause a network request.
     """
     return len(name) <= LONGEST_ID and MODEL_ID.fullmatch(name) is not None
 
 
 def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
-    """Fetch a model's files into a folder of the cache that is named after the commit.
+    """Fetch a model's files into the cache folder of the commit.
 
-    The configuration comes first, so that no weights are fetched of a model that cannot be read.
-    Weights are fetched in one format, the one that readers prefer. For sentence-transformers, the
-    folders that `modules.json` names are fetched in the same way. Without a connection, or with
-    HF_HUB_OFFLINE, the cache is used.
+    The configuration is fetched first, so that no weights of an unsupported model are fetched.
+    Weights are fetched in one format, which readers prefer. For sentence-transformers, the folders
+    in `modules.json` are fetched in the same way. Without a connection, or with HF_HUB_OFFLINE, the
+    cache is used.
 
     Args:
         model_id: `owner/model`
@@ -89,8 +89,8 @@ def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
         progress: receives the number of megabytes
 
     Raises:
-        DragomanError: there is no such model or revision, it may not be read, it is of an unknown
-            kind, or it cannot be fetched or stored.
+        DragomanError: the model or the revision does not exist, access is denied, the model type is
+            unknown, or the files cannot be fetched or stored.
     """
     progress.stage(f"fetching {model_id}, MB")
     with _one_line_errors(model_id, revision):
@@ -113,7 +113,7 @@ def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
 
 
 def _downloader(model_id: str, progress: Progress) -> Download:
-    # Read once, when the library is imported, which may send what else is installed.
+    # The import reads this variable. Telemetry may send a list of installed libraries.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub import snapshot_download
 
@@ -132,7 +132,7 @@ def _downloader(model_id: str, progress: Progress) -> Download:
 def _download_weights(
     download: Download, directory: Path, folder: str, names: Sequence[str]
 ) -> None:
-    """Fetch the first of some files of weights that a folder has, in one file or in parts."""
+    """Fetch the first of these weight files that a folder has, whole or in parts."""
     prefix = f"{folder}/" if folder else ""
     for name in names:
         weights, index = directory / folder / name, directory / folder / (name + INDEX_SUFFIX)
@@ -145,9 +145,9 @@ def _download_weights(
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:
-    """Return the kinds and folders of what `modules.json` lists, "" for the directory itself.
+    """Return the types and folders of the modules in `modules.json`, "" for the directory itself.
 
-    What is damaged, or not a name within the repository, is left out: its reader reports it.
+    Damaged entries, and paths outside the repository, are skipped; the reader reports them.
     """
     if not path.exists():
         return []
@@ -164,7 +164,7 @@ def _modules(path: Path) -> list[tuple[str, str]]:
 
 
 def _parts(index: Path) -> list[str]:
-    """Return the files that an index names; none if it is damaged, which its reader reports."""
+    """Return the files in an index; empty if it is damaged, which the reader reports."""
     try:
         names = set(read_json_object(index)["weight_map"].values())
     except (DragomanError, LookupError, TypeError, AttributeError):
@@ -173,14 +173,14 @@ def _parts(index: Path) -> list[str]:
 
 
 def _reporting(progress: Progress) -> type[Any]:
-    """A class of progress bars that shows nothing itself and reports the bytes that arrive."""
+    """Return a class of invisible progress bars that report the received bytes."""
     from tqdm import tqdm
 
     lock, most = threading.Lock(), 0
 
     class Reporting(tqdm):  # type: ignore[misc]  # tqdm has no types
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            options.pop("name", None)  # of a group of bars: an extension of the library's own
+            options.pop("name", None)  # the name of a group of bars, which tqdm lacks
             self._counts_bytes = options.get("unit") == "B"
             super().__init__(*arguments, **{**options, "disable": True})
 
@@ -189,7 +189,7 @@ def _reporting(progress: Progress) -> type[Any]:
             with lock:  # called by several threads
                 self.n += n or 0
                 if self._counts_bytes and self.total:
-                    # There is a bar for what is received and one for what is written.
+                    # One bar counts received bytes and another one written bytes.
                     most = max(most, self.n)
                     progress.advance(round(most / 1e6), round(max(most, self.total) / 1e6))
 
@@ -198,7 +198,7 @@ def _reporting(progress: Progress) -> type[Any]:
 
 @contextlib.contextmanager
 def _one_line_errors(model_id: str, revision: str | None) -> Iterator[None]:
-    """Raise every failure as a `DragomanError`, and hide what the library logs."""
+    """Raise every failure as a `DragomanError`, and hide the library's log messages."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -206,7 +206,7 @@ def _one_line_errors(model_id: str, revision: str | None) -> Iterator[None]:
         yield
     except (DragomanError, ModuleNotFoundError):
         raise
-    except Exception as error:  # of the library, its HTTP client, its storage and the disk
+    except Exception as error:  # errors of the library, HTTP client, storage and disk
         raise DragomanError(f"{model_id}: {_problem(error, model_id, revision)}") from error
     finally:
         logger.setLevel(level)
@@ -216,7 +216,7 @@ def _problem(error: Exception, model_id: str, revision: str | None) -> str:
     from huggingface_hub import constants, errors
 
     hub, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
-    is_missing = isinstance(error, errors.LocalEntryNotFoundError)  # here, and cannot be fetched
+    is_missing = isinstance(error, errors.LocalEntryNotFoundError)  # not cached, not available
     cause = error.__cause__ or error if is_missing else error
     if isinstance(cause, errors.GatedRepoError):
         return f"its owner grants access to it at {hub}/{model_id}: then log in {LOG_IN}"

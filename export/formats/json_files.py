@@ -18,11 +18,11 @@ def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
     """Read the fields of a JSON file.
 
     Args:
-        limit: the most bytes that it may have
+        limit: maximum size in bytes
 
     Raises:
-        CheckpointError: there is no such file, it is no regular file, too large, cannot be read, or
-            is not a JSON object as `dragoman.files.strict_json` reads it.
+        CheckpointError: the file is missing, not regular, too large or unreadable, or is not a JSON
+            object that `dragoman.files.strict_json` accepts.
     """
     try:
         return read_json_object(path, limit=limit)
@@ -31,9 +31,9 @@ def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
 
 
 def read_json_if_present(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
-    """Read the fields of a JSON file; {} where there is no such file.
+    """Read the fields of a JSON file; {} if it is missing.
 
     Raises:
-        CheckpointError: as `read_json`.
+        CheckpointError: see `read_json`.
     """
     return read_json(path, limit=limit) if path.exists() else {}

@@ -1,7 +1,7 @@
 """PyTorch's own files: zip archives of a pickle and of the bytes of each storage.
 
-A pickle may say that a tensor is sparse, on another device, or a view that repeats a few bytes a
-billion times. Only tensors whose numbers are all in the file are read.
+A pickle may describe a tensor as sparse, on another device, or as a view that repeats a few bytes a
+billion times. Only tensors whose elements are all in the file are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dragoman.reference_model import CheckpointError
 
 MAX_LISTED = 5
-"""The most problems with tensors that an error lists."""
+"""Maximum number of problems with tensors that an error lists."""
 
 
 def load_pytorch(path: Path) -> Any:
@@ -32,11 +32,11 @@ def load_pytorch(path: Path) -> Any:
     """
     _check_archive(path)
     try:
-        with warnings.catch_warnings():  # about the kinds of tensors that are refused below
+        with warnings.catch_warnings():  # warnings about tensors that are refused below
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        # PyTorch names the object within a paragraph on how to load it regardless.
+        # PyTorch's message names the object in a paragraph on unsafe loading.
         name = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
         found = f"the Python object {name[1]}" if name else _first_line(error)
         raise CheckpointError(
@@ -49,13 +49,13 @@ def load_pytorch(path: Path) -> Any:
 
 
 def check_tensors(weights: Mapping[Any, Any], path: Path) -> None:
-    """Check that names are text, and that each value is a tensor whose numbers are in the file.
+    """Check that names are text, and that each value is a tensor with all elements in the file.
 
     Args:
-        path: the file that they were loaded from
+        path: the file of the weights, for errors
 
     Raises:
-        CheckpointError: lists the first values that are something else.
+        CheckpointError: other values are found; lists the first of them.
     """
     problems = [
         f"expected names as text, found {name!r:.80}" for name in weights if not _is_text(name)
@@ -81,9 +81,9 @@ def check_tensors(weights: Mapping[Any, Any], path: Path) -> None:
 
 
 def _check_archive(path: Path) -> None:
-    """Check the sizes that an archive states; files from before PyTorch 1.6 are no archives."""
+    """Check the sizes in an archive; files from before PyTorch 1.6 are not archives."""
     with path.open("rb") as file:
-        if file.read(4) != b"PK\x03\x04":  # by which PyTorch itself tells
+        if file.read(4) != b"PK\x03\x04":  # PyTorch also checks this signature
             return
     try:
         with zipfile.ZipFile(path) as archive:
@@ -109,7 +109,7 @@ def _check_archive(path: Path) -> None:
 
 
 def _unreadable(tensor: Tensor) -> str | None:
-    """A description of a tensor without all its numbers in memory; None if it has them all."""
+    """Describe a tensor without all its elements in memory; return None if it has them all."""
     if type(tensor) not in (Tensor, nn.Parameter):
         return f"a {type(tensor).__name__}"
     if tensor.is_nested:
@@ -126,7 +126,7 @@ def _unreadable(tensor: Tensor) -> str | None:
 
 
 def _stored_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the memory behind tensors; what several of them share counts once."""
+    """Return the bytes of the storages of tensors; shared storages count once."""
     storages = (tensor.untyped_storage() for tensor in tensors)
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 

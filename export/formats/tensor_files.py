@@ -1,6 +1,6 @@
 """Files of tensors: safetensors or PyTorch's format, in one file or in parts with an index.
 
-A state dictionary is one file of tensors that may lie anywhere in a directory, or in a dictionary.
+A state dictionary is one file of tensors with any name, possibly nested in a dictionary.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .json_files import read_json
 from .pytorch_files import check_tensors, load_pytorch
 
 Weights = dict[str, Tensor]
-"""Tensors by the names that the checkpoint gives them."""
+"""Tensors by their names in the checkpoint."""
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""Formats of 8 bits and less hold quantized numbers, which their scales belong to."""
+"""Supported formats. Formats of at most 8 bits hold quantized numbers, which need scales."""
 
 EXPECTED_INDEX = "expected a JSON object with a weight_map from names of weights to files"
 
 
 def read_weights(directory: Path) -> tuple[Weights, Path]:
-    """Read all tensors of a directory, and return the file (or index) that they come from.
+    """Read all tensors of a directory; return them with their file or index.
 
     Raises:
         CheckpointError: there are no weights, or they cannot be read.
@@ -48,7 +48,7 @@ def read_file(path: Path) -> Weights:
     """Read the tensors of one file. No code in it is executed.
 
     Raises:
-        CheckpointError: as `load_safely` and `check_stored`; or it is not a dictionary.
+        CheckpointError: see `load_safely` and `check_stored`; or the content is not a dictionary.
     """
     weights = load_safely(path)
     if not isinstance(weights, dict):
@@ -61,8 +61,8 @@ def load_safely(path: Path) -> Any:
     """Read the content of a safetensors or PyTorch file. No code in it is executed.
 
     Raises:
-        CheckpointError: the file is not regular, larger than memory or damaged, or holds anything
-            but plain data and tensors.
+        CheckpointError: the file is not regular, larger than memory or damaged, or holds objects
+            other than plain data and tensors.
     """
     if path.suffix == ".safetensors":
         return read_safetensors(path)
@@ -74,12 +74,12 @@ def load_safely(path: Path) -> Any:
 
 
 def check_stored(weights: Mapping[Any, Any], path: Path) -> None:
-    """Check that a file has numbers of 16 bits or more by name, and all of them.
+    """Check that a file has named tensors of at least 16 bits, with all their elements.
 
     Raises:
-        CheckpointError: lists what is something else.
+        CheckpointError: lists the other values.
     """
-    if path.suffix != ".safetensors":  # which has neither names nor tensors of other kinds
+    if path.suffix != ".safetensors":  # safetensors files have only named, complete tensors
         check_tensors(weights, path)
     problems = [
         f"{name}: expected numbers of 16, 32 or 64 bits, found {tensor.dtype}"
@@ -112,20 +112,20 @@ def _read_parts(directory: Path, index: Path) -> Weights:
 
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".zip")
-"""Suffixes of files of weights. PyTorch's own files are zip archives, whatever their suffix."""
+"""Suffixes of weight files. PyTorch's own files are zip archives with any suffix."""
 
 
 def read_state_dict(
     directory: Path, file_name: str | None = None, key: str | None = None
 ) -> tuple[Weights, Path]:
-    """Read a state dictionary, and return the file that it comes from. No code in it is executed.
+    """Read a state dictionary; return it with its file. No code in the file is executed.
 
     Args:
-        file_name: the file of weights; needed if there are several
-        key: of the state dictionary in a training checkpoint, needed where it has several
+        file_name: the file of weights; required if there are several
+        key: key of the state dictionary in a training checkpoint; required if there are several
 
     Raises:
-        CheckpointError: there is no such file, it cannot be read, or has no state dictionary.
+        CheckpointError: the file is missing, cannot be read, or has no state dictionary.
     """
     path = _find_file(directory, file_name)
     weights = _state_dict(load_safely(path), key, path)

@@ -1,7 +1,7 @@
 """The tokenizers of checkpoints -> the files of a bundle.
 
-Reading order: files, checkpoint (what a Hugging Face directory states), kind; then the readers that
-families share: readers, encodings and tiktoken (ranks), multilingual. The readers of a single
+Reading order: files, checkpoint (the settings of a Hugging Face directory), kind; then the readers
+that families share: readers, encodings and tiktoken (ranks), multilingual. The readers of a single
 family are in `families`.
 """
 

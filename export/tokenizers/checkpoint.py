@@ -1,4 +1,4 @@
-"""The statements of a Hugging Face directory about its tokenizers."""
+"""The tokenizer settings of a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TokenizerCheckpoint:
-    """A directory, and what its model and its files state about the tokenizers.
+    """A directory, with the tokenizer settings of its model and its files.
 
     Attributes:
         values: fields of config.json
-        source_vocab_size, target_vocab_size: of the model as read; equal if its input is not text
+        source_vocab_size, target_vocab_size: the model's vocabulary sizes; equal if the input is
+            not text
     """
 
     directory: Path
@@ -52,15 +53,15 @@ class TokenizerCheckpoint:
 
     @property
     def class_name(self) -> str | None:
-        """The tokenizer's class in `transformers`, without the ending of its fast variant."""
+        """The tokenizer's class in `transformers`, without the suffix "Fast"."""
         stated = self.settings.get("tokenizer_class") or self.values.get("tokenizer_class")
         return str(stated).removesuffix("Fast") if stated else None
 
     def setting(self, name: str, kind: type[T]) -> T | None:
-        """Return a field of tokenizer_config.json; None if there is none.
+        """Return a field of tokenizer_config.json; None if it is missing.
 
         Raises:
-            DragomanError: its value is of another type.
+            DragomanError: the value has another type.
         """
         value = self.settings.get(name)
         if value is None or isinstance(value, kind):
@@ -70,17 +71,17 @@ class TokenizerCheckpoint:
         )
 
     def special(self, name: str, default: str) -> str:
-        """Return the text of a special token, named as in `eos`."""
+        """Return the text of a special token by its name, such as "eos"."""
         token = self.settings.get(f"{name}_token") or default
         return str(token.get("content", default) if isinstance(token, dict) else token)
 
     def strips_left(self, name: str, text: str, default: bool) -> bool:
-        """Return whether a special token takes the white space before it.
+        """Return whether a special token includes the white space before it.
 
         Args:
-            name: of the token, as in `mask`
-            text: of the token
-            default: for a checkpoint that does not state it
+            name: name of the token, such as "mask"
+            text: text of the token
+            default: value for a checkpoint without the setting
         """
         self.added_tokens()  # are checked
         listed = (self.setting("added_tokens_decoder", dict) or {}).values()
@@ -90,7 +91,7 @@ class TokenizerCheckpoint:
         return default if of_token is None else of_token.get("lstrip") is True
 
     def added_tokens(self) -> dict[str, int]:
-        """Return the tokens that the checkpoint lists besides its vocabulary, with their ids."""
+        """Return the added tokens of the checkpoint with their ids."""
         path = self.directory / "added_tokens.json"
         listed = read_vocabulary(path, self.source_vocab_size) if path.exists() else {}
         decoder = self.setting("added_tokens_decoder", dict) or {}
@@ -103,13 +104,13 @@ class TokenizerCheckpoint:
             ) from error
 
     def added_texts(self) -> list[str]:
-        """Return the added tokens that stand for text."""
+        """Return the added tokens that are not special."""
         self.added_tokens()
         listed = (self.setting("added_tokens_decoder", dict) or {}).values()
         return [token["content"] for token in listed if not token.get("special", True)]
 
     def refuse_added_texts(self, pieces: Mapping[str, int]) -> None:
-        """Raise a DragomanError if a token was added that stands for text.
+        """Raise a DragomanError for an added token that is not special.
 
         A SentencePiece model cannot encode it.
         """

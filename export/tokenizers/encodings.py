@@ -1,6 +1,6 @@
 """Encodings of tiktoken: the patterns that split texts, and the special tokens.
 
-Files of ranks state neither.
+Files of ranks contain neither.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ O200K_PATTERN = (
 
 @dataclass(frozen=True)
 class Encoding:
-    """The properties of an encoding that files of ranks do not state.
+    """The properties of an encoding that files of ranks lack.
 
     Attributes:
-        pattern: matches the pieces of a text that are encoded one by one; in tiktoken's syntax
-        size: the number of its ranks; None: any
-        special_tokens: with their ids
+        pattern: tiktoken's pattern of the pieces of a text, which are encoded one by one
+        size: number of ranks; None: any
+        special_tokens: special tokens with their ids
     """
 
     pattern: str
@@ -79,7 +79,7 @@ ENCODINGS: Mapping[str, Encoding] = {
     ),
     "o200k_harmony": Encoding(O200K_PATTERN, 199_998, _harmony_tokens()),
 }
-"""By tiktoken's names."""
+"""Encodings by tiktoken's names."""
 
 _ESCAPE = (
     r"\\(?:[pP]\{(?:[LMNPSZ][a-z]?|Han|Hiragana|Katakana|Hangul)\}|[sSdDrnt]|u[0-9A-Fa-f]{4}"
@@ -101,7 +101,7 @@ _TOKEN = re.compile(
 )
 _ANCHORS = {"^": r"\A", "$": r"\z"}
 _MULTIPLE = re.compile("ss|st|f[fil]", re.IGNORECASE)
-"""Where case is ignored, Oniguruma matches a single letter with these, such as ß."""
+"""Sequences that match a single letter, such as ß, in Oniguruma if case is ignored."""
 
 
 class PatternError(ValueError):
@@ -111,10 +111,10 @@ class PatternError(ValueError):
 def library_pattern(pattern: str) -> str:
     """Translate a pattern of tiktoken for the `tokenizers` library, whose syntax is Oniguruma's.
 
-    There, anchors are those of lines, and a plus after bounds repeats what is before them.
+    In Oniguruma, anchors match at lines, and a plus after bounds repeats the bounded expression.
 
     Raises:
-        PatternError: it has syntax that the two may understand in different ways.
+        PatternError: the pattern has syntax whose meaning may differ.
     """
     translated, position = list[str](), 0
     while position < len(pattern):

@@ -1,4 +1,4 @@
-"""Tokenizer files: those of checkpoints, which are read and checked, and those of bundles."""
+"""Tokenizer files: reading and checking a checkpoint's, and writing a bundle's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PieceModel:
 
     Attributes:
         pieces: piece -> token id; an id without a piece belongs to a special token
-        unknown, leading_code: as in `runtime.texts.codecs.pieces.Vocabulary`
+        unknown, leading_code: see `runtime.texts.codecs.pieces.Vocabulary`
     """
 
     model: Path
@@ -48,9 +48,9 @@ class TokenizerFiles:
 
     Attributes:
         source, target: a file of the `tokenizers` library, a tokenizer in memory, or a
-            SentencePiece model; no source for a model whose input is not text
-        template: the special tokens around a source text; None: those of the source's own file
-        languages: of a multilingual model
+            SentencePiece model; source is None for a model whose input is not text
+        template: the special tokens around a source text; None: those in the source's file
+        languages: languages of a multilingual model
     """
 
     source: Path | Tokenizer | PieceModel | None
@@ -59,10 +59,10 @@ class TokenizerFiles:
     languages: Languages | None = None
 
     def write(self, files: BundleWriter) -> Tokenizers:
-        """Write them into a bundle. A tokenizer that both sides share is written once.
+        """Write the tokenizers into a bundle; a shared tokenizer is written once.
 
         Returns:
-            the names of the files, as the manifest records them
+            the names of the files, for the manifest
         """
         if self.source is None:
             target, vocabulary = _write(self.target, files, "")
@@ -78,7 +78,7 @@ class TokenizerFiles:
 def _write(
     tokenizer: Path | Tokenizer | PieceModel, files: BundleWriter, prefix: str
 ) -> tuple[str, str | None]:
-    """Return the names of the tokenizer's file and of its vocabulary, if it has one."""
+    """Write a tokenizer; return the names of its file and of its vocabulary, if any."""
     name = f"{prefix}tokenizer.json"
     if isinstance(tokenizer, Path):
         files.copy(tokenizer, name)
@@ -99,10 +99,10 @@ def read_vocabulary(path: Path, size: int) -> dict[str, int]:
     """Read a JSON object of pieces and their token ids.
 
     Args:
-        size: of the model's vocabulary
+        size: size of the model's vocabulary
 
     Raises:
-        DragomanError: the file is something else, or has ids outside the vocabulary.
+        DragomanError: the file is not such an object, or has ids outside the vocabulary.
     """
     vocabulary = read_json_if_present(path, limit=VOCABULARY_BYTES)
     if not vocabulary or not all(type(token) is int for token in vocabulary.values()):
@@ -115,11 +115,10 @@ def read_library_file(path: Path, size: int) -> Tokenizer:
     """Read a file of the `tokenizers` library.
 
     Args:
-        size: of the model's vocabulary
+        size: size of the model's vocabulary
 
     Raises:
-        DragomanError: the file is something else, makes the library fail, or has ids outside the
-            vocabulary.
+        DragomanError: the library cannot read the file, or it has ids outside the vocabulary.
     """
     tokenizer = read_tokenizer(path)
     check_ids(path, tokenizer.get_vocab(with_added_tokens=True), size)
@@ -145,7 +144,7 @@ def check_has_tokens(path: Path, vocabulary: Mapping[str, int], *tokens: str) ->
 
 
 def all_present(directory: Path, *names: str) -> bool:
-    """Return whether files that belong together exist: all, or none.
+    """Return whether a group of files exists, all or none.
 
     Raises:
         DragomanError: only some exist.

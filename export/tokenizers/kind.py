@@ -1,4 +1,4 @@
-"""Kinds of tokenizers: their files at Hugging Face, and how these are read."""
+"""Kinds of tokenizers: their files in Hugging Face directories, and the readers of these files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .readers import library_file
 from .tiktoken import plain_ranks
 
 Reader = Callable[[TokenizerCheckpoint], TokenizerFiles | None]
-"""Returns None if the files that it reads do not exist."""
+"""Reads the tokenizers of a checkpoint; returns None if the reader's files do not exist."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class TokenizerKind:
     """The tokenizers of some classes, and the readers of their files.
 
     Attributes:
-        classes: names of its classes in `transformers`, without the ending of their fast variants
-        readers: in order of preference; the first that finds its files reads them. If none does,
-            ranks of tiktoken are looked for, which any class may have
-        languages: how multilingual models of this kind name their languages
-        matches: whether it is the kind of a checkpoint whose tokenizer class names none
-        any_class: whether its files mean the same for every class, as those of a byte-level pair
-            encoding do. For other kinds, a class of another name needs `tokenizer.json`
+        classes: names of classes in `transformers`, without the suffix "Fast"
+        readers: readers in order of preference; the first that finds its files is used. Ranks of
+            tiktoken, which any class may have, come last
+        languages: the naming of languages in multilingual models of this kind
+        matches: whether a checkpoint has this kind, if its tokenizer class names none
+        any_class: whether the files have the same meaning for every class, as in byte-level pair
+            encoding. Otherwise, a class of another name needs `tokenizer.json`
     """
 
     classes: tuple[str, ...]
@@ -60,7 +60,7 @@ PLAIN = TokenizerKind((), (library_file,))
 GENERIC = frozenset(
     {"PreTrainedTokenizer", "TokenizersBackend", "SentencePieceBackend", "PythonBackend"}
 )
-"""Classes in `transformers` that do not show how a tokenizer works."""
+"""Classes in `transformers` that do not determine the kind."""
 
 
 def choose_kind(
@@ -68,20 +68,20 @@ def choose_kind(
     of_family: Iterable[TokenizerKind],
     of_all_families: Iterable[TokenizerKind],
 ) -> TokenizerKind:
-    """Choose the kind that the tokenizer's class names or, if it names none, that suits.
+    """Choose the kind of the tokenizer's class or, if the class names none, the first that matches.
 
-    Files of a class of an unknown name are refused unless the kind is for any class.
+    Files of an unknown class are refused unless the kind is for any class.
 
     Args:
-        of_family: the kinds that the model's own family uses
-        of_all_families: a tokenizer may be borrowed from another family
+        of_family: kinds of the model's family
+        of_all_families: kinds of all families, since a model may use another family's tokenizer
     """
     name = checkpoint.class_name
     for kind in of_all_families:
         if name in kind.classes:
             return kind
     kind = next((kind for kind in of_family if kind.matches(checkpoint)), PLAIN)
-    # A class of an unknown name may be there because the model knows one language only.
+    # A monolingual model of a multilingual family may have an unknown class.
     unknown_class = name is not None and checkpoint.library is not None
     if kind.languages and unknown_class and not has_languages(checkpoint, kind.languages):
         return PLAIN
@@ -94,7 +94,7 @@ def _of_another_class(reader: Reader, checkpoint: TokenizerCheckpoint) -> Tokeni
     """Read the files of another class, if the checkpoint has `tokenizer.json`.
 
     Raises:
-        DragomanError: the reader has found files that another class may read in another way.
+        DragomanError: the reader has found files whose meaning may depend on the class.
     """
     files = reader(checkpoint)
     if files is not None and checkpoint.library is None:

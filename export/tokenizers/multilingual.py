@@ -27,12 +27,12 @@ FAIRSEQ_END, FAIRSEQ_UNKNOWN = 2, 3
 
 @dataclass(frozen=True)
 class Multilingual:
-    """The names that a kind of multilingual model gives its languages.
+    """The naming of languages in a kind of multilingual model.
 
     Attributes:
-        codes: of the languages, in the order of their tokens where a checkpoint does not list them
-        code_pattern: a regular expression that matches such a code
-        form: a language's token, with {} in place of its code
+        codes: language codes in the order of the tokens, for checkpoints that do not list them
+        code_pattern: a regular expression that matches a language code
+        form: the format of a language's token, with {} in place of the code
         source: the position of the language token in a source text
         target: the position of the target language's token; see `runtime.format.languages`
     """
@@ -57,7 +57,7 @@ class Multilingual:
         return {match[1]: token for match, token in matches if match}
 
     def tokens_from(self, first: int, listed: Mapping[str, int]) -> dict[str, int]:
-        """Number all languages from `first`, unless `listed` says otherwise: code -> id."""
+        """Number all languages from `first`, unless `listed` has their ids: code -> id."""
         return {code: first + i for i, code in enumerate(self.codes)} | self.tokens_in(listed)
 
     def template(self, end: int, *, legacy: bool = False) -> SourceTemplate:
@@ -83,9 +83,9 @@ class Multilingual:
 
         Args:
             tokens: code -> token id
-            default_source, default_target: as the tokenizer's settings state them
-            generation: the model's generation settings; a start token or forced first token that is
-                a language takes precedence over `default_target`
+            default_source, default_target: the defaults in the tokenizer's settings
+            generation: the model's generation settings; a language as start token or forced first
+                token takes precedence over `default_target`
         """
         codes = {token: code for code, token in tokens.items()}
         stated = codes.get(_token_id(generation, "forced_bos_token_id"))
@@ -100,7 +100,7 @@ class Multilingual:
 
 
 def _token_id(generation: Mapping[str, Any], name: str) -> int:
-    """Return a token id, which may be written as a list of one; -1 if none is stated."""
+    """Return a token id, which may be stated as a list of one; -1 if it is missing."""
     match generation.get(name):
         case int(token) | [int(token)] if not isinstance(token, bool):
             return token
@@ -118,7 +118,7 @@ def has_languages(checkpoint: TokenizerCheckpoint, languages: Multilingual) -> b
 def multilingual_library_file(
     checkpoint: TokenizerCheckpoint, languages: Multilingual
 ) -> TokenizerFiles | None:
-    """Take `tokenizer.json`, whose vocabulary has the tokens of the languages."""
+    """Use `tokenizer.json`, whose vocabulary has the language tokens."""
     if checkpoint.library is None:
         return None
     path = checkpoint.directory / LIBRARY_FILE
@@ -129,7 +129,7 @@ def multilingual_library_file(
 def multilingual_ranks(
     checkpoint: TokenizerCheckpoint, languages: Multilingual
 ) -> TokenizerFiles | None:
-    """Read ranks of tiktoken; the checkpoint lists the tokens of the languages."""
+    """Read ranks of tiktoken; the checkpoint lists the language tokens."""
     tokenizer = tokenizer_of_ranks(checkpoint)
     if tokenizer is None:
         return None
@@ -140,7 +140,7 @@ def multilingual_ranks(
 def _tokens_and_end(
     checkpoint: TokenizerCheckpoint, languages: Multilingual, tokenizer: Tokenizer, path: Path
 ) -> tuple[dict[str, int], int]:
-    """Return the tokens of the languages, and the end token, from a tokenizer that has them all."""
+    """Return the tokens of the languages and the end token of a tokenizer."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     end = checkpoint.special("eos", "</s>")
     check_has_tokens(path, vocabulary, end)
@@ -153,9 +153,9 @@ def _tokens_and_end(
 def fairseq_pieces(
     checkpoint: TokenizerCheckpoint, languages: Multilingual
 ) -> TokenizerFiles | None:
-    """Read a SentencePiece model that is numbered as in fairseq; languages follow its pieces.
+    """Read a SentencePiece model with the numbering of fairseq; languages follow the pieces.
 
-    fairseq begins with <s>, <pad>, </s> and <unk> where the model itself has <unk>, <s> and </s>.
+    fairseq begins with <s>, <pad>, </s> and <unk>; SentencePiece with <unk>, <s> and </s>.
     """
     path = checkpoint.directory / FAIRSEQ_MODEL
     if not path.exists():
@@ -178,7 +178,7 @@ def multilingual_files(
     """Make the files of one tokenizer for both sides, with the languages and their defaults.
 
     Args:
-        tokens: of the languages: code -> token id
+        tokens: language tokens: code -> token id
         end: the end token
     """
     generation = read_json_if_present(checkpoint.directory / "generation_config.json")

@@ -21,7 +21,7 @@ SPECIAL_TOKENS = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
 
 
 def library_file(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Take `tokenizer.json`, unchanged, for both sides."""
+    """Use `tokenizer.json` unchanged for both sides."""
     if checkpoint.library is None:
         return None
     path = checkpoint.directory / LIBRARY_FILE
@@ -32,7 +32,7 @@ def byte_level(checkpoint: TokenizerCheckpoint, defaults: Mapping[str, str]) -> 
     """Read byte-level pair encoding from `vocab.json` and `merges.txt`; None without them.
 
     Args:
-        defaults: special tokens of the family that tokenizer_config.json may leave out
+        defaults: the family's special tokens, for fields missing in tokenizer_config.json
     """
     directory = checkpoint.directory
     if not all_present(directory, "vocab.json", "merges.txt"):
@@ -56,7 +56,7 @@ def byte_level(checkpoint: TokenizerCheckpoint, defaults: Mapping[str, str]) -> 
     named = (checkpoint.special(name, defaults.get(name, "")) for name in SPECIAL_TOKENS)
     special = sorted({*added, *named} & vocabulary.keys(), key=vocabulary.__getitem__)
     mask = checkpoint.special("mask", defaults.get("mask", ""))
-    # Models of fairseq were trained on masks without a token for the space before them.
+    # fairseq models were trained on masks that include the space before them.
     strips = checkpoint.strips_left("mask", mask, "mask" in defaults)
     tokenizer.add_special_tokens(
         [AddedToken(token, lstrip=strips and token == mask, normalized=False) for token in special]
@@ -65,7 +65,7 @@ def byte_level(checkpoint: TokenizerCheckpoint, defaults: Mapping[str, str]) -> 
 
 
 def prefix_space(checkpoint: TokenizerCheckpoint) -> bool:
-    """Return whether a text is tokenized as if a space stood before it."""
+    """Return whether tokenization adds a space before a text."""
     return bool(checkpoint.setting("add_prefix_space", bool))
 
 
@@ -75,7 +75,7 @@ def sentencepiece_file(
     """Read one SentencePiece model for both sides; texts end with its end token.
 
     Args:
-        offset: added to the id that the SentencePiece model gives a piece
+        offset: difference between token ids and the ids of the SentencePiece model
     """
     path = checkpoint.directory / file_name
     if not path.exists():
@@ -94,10 +94,10 @@ def sentencepiece_file(
 
 
 def read_pieces(checkpoint: TokenizerCheckpoint, path: Path) -> tuple[Any, dict[str, int]]:
-    """Read a SentencePiece model, and the pieces that stand for text with the model's own ids.
+    """Read a SentencePiece model, and its text pieces with the model's own ids.
 
     Raises:
-        DragomanError: the file is damaged, or the checkpoint added tokens that stand for text.
+        DragomanError: the file is damaged, or the checkpoint has added tokens that are not special.
     """
     processor = load_sentencepiece(path)
     pieces = {

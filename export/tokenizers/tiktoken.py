@@ -1,11 +1,10 @@
 """The reader of ranks, the files of the library tiktoken.
 
-A line holds a token: its bytes in base64, and its rank, which is its id.
+A line holds the bytes of a token in base64 and its rank, which is its id.
 
-tiktoken merges the two neighbours that together have the lowest rank, the first of such pairs, and
-leaves a piece of a text whole that is a token itself. The two parts of a token depend on its own
-bytes only, since until then nothing was merged across its ends. So one merge for each token, in the
-order of the ranks, gives the same results.
+tiktoken merges the first pair of neighbours with the lowest rank, and keeps a piece of a text that
+is itself a token. The two parts of a token depend on its own bytes only, since no earlier merge
+crosses its ends. One merge for each token, in the order of ranks, therefore gives the same results.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from .encodings import ENCODINGS, Encoding, library_pattern
 from .files import TokenizerFiles, check_has_tokens, check_ids
 
 OTHER_NAME = "tiktoken.model"
-"""The name that `transformers` gives a file of ranks."""
+"""The name of a file of ranks in `transformers`."""
 LONGEST_TOKEN = 1000
-"""Bytes; published encodings have up to 128. The time to find a token's merge grows with the
-square."""
+"""Maximum bytes of a token; published encodings have up to 128. The time to find a token's merge
+grows with the square."""
 
 _LINE = re.compile(rb"(\S+)[ \t]+([0-9]{1,9})")
 _LETTERS = {byte: letter for letter, byte in BYTE_OF_LETTER.items()}
@@ -43,7 +42,7 @@ _NO_RANK = 1 << 62
 def plain_ranks(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     """Read one tokenizer of ranks for both sides; None if there are no ranks.
 
-    `bos` and `eos` stand around a source text if the checkpoint says so.
+    `bos` and `eos` enclose a source text if the checkpoint's settings say so.
     """
     tokenizer = tokenizer_of_ranks(checkpoint)
     if tokenizer is None:
@@ -66,11 +65,11 @@ def tokenizer_of_ranks(
 ) -> Tokenizer | None:
     """Make the tokenizer that encodes and decodes as tiktoken does; None if there are no ranks.
 
-    Besides the ranks, it has the tokens that the checkpoint lists with their ids, and the
-    encoding's own special tokens where the vocabulary has room for them.
+    It also has the added tokens of the checkpoint, and the encoding's special tokens within the
+    vocabulary.
 
     Args:
-        encodings: by the names that a file of ranks may have
+        encodings: encodings by the names of their files of ranks
 
     Raises:
         DragomanError: there are several files, the file is damaged, its encoding is unknown, or
@@ -112,9 +111,9 @@ def _path(directory: Path) -> Path | None:
 def _encoding(
     checkpoint: TokenizerCheckpoint, path: Path, encodings: Mapping[str, Encoding]
 ) -> Encoding:
-    """The encoding of the pattern that the checkpoint states or, without one, of the file's name.
+    """Return the encoding, by the pattern in the checkpoint or else by the file's name.
 
-    The ranks do not show it: the same ranks can have different patterns.
+    The same ranks can have different patterns.
     """
     pattern = checkpoint.setting("pat_str", str)
     if pattern is not None:
@@ -139,10 +138,10 @@ def _regex(config: Path, pattern: str) -> Regex:
 
 
 def _read(path: Path, size: int) -> dict[str, int]:
-    """Tokens, with a letter for each byte, and their ranks.
+    """Read tokens, with a letter for each byte, and their ranks.
 
     Args:
-        size: of the model's vocabulary
+        size: size of the model's vocabulary
     """
     ranks, taken = dict[str, int](), set[int]()
     for number, line in enumerate(read_regular(path, VOCABULARY_BYTES).splitlines(), start=1):
@@ -171,13 +170,13 @@ def _entry(line: bytes) -> tuple[str, int]:
     """Read a line.
 
     Raises:
-        ValueError: says what was expected, and what was found.
+        ValueError: the line is malformed; states what was expected and found.
     """
     match = _LINE.fullmatch(line)
     try:
         if match is None:
             raise ValueError
-        # Whisper's multilingual ranks end with an empty token, which is written so.
+        # Whisper's multilingual ranks end with an empty token, written as "=".
         token = b"" if match[1] == b"=" else base64.b64decode(match[1], validate=True)
     except ValueError:
         raise ValueError(f"a token in base64 and its rank, found {_shown(line)}") from None
@@ -193,7 +192,7 @@ def _shown(line: bytes) -> str:
 def _other_tokens(
     checkpoint: TokenizerCheckpoint, path: Path, ranks: Mapping[str, int], encoding: Encoding
 ) -> dict[str, int]:
-    """The tokens besides the ranks, by ascending id. Ids without a token get a reserved one."""
+    """Return the tokens besides the ranks, by ascending id; unused ids get reserved tokens."""
     listed = checkpoint.added_tokens()
     check_ids(checkpoint.directory / CONFIG_FILE, listed, checkpoint.vocab_size)
     by_id = {
@@ -229,7 +228,7 @@ def _other_tokens(
 
 
 def _model(ranks: Mapping[str, int], others: Mapping[str, int]) -> models.BPE:
-    """Byte-level pair encoding, whose vocabulary has no gaps."""
+    """Make a byte-level pair encoding whose vocabulary has no gaps."""
     merges, whole = list[tuple[str, str]](), False
     for token, _ in sorted(ranks.items(), key=itemgetter(1)):
         parts = _parts(token, ranks)
@@ -239,12 +238,12 @@ def _model(ranks: Mapping[str, int], others: Mapping[str, int]) -> models.BPE:
             whole = True
     last = max(ranks.values())
     gaps = {content: token for content, token in others.items() if token < last}
-    # Special tokens after the ranks are kept out of the vocabulary: they are no pieces of texts.
+    # The vocabulary excludes special tokens after the ranks, since they are not pieces of texts.
     return models.BPE({**ranks, **gaps}, merges, ignore_merges=whole)
 
 
 def _parts(token: str, ranks: Mapping[str, int]) -> list[str]:
-    """Return the two tokens that this one is merged from; more if its bytes do not merge to it."""
+    """Return the two tokens that merge to this one; more if its bytes do not merge to it."""
     parts = list(token)
     pairs = [ranks.get(first + second, _NO_RANK) for first, second in pairwise(parts)]
     while len(parts) > 2 and (lowest := min(pairs)) < _NO_RANK:

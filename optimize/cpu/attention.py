@@ -5,8 +5,8 @@ heads. The rows of a source attend to them together: B rows of Q queries become 
 B / G * Q queries and, afterwards, rows again. It becomes `com.microsoft.MultiHeadAttention`, to
 which the padding mask stays [G, S] and is not expanded.
 
-In the encoder it is self-attention, which stays the standard operator: with heads side by side it
-splits and merges them itself, in 0.5 to 0.9 times the time of MultiHeadAttention. Two cases become
+In the encoder it is self-attention, which stays the standard operator. On inputs [B, S, H * Dh] it
+splits and merges heads itself, in 0.5 to 0.9 times the time of MultiHeadAttention. Two cases become
 MultiHeadAttention: relative position biases (T5), which are the same for every row and are not
 expanded either; and the encoder of a speech model, which has no mask.
 """

@@ -62,7 +62,7 @@ class LayerNorm(RewriteRuleClassBase):
         """Return the replacement."""
         node = normalized.producer()
         assert node is not None
-        # From the same input for every norm, so that these nodes are merged afterwards.
+        # Every norm uses the same input, so that these nodes are merged afterwards.
         sized, axis = _same_axis(x, node.graph)
         positions = op.Shape(sized, start=axis, end=axis + 1)
         ones, zeros = (

@@ -2,8 +2,8 @@
 
 Greedy selection needs few passes over the logits. ONNX Runtime's ArgMax is scalar and
 single-threaded; its ReduceMax is vectorized. The maximum of each block is computed first, then the
-first block with the largest maximum, then the first index of the maximum in this block: the first
-of equal values, as ArgMax (opset 13) returns it. The last query is selected from the chosen tokens
+first block with the largest maximum, then the first index of the maximum in this block. Of equal
+values the first is selected, as by ArgMax (opset 13). The last query is selected from the tokens
 rather than from the logits, which would be copied.
 
 A projection by a tied embedding becomes `com.microsoft.FusedMatMul`, which transposes the table.

@@ -32,8 +32,7 @@ PRESENT_KEY, PRESENT_VALUE = 1, 2
 """Indices of the operator's inputs and outputs."""
 
 Magnitudes = dict[str, NDArray[np.float32]]
-"""The largest magnitude of each channel that the scales allow, by name of a value [...,
-channels]."""
+"""The largest magnitude of each channel, by the name of a value [..., channels]."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class QuantizedCaches:
         return Changes(matches, tuple(refusals))
 
     def _written(self, node: ir.Node) -> tuple[NDArray[np.float32], NDArray[np.float32]] | str:
-        """Return the largest keys and values that a node writes, [H, Dh]; or why not."""
+        """Return the largest keys and values that a node writes, [H, Dh], or a refusal's reason."""
         if any(product(value) is not None for value in _sources(node)):
             return "its keys and values are computed in fp32"
         cache = node.inputs[PAST_KEY]
@@ -99,7 +98,7 @@ def largest_written(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Mag
 def _sources(node: ir.Node) -> list[ir.Value]:
     """Return the keys and values of a node, or the queries that they are packed with."""
     query, key, value = node.inputs[:3]
-    return [given for given in ([query] if key is None else [key, value]) if given is not None]
+    return [x for x in ([query] if key is None else [key, value]) if x is not None]
 
 
 def _quantize(

@@ -69,7 +69,7 @@ class QueryScale(RewriteRuleClassBase):
 
 
 def _check_projection(value: ir.Value | None, query: ir.Value) -> MatchResult:
-    """Fail for a value that is no product by weights into which a factor can be folded."""
+    """Fail unless a value is a product by weights into which a factor can be folded."""
     result, part = MatchResult(), product(value)
     if part is None:
         return result.fail("expected a query that is a product by a weight", query)
@@ -80,7 +80,7 @@ def _check_projection(value: ir.Value | None, query: ir.Value) -> MatchResult:
 
 
 def _projected(query: ir.Value) -> ir.Value | None:
-    """Return the query before it is reshaped, if it is."""
+    """Return the query before a Reshape, if there is one."""
     reshape = producer(query, "Reshape")
     return query if reshape is None else reshape.inputs[0]
 
@@ -88,7 +88,7 @@ def _projected(query: ir.Value) -> ir.Value | None:
 def _scaled(op: Any, weight: ir.Value, scale: float) -> ir.Value:
     """Make a scaled copy of a weight.
 
-    Each attention gets its own, since others may share the weight and scale it differently.
+    Each attention gets a copy, since others may share the weight and scale it differently.
     """
     assert weight.graph is not None
     name = f"{weight.name}.scaled"

@@ -154,8 +154,8 @@ class CachedSelfAttention(RewriteRuleClassBase):
     ) -> Any:
         """Return the replacement."""
         common = attributes(attended, query_heads)
-        # The index of each row's last key, and the number of keys of the longest row. Computed from
-        # values that all layers share, so that these nodes are merged afterwards.
+        # The index of each row's last key, and the number of keys of the longest row. All layers
+        # share the inputs of these nodes, so that they are merged afterwards.
         last = op.Sub(op.Add(position, queries), one)
         total = op.Add(op.ReduceMax(last, keepdims=0), one)
         bias_inputs: tuple[ir.Value | None, ...] = ()
@@ -184,7 +184,7 @@ def relative_bias(
 ) -> Any:
     """Map positions of keys [K] and queries [B, Q, 1] to biases [B, H, Q, K].
 
-    Serves as the pattern and as the replacement.
+    It serves as the pattern and as the replacement.
 
     Args:
         by_distance: the biases [distances, H]

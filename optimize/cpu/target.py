@@ -1,4 +1,4 @@
-"""The target cpu: ONNX Runtime's own operators, fastest on a processor."""
+"""The target cpu: ONNX Runtime's own operators that are fastest on a CPU."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[Graph
 def schemes(precision: Precision, graphs: Collection[str], widths: Collection[int]) -> Schemes:
     """Return the schemes of int8 or int4.
 
-    With int4, the encoder's products are int8, because it processes many tokens at once, for which
-    8 bits are faster than 4. This also holds for encoder-only models, whose embeddings would lose
-    accuracy: with 4 bits, the cosine of MiniLM's with the trained model's is 0.97 in place of 0.99.
+    With int4, the encoder's products are int8, because 8 bits are faster than 4 for many tokens at
+    once. This also holds for encoder-only models, whose embeddings would lose accuracy: for MiniLM,
+    their cosine with the trained model's embeddings is 0.97 with 4 bits instead of 0.99.
     """
     int8, blocks = Int8(), BlockQuantized(4, BLOCK, error=0.2)
     if precision == "int8":
@@ -73,10 +73,10 @@ def quantized_caches(decoder: ir.Model, observed: Sequence[CalibrationBatch]) ->
 def check_counts(
     records: Mapping[str, Sequence[PassRecord]], attentions: Mapping[str, int], model: ModelSpec
 ) -> None:
-    """Check that everything the exporter writes is either fused or refused for a stated reason.
+    """Check that every pattern of the exporter is fused or refused for a stated reason.
 
     Raises:
-        PassError: a fusion does not match what it is meant for.
+        PassError: a fusion does not match all of its intended nodes.
     """
     expectations: list[tuple[str, GraphPass, int, int]] = []
     if "decoder" in records:
@@ -84,7 +84,7 @@ def check_counts(
         others = attentions["decoder"] - cached.matches
         expectations += [
             ("decoder", SELF_ATTENTION, model.decoder_layers, 0),
-            # Cached attentions that were refused are candidates again, and match no form it knows.
+            # Refused cached attentions are candidates again, and match no form of this pass.
             ("decoder", ATTENTION, others, len(cached.refusals)),
             ("decoder", PACKED_PROJECTIONS, cached.matches, 0),
             ("decoder", GREEDY_CHOICE, 1, 0),

@@ -16,7 +16,7 @@ STANDARD_PASSES: tuple[GraphPass, ...] = (
     GELU,
     ATTENTION,
 )
-"""In the order of their requirements."""
+"""The passes, in the order of their requirements."""
 
 __all__ = [
     "ATTENTION",

@@ -122,7 +122,7 @@ class FuseAttention(RewriteRuleClassBase):
     def _mask(self, op: Any, graph: Any) -> Any:
         """Make the sum of the masks, expanded to the scores in the last two axes.
 
-        ONNX Runtime's CPU kernel broadcasts only the others.
+        ONNX Runtime's CPU kernel broadcasts only the other axes.
         """
         scores = self.scores
         if not scores.masks:

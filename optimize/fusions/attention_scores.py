@@ -62,8 +62,8 @@ class Scores:
     """Attention scores: query @ key, scaled, plus masks.
 
     Attributes:
-        key: before it is transposed for the product
-        key_order: the permutation that orders its axes like the query's; empty: they already are
+        key: the key before it is transposed for the product
+        key_order: the permutation from the key's axes to the query's order; empty if equal
         rank: 4, or 3 if batch and heads share an axis
     """
 
@@ -218,8 +218,7 @@ def _comes_from_product(value: ir.Value | None) -> bool:
 def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
     """Return the key before transposition, the order of its axes, and its scale.
 
-    The order is the permutation that orders its axes like the query's (see `Scores`). It is None if
-    the key is given transposed, without a Transpose node.
+    The order is `Scores.key_order`. It is None if the key is transposed without a Transpose node.
     """
     value, scale = _unscaled(value)
     if (node := producer(value, "Transpose")) is not None:

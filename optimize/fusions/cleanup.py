@@ -99,7 +99,7 @@ class SameShape(RewriteRuleClassBase):
             for a, b in zip(x.shape, y.shape, strict=True)
             if a != b or (not isinstance(a, int) and a.value is None)
         ]
-        # In a Reshape, one unknown axis follows from the others: the number of elements is equal.
+        # A Reshape keeps the number of elements, so one unknown axis follows from the others.
         if len(unlike) > (1 if self.operator == "Reshape" else 0) or any(
             isinstance(a, int) and isinstance(b, int) for a, b in unlike
         ):
@@ -258,7 +258,7 @@ def _rules() -> Sequence[RewriteRule]:
 
 
 ROUNDS = 8
-"""The most rounds; exported graphs need two or three.
+"""Maximum number of rounds; exported graphs need two or three.
 
 Shapes inferred in one round enable more folding in the next."""
 
@@ -280,7 +280,7 @@ class Cleanup:
         matches = int(InlinePass()(model).modified)
         log = logging.getLogger("onnxscript.optimizer")
         level = log.level
-        log.setLevel(logging.ERROR)  # it reports every constant that is too large to fold
+        log.setLevel(logging.ERROR)  # hides messages on constants too large to fold
         try:
             for _ in range(ROUNDS):
                 ShapeInferencePass()(model)
@@ -304,7 +304,7 @@ CLEANUP = Cleanup()
 
 
 SMALL = 1024
-"""The most elements of constants that folding creates: shapes, but no copies of weights."""
+"""Maximum elements of constants that folding creates: shapes, but no copies of weights."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ LONGEST = 32
 most tokens of each. Outputs are limited to as many tokens."""
 
 MOST = 512
-"""The most sources that are decoded; more take memory and do not change the result."""
+"""Maximum number of decoded sources; more take memory and do not change the result."""
 
 
 class CalibrationBatch(NamedTuple):
@@ -60,9 +60,9 @@ def calibration_batches(
     Each batch of a decoder holds all target positions at once.
 
     Args:
-        bundle: neutral, fp32
-        sources: token ids, or features; if there are many, a subset spread evenly is used; random
-            ones if None
+        bundle: a neutral fp32 bundle
+        sources: token ids or features, of which an evenly spaced subset is used if there are many;
+            None: random sources
         types: the token types of the sources of an encoder-only model; None: all 0
 
     Raises:
@@ -70,11 +70,11 @@ def calibration_batches(
     """
     manifest, model = bundle.manifest, bundle.manifest.model
     random = sources is None
-    given = _random(manifest) if sources is None else sources
-    if not given:
+    available = _random(manifest) if sources is None else sources
+    if not available:
         raise DragomanError("calibration: expected at least one source, found none")
-    kept = _spread(len(given))
-    chosen = [given[i] for i in kept]
+    kept = _spread(len(available))
+    chosen = [available[i] for i in kept]
     backend = OnnxRuntimeBackend(bundle, threads=None)
     targets = _targets(Model(bundle, backend), chosen) if model.has_decoder else None
     observed: dict[str, list[CalibrationBatch]] = {name: [] for name in manifest.model_graphs}
@@ -103,7 +103,7 @@ def calibration_batches(
 
 
 def _targets(model: Model, sources: Sequence[EncoderInput]) -> list[list[int]]:
-    """Return what decoders read for each source: prompt and output."""
+    """Return the decoder's tokens for each source: prompt and output."""
     manifest, spec = model.manifest, model.manifest.model
     limit = min(LONGEST, manifest.default_max_new_tokens)
     results = model.generate(sources, greedy_options(manifest), max_new_tokens=limit)
@@ -125,7 +125,7 @@ def _empty_caches(decoder: GraphSpec, rows: int, capacity: int) -> dict[str, NDA
 
 
 def _spread(count: int) -> list[int]:
-    """Return the indices of the sources that are used, of so many."""
+    """Return the indices of the sources to use, out of `count`."""
     chosen: list[int] = np.linspace(0, count - 1, min(count, MOST)).astype(int).tolist()
     return chosen
 
@@ -145,11 +145,11 @@ def _named(spec: GraphSpec, by_role: dict[Role, NDArray[Any]]) -> dict[str, NDAr
 
 
 ROWS = 4096
-"""The most input rows that are kept of each product, to measure its error on."""
+"""Maximum number of input rows kept for each product, to measure the error."""
 
 
 class ValueRange(NamedTuple):
-    """The range of numbers and 0."""
+    """A range of numbers that includes 0."""
 
     low: float
     high: float
@@ -166,9 +166,8 @@ class InputStatistics:
     Attributes:
         moments: x^T x [K, K] over all rows x
         rows: some of the rows [R, K]
-        range: the range of all numbers; None: the sources were random, and others may have another
-            one
-        nonnegative: whether none can be negative, whatever the graph's inputs
+        range: the range of all numbers; None for random sources, whose range is not representative
+        nonnegative: whether all numbers are nonnegative for any inputs of the graph
     """
 
     moments: NDArray[np.float32]

@@ -3,7 +3,7 @@
 A graph states the type of every tensor, and a strongly typed engine computes in exactly these
 types. A node stays in fp32 if an observed value comes near the largest number of the 16-bit type,
 if a weight exceeds it, or if its operator sums or exponentiates many numbers. LayerNormalization
-computes its statistics in fp32 by itself (`stash_type` 1, opset 17).
+always computes its statistics in fp32 (`stash_type` 1, opset 17).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Half:
             value.const_value, value.type = tensor, ir.TensorType(self.dtype)
 
     def _reason(self, node: ir.Node) -> str:
-        """Return why a node stays in fp32; empty if it need not."""
+        """Return why a node must stay in fp32; empty if 16 bits suffice."""
         computes = any(value.dtype == FLOAT for value in node.outputs)
         if computes and node.op_type in IN_FP32 and not node.domain:
             return f"{node.op_type} is computed in fp32"
@@ -165,7 +165,7 @@ class _Casts:
         return self.known[value, dtype]
 
     def output(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Return the value in another type, under its own name."""
+        """Return the value in another type, under the same name."""
         name = value.name
         value.name = f"{name}.{str(value.dtype).lower()}"
         result = self.get(value, dtype)

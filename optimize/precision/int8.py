@@ -5,8 +5,8 @@ integers of a row depend only on this row, so that a product is batch-invariant:
 are exact in any order. `DynamicQuantizeLinear`, which chooses one scale for a whole tensor, would
 let the largest number of one sentence round those of all others.
 
-Both use all 8 bits: where sums of such products would saturate, the backend asks for kernels that
-are exact.
+Weights and inputs use all 8 bits. If sums of such products would saturate, the backend requests
+exact kernels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CUT = (1.0, 0.95, 0.9, 0.85, 0.8)
 Clipping the rarest numbers rounds all others better."""
 
 LEAST = np.float32(1e-30)
-"""The least size of a row, with which rows of zeros stay zeros."""
+"""The smallest magnitude of a row, so that rows of zeros stay zeros."""
 
 
 class QuantizedInput(NamedTuple):
@@ -43,8 +43,7 @@ class QuantizedInput(NamedTuple):
         values: uint8, of the input's shape
         scale: float32, of one element
         zero_point: uint8, of one element
-        row_scale: float32 [..., 1], by which the products of each row are still to be multiplied;
-            None: nothing
+        row_scale: float32 [..., 1], the factor of each row's products; None: no factor
     """
 
     values: ir.Value

@@ -26,10 +26,10 @@ HALF: dict[Precision, tuple[ir.DataType, float]] = {
     "fp16": (ir.DataType.FLOAT16, 0.05),
     "bf16": (ir.DataType.BFLOAT16, 0.4),
 }
-"""Number formats, and the largest difference that they may cause in an output.
+"""Number formats, and the largest difference that each may cause in an output.
 
-It is relative to the output's largest value. An overflow causes a larger one; untrained models with
-sharp attention differ by 0.016 in fp16. Parity decides about quality."""
+The difference is relative to the output's largest value. Overflow causes a larger difference.
+Untrained models with sharp attention differ by 0.016 in fp16. Parity decides about quality."""
 
 
 def precision_passes(
@@ -43,7 +43,7 @@ def precision_passes(
 
     Args:
         graphs: after the target's own passes
-        observed: inputs of each graph, to measure on; see `calibration.calibration_batches`
+        observed: recorded inputs of each graph; see `calibration.calibration_batches`
         kept: names of weights that int8 and int4 leave in fp32
     """
     if precision in HALF:
@@ -75,7 +75,7 @@ def cache_passes(
 ) -> dict[str, tuple[GraphPass, ...]]:
     """Return the passes with which int8 and int4 quantize caches, after weights.
 
-    The arguments are as for `precision_passes`.
+    The arguments are those of `precision_passes`.
     """
     if recipe.caches is None or "decoder" not in graphs:
         return {}

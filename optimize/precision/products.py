@@ -47,7 +47,7 @@ def embedding_widths(graphs: Mapping[str, tuple[ir.Model, GraphSpec]]) -> set[in
 
 
 def tied_product_input(decoder: ir.Model, table: str) -> ir.Value | None:
-    """Return what a table is multiplied by, if it is also the projection to logits."""
+    """Return the factor of a table's product, if it is also the projection to logits."""
     value = decoder.graph.initializers.get(table)
     for node in [] if value is None else users(value):
         if node.op_type == "Transpose":
@@ -66,8 +66,8 @@ class RoundedProduct:
     Attributes:
         weight: the weight's name in the graphs
         modules: modules of the trained model, such as "decoder.layers.3.feed_forward.inner"
-        graphs: the graphs that hold it
-        parameters: how many numbers it has
+        graphs: the graphs that hold the weight
+        parameters: number of elements
     """
 
     weight: str
@@ -77,7 +77,7 @@ class RoundedProduct:
 
     @property
     def name(self) -> str:
-        """The name for people: `a.b.query+key` for the modules a.b.query and a.b.key."""
+        """The name for users: `a.b.query+key` for the modules a.b.query and a.b.key."""
         first, *others = self.modules
         parent = first.rpartition(".")[0] + "."
         return "+".join([first, *(module.removeprefix(parent) for module in others)])

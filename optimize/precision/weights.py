@@ -24,9 +24,9 @@ from .rounding import Float, IntegerWeight, round_weight
 QUANTIZATION_TOLERANCE = 2.0
 """The largest difference that quantization may cause in an output, relative to its largest value.
 
-Two outputs of that size cannot be further apart, so that a larger difference means that something
-diverged. Untrained models reach 1. Each product is held to its scheme's `error`; parity decides
-whether the quality of the whole suffices, on the model's own task."""
+Two outputs of that size cannot differ more, so a larger difference means divergence. Untrained
+models reach 1. The scheme's `error` limits the error of each product; parity decides about the
+quality of the model on its task."""
 
 KEPT = "kept in fp32, as requested"
 """The reason of the refusal of a weight that the user keeps in fp32."""
@@ -36,11 +36,11 @@ class Scheme(Protocol):
     """A quantization scheme: how weights are rounded, and which nodes compute with them.
 
     Attributes:
-        name: in the name of the pass
-        bits: of the integers
+        name: name of the scheme in the name of the pass
+        bits: number of bits of the integers
         block: number of inputs that share a scale; None: all of them
         error: the largest relative error of a product with which a weight is quantized
-        scale_type: of the scales
+        scale_type: number format of the scales
     """
 
     name: str
@@ -53,7 +53,7 @@ class Scheme(Protocol):
         """Return how a product by a weight is computed.
 
         Args:
-            known: its observed inputs; None: they were not observed
+            known: statistics of the observed inputs; None if they were not observed
         """
 
     def lookup(
@@ -67,7 +67,7 @@ class ProductForm(Protocol):
 
     @property
     def chosen(self) -> tuple[str, str] | None:
-        """The choice and its reason, see `records.Choice`; None: there was nothing to choose."""
+        """The choice and its reason, see `records.Choice`; None without alternatives."""
 
     def round_inputs(self, rows: Float) -> Float:
         """Return inputs [R, K] as the product reads them, after their own quantization."""
@@ -87,7 +87,7 @@ class RoundedWeight(NamedTuple):
     """A rounded weight, and the form and the error of its product.
 
     Attributes:
-        error: relative, on calibration data; NaN if its inputs were not observed
+        error: relative error on calibration data; NaN if the inputs were not observed
     """
 
     rounded: IntegerWeight
@@ -99,8 +99,8 @@ class ProductError(NamedTuple):
     """The error of a product whose weight is rounded.
 
     Attributes:
-        found: relative, on calibration data; NaN if its inputs were not observed
-        allowed: the largest error with which it is quantized
+        found: relative error on calibration data; NaN if the inputs were not observed
+        allowed: the largest error with which the weight is quantized
     """
 
     found: float
@@ -137,7 +137,7 @@ class QuantizeWeights:
     """Quantizes all products by weights, and the embedding tables that are listed.
 
     Attributes:
-        products: their weights
+        products: the weights of the products
         embedding: the scheme of tables
         tables: tables [V, D] by name, rounded as [D, V] for the product that each is tied to, so
             that graphs that share a table use the same integers, or refuse it alike
@@ -211,7 +211,7 @@ class QuantizeWeights:
         return rounded, ProductError(rounded.error, self.products.scheme.error)
 
     def _replace(self, graph: ir.Graph, node: ir.Node) -> ProductForm | str:
-        """Replace a candidate; return the form of its product, or why it stays as it is."""
+        """Replace a candidate; return the form of its product, or the reason for keeping it."""
         weight = self._weight(node)
         if weight is None:
             return "expected a product by a weight, found a product of two activations"

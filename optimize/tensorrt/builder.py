@@ -49,7 +49,7 @@ class SerializedEngine:
     Attributes:
         plan: the bytes of the engine
         report: the contents of the engine
-        warnings: for the user, a line each
+        warnings: warnings for the user, a line each
     """
 
     plan: bytes
@@ -69,7 +69,7 @@ def build_engine(
 
     Args:
         graph: an ONNX file with standard operators only
-        spec: its specification in the contract; the dynamic axes are batch, source_batch and source
+        spec: the graph's specification; the dynamic axes are batch, source_batch and source
 
     Raises:
         EngineError: an operator is not supported, the build fails, or the engine would compute

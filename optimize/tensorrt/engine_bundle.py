@@ -63,7 +63,7 @@ class PinShapes:
         for node in model.graph:
             for value in node.outputs:
                 if not value.is_graph_output():
-                    value.shape = None  # to be inferred again
+                    value.shape = None  # inferred again later
         ShapeInferencePass()(model)
         Tidy().apply(model)
         before = (*self.spec.inputs, *self.spec.outputs)
@@ -193,7 +193,7 @@ def _engine(
 
 
 class _Phases:
-    """Reports each phase of an engine's build as a stage, and what is done of it in percent."""
+    """Reports each phase of an engine's build as a stage, with its progress in percent."""
 
     def __init__(self, progress: Progress, graph: str) -> None:
         self._progress, self._graph, self._phase = progress, graph, ""

@@ -23,15 +23,15 @@ class PositionLimits(Protocol):
 
     @property
     def max_source_positions(self) -> int:
-        """The most positions of a source; 0 for a decoder-only model."""
+        """The maximum number of source positions; 0 for a decoder-only model."""
 
     @property
     def max_target_positions(self) -> int:
-        """The most target positions; 0 for an encoder-only model."""
+        """The maximum number of target positions; 0 for an encoder-only model."""
 
 
 def default_source_range(model: PositionLimits) -> Range:
-    """Return all lengths that the model accepts, tuned for a sentence; for audio, that of a window.
+    """Return the lengths that the model accepts, tuned for a sentence, or the length of a window.
 
     A decoder-only model has no source; its profiles have length 1.
     """
@@ -71,7 +71,7 @@ def check_range(name: str, sizes: Range) -> None:
     """Check that the sizes of a range are in order.
 
     Raises:
-        DragomanError: they are not.
+        DragomanError: the sizes are not in order.
     """
     if not sizes.in_order:
         raise DragomanError(
@@ -120,7 +120,7 @@ def _describe(sizes: Range) -> str:
 def _sizes(profile: Profile) -> list[dict[str, int]]:
     """Return the sizes of the axes at the profile's smallest, best and largest.
 
-    There may be as few as one source for all rows, which are its beams, and at most one for each.
+    The number of sources is between one, shared by all rows as beams, and one for each row.
     """
     batch, source = profile.batch, profile.source
     return [

@@ -34,7 +34,7 @@ def refit_engines(
     """Write the bundle of the engines, with the weights of the graphs, into an existing directory.
 
     Args:
-        engines: of the same architecture, target and precision, built refittable
+        engines: refittable engines of the same architecture, target and precision
         graphs: the result of `optimize_bundle` for the new checkpoint
 
     Raises:
@@ -51,7 +51,7 @@ def refit_engines(
         pinned = pinned_bundle(graphs, Path(temporary), built.capacity, progress=progress)
         for name in engines.manifest.graphs:
             file = engine_file(name)
-            if name in OPTIONAL_GRAPHS:  # which have no weights
+            if name in OPTIONAL_GRAPHS:  # optional graphs have no weights
                 files.write(file, engines.path(file).read_bytes())
                 continue
             progress(f"new weights for the engine of the {name}")

@@ -26,9 +26,9 @@ class EngineOptions:
     """The options that a model's engines are built with.
 
     Attributes:
-        profiles: at least one
-        capacity: target positions, including the start token's
-        compute_capabilities: of the GPUs to build for, such as "8.9"; none: the package's default
+        profiles: one or more optimization profiles
+        capacity: number of target positions, including the start token's
+        compute_capabilities: capabilities of the GPUs, such as "8.9"; if empty, the default
         refittable: whether new weights can be put into the engines later
     """
 
@@ -53,7 +53,7 @@ def check_capabilities(package: Package, requested: Sequence[str], precision: Pr
     """Check that a package builds engines for GPUs in a precision.
 
     Args:
-        requested: compute capabilities, such as "8.9"; the package's default if none
+        requested: compute capabilities, such as "8.9"; if empty, the package's default
 
     Raises:
         DragomanError: the package does not build for one of them, or not in this precision; says
@@ -117,8 +117,8 @@ class EngineRequest:
     Attributes:
         batches: a profile for each of these ranges of rows
         source_length: tokens of a source; None: all lengths that the model accepts
-        capacity: the most new tokens; None: the bundle's default
-        compute_capabilities: of the GPUs to build for, such as "8.9"; none: the package's default
+        capacity: maximum number of new tokens; None: the bundle's default
+        compute_capabilities: capabilities of the GPUs, such as "8.9"; if empty, the default
         refittable: whether new weights can be put into the engines later
     """
 

@@ -85,8 +85,8 @@ def _model(values: object) -> Mapping[str, Any]:
     preset = values.get("preset", "base")
     if not isinstance(preset, str) or preset not in PRESETS:
         raise ConfigError([f"unknown preset {preset!r}, expected one of {', '.join(PRESETS)}"])
-    given = {name: value for name, value in values.items() if name != "preset"}
-    return {**PRESETS[preset], **given}
+    changes = {name: value for name, value in values.items() if name != "preset"}
+    return {**PRESETS[preset], **changes}
 
 
 def _load(pairs: PairFiles, rules: Cleaning) -> Data:

@@ -74,8 +74,8 @@ def clean(verse: str) -> str:
 def split_verse(verse: str) -> Example:
     """Split a verse into its first words, and the rest with the space before it."""
     words = verse.split(" ")
-    given = " ".join(words[: min(LONGEST_SOURCE, len(words) // 2)])
-    return Example(given, (verse.removeprefix(given),))
+    beginning = " ".join(words[: min(LONGEST_SOURCE, len(words) // 2)])
+    return Example(beginning, (verse.removeprefix(beginning),))
 
 
 def make_source_tokenizer() -> Tokenizer:

@@ -68,14 +68,14 @@ def hidden_states(model: AutoregressiveModel, pairs: Sequence[Pair]) -> tuple[Te
     device = model.output.weight.device
     target, target_mask = (x.to(device) for x in pad([p[1] for p in pairs], config.pad_token_id))
     begin = torch.full((len(pairs), 1), config.start_token_id, device=device)
-    given = torch.cat([begin, target[:, :-1]], dim=1)
+    decoder_input = torch.cat([begin, target[:, :-1]], dim=1)
     position = torch.zeros(len(pairs), dtype=torch.long, device=device)
     if isinstance(model, LanguageModel):
-        hidden = model.decode(given, position, NoMemory())
+        hidden = model.decode(decoder_input, position, NoMemory())
     else:
         source, mask = (x.to(device) for x in pad([p[0] for p in pairs], config.pad_token_id))
         cross = model.encode(source, mask)
-        hidden = model.decoder(given, position, mask, cross, NoMemory())
+        hidden = model.decoder(decoder_input, position, mask, cross, NoMemory())
     return hidden[target_mask], target[target_mask]
 
 

@@ -43,7 +43,7 @@ class EncoderAttentionReader:
         """
         text = self._encoder.tokenize(source)
         ids = np.array([text.ids])
-        found = self._backend.attention(
+        outputs = self._backend.attention(
             {
                 "source": ids,
                 "source_mask": np.ones_like(ids, bool),
@@ -51,7 +51,7 @@ class EncoderAttentionReader:
             }
         )
         pieces = tuple(self._encoder.piece(token) for token in text.ids)
-        return Attention(pieces, (), (), found["encoder_attention"][0], None, None)
+        return Attention(pieces, (), (), outputs["encoder_attention"][0], None, None)
 
 
 class AttentionReader:
@@ -172,15 +172,15 @@ class AttentionReader:
         inputs: dict[Role, NDArray[Any]] = {"token": np.array([pair.read])}
         if model.has_encoder:
             inputs["source"], inputs["source_mask"] = as_batch([pair.source], model)
-        found = self._backend.attention(inputs)
+        outputs = self._backend.attention(inputs)
         target = (*pair.given[1:], *pair.target)
         return Attention(
             self._source_pieces(pair),
             tuple(map(self._piece, pair.read)),
             tuple(map(self._piece, target)),
-            _first(found.get("encoder_attention")),
-            _first(found.get("self_attention")),
-            _first(found.get("cross_attention")),
+            _first(outputs.get("encoder_attention")),
+            _first(outputs.get("self_attention")),
+            _first(outputs.get("cross_attention")),
             self._manifest.generation.heads_that_align,
         )
 

@@ -119,10 +119,10 @@ class BeamSearch:
     def _best(self, step: StepScores, row: int, count: int) -> list[Candidate]:
         """Return the best candidates of all beams together, best first."""
         scores = self._under_rules(step, row, count)
-        found = self._candidates_of_each(step, row, count, scores)
-        found = [candidate for candidate in found if candidate.score > -np.inf]
-        found.sort(key=lambda candidate: -candidate.score)
-        return found[: self._candidates]
+        candidates = self._candidates_of_each(step, row, count, scores)
+        candidates = [candidate for candidate in candidates if candidate.score > -np.inf]
+        candidates.sort(key=lambda candidate: -candidate.score)
+        return candidates[: self._candidates]
 
     def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
         """Return the candidates that get a row, best first like `candidates`."""

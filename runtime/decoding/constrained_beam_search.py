@@ -246,13 +246,15 @@ class ConstrainedBeamSearch(BeamSearch):
     def _best(self, step: StepScores, row: int, count: int) -> list[Candidate]:
         """Return the best candidates overall and of each hypothesis, and those of `_closer`."""
         scores = self._under_rules(step, row, count)
-        found = self._candidates_of_each(step, row, count, scores)
-        found = [candidate for candidate in found if candidate.score > -np.inf]
-        self._overdue |= {beam for beam, c in _first_of_each(found).items() if self._is_early(c)}
-        found = [candidate for candidate in found if self._fits(candidate, count)]
-        found.sort(key=lambda candidate: -candidate.score)
-        first = _first_of_each(found).values()
-        best = {(c.beam, c.token): c for c in (*found[: self._candidates], *first)}
+        candidates = self._candidates_of_each(step, row, count, scores)
+        candidates = [candidate for candidate in candidates if candidate.score > -np.inf]
+        self._overdue |= {
+            beam for beam, c in _first_of_each(candidates).items() if self._is_early(c)
+        }
+        candidates = [candidate for candidate in candidates if self._fits(candidate, count)]
+        candidates.sort(key=lambda candidate: -candidate.score)
+        first = _first_of_each(candidates).values()
+        best = {(c.beam, c.token): c for c in (*candidates[: self._candidates], *first)}
         if self._rules.forced_at(count) is None:
             for beam in range(len(self._progress)):
                 for candidate in self._closer(step, row, beam, scores):
@@ -269,7 +271,7 @@ class ConstrainedBeamSearch(BeamSearch):
             scores: result of `_under_rules`
         """
         rules, place = self._rules, self._rows[beam]
-        found = []
+        candidates = []
         for token in self._required.towards(self._progress[beam]):
             if rules.forbid(self._running[beam].row, token):
                 continue
@@ -280,8 +282,8 @@ class ConstrainedBeamSearch(BeamSearch):
                 score = own
             if token not in rules.suppressed:
                 own = logit - step.allowed_normalizer(row + place)
-            found.append(Candidate(self._scores[beam] + score, beam, token, own))
-        return found
+            candidates.append(Candidate(self._scores[beam] + score, beam, token, own))
+        return candidates
 
     def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
         banks: list[list[Candidate]] = [[] for _ in range(self._required.tokens + 1)]

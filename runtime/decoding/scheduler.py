@@ -35,7 +35,7 @@ class Observer:
         """Called after sources were encoded and admitted to a batch."""
 
     def stepped(self, rows: int, seconds: float) -> None:
-        """Called after a batch decoded one token for each of its `rows` rows in use."""
+        """Called after a batch decoded one token for each of `rows` rows in use."""
 
     def failed(self, reason: str) -> None:
         """Called after a batch failed."""

@@ -127,7 +127,7 @@ class InputTokenizer:
             return self._whole.decode([token]).strip() or self.piece(token) or ""
 
     def after(self, token: int, following: int) -> str | None:
-        """Return the text that `following` adds to the word of `token`; None if it begins a word."""
+        """Return the text that `following` adds to the word of `token`; None for a new word."""
         with failures_of(self._path):
             before, both = self._whole.decode([token]), self._whole.decode([token, following])
         added = both.removeprefix(before)

@@ -94,8 +94,7 @@ def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
 def shape_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
     """Return one line for each tensor whose shape or number format breaks the contract.
 
-    A number may stand in place of a dynamic axis, and any floating-point format in place of
-    float32.
+    A number may replace a dynamic axis, and any floating-point format may replace float32.
 
     Args:
         expected: from `neutral_graph`

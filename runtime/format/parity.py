@@ -220,7 +220,7 @@ class BeamParity:
     """The best hypotheses of the bundle's default beam search compared with the oracle's.
 
     Attributes:
-        sequences: number of compared hypotheses, whose limit of tokens is below the bundle's
+        sequences: number of compared hypotheses; they have a smaller token limit than the bundle
         ties: number of hypotheses with other tokens and the same score
         score_difference: largest difference in score of identical hypotheses, divided by max(1,
             the oracle's score)

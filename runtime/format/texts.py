@@ -50,8 +50,8 @@ class Languages:
     tokens: dict[str, int]
     """Language code -> token id."""
     target: Literal["start", "first"]
-    """Place of the target language's token. "start": in place of the start token (mBART-25);
-    "first": after the start token (mBART-50, M2M-100, NLLB)."""
+    """Place of the target language's token. "start": replaces the start token (mBART-25); "first":
+    follows the start token (mBART-50, M2M-100, NLLB)."""
     default_source: str | None = None
     default_target: str | None = None
 

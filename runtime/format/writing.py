@@ -52,7 +52,7 @@ class HashedFile:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the contents in hex."""
+        """The SHA-256 of the contents in hex."""
         return self._digest.hexdigest()
 
 
@@ -107,8 +107,7 @@ class BundleWriter:
 
 
 class ScratchWriter(BundleWriter):
-    """Writes an intermediate bundle for this process only, without hashes and manifest.
-    """
+    """Writes an intermediate bundle for this process only, without hashes and manifest."""
 
     def finish(self, manifest: Manifest) -> Bundle:
         """Return the bundle."""

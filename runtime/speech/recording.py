@@ -85,7 +85,7 @@ class Recording:
 def open_recording(source: AudioOrFeatures | Sequence[Any], log_mel: LogMel) -> Recording:
     """Read audio and compute its features; features are used as they are.
 
-    Audio shorter than a window is padded with silence, which is decoded, too, as in Hugging Face.
+    Audio shorter than a window is padded with silence, which is also decoded, as in Hugging Face.
 
     Raises:
         AudioError: see `read_audio`; or the features are not float32, not finite, or have another

@@ -1,4 +1,4 @@
-"""The front end of text models: from texts or token ids to results."""
+"""The front end of text models: decodes texts or token ids."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .tokenizer import TextCodec, TooLongError, UnknownSymbolsError
 
 
 class TextFrontEnd:
-    """Decodes any number of texts in batches of similar length; see `front_end.FrontEnd`.
+    """Decodes texts in batches of similar length; see `front_end.FrontEnd`.
 
     Args:
-        codec: None if the bundle has no tokenizers
+        codec: tokenizers; None if the bundle has none
     """
 
     def __init__(self, manifest: Manifest, backend: Backend, codec: TextCodec | None) -> None:
@@ -72,11 +72,9 @@ class TextFrontEnd:
         """Return the source token ids of an input; empty for an empty input.
 
         Raises:
-            LanguageError: the language of a text is unknown, or missing although the model needs
-                one.
-            RejectedError: the input has unknown symbols or ids, has more tokens than the model has
-                positions, is a text although the bundle has no tokenizers, or makes the tokenizer
-                fail.
+            LanguageError: the language of a text is unknown, or is required and missing.
+            RejectedError: the input has unknown symbols or ids or too many tokens, the bundle has
+                no tokenizers for a text, or the tokenizer fails.
         """
         model = self._manifest.model
         positions = model.input_positions
@@ -128,7 +126,7 @@ class TextFrontEnd:
             return nothing(self.text(()), "rejected", str(error))
 
     def _decoded(self, accepted: dict[int, PendingText]) -> Iterator[tuple[int, Result]]:
-        """Results as they are completed, each with the index of its source."""
+        """Yield results in order of completion, with the indices of their sources."""
         if not accepted:
             return
         longest = max(len(pending.source) for pending in accepted.values())
@@ -147,7 +145,7 @@ class TextFrontEnd:
                 yield index, result
 
     def _batch_limits(self, limits: Sequence[GenerationLimits], longest: int) -> tuple[int, int]:
-        """The most rows and source tokens of a batch whose longest source has `longest` tokens."""
+        """Return the maximum rows and source tokens of a batch with sources up to `longest`."""
         sizes = [limit.max_batch_size for limit in limits if limit.max_batch_size is not None]
         tokens = min(limit.max_batch_tokens for limit in limits)
         if sizes:
@@ -163,8 +161,8 @@ class TextFrontEnd:
 def _largest_first(accepted: Mapping[int, PendingText]) -> list[int]:
     """Return sources in the order of decoding: by width, longest first.
 
-    Sources of one width can share batches. The longest come first, so that a source that does not
-    fit into memory fails at once.
+    Sources of the same width can share batches. With the longest first, a source that does not fit
+    into memory fails immediately.
     """
 
     def size(index: int) -> tuple[int, int]:
@@ -178,7 +176,7 @@ def token_ids(source: Sequence[int] | NDArray[Any], *, or_text: str = "") -> lis
     """Return a sequence of token ids as a list.
 
     Args:
-        or_text: the alternative that the error names
+        or_text: alternative to token ids in the error message
 
     Raises:
         RejectedError: the source is not a sequence of integers.

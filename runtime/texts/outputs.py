@@ -1,4 +1,4 @@
-"""From hypotheses and streamed tokens to the results of text models."""
+"""Converts hypotheses and streamed tokens to the results of text models."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def _hypothesis(
 
 
 class PendingText:
-    """A text whose jobs, a search or several samples, can all be decoded at once.
+    """A text with its jobs, a search or several samples, which can be decoded at once.
 
     Args:
         source: token ids
-        codec: None if the bundle has no tokenizers
+        codec: tokenizers; None if the bundle has none
 
     Raises:
         RejectedError: see `TextPlan.request`.
@@ -120,7 +120,7 @@ class TokenStream:
 
     Args:
         end_tokens: tokens that are skipped
-        text: decodes tokens; None: the bundle has no tokenizers
+        text: decoder of tokens; None if the bundle has no tokenizers
     """
 
     def __init__(self, end_tokens: Collection[int], text: TextStream | None) -> None:

@@ -44,9 +44,9 @@ class Phrases:
             prompt: decoder tokens before the output
 
         Raises:
-            RejectedError: a phrase is empty, has unknown symbols or ids or an end token, is a text
-                that the tokenizer does not reproduce, or contains a phrase of `must_not_contain`;
-                or it is a text, and the bundle has no tokenizers.
+            RejectedError: a phrase is empty, has unknown symbols or ids or an end token, is not
+                reproduced by the tokenizer, or contains a phrase of `must_not_contain`; or the
+                bundle has no tokenizers for a text.
         """
         prohibitions = _prohibitions(options.must_not_contain, manifest, codec, len(prompt))
 
@@ -65,7 +65,7 @@ class Phrases:
                 raise _contradiction("prefix", options.prefix)
         required = []
         for phrase in options.must_contain:
-            # A word has other tokens at the beginning of a text than after a space.
+            # A word may have different tokens at the beginning of a text and after a space.
             ways = _ways("must_contain", phrase, [" ", ""], manifest, codec)
             required.append([way for way in ways if allowed(way)])
             if not required[-1]:
@@ -126,7 +126,7 @@ def _encoded(
         raise RejectedError(f"{option}: {error}, found {shown(text)}") from error
     written = codec.decode(found.tokens).strip()
     if written != text:
-        # With all their spaces, which may be the only difference.
+        # Show all spaces, which may be the only difference.
         raise RejectedError(
             f"{option}: expected a text as this model writes it, found {text[:60]!r}, which it "
             f"writes {written[:60]!r}"

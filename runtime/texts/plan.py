@@ -27,9 +27,9 @@ class TextPlan:
     """The options of a call, resolved for a text model.
 
     Attributes:
-        strategies: one strategy; or one for each output if several are sampled
-        prompt: start token and prompt of the settings; a decoder-only model reads its input instead
-        phrases: prefix, required and excluded phrases
+        strategies: one strategy, or one for each sample
+        prompt: start token and prompt of the settings; unused for a decoder-only model
+        phrases: prefix, required and forbidden phrases
     """
 
     options: GenerationOptions
@@ -70,7 +70,7 @@ class TextPlan:
 
     @property
     def prefix(self) -> Sequence[int]:
-        """Tokens that the output begins with: a forced first token and the prefix.
+        """A forced first token and the prefix, with which the output begins.
 
         Empty without a prefix.
         """
@@ -125,7 +125,7 @@ class TextPlan:
 def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
     """Check the languages, and that no option is for speech models.
 
-    A wrong language is an error of the call, not of one of its inputs.
+    An invalid language is an error of the call, not of a single input.
 
     Raises:
         DragomanError: an option is for speech models.
@@ -149,7 +149,7 @@ def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
 
 
 def start_of(manifest: Manifest, target_language: str | None) -> tuple[int, GenerationSettings]:
-    """Return the start token and the generation settings for a target language; None: the default.
+    """Return start token and generation settings for a language; None selects the default.
 
     Raises:
         LanguageError: the language is unknown, or None and there is no default.

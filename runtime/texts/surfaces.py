@@ -1,4 +1,4 @@
-"""Token surfaces, the text that each token adds to an output, and texts that must not occur."""
+"""Token surfaces (the text that each token adds to an output), and forbidden texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..decoding.logits_processors import Row
 from .codecs import Codec, TokenizerError
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-"""The decoded text of a token that is part of a character."""
+"""Decoded text of a token that is part of a character."""
 ANCHORS = 16
 SAMPLE, TRIALS = 128, 64
 
@@ -90,11 +90,11 @@ class Surfaces:
 
 
 class _Anchor(NamedTuple):
-    """A token that is decoded before and after another one, whose surface is the text in between.
+    """A token that is decoded before and after another token to find the surface in between.
 
     Attributes:
         first: the anchor's text at the beginning
-        last: the text that the anchor adds at the end
+        last: text that the anchor adds at the end
     """
 
     token: int
@@ -142,7 +142,7 @@ def _adds_up(codec: Codec, anchor: _Anchor, vocabulary: int) -> bool:
 def _bytes_of(piece: str) -> bytes:
     """Return the bytes of a piece that is part of a character.
 
-    SentencePiece writes them in hexadecimal, GPT-2 as letters of the byte-level alphabet.
+    SentencePiece spells bytes in hexadecimal, GPT-2 with letters of the byte-level alphabet.
     """
     byte = _BYTE.fullmatch(piece)
     if byte:
@@ -153,7 +153,7 @@ def _bytes_of(piece: str) -> bytes:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """Return the bytes of GPT-2's letters: printing Latin-1 bytes, then the others from 256 on."""
+    """Return the byte of each GPT-2 letter: printable Latin-1, then other bytes from 256 on."""
     printing = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
     others = [b for b in range(256) if b not in printing]
     return {chr(b): b for b in printing} | {chr(256 + i): b for i, b in enumerate(others)}
@@ -163,21 +163,21 @@ BYTE_OF_LETTER = _byte_level_alphabet()
 
 
 class ForbiddenTexts:
-    """Excludes tokens that would complete one of the texts; see `logits_processors.Prohibition`.
+    """Excludes tokens that would complete a forbidden text; see `logits_processors.Prohibition`.
 
-    The excluded tokens are looked up by the end of the output, if it is the beginning of one of the
-    texts, so that the time of a step depends neither on the vocabulary nor on the number of texts.
+    If the output ends with the beginning of a text, that ending selects the excluded tokens. The
+    time of a step therefore depends neither on the vocabulary nor on the number of texts.
 
     Args:
-        texts: not empty
+        texts: non-empty texts
         begin: index of the first output token in the decoder's input
     """
 
     def __init__(self, texts: Sequence[str], surfaces: Surfaces, begin: int) -> None:
-        # A lone surrogate, which no output contains, is not an error here.
+        # Lone surrogates are accepted here; no output contains them.
         self._texts = [text.encode(errors="surrogatepass") for text in texts]
         self._surfaces, self._begin = surfaces, begin
-        self._longest = max(map(len, self._texts)) - 1  # beginning of a text
+        self._longest = max(map(len, self._texts)) - 1  # longest beginning of a text
         always: set[int] = set()
         completing: dict[bytes, list[NDArray[np.intp]]] = {}
         for text in self._texts:
@@ -213,7 +213,7 @@ class ForbiddenTexts:
         )
 
     def _ending(self, row: Row) -> bytes:
-        """Return the last bytes of the output, at most as long as a beginning of a text."""
+        """Return the last bytes of the output, limited to the longest beginning of a text."""
         found: list[bytes] = []
         length = 0
         for index in range(len(row.tokens) - 1, self._begin - 1, -1):

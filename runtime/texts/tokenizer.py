@@ -1,4 +1,4 @@
-"""Tokenizes sources and targets of a model, and refuses texts that are too long."""
+"""Tokenizes sources and targets of a model, and rejects texts that are too long."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class TextCodec:
     """The tokenizers of a model's sources and targets.
 
     Args:
-        source, target: files of the `tokenizers` library, or SentencePiece models if there is a
-            vocabulary for them; source is None for a model whose sources are not texts
-        source_vocabulary, target_vocabulary: files with the ids of a SentencePiece model's pieces
-        template: special tokens around a source text; None: those of the source's tokenizer file
+        source, target: files of the `tokenizers` library, or SentencePiece models if they have a
+            vocabulary; source is None for a model without source texts
+        source_vocabulary, target_vocabulary: files of token ids of SentencePiece pieces
+        template: special tokens around a source text; None: the source's file defines them
         languages: languages of a multilingual model
 
     Raises:
@@ -95,14 +95,14 @@ class TextCodec:
         The result is empty if the text has only special tokens.
 
         Args:
-            most: the most token ids; only the beginning of a text with far more is encoded
+            most: maximum number of tokens; only the beginning of a far longer text is encoded
 
         Raises:
-            TooLongError: there are far more tokens; a few too many are returned.
+            TooLongError: there are far more tokens than `most`; a small excess is returned.
             TokenizerError: the tokenizer fails on the text.
             UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
                 unknown token.
-            LanguageError: the language is unknown, or missing although the model needs one.
+            LanguageError: the language is unknown, or is required and missing.
             DragomanError: sources of the model are not texts.
         """
         codec, language = self._of_source, None
@@ -185,10 +185,10 @@ class TextCodec:
 
 
 def _check(codec: Codec, text: str, most: int | None) -> None:
-    """Refuse texts with lone surrogates and texts that are far too long."""
+    """Reject texts with lone surrogates and texts that are far too long."""
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # the libraries refuse lone surrogates
+    except UnicodeEncodeError as error:  # the libraries reject lone surrogates
         raise UnknownSymbolsError([text[error.start : error.end]]) from error
     if most is not None:
         check_length(codec, text, most)
@@ -202,7 +202,7 @@ def _open(path: Path, vocabulary: Path | None, own_template: bool) -> Codec:
 
 # The time to encode a text grows with its length, for some tokenizers faster than linearly. A limit
 # in characters would be wrong: a million spaces, or a million unknown symbols, may be one token. So
-# a beginning of the text is encoded, and a longer one if its tokens are not yet too many.
+# a beginning of the text is encoded, and then longer ones while the tokens are within the limit.
 
 CHARACTERS_PER_TOKEN = 8
 """Texts in any language have fewer, so that one beginning is usually enough."""
@@ -215,7 +215,7 @@ class TooLongError(ValueError):
     """A text has too many tokens.
 
     Attributes:
-        tokens: a lower bound of their number
+        tokens: lower bound of the number of tokens
     """
 
     def __init__(self, tokens: int) -> None:
@@ -226,9 +226,8 @@ class TooLongError(ValueError):
 def check_length(codec: Codec, text: str, most: int) -> None:
     """Check that a text has at most `most` tokens, encoding only as much of it as needed.
 
-    Only tokens in the first half of an encoded beginning are counted, since the text after it
-    cannot change them. No text with few enough tokens is refused; a text that passes may have a few
-    too many.
+    Only tokens in the first half of an encoded beginning are counted, since later text cannot
+    change them. A text within the limit is never rejected; an accepted text may slightly exceed it.
 
     Raises:
         TooLongError: there are more tokens.

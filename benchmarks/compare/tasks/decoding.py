@@ -1,4 +1,4 @@
-"""Latency, throughput and correctness of contenders that decode a fixed number of new tokens."""
+"""Measures latency, throughput and correctness of decoding a fixed number of new tokens."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ MEAN_OUTPUT, LONGEST_OUTPUT = 32, 128
 
 @dataclass(frozen=True)
 class Workload:
-    """Batches of random sources to decode, and how often.
+    """The batches of random sources to decode, and the number of rounds.
 
     Attributes:
-        batch_sizes: in sources
-        source_length: tokens of every source, or of the shortest
+        batch_sizes: batch sizes in sources
+        source_length: tokens of every source, or the minimum
         new_tokens: tokens that every row generates
         tokens: source tokens are drawn from range(*tokens)
-        threads: every contender takes part with each of these numbers
-        rounds: counted ones
-        longest_source: lengths are drawn up to this one; None: all sources have the same length
-        num_beams: of every source; 1: greedy
-        turn_seconds: a call that takes less is repeated, see `Worker.perform`
+        threads: numbers of threads, with each of which every contender runs
+        rounds: number of counted rounds
+        longest_source: maximum of random lengths; None: all sources have the same length
+        num_beams: number of beams; 1: greedy
+        turn_seconds: shorter calls are repeated, see `Worker.perform`
     """
 
     batch_sizes: tuple[int, ...]
@@ -49,11 +49,11 @@ class Workload:
     turn_seconds: float = 0
 
     def batch(self, size: int) -> Batch:
-        """Return the batch of this many sources, the same at every call."""
+        """Return the batch of a size, the same at every call."""
         return Batch(self._sources(size, seed=size), self.new_tokens, self.num_beams)
 
     def calibration(self) -> list[list[int]]:
-        """Return sources of the same kind that are in no batch, for tools that are calibrated."""
+        """Return calibration sources of the same kind, which are in no batch."""
         return self._sources(CALIBRATION_SOURCES, seed=[CALIBRATION_SOURCES])
 
     def _sources(self, count: int, seed: int | list[int]) -> list[list[int]]:
@@ -68,19 +68,19 @@ class Workload:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One contender with one number of threads at one batch size.
+    """The figures of one contender with one number of threads at one batch size.
 
     Attributes:
-        fp32: it computes in fp32
-        batch_size: sources
-        ms_per_step: wall-clock time of a call, the encoder included, over the number of new tokens
+        fp32: whether the contender computes in fp32
+        batch_size: number of sources
+        ms_per_step: wall-clock time of a call, including the encoder, per new token
         tokens_per_second: new tokens of all sources over the median time of a call
-        best_peer: the fastest mode of another tool at this batch size, at its best number of
-            threads; None if none was measured
-        ratio: its median time over this one's: above 1, this contender is faster
-        best_fp32_peer, fp32_ratio: the same among those that compute in fp32; None of others
-        identical: sources whose tokens equal the reference's in fp32
-        thread_ratio, fp32_thread_ratio: ratios as above, to the best peer with as many threads
+        best_peer: fastest mode of another tool at this batch size, at its best number of threads;
+            None: none was measured
+        ratio: median time of the best peer over this contender's; above 1: this contender is faster
+        best_fp32_peer, fp32_ratio: the same for peers in fp32; None unless this is in fp32
+        identical: number of sources whose tokens equal the reference's
+        thread_ratio, fp32_thread_ratio: ratios to the best peer with as many threads
     """
 
     contender: str
@@ -100,13 +100,13 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one contender takes relative to another.
+    """The time of one contender relative to another.
 
     Attributes:
         compared_with: the other contender
-        of: "step": a step after the first, without the encoder; "call"
+        of: "step" (a step after the first, without the encoder) or "call"
         ms, compared_ms: times of the contender and of the other
-        ratio: the first over the second, round by round
+        ratio: `ms` over `compared_ms`, round by round
     """
 
     contender: str
@@ -120,10 +120,10 @@ class Cost:
 
 
 def draw_sources(count: int, tokens: tuple[int, int], seed: int = 15) -> list[list[int]]:
-    """Return the same sources for the same arguments, of lengths that are drawn uniformly.
+    """Return random sources of uniformly distributed lengths, the same for the same arguments.
 
     Args:
-        tokens: are drawn from range(*tokens)
+        tokens: source tokens are drawn from range(*tokens)
     """
     generator = np.random.default_rng(seed)
     shortest, longest = SOURCE_LENGTHS
@@ -134,14 +134,14 @@ def draw_sources(count: int, tokens: tuple[int, int], seed: int = 15) -> list[li
 def measure_decoding(
     run: Run, contenders: Sequence[TextContender], workload: Workload, checkpoint: Path
 ) -> dict[str, Any]:
-    """Measure the contenders that take part: `measurements`, `costs`, `footprints`, `failures`.
+    """Measure contenders: `measurements`, `costs`, `footprints`, `failures`.
 
-    The reference takes part in the warm-up in any case: the others are compared with its tokens.
-    With beams, a batch of one new token is measured too: the difference is the steps alone.
+    The reference always runs in the warm-up, since others are compared with its tokens. With beams,
+    a batch of one new token is also measured, to compute the time of the steps alone.
 
     Args:
-        contenders: the reference among them
-        checkpoint: of a model that never ends by itself
+        contenders: contenders, including the reference
+        checkpoint: checkpoint of a model that never selects its end token
 
     Raises:
         ProcessError: the reference failed.
@@ -192,7 +192,7 @@ def check_lengths(batch: Batch, rows: Rows) -> None:
     """Check that every source got exactly the new tokens of the batch.
 
     Raises:
-        ProcessError: one did not.
+        ProcessError: a length differs.
     """
     lengths = {len(row) for row in rows}
     if len(rows) != len(batch.sources) or lengths != {batch.new_tokens}:
@@ -208,10 +208,10 @@ def measurements_of(
     batch_size: int,
     new_tokens: int,
 ) -> list[Measurement]:
-    """Return the figures of one batch size, from every contender's turns at it.
+    """Return the figures of one batch size from the turns of all contenders.
 
     Args:
-        contenders: by name
+        contenders: contenders by name
     """
     expected = next(t.outcome for entrant, t in turns.items() if entrant.contender == REFERENCE)
     timed = {
@@ -259,13 +259,13 @@ def costs_of(
     batch_size: int,
     new_tokens: int,
 ) -> list[Cost]:
-    """Return what beams and a version cost.
+    """Return the costs of beam search, and of this version relative to another.
 
-    A step of beams is compared with a greedy step of as many rows, and a call of Dragoman with one
-    of the version before.
+    A step with beams is compared with a greedy step of as many rows, and a call of Dragoman with a
+    call of the other version.
 
     Args:
-        first: the turns that generated one token only; none if that was not measured
+        first: turns that generated only one token; empty: not measured
     """
     calls = {entrant: t.seconds for entrant, t in turns.items() if t.counted}
     steps = {

@@ -1,4 +1,4 @@
-"""Records of decoding: their tables, how Dragoman compares with the best peers, and a picture."""
+"""Reports records of decoding: tables, comparisons with the best peers, and a picture."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COST_NAMES = {"step": "ms per step", "call": "ms per call"}
 
 
 def decoding(num_beams: int) -> str:
-    """Return what a strategy is called."""
+    """Return the name of a decoding strategy."""
     return "greedy" if num_beams == 1 else f"{num_beams} beams"
 
 
@@ -65,9 +65,9 @@ def notes(record: Record) -> Iterator[str]:
 
 
 def standings(measurements: Sequence[Row]) -> Iterator[str]:
-    """Yield how Dragoman's precisions compare with peers in fp32, and with all of them.
+    """Compare Dragoman's precisions with peers in fp32, and with all peers.
 
-    Each takes part with its best number of threads, and all with the same number.
+    Tools are compared at their best numbers of threads, and at equal numbers.
     """
     threads_tried = sorted({m["threads"] for m in measurements})
     for contender in distinct(m["contender"] for m in measurements):
@@ -94,7 +94,7 @@ def standings(measurements: Sequence[Row]) -> Iterator[str]:
 
 
 def reached(record: Record) -> Iterator[str]:
-    """Yield how far Dragoman's precisions are from the floor."""
+    """Compare Dragoman's precisions with the floor."""
     steps = {(m["contender"], m["threads"], m["batch_size"]): m for m in record["measurements"]}
     for pace in record.get("paces", ()):
         products = ", ".join(f"{count:,.0f} in {name}" for name, count in pace["products"].items())
@@ -119,8 +119,8 @@ def reached(record: Record) -> Iterator[str]:
 def documentation(record: Record) -> Iterator[Table]:
     """Yield the tables of the documentation, with a row for each contender.
 
-    They have milliseconds per step at every number of threads, the best in bold, with the ratios
-    between the best of each tool; footprints; floors; and costs.
+    The tables are milliseconds per step at every number of threads, with the best in bold and the
+    ratios between the best of each tool; footprints; floors; and costs.
     """
     yield _speed(record)
     if record["footprints"]:
@@ -164,7 +164,7 @@ def _speed(record: Record) -> Table:
 
 
 def _footprints(rows: Sequence[Row]) -> Table:
-    """Return load time and memory with each number of threads; files are the same."""
+    """Return load time and memory with each number of threads, and the size of files."""
     threads = distinct(row["threads"] for row in rows)
     lines = [
         [
@@ -182,7 +182,7 @@ def _footprints(rows: Sequence[Row]) -> Table:
 
 
 def _floors(floors: Sequence[Row], rows: Sequence[Row]) -> Table:
-    """Return the shortest step, and its share of what a step takes."""
+    """Return the floors, and their shares of the measured steps."""
     medians = {
         (row["contender"], row["threads"], row["batch_size"]): row["ms_per_step"][0] for row in rows
     }
@@ -219,13 +219,13 @@ def _fastest(rows: Sequence[Row]) -> Row:
 
 
 def _ratios(best: Sequence[Row], key: str) -> str:
-    """Return the ratios at every batch size, such as "3.10x / 2.05x"; nothing without a peer."""
+    """Format the ratios at every batch size, such as "3.10x / 2.05x"; "" without a peer."""
     ratios = [row[key] for row in best]
     return "" if None in ratios else " / ".join(f"{ratio:.2f}x" for ratio in ratios)
 
 
 def picture(record: Record) -> Figure:
-    """Draw tokens per second, each contender's at its best number of threads, as bars.
+    """Draw bars of tokens per second, for each contender at its best number of threads.
 
     Each batch size has a panel with its own scale.
     """

@@ -1,7 +1,7 @@
-"""Latency of sentence embeddings: from texts to vectors, tokenizing included.
+"""Compares the latency of sentence embeddings, including tokenization.
 
-Every contender encodes the same texts, all of one length in tokens. The model is MiniLM-L6,
-trained, downloaded once. Embeddings are compared with PyTorch's before anything is timed.
+Every contender encodes the same texts, all of one length in tokens. The model is the trained
+MiniLM-L6, downloaded once. Embeddings are compared with PyTorch's before timing.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ LOWEST_FP32_COSINE = 0.999
 
 @dataclass(frozen=True)
 class Measurement:
-    """One contender with one number of threads at texts of one length, in batches of one size.
+    """The figures of one contender with one number of threads, text length and batch size.
 
     Attributes:
         length: tokens of every text
-        ms_per_call: of one batch, from texts to vectors
-        best_fp32_peer: the fastest of other tools that compute in fp32, with as many threads or
-            fewer; None if none was measured
-        fp32_ratio: its median time over this one's: above 1, this contender is faster
-        best_reduced_peer, reduced_ratio: the same among those in any lower precision
-        cosine, lowest_cosine: of the angle between its vectors and the reference's, over all texts
+        ms_per_call: time of one batch, from texts to embeddings
+        best_fp32_peer: fastest other tool in fp32 with at most as many threads; None: none was
+            measured
+        fp32_ratio: median time of that peer over this contender's; above 1: this is faster
+        best_reduced_peer, reduced_ratio: the same for peers in lower precisions
+        cosine, lowest_cosine: mean and lowest cosine similarity to the reference's embeddings
     """
 
     contender: str
@@ -117,10 +117,10 @@ def measure_encoding(
     threads: Sequence[int],
     rounds: int,
 ) -> dict[str, Any]:
-    """Measure the contenders that take part: `measurements`, `footprints`, `failures`.
+    """Measure contenders: `measurements`, `footprints`, `failures`.
 
-    The reference encodes everything first, and ends: the others are compared with its vectors
-    before they are timed.
+    The reference first encodes all texts; other contenders are compared with its embeddings before
+    timing.
 
     Raises:
         ProcessError: the reference failed.
@@ -153,10 +153,10 @@ def measure_encoding(
 
 
 def check_vectors(found: Vectors, expected: Vectors) -> None:
-    """Check the shape and the direction of vectors.
+    """Check the shape and the direction of embeddings.
 
     Raises:
-        ProcessError: they have another shape, or point elsewhere.
+        ProcessError: the shape or a direction differs.
     """
     if found.shape != expected.shape:
         raise ProcessError(f"expected vectors of shape {expected.shape}, found {found.shape}")
@@ -181,10 +181,10 @@ def measurements_of(
     item: Calls,
     expected: Vectors,
 ) -> list[Measurement]:
-    """Return the figures of one work item, from every contender's turns at it.
+    """Return the figures of one work item from the turns of all contenders.
 
     Args:
-        contenders: by name
+        contenders: contenders by name
     """
     medians = {entrant: own.median for entrant, own in turns.items()}
     measurements = []
@@ -227,7 +227,7 @@ def without_wrong(
     footprints: Sequence[Footprint],
     failures: Sequence[Failure],
 ) -> dict[str, Any]:
-    """Return the figures, in which contenders in fp32 with wrong vectors are failures."""
+    """Return the figures, with fp32 contenders of wrong embeddings moved to failures."""
     lowest: dict[str, float] = {}
     for m in measurements:
         if m.precision == "fp32":
@@ -272,13 +272,13 @@ def tables(record: Record) -> Iterator[Table]:
 
 
 def notes(record: Record) -> Iterator[str]:
-    """Yield how Dragoman compares with peers in fp32 and in lower precisions, and footprints."""
+    """Yield comparisons with peers in fp32 and in lower precisions, and footprints."""
     yield from standings(record["measurements"])
     yield from footprint_notes(record)
 
 
 def standings(measurements: Iterable[Row]) -> Iterator[str]:
-    """Yield how Dragoman's precisions compare with peers in fp32 and in lower precisions."""
+    """Compare Dragoman's precisions with peers in fp32 and in lower precisions."""
     for own in sections(measurements, lambda m: m["contender"]):
         name = own[0]["contender"]
         for kind, peer, ratio in (
@@ -295,7 +295,7 @@ def standings(measurements: Iterable[Row]) -> Iterator[str]:
 
 
 def documentation(record: Record) -> Iterator[Table]:
-    """Yield a table for each number of threads: the best in bold, and cosines."""
+    """Yield a table for each number of threads, with the best in bold, and cosines."""
     for rows in sections(record["measurements"], lambda row: row["threads"]):
         best = {
             _case(case[0]): min(row["ms_per_call"][0] for row in case)

@@ -1,7 +1,6 @@
-"""Contenders at sentence embeddings, and the texts that they encode.
+"""Contenders of sentence embeddings, and the texts to encode.
 
-Nothing that imports torch is imported at the top: contenders that do without PyTorch load in
-processes that import this module.
+This module does not import torch at the top, since contenders without PyTorch import it.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ Vectors = NDArray[np.float32]
 
 
 class Calls(NamedTuple):
-    """A work item: several calls with different texts, because one could be too short to time.
+    """A work item: several calls with different texts, since one may be too short to time.
 
     Attributes:
-        length: tokens of every text, special tokens included
-        texts: of each call, as many in all
+        length: tokens of every text, including special tokens
+        texts: texts of each call, of equal number
     """
 
     length: int
@@ -46,7 +45,7 @@ class Calls(NamedTuple):
 
     @property
     def batch_size(self) -> int:
-        """The number of texts of a call."""
+        """The number of texts per call."""
         return len(self.texts[0])
 
     def __str__(self) -> str:
@@ -66,8 +65,8 @@ def calls(prose: str, tokenizer: Tokenizer, length: int, batch_size: int) -> Cal
 def pieces(prose: str, tokenizer: Tokenizer, length: int) -> Iterator[str]:
     """Yield successive texts of exactly `length` tokens, each from the beginning of a word.
 
-    Special tokens are included. There is no end: the prose is read again, from a token further on
-    at every time.
+    The length includes special tokens. The iterator is infinite: each pass over the prose starts
+    one token later.
     """
     encoding = tokenizer.encode(prose, add_special_tokens=False)
     size = length - tokenizer.num_special_tokens_to_add(is_pair=False)
@@ -100,12 +99,12 @@ def contenders(
 ) -> list[EncodingContender]:
     """Return the reference first, peers last.
 
-    Tools that are not installed are included: their failure is reported. The reference is
-    sentence-transformers with PyTorch in fp32, which is a contender under its own name too.
+    Failures of missing tools are reported. The reference is sentence-transformers with PyTorch in
+    fp32, which is also a contender under its own name.
 
     Args:
-        calibration: texts that a tool may look at to quantize; not those that are measured
-        openvino_in: has Optimum-Intel and sentence-transformers
+        calibration: calibration texts, which are not measured
+        openvino_in: interpreter with Optimum-Intel and sentence-transformers
     """
     from ...peers import optimum_onnx, sentence_transformers
 
@@ -136,7 +135,7 @@ def contenders(
                 lambda _, load=load: performing(load),  # type: ignore[misc]
                 needs_torch=tool == "Optimum-ONNX",
             )
-            # Where only the graph counts, one tool shows what optimizing it changes.
+            # For variants of the graph, one tool is enough.
             if tool == "ONNX Runtime" or not contender.name.endswith("optimized")
         ),
         *peers(
@@ -162,7 +161,7 @@ def contenders(
 
 
 def load_bundle(directory: Path, threads: int) -> Encode:
-    """Load a bundle by Dragoman's runtime."""
+    """Load a bundle with Dragoman's runtime."""
     from dragoman.runtime import load
 
     model = load(directory, threads=threads)
@@ -172,13 +171,13 @@ def load_bundle(directory: Path, threads: int) -> Encode:
 def performing(
     load: Callable[[Path, int], Encode],
 ) -> Callable[[Path, int], Perform[Calls, Vectors]]:
-    """Return the `load` of a contender that makes the calls of a work item with what this loads."""
+    """Return the `load` of a contender that runs the calls of a work item."""
     return partial(_load_to_perform, load=load)
 
 
 def _load_to_perform(
     directory: Path, threads: int, *, load: Callable[[Path, int], Encode]
 ) -> Perform[Calls, Vectors]:
-    os.environ["RAYON_NUM_THREADS"] = str(threads)  # of all tools' tokenizers
+    os.environ["RAYON_NUM_THREADS"] = str(threads)  # for the tokenizers of all tools
     encode = load(directory, threads)
     return lambda calls: np.concatenate([encode(texts) for texts in calls.texts])

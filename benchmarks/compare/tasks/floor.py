@@ -1,9 +1,8 @@
-"""What a processor can do, and the floor: the shortest time in which it can do a decoding step.
+"""Measures a processor, and computes the floor: a lower bound for the time of a decoding step.
 
-A step reads everything that it needs from memory once, and computes all its products; the encoder's
-are shared out to the steps. What a step takes beyond its floor is what smaller products, attention
-and everything between them cost. Bandwidth and products are measured by the operators of ONNX
-Runtime at sizes that suit them.
+A step reads its data from memory once, and computes all its products and its share of the
+encoder's. Time beyond the floor is due to small products, attention and other operators. Bandwidth
+and products are measured with operators of ONNX Runtime at favourable sizes.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ WIDTH = 2048
 
 @dataclass(frozen=True)
 class Pace:
-    """What a machine can do, with a number of threads.
+    """The speed of a machine with a number of threads.
 
     Attributes:
-        gigabytes_per_second: read from memory
-        products: billions of multiplications and additions a second, by the precision of weights
+        gigabytes_per_second: memory bandwidth of reading
+        products: billions of multiply-accumulates per second, by precision of weights
     """
 
     threads: int
@@ -46,10 +45,10 @@ class Pace:
 
 
 def best_pace(paces: Iterable[Pace]) -> Pace:
-    """Return the best of several moments: what else a machine does only makes it slower.
+    """Return the best of several measurements, since other load only slows a machine down.
 
     Args:
-        paces: with the same number of threads
+        paces: measurements with the same number of threads
     """
     first, *others = paces
     return Pace(
@@ -63,7 +62,7 @@ def best_pace(paces: Iterable[Pace]) -> Pace:
 
 
 def measure_pace(threads: int) -> Pace:
-    """Measure the pace of this machine, now."""
+    """Measure the speed of this machine."""
     generator = np.random.default_rng(0)
     columns = READ_MB * 10**6 // 4 // WIDTH
     weight = generator.standard_normal((WIDTH, columns), np.float32)
@@ -82,12 +81,12 @@ def measure_pace(threads: int) -> Pace:
 
 
 def _matmul(weight: NDArray[np.float32]) -> ir.Model:
-    """Return X [R, WIDTH] @ weight."""
+    """Return a model of X [R, WIDTH] @ weight."""
     return _product("MatMul", "", ir.DataType.FLOAT, {"w": weight})
 
 
 def _integer_matmul(weight: NDArray[np.uint8]) -> ir.Model:
-    """Return the product of integers, as `com.microsoft.MatMulIntegerToFloat`."""
+    """Return a model of an integer product, `com.microsoft.MatMulIntegerToFloat`."""
     constants = {
         "w": (weight.astype(np.int16) - 128).astype(np.int8),
         "x_scale": np.float32(0.01),
@@ -110,7 +109,7 @@ def _product(operator: str, domain: str, dtype: ir.DataType, constants: dict[str
 
 
 def _seconds(model: ir.Model, feeds: dict[str, NDArray[Any]], threads: int) -> float:
-    """Return the seconds of the shortest of some runs."""
+    """Return the minimum seconds of several runs."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = InMemorySession(model, options)
@@ -124,11 +123,11 @@ def _seconds(model: ir.Model, feeds: dict[str, NDArray[Any]], threads: int) -> f
 
 @dataclass(frozen=True)
 class Floor:
-    """The shortest step of a precision.
+    """The lower bound for a step in a precision.
 
     Attributes:
-        ms: of a step, with its part of the encoder's time
-        reading_ms, products_ms: of a step without the encoder; the longer one counts
+        ms: time of a step, including its share of the encoder
+        reading_ms, products_ms: times of a step without the encoder; the longer one counts
     """
 
     contender: str
@@ -155,7 +154,7 @@ def floors(
     """Return the floor of each precision at each batch size and number of threads.
 
     Args:
-        precisions: of Dragoman's contenders, by name: keys of `BYTES`
+        precisions: precisions (keys of `BYTES`) of Dragoman's contenders by name
     """
     return [
         _floor(pace, contender, precision, shape, workload, vocab_size, size)
@@ -177,9 +176,9 @@ def _floor(
     width, layers = shape.d_model, shape.layers
     rows = batch_size * workload.num_beams
     source = (workload.source_length + (workload.longest_source or workload.source_length)) / 2
-    target = workload.new_tokens / 2  # caches fill up
-    # A decoder's layer has two attentions, without the keys and values of the second; those are the
-    # encoder's, which so has as many weights.
+    target = workload.new_tokens / 2  # the mean over steps
+    # The key and value projections of cross-attention count as the encoder's, so encoder and
+    # decoder layers have equally many weights.
     of_layers = layers * (6 * width**2 + 2 * width * shape.d_ff)
     weights = of_layers + vocab_size * width
     of_weight, of_cache = BYTES[precision]

@@ -34,12 +34,12 @@ TORCH_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class EngineSizes(NamedTuple):
-    """The sizes that engines are built for.
+    """The sizes of engines.
 
     Attributes:
-        batches: a profile for each
-        source: lengths of the sources
-        capacity: in new tokens
+        batches: batch sizes of the profiles
+        source: source lengths
+        capacity: maximum new tokens
     """
 
     batches: tuple[Range, ...]
@@ -48,7 +48,7 @@ class EngineSizes(NamedTuple):
 
 
 def engine_sizes(workload: Workload) -> EngineSizes:
-    """Choose engine sizes for all batches of a workload.
+    """Select engine sizes for all batches of a workload.
 
     One profile is for a single source and one for the larger batches. The runtime rounds batches up
     to powers of two and lengths to multiples of 16.
@@ -68,7 +68,7 @@ class BackendContender(Contender[Batch, Rows]):
     """Dragoman on one of its backends.
 
     Attributes:
-        backend: its name, as `runtime.load` expects it
+        backend: name of the backend, see `runtime.load`
     """
 
     backend: str = ""
@@ -77,10 +77,10 @@ class BackendContender(Contender[Batch, Rows]):
 def gpu_contenders(sizes: EngineSizes) -> list[TextContender]:
     """List the contenders, the reference first.
 
-    Tools that are not installed are included, and their failure is reported.
+    Failures of missing tools are reported.
 
     Args:
-        sizes: of the engines
+        sizes: sizes of the engines
     """
     return [
         Contender(

@@ -1,10 +1,10 @@
-"""Latency of decoding: greedily, with beams, and of decoder-only models.
+"""Compares the latency of greedy decoding, beam search, and decoder-only models.
 
-Every contender decodes a fixed number of new tokens; the encoder is included. In each round all
-contenders take a turn, with every number of threads; a figure is the median over the rounds, with
-its range. The weights are random but seeded, in the shape of published models, and never choose the
-end token. Every tool gets the same checkpoint of them. Dragoman's int8 and int4 are calibrated on
-other sources of the same kind.
+Every contender decodes a fixed number of new tokens; the time includes the encoder. Each round has
+a turn of every contender with every number of threads. Figures are medians over the rounds, with
+their ranges. All tools get the same checkpoint, with seeded random weights in the shape of a
+published model, which never selects the end token. Dragoman's int8 and int4 are calibrated on other
+sources of the same kind.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def measure(
         from .gpu_contenders import engine_sizes, gpu_contenders
 
         contenders = gpu_contenders(engine_sizes(workload))
-    run.selected(contender.name for contender in contenders)  # before anything takes time
+    run.selected(contender.name for contender in contenders)  # fail early
     checkpoint = run.directory / "checkpoint"
     write_random_text_model(shape, checkpoint, vocab_size=vocab_size)
     on_cpu = workload.threads if device == "cpu" else ()
@@ -113,7 +113,7 @@ def measure_language_model(
 ) -> dict[str, Any]:
     """Measure contenders that continue prompts.
 
-    A call is the whole of it, reading the prompts included.
+    The time of a call includes prefill.
     """
     from ...models.random_checkpoint import write_random_language_model
 
@@ -126,7 +126,7 @@ def measure_language_model(
         rounds=rounds,
     )
     contenders = language_models(openvino_in=run.openvino, before=run.before)
-    run.selected(contender.name for contender in contenders)  # before anything takes time
+    run.selected(contender.name for contender in contenders)  # fail early
     checkpoint = run.directory / "checkpoint"
     write_random_language_model(shape, checkpoint)
     figures = measure_decoding(run, contenders, workload, checkpoint)
@@ -142,14 +142,14 @@ def record_of(
     paces: Iterable[Any] = (),
     floors: Iterable[Any] = (),
 ) -> dict[str, Any]:
-    """Return the figures in the order of a record; what is empty or the default is left out.
+    """Return the figures in the order of a record, without empty and default ones.
 
     Args:
-        shape: a description of the model
+        shape: description of the model
         figures: see `measure_decoding`
-        word_error: of the trained model g2p-en in Dragoman's precisions, by contender
-        paces: of the processor, measured in the same run, by number of threads
-        floors: of Dragoman's precisions
+        word_error: word error of the trained model g2p-en by contender
+        paces: speeds of the processor in the same run, by number of threads
+        floors: floors of Dragoman's precisions
     """
     optional = {
         "longest_source": workload.longest_source,
@@ -173,7 +173,7 @@ def record_of(
 
 
 def word_errors(bundles: Iterable[BundleKind], threads: int) -> dict[str, float]:
-    """Return the share of held-out words that the shipped model gets wrong, by contender.
+    """Return the word error of the shipped model on held-out words, by contender.
 
     Raises:
         DragomanError: a word was rejected.
@@ -211,7 +211,7 @@ def _word_errors(bundles: list[BundleKind], threads: int) -> dict[str, float]:
 
 
 def _device(options: Mapping[str, Any]) -> str | None:
-    """Describe the GPU, if it is one that is measured."""
+    """Describe the GPU, if it is measured."""
     if options.get("device") != "cuda":
         return None
     from .gpu_contenders import describe_gpu

@@ -1,9 +1,9 @@
-"""How latency and tokens a second grow with the batch and with the length of the source.
+"""Compares the growth of latency and tokens per second with batch size and source length.
 
-The batch grows with sources of 32 tokens; sources grow longer in batches of one size. Every
-contender decodes the same number of new tokens greedily; the encoder is included. The weights are
-random but seeded, in the shape of published models. Dragoman's int8 and int4 are calibrated on
-other sources of these lengths.
+One series varies the batch size with sources of 32 tokens; the other varies the source length at
+one batch size. Every contender decodes the same number of new tokens greedily; the time includes
+the encoder. The weights are seeded random numbers in the shape of published models. Dragoman's int8
+and int4 are calibrated on other sources of these lengths.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Point(NamedTuple):
     """The sizes of a batch.
 
     Attributes:
-        batch_size: sources
-        source_length: tokens of each
+        batch_size: number of sources
+        source_length: tokens per source
     """
 
     batch_size: int
@@ -61,11 +61,11 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """Two series of points, which cross where both have the same sizes.
+    """Two series of points, over batch size and over source length.
 
     Attributes:
-        batch_sizes: with sources of `source_length`
-        source_lengths: with `source_batch` sources
+        batch_sizes: batch sizes, with sources of `source_length`
+        source_lengths: source lengths, with `source_batch` sources
         new_tokens: tokens that every row generates
         tokens: source tokens are drawn from range(*tokens)
     """
@@ -90,7 +90,7 @@ class Workload:
     def batches(self) -> dict[Point, Batch]:
         """Return the batch of every point, the same at every call.
 
-        A point of both series has one batch, so that they agree on it.
+        A point in both series has only one batch.
         """
         return {
             point: Batch(
@@ -101,7 +101,7 @@ class Workload:
         }
 
     def calibration(self) -> list[list[int]]:
-        """Return sources of all lengths that are in no batch, for tools that are calibrated."""
+        """Return calibration sources of all lengths, which are in no batch."""
         generator = np.random.default_rng(0)
         lengths = [*self.source_lengths, self.source_length] * CALIBRATION_SOURCES
         return [generator.integers(*self.tokens, length).tolist() for length in lengths]
@@ -109,13 +109,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One contender at one point.
+    """The figures of one contender at one point.
 
     Attributes:
-        peer: it is another tool, which Dragoman is compared with
-        batch_size: sources
-        source_length: tokens of each
-        ms_per_step: wall-clock time of a call, the encoder included, over the number of new tokens
+        peer: whether it is another tool, which Dragoman is compared with
+        batch_size: number of sources
+        source_length: tokens per source
+        ms_per_step: wall-clock time of a call, including the encoder, per new token
         tokens_per_second: new tokens of all sources over the median time of a call
     """
 
@@ -130,13 +130,13 @@ class Measurement:
 def contenders(
     calibration: Calibration = (), openvino_in: Interpreter = HERE
 ) -> list[TextContender]:
-    """Return those of `NAMES`, Dragoman first.
+    """Return the contenders in `NAMES`, Dragoman first.
 
-    Tools that are not installed are included: their failure is reported.
+    Failures of missing tools are reported.
 
     Args:
-        calibration: what Dragoman's bundles are quantized with
-        openvino_in: has Optimum-Intel
+        calibration: calibration sources of Dragoman's bundles
+        openvino_in: interpreter with Optimum-Intel
     """
     known = translators(calibration=calibration, openvino_in=openvino_in)
     return [contender for contender in known if contender.name in NAMES]
@@ -188,8 +188,8 @@ def measure_growth(
 ) -> dict[str, Any]:
     """Measure contenders at all points: `by_batch`, `by_source`, `failures`.
 
-    A series has the points of every contender in turn. One that failed at any point is in
-    `failures` only.
+    A series has the points of one contender after the other. A contender that failed at any point
+    is only in `failures`.
     """
     results = take_turns(
         contenders,
@@ -227,7 +227,7 @@ def measure_growth(
 
 
 def described(record: Record) -> str:
-    """Return a description of the model and of the work, on one line."""
+    """Describe the model and the work on one line."""
     threads = count(record["threads"], "thread")
     return f"{record['shape']}; {record['new_tokens']} new tokens, greedy, {threads}"
 
@@ -250,7 +250,7 @@ def tables(record: Record) -> Iterator[Table]:
 
 
 def picture(record: Record) -> Figure:
-    """Draw milliseconds per step and tokens a second of every contender; peers are dashed."""
+    """Draw milliseconds per step and tokens per second of every contender, with peers dashed."""
     from ..picture_style import COLOURS, figure, styled, tidy
 
     names = distinct(m["contender"] for m in record["by_batch"])
@@ -284,7 +284,7 @@ def picture(record: Record) -> Figure:
 
 
 def _scale(axes: Any, measurements: Sequence[Row], varies: str) -> None:
-    """Set logarithmic scales, on which doubling is one width, with a tick at every size."""
+    """Set logarithmic scales with a tick at every size."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     sizes = sorted({m[varies] for m in measurements})

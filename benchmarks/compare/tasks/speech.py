@@ -1,9 +1,9 @@
-"""Speed and word error of Whisper on clips, compared with faster-whisper and OpenVINO GenAI.
+"""Compares speed and word error of Whisper with faster-whisper and OpenVINO GenAI.
 
-The model is a CTranslate2 directory, from which the bundles and OpenVINO's models are built first.
-In each round every contender transcribes all clips one by one with the library's own call, reading
-the file and computing its features included; then it transcribes them again to time encoder and
-decoder apart. Decoding is greedy, without timestamps.
+The bundles and OpenVINO's models are first built from a CTranslate2 directory. In each round, every
+contender transcribes all clips one by one with the library's standard call, including reading files
+and computing features. It then transcribes them again to time encoder and decoder separately.
+Decoding is greedy, without timestamps.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Clips = Sequence[Path]
 
 
 class Transcript(NamedTuple):
-    """A clip, transcribed once by the tool's own call and once with its stages timed.
+    """The transcript of a clip, with the time of the standard call and of the stages.
 
     Attributes:
-        seconds: of the tool's own call
+        seconds: time of the tool's standard call
     """
 
     text: str
@@ -50,10 +50,10 @@ SpeechContender = Contender[Clips, list[Transcript]]
 
 
 def read_clips(directory: Path) -> dict[Path, str]:
-    """Return the audio files of a folder and what is said in them.
+    """Return the audio files of a folder with their transcripts.
 
     Args:
-        directory: holds the files and `transcripts.tsv`, whose lines are: file name, tab, words
+        directory: folder of the files and `transcripts.tsv`, with lines of file name, tab and words
 
     Raises:
         DragomanError: `transcripts.tsv` cannot be read, a line of it is malformed, or a file is
@@ -76,11 +76,11 @@ def read_clips(directory: Path) -> dict[Path, str]:
 
 
 def word_error(texts: Mapping[Path, str], transcripts: Mapping[Path, str]) -> float:
-    """Return insertions, deletions and substitutions over the words that were said.
+    """Return the word error rate.
 
     Args:
-        texts: what a model recognised, by clip; at least one
-        transcripts: what is said, by clip
+        texts: outputs of a model by clip; at least one
+        transcripts: references by clip
     """
     from dragoman.metrics import METRICS
 
@@ -89,12 +89,12 @@ def word_error(texts: Mapping[Path, str], transcripts: Mapping[Path, str]) -> fl
 
 
 def contenders(openvino_in: Interpreter = HERE) -> list[SpeechContender]:
-    """Return Dragoman's precisions, faster-whisper's compute types and OpenVINO GenAI's modes.
+    """Return contenders: Dragoman, faster-whisper and OpenVINO GenAI in their precisions.
 
-    Tools that are not installed are included: their failure is reported.
+    Failures of missing tools are reported.
 
     Args:
-        openvino_in: has Optimum-Intel and OpenVINO GenAI
+        openvino_in: interpreter with Optimum-Intel and OpenVINO GenAI
     """
     return [
         *dragoman_contenders(partial(load_transcriber, load=DragomanTranscriber)),
@@ -126,7 +126,7 @@ def contenders(openvino_in: Interpreter = HERE) -> list[SpeechContender]:
 def load_transcriber(
     directory: Path, threads: int, *, load: Callable[[Path, int], Transcriber]
 ) -> Perform[Clips, list[Transcript]]:
-    """Load a model that transcribes all clips one by one, and then again for the stages."""
+    """Load a model that transcribes all clips one by one, then again to time the stages."""
     transcriber = load(directory, threads)
 
     def transcribe(clips: Clips) -> list[Transcript]:
@@ -144,7 +144,7 @@ def load_transcriber(
 
 
 class DragomanTranscriber:
-    """A bundle of a speech model, loaded by Dragoman's runtime."""
+    """A speech bundle loaded by Dragoman's runtime."""
 
     def __init__(self, directory: Path, threads: int) -> None:
         from dragoman.runtime import Model, read_bundle
@@ -154,11 +154,11 @@ class DragomanTranscriber:
         self._backend = _TimedBackend(open_backend(bundle, None, threads))
         self._model = Model(bundle, self._backend)
         speech = bundle.manifest.speech
-        # Nobody detects the language; an English-only model takes none.
+        # No tool detects the language; an English-only model has no language option.
         self._language = LANGUAGE if speech is not None and speech.languages else None
 
     def transcribe(self, clip: Path) -> str:
-        """Transcribe by `Model.generate`."""
+        """Transcribe with `Model.generate`."""
         (result,) = self._model.generate([clip], language=self._language)
         if result.error is not None:
             raise RuntimeError(result.error)
@@ -201,13 +201,12 @@ class Figures:
     """The figures of one contender.
 
     Attributes:
-        seconds: for all clips, by the tool's own call
-        real_time_factor: the median of `seconds` over the duration of the clips
-        ms_per_clip_encoder, ms_per_token_decoder: timed apart; the decoder's include the prompt
-        word_error: of the last round's texts, from 0
-        decoder_ratio, total_ratio: the lowest median of the peers over this one's, of the decoder's
-            time per token and of `seconds`: above 1, this one is faster; None if no peer was
-            measured
+        seconds: time of all clips with the tool's standard call
+        real_time_factor: median of `seconds` over the duration of the clips
+        ms_per_clip_encoder, ms_per_token_decoder: separate times; the decoder includes the prompt
+        word_error: word error rate of the last round
+        decoder_ratio, total_ratio: median of the fastest peer over this one's, for the decoder's
+            time per token and for `seconds`; above 1: this one is faster; None: no peer
     """
 
     contender: str
@@ -222,12 +221,12 @@ class Figures:
 
 @dataclass(frozen=True)
 class Round:
-    """One contender's turn at all clips.
+    """The figures of one round of a contender.
 
     Attributes:
-        seconds, encoder: for all clips
+        seconds, encoder: seconds of all clips
         decoder: seconds per token
-        texts: by clip
+        texts: outputs by clip
     """
 
     seconds: float
@@ -284,7 +283,7 @@ def measure(
 def figures(
     rounds_of: Mapping[str, Sequence[Round]], transcripts: Mapping[Path, str], audio_seconds: float
 ) -> list[Figures]:
-    """Return the figures of every contender, from its counted rounds."""
+    """Return the figures of every contender from its counted rounds."""
 
     def medians(value: Callable[[Round], float]) -> dict[str, float]:
         return {n: float(np.median([value(r) for r in rounds])) for n, rounds in rounds_of.items()}

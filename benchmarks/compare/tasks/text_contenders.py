@@ -1,7 +1,6 @@
 """Contenders that decode token ids: the reference, Dragoman's precisions, other tools.
 
-Nothing that imports torch is imported at the top: contenders that do without PyTorch load in
-processes that import this module.
+This module does not import torch at the top, since contenders without PyTorch import it.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ Load = Callable[[Path, int], Perform[Work, Outcome]]
 
 
 class BundleKind(NamedTuple):
-    """A bundle that takes part: the contender's name, and what `optimize` makes it for."""
+    """The name, target and precision of a bundle."""
 
     contender: str
     target: str
     precision: str
 
     def preparation(self, calibration: Calibration = ()) -> Preparation:
-        """Return the contender's `prepare`, with what to quantize with."""
+        """Return the contender's `prepare`, with calibration sources."""
         return partial(
             bundle_of_checkpoint,
             target=self.target,
@@ -67,14 +66,13 @@ def translators(
 ) -> list[TextContender]:
     """Return contenders of encoder-decoder models: the reference first, peers last.
 
-    Tools that are not installed are included: their failure is reported.
+    Failures of missing tools are reported.
 
     Args:
-        num_beams: of the workload; with several, Dragoman's greedy decoding of as many rows takes
-            part
-        calibration: what Dragoman's bundles are quantized with
-        openvino_in: has Optimum-Intel
-        before: has another version of Dragoman, which takes part
+        num_beams: number of beams; with several, Dragoman also decodes as many rows greedily
+        calibration: calibration sources of Dragoman's bundles
+        openvino_in: interpreter with Optimum-Intel
+        before: interpreter with another version of Dragoman, to compare with
     """
     from ...peers import hugging_face, optimum_onnx
 
@@ -106,7 +104,7 @@ def translators(
 def language_models(
     *, openvino_in: Interpreter = HERE, before: Interpreter | None = None
 ) -> list[TextContender]:
-    """Return contenders of decoder-only models, as `translators` does."""
+    """Return contenders of decoder-only models, like `translators`."""
     from ...peers import hugging_face, onnxruntime_genai, optimum_onnx
 
     dtypes = {"fp32": "float32", "bf16": "bfloat16"}
@@ -154,8 +152,8 @@ def peers(
     """Return another tool in each of its modes.
 
     Args:
-        prepare, load: of a contender, given the mode
-        attributes: of each `Contender`
+        prepare, load: functions of a contender, which take the mode
+        attributes: attributes of each `Contender`
     """
     return [
         Contender(
@@ -171,14 +169,14 @@ def peers(
 
 
 def reference() -> TextContender:
-    """Return the reference model in fp32, by whose greedy tokens all others are judged."""
+    """Return the reference model in fp32, whose greedy tokens all others are compared with."""
     return Contender(REFERENCE, unchanged, load_reference, needs_torch=True, required=True)
 
 
 def judge(load: Callable[[Path, int], Generate]) -> TextContender:
-    """Return Hugging Face's `generate` in fp32, by whose tokens all others are judged.
+    """Return Hugging Face's `generate` in fp32, whose tokens all others are compared with.
 
-    It is not timed, because it is a contender under its own name too.
+    It is not timed, since it is also a contender under its own name.
     """
     return Contender(REFERENCE, unchanged, load, needs_torch=True, required=True, timed=False)
 
@@ -191,13 +189,13 @@ def dragoman_contenders(
     interpreter: Interpreter = HERE,
     suffix: str = "",
 ) -> list[Contender[Work, Outcome]]:
-    """Return Dragoman's runtime with each of these bundles.
+    """Return Dragoman's runtime with each bundle.
 
     Args:
-        load: what they load with
-        calibration: what they are quantized with
-        interpreter: exports, optimizes and runs
-        suffix: of the names
+        load: loads a bundle
+        calibration: calibration sources
+        interpreter: interpreter that exports, optimizes and runs
+        suffix: suffix of the names
     """
     return [
         Contender(
@@ -217,10 +215,10 @@ def openvino_contenders(
     *,
     kind: openvino.Kind = "Seq2SeqLM",
 ) -> list[Contender[Work, Outcome]]:
-    """Return OpenVINO in each of its modes, decoding by Hugging Face's `generate`.
+    """Return OpenVINO in each of its modes, decoding with Hugging Face's `generate`.
 
     Args:
-        load: what it loads with, given mode and kind too
+        load: loads a model, given mode and kind
     """
     return peers(
         "OpenVINO",
@@ -235,7 +233,7 @@ def openvino_contenders(
 def ctranslate2_compute_types() -> list[str]:
     """Return the compute types that CTranslate2 supports on this processor, float32 first.
 
-    If it is missing, there is one, whose preparation fails with the reason.
+    If CTranslate2 is missing, one type is returned, whose preparation reports the failure.
     """
     from ...peers import ctranslate2
 
@@ -256,7 +254,7 @@ def translator(
     """Return CTranslate2 with an encoder-decoder model.
 
     Args:
-        load: what it loads with, given the compute type too
+        load: loads a model, given the compute type
     """
     from ...peers import ctranslate2
 
@@ -276,7 +274,7 @@ def precision_of(mode: str) -> str:
 def load_reference(directory: Path, threads: int) -> Generate:
     """Load a Marian checkpoint into the reference model, which decodes with a cache.
 
-    Its end token is made impossible to choose.
+    The end token is disabled.
     """
     import torch
 
@@ -292,16 +290,16 @@ def load_reference(directory: Path, threads: int) -> Generate:
 
 
 def load_bundle(directory: Path, threads: int, *, backend: str | None = None) -> Generate:
-    """Load a bundle by Dragoman's runtime, by default on the backend that suits it."""
+    """Load a bundle with Dragoman's runtime, by default on the backend that suits it."""
     from dragoman.runtime import load
 
     return generator(load(directory, threads=threads, backend=backend))
 
 
 def load_as_many_rows(directory: Path, threads: int) -> Generate:
-    """Load a bundle that decodes as many rows as a batch has beams, greedily.
+    """Load a bundle that greedily decodes as many rows as a batch has beams.
 
-    Every source is repeated. The answer has the first row of each source.
+    Every source is repeated; the first row of each is returned.
     """
     greedy = load_bundle(directory, threads)
 

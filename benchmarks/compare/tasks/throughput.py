@@ -1,10 +1,10 @@
-"""Throughput of a whole machine at a queue of sentences of unequal length.
+"""Compares the throughput of a whole machine on a queue of sentences of unequal length.
 
-Every tool first tries all arrangements of the processor's cores into workers and threads, with
-several sizes of batches; then the tools take turns, each in the one in which it was fastest.
-Sentences are dealt to the workers beforehand, of all lengths to each. The weights are random but
-seeded, and choose the end token at one step in 32: outputs have unequal lengths, which are nearly
-the same for all tools. Dragoman's int8 and int4 are calibrated on other sentences of the same kind.
+Every tool first tries all arrangements of cores into workers and threads, with several batch sizes;
+then the tools take turns, each in its fastest arrangement. Sentences of all lengths are dealt to
+each worker beforehand. The seeded random weights select the end token at one step in 32, so outputs
+have unequal lengths, which are nearly the same for all tools. Dragoman's int8 and int4 are
+calibrated on other sentences of the same kind.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from .text_contenders import (
 
 
 class Arrangement(NamedTuple):
-    """How a tool works off a queue.
+    """The workers, threads and batch size of a tool.
 
     Attributes:
-        workers: processes
-        threads: of each
-        batch: the most sentences that a worker decodes together
+        workers: number of processes
+        threads: threads per worker
+        batch: maximum batch size of a worker
     """
 
     workers: int
@@ -64,12 +64,12 @@ class Arrangement(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one worker decodes.
+    """The share of one worker.
 
     Attributes:
         sources: token ids, without padding
-        max_batch_size: the most that are decoded together
-        max_new_tokens: of each, if the end token does not come before
+        max_batch_size: maximum batch size
+        max_new_tokens: maximum new tokens per source
     """
 
     sources: list[list[int]]
@@ -83,10 +83,10 @@ ThroughputContender = Contender[Share, Rows]
 
 @dataclass(frozen=True)
 class Trial:
-    """An arrangement that was tried.
+    """The measurement of an arrangement.
 
     Attributes:
-        tokens_per_second: new tokens, end tokens included, over the time until the last worker is
+        tokens_per_second: new tokens, including end tokens, over the time until the last worker is
             done
     """
 
@@ -99,12 +99,11 @@ class Throughput:
     """A tool in its best arrangement.
 
     Attributes:
-        tokens_per_second: over the rounds
-        tokens: new ones of all sentences, which differ from tool to tool as roundings do
-        best_peer, ratio: the best of another tool, and this one's median over its; None if there is
-            none
-        best_fp32_peer, fp32_ratio: the same among those that compute in fp32; None of others
-        memory_mb: the most that all workers together have held, in MB of 10^6 bytes
+        tokens_per_second: spread over the rounds
+        tokens: new tokens of all sentences, which differ slightly between tools due to rounding
+        best_peer, ratio: best other tool, and this tool's median over its median; None: no peer
+        best_fp32_peer, fp32_ratio: the same for peers in fp32; None unless this is in fp32
+        memory_mb: peak memory of all workers together, in MB of 10^6 bytes
     """
 
     tool: str
@@ -120,7 +119,7 @@ class Throughput:
 
 
 def deal(sources: Sequence[list[int]], arrangement: Arrangement) -> list[Share]:
-    """Return a share for each worker: as many short and long sources each, the longest first."""
+    """Deal sources of all lengths evenly to the workers, the longest first."""
     ordered = sorted(sources, key=len, reverse=True)
     return [
         Share(ordered[worker :: arrangement.workers], arrangement.batch, LONGEST_OUTPUT)
@@ -139,14 +138,14 @@ def contenders(
     openvino_in: Interpreter = HERE,
     before: Interpreter | None = None,
 ) -> list[ThroughputContender]:
-    """Return tools with the call by which their users decode many sentences, Dragoman first.
+    """Return tools with their usual call for many sentences, Dragoman first.
 
-    Tools that are not installed are included: their failure is reported.
+    Failures of missing tools are reported.
 
     Args:
-        calibration: what Dragoman's bundles are quantized with
-        openvino_in: has Optimum-Intel
-        before: has another version of Dragoman, which takes part
+        calibration: calibration sources of Dragoman's bundles
+        openvino_in: interpreter with Optimum-Intel
+        before: interpreter with another version of Dragoman, to compare with
     """
     ours = partial(dragoman_contenders, load_bundle, calibration=calibration)
     return [
@@ -158,7 +157,7 @@ def contenders(
 
 
 def load_bundle(directory: Path, threads: int) -> Decode:
-    """Load Dragoman's runtime, whose batches are refilled as outputs end."""
+    """Load Dragoman's runtime, which uses continuous batching."""
     from dragoman.runtime import load
 
     model = load(directory, threads=threads)
@@ -176,7 +175,7 @@ def load_bundle(directory: Path, threads: int) -> Decode:
 
 
 def load_ctranslate2(directory: Path, threads: int, *, compute_type: str) -> Decode:
-    """Load CTranslate2, which makes batches of similar length itself."""
+    """Load CTranslate2, which itself forms batches of similar length."""
     peer = CTranslate2Peer.load(directory, threads, compute_type)
     return lambda share: peer.generate(
         share.sources, share.max_new_tokens, max_batch_size=share.max_batch_size
@@ -186,7 +185,7 @@ def load_ctranslate2(directory: Path, threads: int, *, compute_type: str) -> Dec
 def load_openvino(
     directory: Path, threads: int, *, mode: openvino.Mode, kind: openvino.Kind
 ) -> Decode:
-    """Load OpenVINO, which decodes batches of similar length by Hugging Face's `generate`."""
+    """Load OpenVINO, which decodes batches of similar length with Hugging Face's `generate`."""
     from ...peers.hugging_face import until_the_end
 
     decode = until_the_end(openvino.load_model(directory, threads, mode=mode, kind=kind))
@@ -194,7 +193,7 @@ def load_openvino(
 
 
 class Team(Worker[Any, int]):
-    """The workers of a contender in an arrangement, as one worker.
+    """All workers of a contender, with the interface of one worker.
 
     The outcome of a turn is the number of new tokens.
 
@@ -218,7 +217,7 @@ class Team(Worker[Any, int]):
             raise
 
     def perform(self, work: Sequence[list[int]], turn_seconds: float = 0) -> Turn[int]:
-        """Decode all sources, each worker its share; the time ends when the last is done."""
+        """Decode all sources, divided between the workers, until the last worker is done."""
         shares = deal(work, self.arrangement)
         with ThreadPoolExecutor(len(self._workers)) as pool:
             started = time.perf_counter()
@@ -259,7 +258,7 @@ def measure(
     from ...models.random_checkpoint import write_ending_text_model
 
     vocab_size = vocab_size or SHAPES[shape].vocab_size
-    tokens = (1, vocab_size - 1)  # without end token and padding
+    tokens = (1, vocab_size - 1)  # exclude end token and padding
     calibration = draw_sources(CALIBRATION_SOURCES, tokens, seed=99)
     chosen = run.chosen(contenders(calibration, run.openvino, run.before))
     write_ending_text_model(
@@ -292,8 +291,8 @@ def measure_throughput(
     """Measure contenders: `tools`, `failures`.
 
     Args:
-        arrangements: each contender gets the one in which it was fastest when all were tried once
-        rounds: counted ones, after one that is not
+        arrangements: arrangements to try once; each contender then uses its fastest
+        rounds: number of counted rounds, after one warm-up round
     """
     taking: Rounds[Any, Any] = Rounds(run.directory / "checkpoint", run.directory, run.progress)
     trials: dict[str, list[Trial]] = {}
@@ -329,10 +328,10 @@ def measure_throughput(
 
 
 class Result(NamedTuple):
-    """What all rounds gave for a tool.
+    """The results of a tool over all rounds.
 
     Attributes:
-        speeds: tokens a second of each counted round
+        speeds: tokens per second of each counted round
         tokens, memory_mb: see `Throughput`
     """
 
@@ -348,7 +347,7 @@ def _try_all(
     arrangements: Sequence[Arrangement],
     progress: Callable[[str], None],
 ) -> list[Trial]:
-    """Try each arrangement once, after a part of the work to warm up."""
+    """Measure each arrangement once, after a warm-up with a part of the work."""
     trials = []
     for workers, threads in distinct(arrangement[:2] for arrangement in arrangements):
         team = Team(contender, directory, Arrangement(workers, threads, 1))
@@ -379,8 +378,8 @@ def figures_of(
     """Return the figures of one contender.
 
     Args:
-        trials: of this contender
-        contenders: all that have results
+        trials: trials of this contender
+        contenders: all contenders with results
     """
     speeds, tokens, memory = results[contender.name]
     seconds = {name: 1 / float(np.median(result.speeds)) for name, result in results.items()}

@@ -1,7 +1,7 @@
-"""Quality of a trained translation model: BLEU and chrF for each precision and strategy.
+"""Measures BLEU and chrF of a trained translation model for each precision and strategy.
 
-A bundle is built for each precision, quantized with the sources of the validation data or, where
-they are not at hand, of the first test set. Outputs are scored by sacrebleu.
+A bundle is built for each precision, calibrated on the validation sources or, if missing, on those
+of the first test set. sacrebleu scores the outputs.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ checkpoints averaged (Wu et al. 2021, arXiv 2105.14462)."""
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Texts to translate that the model has never seen.
+    """A held-out test set.
 
     Attributes:
-        references: of each source, as it is scored
-        tokenized: the references as lower-cased tokens with spaces between them, in which the model
-            was trained; none: it was trained on texts
-        language: of the targets
-        published: BLEU on tokens, by others
+        references: reference of each source
+        tokenized: references as lower-cased, space-separated tokens, if the model was trained on
+            tokens; empty: it was trained on texts
+        language: language of the targets
+        published: published BLEU on tokens
     """
 
     name: str
@@ -56,14 +56,13 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of translations, from 0 to 100.
+    """The scores of translations, from 0 to 100.
 
     Attributes:
-        bleu, chrf: of texts; of a model of lower-cased tokens after these were joined, without
-            regard to case
-        bleu_of_tokens: of lower-cased tokens, as papers report it; None: the model's outputs are
-            texts
-        bleu_signature, chrf_signature: what sacrebleu computed them with
+        bleu, chrf: scores of texts; for a model of lower-cased tokens, of the detokenized outputs,
+            ignoring case
+        bleu_of_tokens: BLEU of lower-cased tokens, as in papers; None: the outputs are texts
+        bleu_signature, chrf_signature: signatures of sacrebleu
     """
 
     bleu: float
@@ -78,8 +77,8 @@ class Figure:
     """The quality of one precision and strategy on one test set.
 
     Attributes:
-        beams: 1 for greedy decoding
-        sentences: translated
+        beams: number of beams; 1: greedy decoding
+        sentences: number of sentences
     """
 
     test: str
@@ -91,13 +90,13 @@ class Figure:
 
 
 def held_out_sets(recipe: str, checkpoint: Path, data: Path | None) -> list[HeldOut]:
-    """Return what a recipe's model is judged on.
+    """Return the test sets of a recipe's model.
 
     Args:
-        data: the folder of Multi30k, whose recipe needs it
+        data: folder of Multi30k, for its recipe
 
     Raises:
-        DragomanError: there is no such set, or its folder is missing.
+        DragomanError: the recipe has no test set, or `data` is missing.
     """
     from dragoman.reference_model.recipes import multi30k_en_de, read_examples
     from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
@@ -134,10 +133,10 @@ def scores(outputs: Sequence[str], test: HeldOut) -> Scores:
     """Score translations.
 
     Args:
-        outputs: one for each source, as the model gives them
+        outputs: output of the model for each source
 
     Raises:
-        DragomanError: tokens are to be joined, and `sacremoses` is not installed.
+        DragomanError: outputs must be detokenized, and `sacremoses` is not installed.
     """
     from dragoman.metrics.sacrebleu_metrics import SacreBleu
 
@@ -158,7 +157,7 @@ def scores(outputs: Sequence[str], test: HeldOut) -> Scores:
 
 
 def _joined(texts: list[str], language: str) -> list[str]:
-    """Return texts of Moses's tokens as people write them."""
+    """Detokenize texts of Moses tokens."""
     try:
         from sacremoses import MosesDetokenizer
     except ImportError as error:
@@ -220,7 +219,7 @@ def _translations(model: Model, test: HeldOut, beams: int) -> list[str]:
 
 
 def _training(directory: Path) -> dict[str, Any]:
-    """Return what the checkpoint's recipe.json says, and the figures of every epoch."""
+    """Return the contents of the checkpoint's recipe.json, and the figures of every epoch."""
     from dragoman.reference_model.recipes.recipe import RECIPE_FILE
 
     path = directory / RECIPE_FILE
@@ -259,7 +258,7 @@ def tables(record: Record) -> Iterator[Table]:
 
 
 def notes(record: Record) -> Iterator[str]:
-    """Yield what sacrebleu computed the scores with."""
+    """Yield the signatures of sacrebleu."""
     yield from distinct(
         f"{name} {figure['scores'][key]}"
         for figure in record["figures"]
@@ -268,7 +267,7 @@ def notes(record: Record) -> Iterator[str]:
 
 
 def _copy_curve(record: Record, stem: Path, options: Mapping[str, Any]) -> None:
-    """Copy the picture of the training."""
+    """Copy the picture of the training curve."""
     from dragoman.export.locating import locate_checkpoint
 
     directory = locate_checkpoint(options["checkpoint"]).directory

@@ -2,9 +2,9 @@
 
     python -m docs.tools.costs --output benchmarks/results
 
-prints tables in Markdown: multiply-accumulates and bytes by formulas, and the time of each part of
-the encoder and of a decoder step at several lengths, by ONNX Runtime's profiler. The weights are
-random but seeded. `docs.tools.pictures` draws the record.
+prints tables in Markdown: calculated multiply-accumulates and bytes, and times of each part of the
+encoder and of a decoder step at several lengths from ONNX Runtime's profiler. The weights are
+seeded random numbers. `docs.tools.pictures` draws the record.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _config(bundle: Bundle) -> ModelConfig:
 def _measure(
     bundle: Bundle, lengths: tuple[int, ...], rows: tuple[int, ...], *, threads: int, runs: int
 ) -> list[Measured]:
-    """Measure the encoder, and a step, at each length; and a step with each number of rows."""
+    """Measure the encoder and a step at each length, and a step with each number of rows."""
     times = encoder_times(bundle, lengths, threads=threads, runs=runs)
     measured = [Measured("encoder", 1, n, 0, ms) for n, ms in zip(lengths, times, strict=True)]
     for sources, positions, together in (

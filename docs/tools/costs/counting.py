@@ -1,8 +1,7 @@
-"""Counts the multiply-accumulates, weights and cached numbers that each part of a model takes.
+"""Counts the multiply-accumulates, weights and cached numbers of each part of a model.
 
-Only products of matrices are counted: norms, activations, softmax and sums take a number of
-operations that grows only with the size of hidden states or scores. Convolutions of speech models
-and heads of encoders are left out.
+Only matrix products are counted, since other operators grow only with the size of hidden states or
+scores. Convolutions of speech models and heads of encoders are omitted.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from the heads' outputs of both. The rest: what is not counted, but takes time."
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a part in all layers together.
+    """The cost of a part over all layers.
 
     Attributes:
         operations: multiply-accumulates
-        weights: numbers in its matrices, which are read once for all rows of a batch
-        cached: keys and values that were computed earlier and are read
+        weights: numbers in matrices, which are read once for all rows of a batch
+        cached: numbers read from cached keys and values
     """
 
     part: Part
@@ -43,7 +42,7 @@ class Cost:
 
 
 def encoder(config: ModelConfig, source: int, *, rows: int = 1) -> list[Cost]:
-    """Count the encoder on sources of one length, and the cross keys and values of its output."""
+    """Count the encoder, and the cross keys and values, for sources of one length."""
     layers, positions = config.encoder_layers, rows * source
     costs = [
         _product("projections", _self_projections(config), layers, positions),
@@ -59,11 +58,11 @@ def encoder(config: ModelConfig, source: int, *, rows: int = 1) -> list[Cost]:
 
 
 def step(config: ModelConfig, source: int, position: int, *, rows: int = 1) -> list[Cost]:
-    """Count a step of the decoder, which reads a token of each row at the same position.
+    """Count a decoder step with all rows at the same position.
 
     Args:
-        source: tokens of the source of each row; 0 without an encoder
-        position: from 0
+        source: source tokens per row; 0 without an encoder
+        position: position of the token, from 0
     """
     layers = config.decoder_layers
     projections = _self_projections(config)
@@ -96,27 +95,27 @@ def total(costs: Sequence[Cost]) -> Cost:
 
 
 def _product(part: Part, weights: int, layers: int, positions: int) -> Cost:
-    """Each position is multiplied by the matrices of every layer."""
+    """Count the products of each position with the matrices of every layer."""
     return Cost(part, layers * weights * positions, layers * weights)
 
 
 def _scores(config: ModelConfig, pairs: int) -> int:
-    """Count the products q k^T and the sums of values for pairs of a query and a key.
+    """Count the products q k^T and the weighted sums of values for query-key pairs.
 
-    As many numbers are in so many keys and values.
+    The same number of cached numbers is in as many keys and values.
     """
     return config.num_heads * (config.head_size + config.value_size) * pairs
 
 
 def _query_output(config: ModelConfig) -> int:
-    """Numbers in W^Q and W^O, and in W of bilinear scores."""
+    """Return the size of W^Q and W^O, and of W of bilinear scores."""
     width = config.num_heads * (config.head_size + config.value_size)
     bilinear = config.num_heads * config.head_size**2 if config.bilinear_scores else 0
     return config.d_model * width + bilinear
 
 
 def _self_projections(config: ModelConfig) -> int:
-    """Numbers in W^Q, W^K, W^V and W^O."""
+    """Return the size of W^Q, W^K, W^V and W^O."""
     keys_values = config.d_model * config.num_heads * (config.head_size + config.value_size)
     return _query_output(config) + keys_values
 

@@ -1,4 +1,4 @@
-"""Measures the time of each part of a model by ONNX Runtime's profiler."""
+"""Measures the time of each part of a model with ONNX Runtime's profiler."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul", "MatMulNBits", "QGemm"}) 
 def encoder_times(
     bundle: Bundle, lengths: Sequence[int], *, threads: int, runs: int
 ) -> list[Times]:
-    """Time the encoder on one source of each length; each time is the fastest of some runs.
+    """Time the encoder on one source of each length, as the minimum of several runs.
 
     Runs of all lengths take turns.
     """
@@ -68,11 +68,11 @@ def step_times(
 ) -> dict[tuple[int, int], Times]:
     """Time decoder steps for sources of each length, at each position.
 
-    Each time is the median of the steps from the position on, in the fastest run.
+    Each time is the median of the steps from that position, in the fastest run.
 
     Args:
         rows: sources that are decoded together
-        window: how many steps stand for a position
+        window: number of steps per position
     """
     backend = ProfiledBackend(bundle, threads=threads)
     model = bundle.manifest.model
@@ -102,7 +102,7 @@ def _sources(bundle: Bundle, lengths: list[int]) -> tuple[np.ndarray, np.ndarray
 
 
 def _parts(bundle: Bundle, graph: GraphName) -> dict[str, Part]:
-    """Which part each node of a graph belongs to, by the node's name."""
+    """Return the part of each node of a graph, by node name."""
     spec = bundle.manifest.graphs[graph]
     model = ir.load(bundle.path(spec.file))
     return {node.name or "": _part(node) for node in model.graph}
@@ -126,12 +126,12 @@ def _part(node: ir.Node) -> Part:
 
 
 def _is_of_source(key: ir.Value) -> bool:
-    """Whether keys are those of the source, which the encoder has computed."""
+    """Return whether keys are cross-attention keys."""
     return key.is_graph_input() and (key.name or "").startswith("cross_key")
 
 
 def _by_run(file: Path, parts: Mapping[str, Part]) -> list[Times]:
-    """The times of each run in a profile, in order; the file is removed."""
+    """Return the times of each run in a profile, in order, and remove the file."""
     events = json.loads(file.read_text(encoding="utf-8"))
     file.unlink()
     runs = sorted(
@@ -154,14 +154,14 @@ def _by_run(file: Path, parts: Mapping[str, Part]) -> list[Times]:
 
 
 def _part_of(name: str, operator: str, parts: Mapping[str, Part]) -> Part:
-    """Of a node that ran, which ONNX Runtime may have made of several."""
+    """Return the part of an executed node, which ONNX Runtime may have fused from several."""
     if operator in ACTIVATIONS:
         return "feed-forward"
     return parts.get(name.partition("/")[0], "the rest")
 
 
 def _fastest(runs: Iterable[Times]) -> Times:
-    """Of a machine that others use, too, the others' part is smallest then."""
+    """Return the fastest run, which other load on the machine affects least."""
     fastest = min(runs, key=lambda times: sum(times.values()))
     return {**fastest}
 

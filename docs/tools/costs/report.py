@@ -1,4 +1,4 @@
-"""The record of costs, and its tables in Markdown."""
+"""Records of costs, and their tables in Markdown."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Measured:
     """The measured times of the parts of a graph.
 
     Attributes:
-        rows: sources that are computed together
-        source: tokens of each
-        position: of a step's token; 0 of an encoder
+        rows: batch size
+        source: tokens per source
+        position: position of a step's token; 0 for an encoder
     """
 
     graph: Graph
@@ -43,23 +43,23 @@ class Measured:
     ms: Times
 
     def counted(self, config: ModelConfig) -> list[Cost]:
-        """Count what was measured."""
+        """Count the costs of the measured parts."""
         if self.graph == "encoder":
             return encoder(config, self.source, rows=self.rows)
         return step(config, self.source, self.position, rows=self.rows)
 
     @property
     def milliseconds(self) -> float:
-        """The time of all parts together."""
+        """The time of all parts."""
         return sum(self.ms.values())
 
 
 @dataclass(frozen=True)
 class CostRecord:
-    """What was measured of a model, and under which circumstances.
+    """The measured times of a model, and the circumstances.
 
     Attributes:
-        shape: a description of the model
+        shape: description of the model
     """
 
     shape: str
@@ -71,7 +71,7 @@ class CostRecord:
     circumstances: Circumstances
 
     def to_json(self) -> str:
-        """Write the record as JSON."""
+        """Return the record as JSON."""
         figures = asdict(self)
         for measured in figures["measured"]:
             measured["ms"] = {part: round(ms, 4) for part, ms in measured["ms"].items()}
@@ -91,19 +91,19 @@ class CostRecord:
         )
 
     def bytes_read(self, cost: Cost) -> float:
-        """The bytes that a part reads in the record's precision."""
+        """Return the bytes that a part reads in the record's precision."""
         return bytes_read(cost, self.precision)
 
 
 def bytes_read(cost: Cost, precision: str = "fp32") -> float:
-    """The bytes of weights and cached numbers that a part reads."""
+    """Return the bytes of weights and cached numbers that a part reads."""
     return cost.weights * BYTES[precision] + cost.cached * CACHED_BYTES
 
 
 def counted_table(config: ModelConfig, lengths: Sequence[int]) -> str:
-    """Tabulate what the encoder and a step cost at several lengths.
+    """Return a table of the costs of the encoder and a step at several lengths.
 
-    The step is for a source of that length, at the position of that number.
+    The length is both the source length and the position of the step.
     """
     heading = ["length", *(f"{length}" for length in lengths)]
     lines: list[list[str]] = []
@@ -128,7 +128,7 @@ class Series(NamedTuple):
     """Measurements that differ in one number.
 
     Attributes:
-        varies: which
+        varies: name of that number
     """
 
     title: str
@@ -165,7 +165,7 @@ def series(record: CostRecord) -> tuple[Series, Series, Series, Series]:
 
 
 def measured_table(record: CostRecord, chosen: Series) -> str:
-    """Milliseconds of each part."""
+    """Return a table of the milliseconds of each part."""
     measured = chosen.measured
     parts: list[Part] = list(dict.fromkeys(part for m in measured for part in m.ms))
     parts.sort(key=lambda part: part == "the rest")

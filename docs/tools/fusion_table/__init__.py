@@ -1,4 +1,4 @@
-"""Counts how many operators each optimizer fuses in models that other exporters wrote.
+"""Counts the operators that each optimizer fuses in models of other exporters.
 
 The command is `python -m docs.tools.fusion_table`.
 """

@@ -41,7 +41,7 @@ GELUS = ("Gelu", "BiasGelu", "FastGelu")
 
 
 def count(graph: ir.Model) -> str:
-    """Fused attentions / norms / Gelus."""
+    """Format the numbers of fused attentions / norms / Gelus."""
     nodes = Counter(node.op_type for node in graph.graph.all_nodes())
     return " / ".join(
         str(sum(nodes[operator] for operator in operators))
@@ -50,21 +50,21 @@ def count(graph: ir.Model) -> str:
 
 
 def row(model: ExportedModel) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     cells = [model.name, " / ".join(map(str, vars(model.counts).values()))]
     for optimize in OPTIMIZERS:
         try:
             cells.append(count(optimize(model)))
-        except Exception as error:  # that an optimizer fails is a result too
+        except Exception as error:  # a failure is also a result
             cells.append(f"{type(error).__name__}")
     return f"| {' | '.join(cells)} |"
 
 
 def refusal(model: ExportedModel) -> str:
-    """A list item: the error of PyTorch's exporter for a model that it cannot export."""
+    """Return a list item with the error of PyTorch's exporter for a model."""
     try:
         model.export()
-    except Exception as error:  # whatever it is, it is the answer
+    except Exception as error:  # any error is the result
         message = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
         first_sentence = re.split(r"(?<=\.)\s", message)[0]
         return f"- {model.name}: {type(error).__name__}: {first_sentence}"
@@ -72,7 +72,7 @@ def refusal(model: ExportedModel) -> str:
 
 
 def table(rows: Iterable[str], refused: Iterable[str]) -> str:
-    """The page of Markdown."""
+    """Return the Markdown page."""
     versions = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     return "\n".join(
         [
@@ -100,14 +100,14 @@ def table(rows: Iterable[str], refused: Iterable[str]) -> str:
 
 
 def dragoman(model: ExportedModel) -> ir.Model:
-    """Dragoman's fusions, each compared with the file on ONNX Runtime."""
+    """Apply Dragoman's fusions, each compared with the file in ONNX Runtime."""
     graph = model.export()
     apply_passes(graph, STANDARD_PASSES, graph=model.name, samples=model.inputs())
     return graph
 
 
 def transformers_optimizer(model: ExportedModel) -> ir.Model:
-    """ONNX Runtime's optimizer for Transformers, given the model's type."""
+    """Apply ONNX Runtime's optimizer for Transformers, with the model's type."""
     from onnxruntime.transformers.optimizer import optimize_model
 
     with tempfile.TemporaryDirectory() as directory:
@@ -121,7 +121,7 @@ def transformers_optimizer(model: ExportedModel) -> ir.Model:
 
 
 def optimize_for_ort(model: ExportedModel) -> ir.Model:
-    """The optimizer of onnxscript, then its fusions for ONNX Runtime."""
+    """Apply onnxscript's optimizer, then its fusions for ONNX Runtime."""
     from onnxscript.optimizer import optimize_ir
     from onnxscript.rewriter.ort_fusions import optimize_for_ort as fuse
 
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="the Markdown file to write")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)  # exporters and optimizers report everything they skip
+    logging.disable(logging.WARNING)  # exporters and optimizers log all skipped nodes
     page = table([row(model) for model in ZOO], [refusal(model) for model in REFUSED])
     print(page)
     if arguments.output:

@@ -1,4 +1,4 @@
-"""A model with random weights as a file that an exporter wrote: model, exporter and opset."""
+"""Models with random weights, exported by an exporter in an opset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ModelAndInputs = tuple[nn.Module, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Counts:
-    """Operators of a model, however its graph spells them."""
+    """The numbers of operators of a model, independent of their form in the graph."""
 
     attentions: int
     norms: int
@@ -35,11 +35,11 @@ class ExportedModel:
     """A model, an exporter and an opset.
 
     Attributes:
-        make: builds the model, as initialized by its library
-        counts: operators of the model, counted in its source code
+        make: creates the model, as initialized by its library
+        counts: numbers of operators, counted in the model's source code
         family: the `model_type` for `onnxruntime.transformers.optimizer`
-        dynamo: exported by torch.export; otherwise by TorchScript
-        dynamic: batch and lengths are dynamic axes
+        dynamo: whether to export with torch.export instead of TorchScript
+        dynamic: whether batch and lengths are dynamic axes
     """
 
     name: str
@@ -51,15 +51,15 @@ class ExportedModel:
     dynamic: bool = True
 
     def export(self) -> ir.Model:
-        """The graph, read again at every call."""
+        """Return the graph, read again at every call."""
         return ir.from_proto(onnx.load_from_string(serialized(self)))
 
     def inputs(self) -> dict[str, NDArray[np.generic]]:
-        """The inputs that it was traced with; the mask of the last row ends early."""
+        """Return the traced inputs; the mask of the last row ends early."""
         return {name: value.numpy() for name, value in _with_random_weights(self)[1].items()}
 
     def expected(self) -> list[NDArray[np.generic]]:
-        """PyTorch's outputs for these inputs."""
+        """Return PyTorch's outputs for these inputs."""
         module, inputs = _with_random_weights(self)
         with torch.no_grad():
             outputs = module(*inputs.values())
@@ -69,8 +69,8 @@ class ExportedModel:
 def _with_random_weights(model: ExportedModel) -> ModelAndInputs:
     torch.manual_seed(0)
     module, inputs = model.make()
-    # Initial weights are so small that a wrong attention would not show in the output; gains of one
-    # and biases of zero would not show that one is missing.
+    # Initial weights are too small for a wrong attention to change the output, and initial gains
+    # of one and biases of zero would hide missing ones.
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.ndim == 1:
@@ -82,7 +82,7 @@ def _with_random_weights(model: ExportedModel) -> ModelAndInputs:
 
 @cache
 def serialized(model: ExportedModel) -> bytes:
-    """The ONNX file; every model is exported once per process."""
+    """Return the ONNX file; every model is exported once per process."""
     module, inputs = _with_random_weights(model)
     file: Any = io.BytesIO()
     settings: dict[str, Any] = {"input_names": list(inputs), "opset_version": model.opset}
@@ -98,7 +98,7 @@ def serialized(model: ExportedModel) -> bytes:
                 {axis: dims[dim] for axis, dim in _axes(name, value).items()}
                 for name, value in inputs.items()
             )
-            # The past keys and values are a variadic argument: their shapes form a nested tuple.
+            # Past keys and values are a variadic argument, so their shapes form a nested tuple.
             variadic = sum(name.startswith("past_") for name in inputs)
             if variadic:
                 shapes = (*shapes[:-variadic], shapes[-variadic:])
@@ -113,7 +113,7 @@ def serialized(model: ExportedModel) -> bytes:
 
 
 def _axes(name: str, value: Tensor) -> dict[int, str]:
-    """The dynamic axes of an input."""
+    """Return the dynamic axes of an input."""
     length = {"ids": "source", "mask": "source", "hidden": "source", "target": "target"}
     if name.startswith("past_"):
         return {0: "batch", 2: "past" if "self" in name else "source"}

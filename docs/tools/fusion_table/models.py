@@ -1,4 +1,4 @@
-"""The models of the table, which have one layer of an encoder, of a decoder or of both."""
+"""The models of the table, with one encoder layer, one decoder layer, or both."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def torch_transformer() -> ModelAndInputs:
 
 
 class PlainLayer(nn.Module):
-    """An encoder layer as tutorials write it: masked_fill, softmax, matmul."""
+    """An encoder layer as in tutorials, with masked_fill, softmax and matmul."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class PlainLayer(nn.Module):
 
 
 def plain_layer() -> ModelAndInputs:
-    """Make an encoder layer as tutorials write it, with its inputs."""
+    """Make an encoder layer as in tutorials, with its inputs."""
     return PlainLayer(), {
         "hidden": torch.randn(BATCH, SOURCE, WIDTH),
         "mask": source_tokens()["mask"],

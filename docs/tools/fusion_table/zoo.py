@@ -1,4 +1,4 @@
-"""The files of the table: which models are exported how."""
+"""The models, exporters and opsets of the table."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Draws the pictures of the documentation with the code that they show.
+"""Draws the pictures of the documentation from the code that they show.
 
-`diagram` draws the blocks of a model, `formulas` what its formulas give, `attention_and_costs` the
+`diagram` draws the blocks of a model, `formulas` its formulas, and `attention_and_costs` the
 attention of the shipped model and a record of `docs.tools.costs`.
 """

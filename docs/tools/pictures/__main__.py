@@ -1,4 +1,4 @@
-"""Draws the pictures of the documentation again.
+"""Redraws the pictures of the documentation.
 
     python -m docs.tools.pictures --output docs/pictures
 
@@ -44,7 +44,7 @@ from dragoman.runtime import Attention
 
 @cache
 def shipped() -> Attention:
-    """The attention of the shipped model."""
+    """Compute the attention of the shipped model."""
     return attention_of()
 
 
@@ -87,7 +87,7 @@ AS_THE_COMMAND = "attention-transformer.png"
     help="May be repeated [all].",
 )
 def main(output: Path, only: tuple[str, ...]) -> None:
-    """Make the pictures of the documentation again."""
+    """Redraw the pictures of the documentation."""
     output.mkdir(parents=True, exist_ok=True)
     for name in only or (*PICTURES, AS_THE_COMMAND):
         path = output / name

@@ -1,4 +1,4 @@
-"""Draws what the shipped model attends to, and what the parts of a model cost."""
+"""Draws the attention of the shipped model, and the costs of the parts of a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORD = "transformer"
 
 
 def attention_of(word: str = WORD) -> Attention:
-    """The attention of the shipped model on a word and its phonemes."""
+    """Compute the attention of the shipped model on a word and its phonemes."""
     checkpoint = open_checkpoint(locate_checkpoint(MODEL))
     with tempfile.TemporaryDirectory(prefix="dragoman-pictures-") as directory:
         export_bundle(
@@ -125,7 +125,7 @@ def draw_step(record: CostRecord) -> Figure:
 
 
 def _bars(axes: Axes, chosen: Series, *, share: bool = False, each_row: bool = False) -> None:
-    """Times of parts upon each other."""
+    """Draw stacked bars of the times of parts."""
     measured = chosen.measured
     names = [f"{vars(m)[chosen.varies]}" for m in measured]
     below = np.zeros(len(measured))

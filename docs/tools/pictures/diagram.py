@@ -60,10 +60,10 @@ class Block:
     """A block of a stack in the picture.
 
     Attributes:
-        name: what the picture calls it
+        name: name of the block in the picture
         colour: a key of `COLOURS`
-        residual: how many blocks the residual connection goes around that ends above this one; 0:
-            none does
+        residual: number of blocks that the residual connection ending above this block skips; 0:
+            none
     """
 
     name: str
@@ -76,8 +76,8 @@ class Stack:
     """An encoder or a decoder in the picture.
 
     Attributes:
-        below, above: what stands below and above the layers
-        layer: from the bottom up
+        below, above: blocks below and above the layers
+        layer: blocks of a layer from the bottom up
     """
 
     below: Sequence[Block]
@@ -150,7 +150,7 @@ def _draw(axes: Axes, x: float, stack: Stack, given: str) -> tuple[float, float]
     """Draw a stack.
 
     Returns:
-        its upper end, and the height of cross-attention; without any, the upper end twice
+        the upper end, and the height of cross-attention; without it, the upper end twice
     """
     axes.text(x, -0.35, given, ha="center", va="center")
     y, cross = 0.2, 0.0
@@ -177,7 +177,7 @@ def _draw(axes: Axes, x: float, stack: Stack, given: str) -> tuple[float, float]
 
 
 def _box(axes: Axes, x: float, y: float, block: Block) -> float:
-    """Draw a block from y on, with an arrow below it, and return where the next begins."""
+    """Draw a block at y with an arrow below it, and return the y of the next block."""
     height = 0.62 if block.colour == "norm" else 0.95
     _arrow(axes, (x, y - 0.22), (x, y + 0.08))
     axes.add_patch(
@@ -196,7 +196,7 @@ def _box(axes: Axes, x: float, y: float, block: Block) -> float:
 
 
 def _residual(axes: Axes, x: float, start: float, end: float) -> None:
-    """A connection around blocks, and the sum at its end."""
+    """Draw a residual connection around blocks, and the sum at its end."""
     axes.plot([x, x - 0.42, x - 0.42, x - 0.06], [start, start, end, end], color="#555", lw=0.8)
     axes.text(x, end, "+", ha="center", va="center", fontsize=9, bbox=_ROUND)
 
@@ -211,7 +211,7 @@ def _finish(axes: Axes, x: float, y: float, head: str, result: str) -> None:
 
 
 def _bridge(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    """From the encoder's end to the decoder's cross-attention."""
+    """Draw an arrow from the encoder's end to the decoder's cross-attention."""
     (x, y), (right, at) = start, end
     middle = (x + 0.45 + right) / 2
     axes.plot([x, x, middle, middle], [y - 0.22, y + 0.1, y + 0.1, at], color="#555", lw=0.8)

@@ -1,4 +1,4 @@
-"""Draws the pictures at the top of the page of figures from the stored records."""
+"""Draws the pictures of the page of figures from the stored records."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def draw_quality() -> Figure:
 
 
 def _bleu(figure: Record) -> float:
-    """Return BLEU of tokens, which published figures state, where it was computed."""
+    """Return BLEU of tokens, as in published figures, if computed, else BLEU of texts."""
     scores = figure["scores"]
     return float(scores["bleu_of_tokens"] or scores["bleu"])
 
 
 def draw_latency() -> Figure:
-    """Draw how fast each tool decodes 1, 8 and 32 sources, relative to the best other tool."""
+    """Draw the speed of each tool at 1, 8 and 32 sources, relative to the best other tool."""
     best: dict[tuple[str, int], float] = {}
     for row in record("cpu-base-1-2-threads")["measurements"]:
         key = row["contender"], row["batch_size"]
@@ -109,7 +109,7 @@ def draw_throughput() -> Figure:
 
 
 def draw_serving() -> Figure:
-    """Draw the requests per second that each server answers within the bound of latency."""
+    """Draw the requests per second that each server answers within the latency limit."""
     best: dict[str, float] = {}
     for entry in record("serving-base-2-cores")["entries"]:
         best[entry["tool"]] = max(best.get(entry["tool"], 0.0), entry["own"] or 0.0)

@@ -1,4 +1,4 @@
-"""Draws what formulas of the reference model give."""
+"""Draws formulas of the reference model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHIPPED = "g2p-en"
 
 
 def draw_positions() -> Figure:
-    """Draw sinusoidal positions as a heat map, and how similar any two of them are."""
+    """Draw sinusoidal positions as a heat map, and their pairwise similarities."""
     table = sinusoids(POSITIONS, SIZE)
     with styled():
         picture = figure(3.0)
@@ -74,7 +74,7 @@ def draw_scaling() -> Figure:
 
 
 def draw_masks() -> Figure:
-    """Draw which keys queries may attend to."""
+    """Draw the attention masks."""
     _, tokens = pad([[1] * 8, [1] * 5], 0)
     padding = tokens[1].expand(8, 8)
     causal = causal_mask(torch.zeros(1, dtype=torch.long), 8, 8)[0, 0]

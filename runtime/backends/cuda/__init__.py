@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: their memory, streams and graphs; shared by all backends that run on one.
+"""Memory, streams and graphs of NVIDIA GPUs, shared by all GPU backends.
 
 Reading order: device, layout, workspace, memory, steps, state, backend.
 """

@@ -1,4 +1,4 @@
-"""The common part of backends on a GPU: workspaces that later batches reuse."""
+"""The common part of GPU backends: workspaces that later batches reuse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DeviceBackend(ABC):
     """A backend that decodes on a GPU; implements `interface.Backend`.
 
     Args:
-        rounding: the rule that rounds the sizes of batches up
+        rounding: rule for rounding the sizes of batches up
     """
 
     def __init__(self, manifest: Manifest, device: Device, rounding: Rounding) -> None:
@@ -45,7 +45,7 @@ class DeviceBackend(ABC):
 
     @abstractmethod
     def rows_that_fit(self, source: int) -> int | None:
-        """Return how many rows with sources of this many tokens the device has memory for now."""
+        """Return the number of rows with sources of this length that fit into memory now."""
 
     @abstractmethod
     def _new_workspace(self) -> Workspace: ...
@@ -59,7 +59,7 @@ class DeviceBackend(ABC):
         width: int = 1,
         prompt_lengths: NDArray[np.int64] | None = None,
     ) -> DeviceState:
-        """Encode a batch and make room for `capacity` target positions in each row."""
+        """Encode a batch and allocate `capacity` target positions for each row."""
         workspace = self._take()
         try:
             return DeviceState(
@@ -95,7 +95,7 @@ class DeviceBackend(ABC):
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
-        """Raise a BackendError: the graph that shows attention runs on the processor."""
+        """Raise a BackendError: the attention graph runs only on the CPU."""
         raise BackendError(
             "attention: expected the backend onnxruntime, which runs the graph that shows it on "
             "the processor"
@@ -119,14 +119,14 @@ class DeviceBackend(ABC):
         return np.concatenate(parts)
 
     def close(self) -> None:
-        """Free everything that is not in use, and the rest when it is returned."""
+        """Free unused workspaces now, and others when they are returned."""
         self._closed = True
         self._close_idle()
 
     def _close_idle(self) -> None:
         with self._lock:
             workspaces, self._free = self._free, []
-        with contextlib.ExitStack() as stack:  # closes each, even if closing another fails
+        with contextlib.ExitStack() as stack:  # closes all, even if closing one fails
             for workspace in workspaces:
                 stack.callback(workspace.close)
 
@@ -169,7 +169,7 @@ class DeviceBackend(ABC):
         return [slice(i, i + largest) for i in range(0, len(source), largest)]
 
     def _take(self) -> Workspace:
-        """Take an idle workspace, preferably the one that this thread used before.
+        """Take an idle workspace, preferably the last one of this thread.
 
         ONNX Runtime captures graphs for each thread separately.
         """
@@ -195,13 +195,13 @@ class DeviceBackend(ABC):
         workspace.close()
 
     def _close_failed(self, workspace: Workspace) -> None:
-        """Free memory, so that a smaller batch can succeed where this one failed."""
+        """Free memory, so that a smaller batch can succeed after a failure."""
         with contextlib.suppress(DragomanError):
             workspace.close()
             self._close_idle()
 
 
 def _logits_after(state: DeviceState, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the logits [B, V] that follow these tokens [B], the next one of each row."""
+    """Feed the next token of each row, [B]; return the logits [B, V] that follow."""
     state.feed(tokens)
     return state.advance().logits

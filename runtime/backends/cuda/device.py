@@ -1,6 +1,6 @@
 """The NVIDIA GPU of this machine, through the CUDA runtime API.
 
-Addresses are numbers. The work of a stream is done in order and asynchronously; only `wait`,
+Addresses are integers. The work of a stream runs in order and asynchronously. Only `wait`,
 `synchronize` and freeing memory wait for it.
 """
 
@@ -31,15 +31,15 @@ FATAL_ERRORS = {
     "cudaErrorLaunchFailure": 719,
     "cudaErrorUnknown": 999,
 }
-"""The codes of CUDA errors, by name, after which every call of the process fails."""
+"""Codes of CUDA errors after which every call of the process fails."""
 
 
 class Gpu(NamedTuple):
-    """A GPU, as CUDA describes it.
+    """The properties of a GPU.
 
     Attributes:
-        compute_capability: such as "8.9"
-        cuda: the newest CUDA version that its driver supports, such as "13.0"
+        compute_capability: compute capability, such as "8.9"
+        cuda: newest CUDA version that the driver supports, such as "13.0"
     """
 
     name: str
@@ -92,7 +92,7 @@ class Device:
         self._host: dict[int, Any] = {}
 
     def allocate(self, size: int) -> int:
-        """Allocate device memory of this many bytes and return its address."""
+        """Allocate `size` bytes of device memory and return the address."""
         return int(self._call("cudaMalloc", max(1, size)))
 
     def free(self, address: int) -> None:
@@ -119,7 +119,7 @@ class Device:
         self._call("cudaStreamDestroy", stream)
 
     def synchronize(self, stream: int) -> None:
-        """Wait until everything in the stream is done."""
+        """Wait for all work in the stream."""
         self._call("cudaStreamSynchronize", stream)
 
     def new_event(self) -> Any:
@@ -131,7 +131,7 @@ class Device:
         self._call("cudaEventDestroy", event)
 
     def record(self, event: Any, stream: int) -> None:
-        """Signal the event when everything in the stream so far is done."""
+        """Signal the event after the present work in the stream."""
         self._call("cudaEventRecord", event, stream)
 
     def wait(self, event: Any) -> None:
@@ -139,18 +139,18 @@ class Device:
         self._call("cudaEventSynchronize", event)
 
     def follow(self, event: Any, stream: int) -> None:
-        """Let the stream wait until the event is signalled as last recorded."""
+        """Make the stream wait for the event as last recorded."""
         self._call("cudaStreamWaitEvent", stream, event, 0)
 
     def upload(self, address: int, values: NDArray[Any], stream: int) -> None:
-        """Copy an array, which the caller may change as soon as this returns."""
-        # CUDA stages memory that is not page-locked before the call returns.
+        """Copy an array to the device; the caller may change it after the call."""
+        # CUDA copies pageable memory to a staging buffer before the call returns.
         values = np.ascontiguousarray(values)
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
         self._call("cudaMemcpyAsync", address, values.ctypes.data, values.nbytes, kind, stream)
 
     def download(self, memory: Bytes, address: int, stream: int) -> None:
-        """Fill memory from `allocate_host` when the stream gets there."""
+        """Enqueue a copy from the device to memory from `allocate_host`."""
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
         self._call("cudaMemcpyAsync", memory.ctypes.data, address, memory.nbytes, kind, stream)
 
@@ -164,8 +164,8 @@ class Device:
     ) -> None:
         """Copy the first `width` bytes of each of `height` lines within the device.
 
-        The lines lie `pitch` bytes apart and get to lie `to_pitch` bytes apart. No line may overlap
-        one that is written.
+        Source lines are `pitch` bytes apart, target lines `to_pitch` bytes. Source and target lines
+        must not overlap.
         """
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToDevice
         self._call("cudaMemcpy2DAsync", to, to_pitch, source, pitch, width, height, kind, stream)
@@ -175,12 +175,12 @@ class Device:
         self._call("cudaMemsetAsync", address, 0, size, stream)
 
     def begin_capture(self, stream: int) -> None:
-        """Record what is enqueued from now on instead of running it."""
+        """Start to record enqueued work instead of running it."""
         mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         self._call("cudaStreamBeginCapture", stream, mode)
 
     def end_capture(self, stream: int) -> Any:
-        """Return what was recorded, as a CUDA graph to be launched."""
+        """Return the recorded work as a CUDA graph for `launch`."""
         graph = self._call("cudaStreamEndCapture", stream)
         try:
             return self._call("cudaGraphInstantiate", graph, 0)
@@ -201,11 +201,11 @@ class Device:
         return int(free)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the CUDA runtime and return its value, a tuple if there are several.
+        """Call a function of the CUDA runtime and return its value, or a tuple of several values.
 
         Raises:
-            BackendError: it failed; names the function and CUDA's reason.
-            DeviceLostError: it failed, and so will all later calls.
+            BackendError: the call failed; names the function and CUDA's reason.
+            DeviceLostError: this call and all later calls fail.
         """
         status, *values = getattr(self._cuda, name)(*arguments)
         if status != self._cuda.cudaError_t.cudaSuccess:

@@ -1,4 +1,4 @@
-"""The memory layout of a batch on the device: which tensors have memory, their shapes and rows."""
+"""The memory layout of a batch on the device: tensors with memory, shapes and rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SIZES: dict[DataType, int] = {
 
 
 def size_of(dtype: DataType, shape: tuple[int, ...]) -> int:
-    """Return the number of bytes of a tensor."""
+    """Return the size of a tensor in bytes."""
     return SIZES[dtype] * math.prod(shape)
 
 
 def as_numbers(memory: Bytes, dtype: DataType, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return a copy of the tensor at the beginning of the memory.
 
-    bfloat16, which NumPy lacks, becomes float32.
+    bfloat16 is converted to float32, since NumPy lacks it.
     """
     raw = memory[: size_of(dtype, shape)]
     if dtype == "bfloat16":
@@ -48,7 +48,7 @@ ALIGNMENT = 256
 """The alignment of tensors in bytes, which cudaMalloc guarantees (TensorRT, `setTensorAddress`)."""
 
 RESULTS: frozenset[Role] = frozenset({"next_token", "next_log_probability"})
-"""The outputs that are downloaded together after a step, and are therefore adjacent in memory."""
+"""Outputs that are adjacent in memory, so that they are downloaded together after a step."""
 
 
 class Sizes(NamedTuple):
@@ -56,11 +56,10 @@ class Sizes(NamedTuple):
 
     Attributes:
         profile: index of the engines' profile; 0 for graphs
-        sources: number of sources that there is room for, at least that of the batch; the rest are
-            copies
-        source: positions of a source, including padding
-        capacity: target positions, for graphs with a dynamic capacity
-        width: rows decoded from each source
+        sources: number of places for sources; unused places hold copies
+        source: number of positions of a source, including padding
+        capacity: number of target positions, for graphs with a dynamic capacity
+        width: number of rows for each source
     """
 
     profile: int
@@ -76,20 +75,17 @@ class Sizes(NamedTuple):
 
 
 class Rounding(Protocol):
-    """The rule that rounds the sizes of batches up.
-
-    What one batch prepares thereby serves later ones.
-    """
+    """A rule for rounding the sizes of batches up, so that batches reuse workspaces."""
 
     def first(self, sources: int, source: int, capacity: int, width: int) -> Sizes:
-        """Return the sizes of a new batch, or of one that others join.
+        """Return the sizes of a new batch, or of a batch that others join.
 
         Raises:
-            BackendError: it is too large; says what the limits are.
+            BackendError: the batch is too large; states the limits.
         """
 
     def after(self, present: Sizes, sources: int) -> Sizes:
-        """Return the sizes of a batch with this many sources left; all other sizes stay."""
+        """Return the sizes for a number of remaining sources; all other sizes stay."""
 
 
 def power_of_two(number: int) -> int:
@@ -103,7 +99,7 @@ def multiple_of(step: int, number: int) -> int:
 
 
 def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
-    """Return the shape of a tensor in numbers; a step decodes one position."""
+    """Return the numeric shape of a tensor for a step of one position."""
     axes = {
         "batch": sizes.rows,
         "source_batch": sizes.sources,
@@ -116,12 +112,12 @@ def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
 
 
 class RowLayout(NamedTuple):
-    """The layout of a row of a tensor with positions: lines, each with all its positions.
+    """The layout of a row of a tensor with positions: lines that each hold all positions.
 
     Attributes:
         lines: number of lines, such as one for each head
-        pitch: bytes from one line to the next
-        position: bytes of a position
+        pitch: number of bytes from one line to the next
+        position: number of bytes of a position
     """
 
     lines: int
@@ -146,10 +142,10 @@ def row_layout(tensor: TensorSpec, sizes: Sizes) -> RowLayout:
 
 
 def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
-    """Return the tensors that need memory of their own.
+    """Return the tensors that need their own memory.
 
-    These are all but `RESULTS` and outputs that update an input. The graph that shows attention
-    does not run on the device.
+    These are all tensors except `RESULTS`, outputs that update an input, and the tensors of the
+    attention graph, which does not run on the device.
     """
     own = {
         tensor.slot: tensor
@@ -162,23 +158,23 @@ def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
 
 
 def row_bytes(manifest: Manifest, sizes: Sizes) -> int:
-    """Return the number of bytes that a source of this size with one row takes on the device."""
+    """Return the number of bytes on the device for a source of this size with one row."""
     one = sizes._replace(sources=1, width=1)
     return sum(size_of(t.dtype, shape_of(t, one)) for t in tensors_with_memory(manifest))
 
 
 class ResultLayout(NamedTuple):
-    """The layout of a step's results: the token of each row, then the log-probability of each.
+    """The layout of a step's results: the tokens of all rows, then their log-probabilities.
 
     Attributes:
-        widest: number of rows that there is room for
+        widest: maximum number of rows
     """
 
     widest: int
 
     @property
     def tokens(self) -> int:
-        """The number of bytes of the tokens, after which the log-probabilities begin."""
+        """The number of bytes of the tokens, where the log-probabilities begin."""
         return multiple_of(ALIGNMENT, 8 * self.widest)
 
     @property

@@ -1,6 +1,6 @@
-"""The tensors of a batch in the device's memory.
+"""The tensors of a batch in device memory.
 
-Rows move within it, and come from the memory of other batches. All copies are enqueued in the
+Rows are copied within it and from the memory of other batches. All copies are enqueued in the
 stream of the batch.
 """
 
@@ -31,10 +31,10 @@ class BatchMemory:
     """The memory of a batch, with a place for each source and `sizes.width` rows in each place.
 
     Attributes:
-        sizes: the sizes of the tensors as they lie in memory
-        address: the address of every tensor
-        results: the layout of what steps select
-        positions: the address of the table of positions, see `steps.Positions`
+        sizes: sizes of the tensors in memory
+        address: address of every tensor
+        results: layout of the results of steps
+        positions: address of the table of positions, see `steps.Positions`
     """
 
     def __init__(self, workspace: Workspace, manifest: Manifest, sizes: Sizes) -> None:
@@ -55,7 +55,7 @@ class BatchMemory:
         self._workspace.device.upload(self.address[slot], values, self._workspace.stream)
 
     def download(self, *tensors: TensorSpec) -> list[NDArray[Any]]:
-        """Return copies of tensors, after everything that is enqueued is done."""
+        """Wait for all enqueued work and return copies of tensors."""
         device, stream = self._workspace.device, self._workspace.stream
         sizes = [self._size(tensor, self.sizes) for tensor in tensors]
         whole = self._workspace.host_memory("tensors", sum(sizes))
@@ -69,15 +69,15 @@ class BatchMemory:
         ]
 
     def download_results(self, memory: Bytes) -> None:
-        """Fill host memory with the results of the last step when the stream gets there."""
+        """Enqueue a copy of the results of the last step to host memory."""
         address, size = self.address[Slot("next_token")], self.results.size
         self._workspace.device.download(memory[:size], address, self._workspace.stream)
 
     def clear_caches(self, first: int = 0) -> None:
-        """Set the caches of all rows from this one on to zero.
+        """Set the caches of all rows from `first` on to zero.
 
-        A position not yet written is masked, but NaN would pass the mask. The index of the query
-        that is read is set to 0, since a step has one query.
+        NaN in an unwritten position would pass the mask. The index of the query to read is set to
+        0, since a step has one query.
         """
         if self._read is not None:
             size = self._size(self._read, self.sizes)
@@ -91,9 +91,9 @@ class BatchMemory:
             self._workspace.device.clear(address, count * size, self._workspace.stream)
 
     def take_source(self, other: BatchMemory, source: int, to: int) -> None:
-        """Copy a source of this or of another batch to a place.
+        """Copy a source of this or another batch to a place.
 
-        If it has more positions than there are here, the last ones must be padding.
+        If the source has more positions than the place, the excess must be padding.
         """
         for tensor in self._of_sources:
             mine, theirs = row_layout(tensor, self.sizes), row_layout(tensor, other.sizes)
@@ -104,7 +104,7 @@ class BatchMemory:
             self._copy(there, mine, here, theirs, min(mine.pitch, theirs.pitch), mine.lines)
 
     def take_row(self, other: BatchMemory, row: int, to: int, begin: int, end: int) -> None:
-        """Copy positions `begin` to `end` of a row of this or of another batch to a row."""
+        """Copy positions `begin` to `end` of a row of this or another batch to a row."""
         for tensor in self._caches if begin < end else ():
             mine, theirs = row_layout(tensor, self.sizes), row_layout(tensor, other.sizes)
             there = self.address[tensor.slot] + to * mine.size + begin * mine.position
@@ -118,10 +118,10 @@ class BatchMemory:
         self._workspace.device.copy(tokens + to * size, tokens + source * size, size, stream)
 
     def grow(self, sizes: Sizes) -> None:
-        """Make room for tensors of this size; they stay as they are until `lay_out`.
+        """Reserve memory for tensors of these sizes; tensors are unchanged until `lay_out`.
 
         Raises:
-            BackendError: there is no memory; nothing has changed.
+            BackendError: there is not enough memory; nothing has changed.
         """
         needs = self._needs(sizes)
         if sizes.source != self.sizes.source:
@@ -130,9 +130,9 @@ class BatchMemory:
         self._find(sizes)
 
     def lay_out(self, sizes: Sizes) -> None:
-        """Lay out the tensors for this size, for which there is room.
+        """Lay out the tensors for these sizes, for which memory is reserved.
 
-        New places get a copy of the first source: a row without any token would produce NaN.
+        New places get a copy of the first source, since a row without tokens would produce NaN.
         """
         present, self.sizes = self.sizes, sizes
         if sizes.source != present.source:
@@ -143,7 +143,7 @@ class BatchMemory:
         self.clear_caches(present.rows)
 
     def _change_length(self, tensor: TensorSpec, present: Sizes) -> None:
-        """Change the number of positions of a tensor; new ones are zero, which masks them."""
+        """Change the number of positions of a tensor; new positions are zero and thus masked."""
         device, stream = self._workspace.device, self._workspace.stream
         old, new = row_layout(tensor, present), row_layout(tensor, self.sizes)
         address, aside = self.address[tensor.slot], self._workspace.arena.address("moving")
@@ -159,8 +159,8 @@ class BatchMemory:
         device.copy_2d(to, mine.pitch, source, theirs.pitch, width, lines, stream)
 
     def _needs(self, sizes: Sizes) -> dict[str, int]:
-        """Bytes of what is reserved, by name."""
-        # Results have the same addresses for every batch, as captured graphs expect.
+        """Return the number of bytes of each reservation, by name."""
+        # Captured graphs expect results at the same addresses for every batch.
         widest = max(self._workspace.widest, sizes.rows)
         return {
             **{str(tensor.slot): self._size(tensor, sizes) for tensor in self._tensors},
@@ -169,7 +169,7 @@ class BatchMemory:
         }
 
     def _find(self, sizes: Sizes) -> None:
-        """Set addresses, after memory was reserved for this size."""
+        """Set addresses in the memory that is reserved for these sizes."""
         workspace, arena = self._workspace, self._workspace.arena
         workspace.widest = max(workspace.widest, sizes.rows)
         self.results = ResultLayout(workspace.widest)

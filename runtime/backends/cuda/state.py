@@ -1,7 +1,7 @@
 """A batch being decoded on the device, and the prediction of its last step.
 
-Row r of the batch is row r on the device. Rows of retired sources go on there, and so do the rows
-that a batch is rounded up with; what they select is not read.
+Row r of the batch is row r on the device. The device also decodes rows of retired sources and rows
+that were added by rounding; their results are not read.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .workspace import Workspace
 
 
 class DevicePrediction:
-    """The prediction of the step that was enqueued last, while no other is in flight.
+    """The prediction of the last step, while no other is in flight.
 
-    It stays on the device until it is read. See `interface.Prediction`.
+    Values stay on the device until they are read. See `interface.Prediction`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DevicePrediction:
     def candidates(self, count: int) -> Candidates:
         """Return the `count` most probable tokens of each row.
 
-        They are selected on the device if the bundle has a graph that gives as many.
+        They are selected on the device if the bundle has a graph that selects enough.
         """
         graph = self._manifest.graphs.get("candidates")
         suppressed = self._manifest.generation.suppressed_token_ids
@@ -89,11 +89,11 @@ class DeviceState:
     """A batch in a workspace that it owns until `close`; implements `interface.DecodingState`.
 
     Args:
-        rounding: the rule that rounds the sizes of the batch up
-        release: takes the workspace back
+        rounding: rule for rounding the sizes of the batch up
+        release: returns the workspace to the backend
 
     Raises:
-        BackendError: the batch is too large, or there is no memory for it.
+        BackendError: the batch is too large, or there is not enough memory.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class DeviceState:
         self._release: Callable[[Workspace], None] | None = release
         self._capacity, self._width = capacity, width
         self._lengths = source_lengths(source_mask)
-        """Positions of each source; 0 of those that are retired."""
+        """Number of positions of each source; 0 for retired sources."""
         sources, length = source_mask.shape
         sizes = rounding.first(sources, length, capacity, width)
         with workspace.preparing:
@@ -150,7 +150,7 @@ class DeviceState:
         self._memory.upload(Slot("token"), wide)
 
     def reorder(self, parents: NDArray[np.intp]) -> None:
-        """Let row r continue what row parents[r] has decoded so far."""
+        """Let row r continue the output of row parents[r]."""
         if self._history is None:
             return
         for move in self._history.copies(parents, self._written()):
@@ -177,8 +177,8 @@ class DeviceState:
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
         """Admit the sources of another batch.
 
-        If there is no memory for them, this batch stays as it is. Steps that have run ahead without
-        them are decoded again.
+        If there is not enough memory, this batch is unchanged. Steps that have run ahead without
+        the admitted sources are decoded again.
         """
         if not isinstance(other, DeviceState):
             raise TypeError(f"expected a DeviceState, found {type(other).__name__}")
@@ -188,7 +188,7 @@ class DeviceState:
         self._workspace.follow(other._workspace)
         for source, to in enumerate(sources.tolist()):
             self._take_source(other, source, to)
-        other._workspace.follow(self._workspace)  # its memory serves other batches from now on
+        other._workspace.follow(self._workspace)  # its memory is reused by other batches
         self._last[rows_of_sources(sources, self._width)] = other._last
         self.feed(self._last)
         self._lengths[sources] = other._lengths
@@ -202,16 +202,16 @@ class DeviceState:
             release(self._workspace)
 
     def put(self, steps: int) -> None:
-        """Enqueue steps whose tokens are not read, for measurement."""
+        """Enqueue steps without reading their tokens, for benchmarks."""
         for _ in range(steps):
             self._launch()
 
     def wait(self) -> None:
-        """Wait until everything in the stream is done."""
+        """Wait for all work in the stream."""
         self._workspace.device.synchronize(self._workspace.stream)
 
     def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
-        """Return the encoder's outputs, cut to this many rows and source positions."""
+        """Return the encoder's outputs for the first `rows` rows and `source` positions."""
         tensors = self._manifest.graphs["encoder"].outputs
         found = self._memory.download(*tensors)
         return {
@@ -235,10 +235,10 @@ class DeviceState:
             self._workspace.encode(sizes, self._memory.address)
 
     def _read_prompt(self, prompt: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        """Decode the prompt token by token for its keys and values.
+        """Decode the prompt token by token to compute its keys and values.
 
-        The last token is the next step's. All rows end together: shorter prompts read their first
-        token until they begin.
+        The next step reads the last token. All prompts end at the same step: a shorter prompt
+        repeats its first token until it begins.
         """
         missing = prompt.shape[1] - lengths
         for row in np.flatnonzero(missing).tolist():
@@ -250,14 +250,14 @@ class DeviceState:
             self.feed(prompt[rows, np.maximum(0, index - missing)])
 
     def _run_ahead(self) -> None:
-        """Enqueue steps, as far as running rows have room in the caches."""
+        """Enqueue steps as far as the caches of running rows have room."""
         if not self._in_flight.full:
             running = np.repeat(self._lengths > 0, self._width)
             room = self._capacity - self._positions.next[: self._rows][running]
             self._in_flight.fill(self._rows, int(room.max()) if len(room) else 1, self._launch)
 
     def _launch(self) -> None:
-        """Enqueue one step, which reads the token that the previous one chose."""
+        """Enqueue one step, which reads the tokens that the previous step selected."""
         if self._history is not None:
             next_ones = self._positions.next[: self._rows]
             self._history.write(next_ones.clip(0, self._capacity - 1), 1)
@@ -265,7 +265,7 @@ class DeviceState:
         self._workspace.step()
 
     def _rewind(self) -> None:
-        """Go back to the step after the last one that was read.
+        """Go back to the step after the last step that was read.
 
         Later steps read the tokens that the graph selected.
         """
@@ -279,11 +279,11 @@ class DeviceState:
         return len(self._lengths) * self._width
 
     def _written(self) -> NDArray[np.int64]:
-        """Return how many positions of each row are written when the stream gets there."""
+        """Return the number of positions of each row written by all enqueued work."""
         return np.minimum(self._positions.next[: self._rows], self._capacity)
 
     def _take_source(self, other: DeviceState, source: int, to: int) -> None:
-        """Copy a source of this or of another batch to a place here, with its rows."""
+        """Copy a source of this or another batch, with its rows, to a place here."""
         self._memory.take_source(other._memory, source, to)
         written = other._written()
         for beam in range(self._width):
@@ -297,7 +297,7 @@ class DeviceState:
         """Make room for sources of another batch in these places.
 
         Raises:
-            BackendError: there is none; this batch is as it was.
+            BackendError: there is not enough memory; this batch is unchanged.
         """
         present = self._memory.sizes
         staying = np.delete(self._lengths, sources[sources < len(self._lengths)])
@@ -329,7 +329,7 @@ class DeviceState:
 def filled(values: NDArray[Any], shape: tuple[int, ...], padding: int) -> NDArray[Any]:
     """Pad values to a shape.
 
-    Added rows are copies, since a row without any token would produce NaN.
+    Added rows are copies, since a row without tokens would produce NaN.
     """
     missing = [(0, size - present) for size, present in zip(shape, values.shape, strict=True)]
     inner = np.pad(values, [(0, 0), *missing[1:]], constant_values=padding)

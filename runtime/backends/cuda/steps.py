@@ -1,4 +1,4 @@
-"""The steps of a batch: the positions at which they decode, and the steps that are in flight.
+"""The steps of a batch: their positions, and the steps in flight.
 
 Steps are enqueued long before their tokens are read. The device feeds back the tokens that it
 selects, and the host reads the tokens of several steps together, later.
@@ -25,15 +25,15 @@ from .workspace import Workspace
 class Positions:
     """The position at which each row of a batch decodes next.
 
-    A table on the device has a line for each step to come, and a step copies its line to the
-    decoder's input. It is uploaded again only when rows are not where it says.
+    A table on the device has a line for each coming step, and a step copies its line to the
+    decoder's input. The table is uploaded again only when rows deviate from it.
 
-    Rows whose output has ended go on with the others and stay at the last position, so that they
-    never write beyond the capacity. Rows that begin later than others are placed before position 0,
-    and stay at it until then.
+    Finished rows continue with the others and stay at the last position, so that they never write
+    beyond the capacity. Rows that begin later than others have a negative position, and decode
+    position 0 until they begin.
 
     Args:
-        capacity: the number of positions
+        capacity: number of positions
     """
 
     def __init__(self, workspace: Workspace, memory: BatchMemory, capacity: int) -> None:
@@ -41,19 +41,19 @@ class Positions:
         self._begin = np.zeros(memory.sizes.rows, np.int64)
         self._steps = 0
         self._uploaded: NDArray[np.int64] | None = None
-        """`_begin` as the table has it; None: the table must be uploaded again."""
+        """Value of `_begin` in the table; None: the table must be uploaded again."""
         self._first = 0
 
     @property
     def next(self) -> NDArray[np.int64]:
         """The next position of each row on the device.
 
-        Beyond the last position, nothing reads what a row decodes.
+        Results of a row beyond the last position are not read.
         """
         return self._begin + self._steps
 
     def place(self, row: int, position: int) -> None:
-        """Set the position at which a row decodes next."""
+        """Set the next position of a row."""
         self._begin[row] = position - self._steps
         if self._uploaded is not None and self._uploaded[row] != self._begin[row]:
             self._uploaded = None
@@ -77,11 +77,11 @@ class Positions:
         self._steps += 1
 
     def go_back(self, steps: int) -> None:
-        """Go back by this many steps, which will be decoded again."""
+        """Go back by a number of steps, which will be decoded again."""
         self._steps -= steps
 
     def _upload(self) -> NDArray[np.int64]:
-        """Upload a line for the next step and each that may follow."""
+        """Upload a line for the next step and each later step."""
         table = (self.next + np.arange(self._capacity)[:, None]).clip(0, self._capacity - 1)
         self._workspace.device.upload(self._memory.positions, table, self._workspace.stream)
         self._first = self._steps
@@ -89,26 +89,26 @@ class Positions:
 
 
 GROUP_SIZE = 4
-"""The most steps whose tokens are read together."""
+"""Maximum number of steps whose tokens are read together."""
 
 READS_PER_STEP = 8
-"""A group has at most one step for every 8 steps read since steps were last discarded. A short
-output, or a batch that others join often, thereby discards few steps."""
+"""A group has at most one step for every 8 steps read since steps were last discarded. Short
+outputs and frequent admissions therefore discard few steps."""
 
 GROUPS_IN_FLIGHT = 2
-"""Groups of steps in the stream: while the host reads one, the device works on the next."""
+"""Number of groups of steps in the stream: the host reads one while the device runs the next."""
 
 BUFFERS = GROUP_SIZE * (GROUPS_IN_FLIGHT + 1)
 
 
 @dataclass
 class _Group:
-    """Steps in the stream.
+    """A group of steps in the stream.
 
     Attributes:
-        event: signalled when they are done
-        buffers: the results of each step go to this buffer on the host
-        rows: where the rows of the batch were on the device
+        event: event that is signalled when the steps are done
+        buffers: index of the host buffer for the results of each step
+        rows: device rows of the batch's rows
     """
 
     event: Any
@@ -120,7 +120,7 @@ class StepsInFlight:
     """The steps of a batch that are enqueued and not yet read.
 
     Attributes:
-        steps: the number of these steps
+        steps: number of steps
     """
 
     def __init__(self, workspace: Workspace, memory: BatchMemory) -> None:
@@ -133,10 +133,10 @@ class StepsInFlight:
         self.reserve(memory.sizes.rows)
 
     def reserve(self, rows: int) -> None:
-        """Reserve page-locked memory for the results of this many rows, while no step is in flight.
+        """Reserve page-locked memory for the results of `rows` rows, while no step is in flight.
 
         Raises:
-            BackendError: there is none.
+            BackendError: there is not enough memory.
         """
         widest = max(rows, self._memory.results.widest)
         self._workspace.host_memory("results", BUFFERS * ResultLayout(widest).size)
@@ -151,8 +151,8 @@ class StepsInFlight:
 
         Args:
             rows: number of rows of the batch
-            room: the most steps to enqueue
-            launch: enqueues one step
+            room: maximum number of steps to enqueue
+            launch: function that enqueues one step
         """
         while not self.full and room > 0:
             size = min(room, max(1, min(GROUP_SIZE, self._read // READS_PER_STEP)))
@@ -160,7 +160,7 @@ class StepsInFlight:
             room -= size
 
     def read(self) -> StepOutput:
-        """Return the results of the first step in flight, after its group is done."""
+        """Wait for the first group; return the results of the first step in flight."""
         if not self._ready:
             group = self._groups.popleft()
             self._workspace.device.wait(group.event)

@@ -1,7 +1,7 @@
-"""The workspace in which one batch at a time is decoded: a stream and reusable memory.
+"""The workspace for one batch at a time: a stream and reusable memory.
 
-A memory reservation keeps its address until a larger one is needed, so that graphs captured with
-it can be launched again for later batches.
+A memory reservation keeps its address until it must grow, so that captured graphs can be launched
+again for later batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Arena:
     """Reservations of device memory by name.
 
     Attributes:
-        version: a number that changes whenever an address does
+        version: number that changes with every change of an address
     """
 
     def __init__(self, device: Device) -> None:
@@ -28,7 +28,7 @@ class Arena:
         self.version = 0
 
     def reserve(self, name: str, size: int) -> int:
-        """Return the address of at least this many bytes, whose contents may be lost."""
+        """Return the address of at least `size` bytes; contents may be lost."""
         address, present = self._known.get(name, (0, -1))
         if size <= present:
             return address
@@ -40,10 +40,9 @@ class Arena:
         return self._known[name][0]
 
     def grow(self, sizes: Mapping[str, int], stream: int) -> None:
-        """Make reservations at least as large as this.
+        """Grow reservations to at least these sizes.
 
-        Their contents stay, in the order of the stream. If memory does not suffice, nothing has
-        changed.
+        Contents are copied in the order of the stream. If memory does not suffice, nothing changes.
         """
         new: dict[str, tuple[int, int]] = {}
         try:
@@ -68,7 +67,7 @@ class Arena:
 
     @property
     def size(self) -> int:
-        """The number of bytes reserved."""
+        """The number of reserved bytes."""
         return sum(size for _, size in self._known.values())
 
     def close(self) -> None:
@@ -82,12 +81,12 @@ class Workspace(ABC):
     """Enqueues the work of a batch in a stream; see `state.DeviceState`.
 
     Args:
-        preparing: held during work that would disturb the capture of a graph
+        preparing: lock for work that would disturb the capture of a graph
 
     Attributes:
-        widest: the most rows that a batch had here, or can have
-        thread: the thread that used it last
-        failed: whether a batch ended with an error here; then it is not used again
+        widest: largest number of rows of a batch so far or allowed
+        thread: the last thread to use the workspace
+        failed: whether a batch ended with an error; the workspace is not used again then
     """
 
     def __init__(self, device: Device, preparing: threading.RLock) -> None:
@@ -108,11 +107,11 @@ class Workspace(ABC):
 
     @abstractmethod
     def prepare(self, sizes: Sizes, addresses: Addresses) -> None:
-        """Set the sizes of the steps that follow."""
+        """Set the sizes of the next steps."""
 
     @abstractmethod
     def step(self) -> None:
-        """Enqueue one decoding step, whose selected tokens become the input of the next."""
+        """Enqueue one decoding step, which feeds its selected tokens to the next step."""
 
     @abstractmethod
     def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
@@ -120,14 +119,14 @@ class Workspace(ABC):
 
     @abstractmethod
     def forget_addresses(self) -> None:
-        """Drop everything that holds addresses, above all captured graphs."""
+        """Drop everything that depends on addresses, such as captured graphs."""
 
     @abstractmethod
     def drop(self) -> None:
-        """Release what uses the stream, before the stream is freed."""
+        """Release everything that uses the stream, before the stream is freed."""
 
     def host_memory(self, name: str, size: int) -> Bytes:
-        """Return at least this many bytes of page-locked memory, whose contents may be lost."""
+        """Return at least `size` bytes of page-locked memory; contents may be lost."""
         if name not in self._host or self._host[name].size < size:
             with self.preparing:
                 memory = self.device.allocate_host(size)
@@ -138,14 +137,14 @@ class Workspace(ABC):
         return self._host[name]
 
     def follow(self, other: Workspace) -> None:
-        """Let what is enqueued from now on wait for all that another workspace has enqueued."""
+        """Make later work wait for all present work of another workspace."""
         event = other.take_event()
         self.device.record(event, other.stream)
         self.device.follow(event, self.stream)
         other.return_event(event)
 
     def take_event(self) -> Any:
-        """Return an event that is not in use."""
+        """Return an unused event."""
         return self._events.pop() if self._events else self.device.new_event()
 
     def return_event(self, event: Any) -> None:
@@ -167,7 +166,7 @@ class Workspace(ABC):
             self.device.free_stream(self.stream)
 
     def forget_what_moved(self) -> None:
-        """Drop everything that holds addresses if memory has moved."""
+        """Drop everything that depends on addresses if memory has moved."""
         if self._version != self.arena.version:
             self._version = self.arena.version
             self.forget_addresses()

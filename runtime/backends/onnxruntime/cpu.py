@@ -43,9 +43,9 @@ def saturates() -> bool:
 def session_options(threads: int | None) -> onnxruntime.SessionOptions:
     """Return the options of a session with its own threads, which spin only during runs.
 
-    If the decoder's threads spun longer, the encoder would take up to 1.5 times as long with as many
-    threads as cores (docs/speed.md). A common thread pool is no alternative: with one, every other
-    session of the process, including the user's, fails unless it is configured to use the pool.
+    If the decoder's threads spun longer, the encoder would take up to 1.5 times as long when there
+    are as many threads as cores (docs/speed.md). A common thread pool is no alternative: once there
+    is one, every other session of the process, including the user's, must be configured to use it.
 
     Args:
         threads: number of threads; None: all cores

@@ -213,7 +213,7 @@ class HostState:
         if _MASK not in self._of_sources:  # no positions without an encoder
             self._of_sources.append(_MASK)
         self._running = np.ones(rows, np.int64)
-        """Step width of each row; 0 for retired sources, whose positions do not advance."""
+        """1 for each running row; 0 for retired sources, whose positions do not advance."""
         self._history = CacheHistory(rows, capacity) if width > 1 else None
         self._logits: HostBuffer | None = None
         """Bound only if the host selects tokens; the graph's selection needs no logits."""
@@ -334,7 +334,7 @@ class HostState:
             self._history.take(other._history, row, to)
 
     def _resize(self, sources: int, length: int) -> None:
-        """Resize to this number and length of sources, keep contents, and drop bindings.
+        """Resize buffers to this number and length of sources; contents are kept.
 
         Raises:
             BackendError: there is not enough memory; nothing has changed.
@@ -382,7 +382,7 @@ class HostState:
 
     @property
     def _binding(self) -> onnxruntime.IOBinding:
-        """Return the binding of every buffer but the logits, for the number of sources."""
+        """The binding of every buffer but the logits, for the present number of sources."""
         sources = len(self._buffers[_MASK].read())
         if sources not in self._bindings:
             self._bindings[sources] = self._bound()

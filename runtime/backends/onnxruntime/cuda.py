@@ -1,12 +1,12 @@
 """ONNX Runtime's CUDA provider, which runs a bundle's graphs on an NVIDIA GPU.
 
 Each batch has a workspace with its own sessions, because the provider binds a session to one
-stream, and a binding for each size of batch.
+stream. A workspace has a binding for each size of batch.
 
 The provider captures a run as a CUDA graph when it sees the graph's number for the first time in a
-thread: it runs the model twice without a graph, captures a third run, and launches that. A step
-must therefore be idempotent, which is why the tokens that it selects are copied to its input here,
-after the run. While the provider captures, nothing else on the device may allocate.
+thread: it runs the model twice without a graph, captures a third run, and launches the capture. A
+step must therefore be idempotent, so the selected tokens are copied to its input only after the
+run. During a capture, nothing else on the device may allocate memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 PROVIDER = "CUDAExecutionProvider"
 CUDA_FAILURE = re.compile(r"CUDA failure (\d+)|CUDA error (\d+)")
-"""The notation in which the provider states CUDA's error code."""
+"""Pattern of CUDA's error code in the provider's messages."""
 
 
 def cuda_failure(message: str) -> BackendError | DeviceLostError:
@@ -50,22 +50,22 @@ def cuda_failure(message: str) -> BackendError | DeviceLostError:
 
 
 SOURCE_STEP = 16
-"""Lengths of sources are rounded up to multiples of this."""
+"""Source lengths are rounded up to multiples of this."""
 
 CAPACITY_STEP = 64
 """Target positions are rounded up to multiples of this.
 
-Every step attends to all of them; on a GPU that costs less than a graph for every length."""
+Every step attends to all of them; on a GPU, this costs less than a graph for every length."""
 
 
 class PositionRounding:
-    """The `layout.Rounding` within the positions of a model."""
+    """Rounds sizes up within the positions of a model; implements `layout.Rounding`."""
 
     def __init__(self, model: ModelSpec) -> None:
         self._model = model
 
     def first(self, sources: int, source: int, capacity: int, width: int) -> Sizes:
-        """Return the sizes of a new batch, or of one that others join."""
+        """Return the sizes of a new batch, or of a batch that others join."""
         return Sizes(
             0,
             power_of_two(sources),
@@ -75,7 +75,7 @@ class PositionRounding:
         )
 
     def after(self, present: Sizes, sources: int) -> Sizes:
-        """Return the sizes of a batch with this many sources left."""
+        """Return the sizes of a batch with this number of remaining sources."""
         return present._replace(sources=power_of_two(sources))
 
 
@@ -85,7 +85,7 @@ NOT_CAPTURED = -1
 
 @dataclass(frozen=True)
 class Sessions:
-    """The sessions that work in one stream.
+    """The sessions that run in one stream.
 
     Attributes:
         encoder, decoder, candidates: sessions of ONNX Runtime; None: the bundle has no such graph
@@ -99,14 +99,14 @@ class Sessions:
 
 
 OpenSessions = Callable[[int], Sessions]
-"""Opens the sessions for a stream."""
+"""Function that opens the sessions for a stream."""
 
 
 def open_sessions(bundle: Bundle, stream: int) -> Sessions:
-    """Open sessions that enqueue their work in the stream.
+    """Open sessions that enqueue their work in a stream.
 
-    The provider refuses to capture a graph with a node that needs the processor for more than
-    shapes. Such a graph runs node by node.
+    The provider does not capture a graph with a node that needs the CPU for more than shapes. Such
+    a graph runs node by node.
 
     Raises:
         BackendError: the provider cannot load the graphs.
@@ -126,9 +126,9 @@ def open_sessions(bundle: Bundle, stream: int) -> Sessions:
 
 
 def run_options(graph: int) -> onnxruntime.RunOptions:
-    """Return the options of a run that is enqueued, not waited for, and captured under a number.
+    """Return the options of an asynchronous run, captured under a number.
 
-    Before ONNX Runtime's change 28686 (June 2026), a captured graph is waited for regardless.
+    Before ONNX Runtime's change 28686 (June 2026), runs of a captured graph are synchronous.
     """
     options = onnxruntime.RunOptions()
     options.add_run_config_entry("gpu_graph_id", str(graph))
@@ -162,7 +162,7 @@ def _session(bundle: Bundle, stream: int, name: str, *, captures: bool = False) 
 
 
 MOST_GRAPHS = 256
-"""The most captured graphs of a workspace; further sizes run node by node.
+"""Maximum number of captured graphs of a workspace; further sizes run node by node.
 
 The provider frees the memory of captured graphs only with the session."""
 
@@ -271,7 +271,7 @@ class ProviderWorkspace(Workspace):
         self._of_this_thread().add((sizes, NOT_CAPTURED))
 
     def _give_up_capturing(self, error: BackendError) -> None:
-        with contextlib.suppress(BackendError):  # the capture may have ended already
+        with contextlib.suppress(BackendError):  # the capture may already have ended
             self.device.free_graph(self.device.end_capture(self.stream))
         self._captures = False
         self._graphs.clear()
@@ -310,15 +310,15 @@ class CudaProviderBackend(DeviceBackend):
     def __init__(self, bundle: Bundle, device: Device, open_sessions: OpenSessions) -> None:
         super().__init__(bundle.manifest, device, PositionRounding(bundle.manifest.model))
         self._open_sessions = open_sessions
-        self._free.append(self._new_workspace())  # fails now if the graphs cannot be loaded
+        self._free.append(self._new_workspace())  # fails early if the graphs cannot be loaded
 
     @property
     def limits(self) -> Limits:
-        """The limits on batches: only the model's."""
+        """The limits on batches, which are only the model's."""
         return Limits()
 
     def rows_that_fit(self, source: int) -> None:
-        """Return None: ONNX Runtime does not say how much memory it will need."""
+        """Return None: ONNX Runtime does not report its memory needs."""
 
     def _new_workspace(self) -> ProviderWorkspace:
         return ProviderWorkspace(self._device, self._preparing, self.manifest, self._open_sessions)
@@ -328,7 +328,7 @@ def open_backend(bundle: Bundle, threads: int | None) -> CudaProviderBackend:
     """Open the backend.
 
     Args:
-        threads: processor threads, which are not used
+        threads: number of CPU threads, which is ignored
 
     Raises:
         BackendError: the provider is not installed, or there is no GPU.
@@ -344,5 +344,5 @@ def open_backend(bundle: Bundle, threads: int | None) -> CudaProviderBackend:
     except BackendError as error:
         raise BackendError(f"{PROVIDER}: {error}: use the backend onnxruntime") from error
     if hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()  # CUDA's libraries as pip installed them
+        onnxruntime.preload_dlls()  # CUDA's libraries installed by pip
     return CudaProviderBackend(bundle, Device(), partial(open_sessions, bundle))

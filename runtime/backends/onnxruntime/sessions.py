@@ -1,6 +1,6 @@
-"""Sessions of ONNX Runtime: opening them, comparing them with the manifest, and running them.
+"""Opens ONNX Runtime sessions, compares them with the manifest, and runs them.
 
-Its exceptions share only the base Exception; they are converted here.
+ONNX Runtime's exceptions share only the base Exception; they are converted here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ONNX_TYPES: dict[DataType, str] = {
 }
 
 Failure = Callable[[str], DragomanError]
-"""Makes the exception for a message of ONNX Runtime."""
+"""Function that creates the exception for a message of ONNX Runtime."""
 
 
 def open_session(
@@ -43,15 +43,15 @@ def open_session(
 
     Raises:
         BackendError: ONNX Runtime does not load the graph, the provider does not work, or the
-            graph is not as the manifest says; names the file.
+            graph differs from the manifest; names the file.
     """
-    # By default the format depends on the file's name, which the bundle's check does not restrict.
+    # By default, the format depends on the file's name, which is not restricted in bundles.
     options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
         session = onnxruntime.InferenceSession(
             str(path), options, providers=[(provider, provider_options or {})]
         )
-    except Exception as error:  # the library raises a dozen types that share no other base
+    except Exception as error:  # the library's exceptions share no other base
         raise failure(
             f"{path}: onnxruntime {onnxruntime.__version__} cannot load this graph: {error}"
         ) from error
@@ -68,10 +68,10 @@ def open_session(
 
 
 def run(call: Callable[..., Any], *arguments: Any, failure: Failure = BackendError) -> Any:
-    """Call into ONNX Runtime.
+    """Call a function of ONNX Runtime.
 
     Raises:
-        BackendError: it failed; or the exception that `failure` makes of the message.
+        BackendError: the call failed; or the exception that `failure` creates from the message.
     """
     try:
         return call(*arguments)
@@ -80,7 +80,7 @@ def run(call: Callable[..., Any], *arguments: Any, failure: Failure = BackendErr
 
 
 def _differences(expected: tuple[TensorSpec, ...], found: list[Any]) -> list[str]:
-    """Return how a graph's inputs or outputs differ from the manifest's."""
+    """Return the differences of a graph's inputs or outputs from the manifest's."""
     values = {value.name: value for value in found}
     problems = [f"no tensor {spec.name}" for spec in expected if spec.name not in values]
     problems += [f"unexpected tensor {name}" for name in values.keys() - {s.name for s in expected}]

@@ -1,6 +1,6 @@
-"""TensorRT-RTX or TensorRT, running a bundle's engines. See `interface.Backend`.
+"""The backend of TensorRT-RTX and TensorRT. See `interface.Backend`.
 
-Sizes of batches are rounded up, so that later batches reuse what one has prepared.
+Sizes of batches are rounded up, so that batches reuse execution contexts and captured graphs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .packages import Package
 from .workspace import EngineWorkspace, KernelCache
 
 SOURCE_STEP = 16
-"""Lengths of sources are rounded up to multiples of this."""
+"""Source lengths are rounded up to multiples of this."""
 
 
 class ProfileRounding:
-    """The `layout.Rounding` to sizes within the profiles of a bundle's engines."""
+    """Rounds sizes up within the profiles of engines; implements `layout.Rounding`."""
 
     def __init__(self, engines: TensorRTEngines) -> None:
         self._engines = engines
 
     def first(self, sources: int, source: int, capacity: int, width: int) -> Sizes:
-        """Return the sizes of a new batch, or of one that others join."""
+        """Return the sizes of a new batch, or of a batch that others join."""
         if capacity > self._engines.capacity:
             raise BackendError(
                 f"the engines hold {self._engines.capacity} target positions: found {capacity}"
@@ -36,17 +36,17 @@ class ProfileRounding:
         return sizes_for(self._engines.profiles, sources, source, width)
 
     def after(self, present: Sizes, sources: int) -> Sizes:
-        """Return the sizes of a batch with this many sources left."""
+        """Return the sizes of a batch with this number of remaining sources."""
         return sizes_after(self._engines.profiles, present, sources)
 
 
 def sizes_for(profiles: Sequence[Profile], sources: int, source: int, width: int = 1) -> Sizes:
     """Round sources up to a power of two, and their length to a multiple of `SOURCE_STEP`.
 
-    The profile is the one for the smallest batches that fits.
+    The result has the smallest profile that fits.
 
     Raises:
-        BackendError: none fits; says what the limits are.
+        BackendError: no profile fits; states the limits.
     """
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
@@ -66,7 +66,7 @@ def sizes_for(profiles: Sequence[Profile], sources: int, source: int, width: int
 
 
 def sizes_after(profiles: Sequence[Profile], present: Sizes, sources: int) -> Sizes:
-    """Return the sizes of a batch with this many sources left; their length stays."""
+    """Return the sizes of a batch with this number of remaining sources; their length stays."""
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
         fits = lengths.smallest <= present.source <= lengths.largest
@@ -81,22 +81,22 @@ def _by_batch(profiles: Sequence[Profile]) -> list[int]:
 
 
 def _fits(sources: int, batch: Range, width: int) -> bool:
-    """Return whether a multiple of the width within the range has room for the rows."""
+    """Return whether some multiple of the width within the range is enough for the rows."""
     return max(sources, -(-batch.smallest // width)) * width <= batch.largest
 
 
 def _rounded(sources: int, batch: Range, width: int) -> int:
-    """Round sources that fit, so that their rows are within the range."""
+    """Round the number of sources up, so that their rows are within the range."""
     smallest, largest = -(-batch.smallest // width), batch.largest // width
     return min(max(power_of_two(sources), smallest), largest)
 
 
 MEMORY_SHARE = 0.9
-"""The share of free memory that a batch may use."""
+"""Share of free memory that a batch may use."""
 
 
 class TensorRTBackend(DeviceBackend):
-    """The backend of a bundle's engines on one device; later batches reuse a batch's workspace."""
+    """The backend for a bundle's engines on one device."""
 
     def __init__(
         self, bundle: Bundle, engines: TensorRTEngines, package: Package, device: Device
@@ -120,11 +120,11 @@ class TensorRTBackend(DeviceBackend):
         )
 
     def rows_that_fit(self, source: int) -> int:
-        """Return how many rows with sources of this many tokens the device has memory for now.
+        """Return the number of rows with sources of this length that fit into memory now.
 
-        It is a power of two, because batches are rounded up to one, and at least 1, because
-        starting a row shows whether it fits. As much memory again is left for batches that join,
-        which are started in a workspace of their own.
+        The number is a power of two, as batches are rounded up to one, and at least 1, since a row
+        may still fit. The same amount of memory is left for joining batches, which start in their
+        own workspace.
         """
         sizes = sizes_for(self._built.profiles, 1, source)
         each = row_bytes(self.manifest, sizes) + 8 * self.manifest.model.max_target_positions
@@ -136,7 +136,7 @@ class TensorRTBackend(DeviceBackend):
         return power_of_two(most + 1) // 2
 
     def close(self) -> None:
-        """Free everything that is not in use, and save compiled kernels."""
+        """Free unused workspaces and save compiled kernels."""
         self._cache.save()
         self._engines = {}
         super().close()
@@ -154,7 +154,7 @@ def open_backend(bundle: Bundle, threads: int | None) -> TensorRTBackend:
     """Open the backend.
 
     Args:
-        threads: processor threads, which are not used
+        threads: number of CPU threads, which is ignored
 
     Raises:
         BackendError: there is no GPU, the package is missing or of another version, or the engines

@@ -1,7 +1,7 @@
-"""The engines of a bundle: checking whether they run on this machine, and loading them.
+"""Checks whether a bundle's engines run on this machine, and loads them.
 
-They are checked before they are loaded, since TensorRT's own messages speak of checksums and
-serialization versions.
+The checks come before loading, since TensorRT's own messages are about checksums and serialization
+versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def usable_package(bundle: Bundle, engines: TensorRTEngines) -> Package:
 
     Raises:
         BackendError: there is no GPU, the package is missing or of another version, or the engines
-            are not for this GPU; says what to do.
+            are not for this GPU; states what to do.
     """
     target = bundle.manifest.target
     try:
@@ -41,7 +41,7 @@ def usable_package(bundle: Bundle, engines: TensorRTEngines) -> Package:
 
 
 def _check_version(bundle: Bundle, engines: TensorRTEngines, package: Package) -> None:
-    """Check that the package has built the engines: another version does not load them."""
+    """Check that this version of the package built the engines; other versions cannot load them."""
     if engines.version != package.version:
         raise BackendError(
             f"{bundle.directory}: its engines were built by {package.name} {engines.version}, "
@@ -51,7 +51,7 @@ def _check_version(bundle: Bundle, engines: TensorRTEngines, package: Package) -
 
 
 def _check_cuda(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
-    """Check that the driver runs the CUDA version that the engines were built for."""
+    """Check that the driver supports the CUDA version of the engines."""
     required, supported = engines.cuda_version, gpu.cuda.partition(".")[0]
     if required.isdigit() and int(supported) < int(required):
         raise BackendError(
@@ -71,10 +71,10 @@ def _check_gpu(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
 
 
 def check_validity(bundle: Bundle, package: Package, gpu: Gpu) -> None:
-    """Check engines by their headers, if the package can judge them (TensorRT-RTX).
+    """Check the headers of engines, if the package supports it (TensorRT-RTX).
 
     Raises:
-        BackendError: the package says that an engine will not run here.
+        BackendError: according to the package, an engine does not run here.
     """
     trt = package.module
     if not hasattr(trt.Runtime, "get_engine_validity"):
@@ -114,7 +114,7 @@ class LoadedEngine:
     Attributes:
         name: the engine's file
         loaded: the ICudaEngine
-        messages: TensorRT's messages about it
+        messages: TensorRT's messages about the engine
     """
 
     name: str
@@ -123,7 +123,7 @@ class LoadedEngine:
 
     @property
     def memory(self) -> int:
-        """The scratch memory in bytes that it needs to run, besides weights and tensors."""
+        """The scratch memory of a run in bytes, besides weights and tensors."""
         return int(self.loaded.device_memory_size_v2)
 
 
@@ -131,7 +131,7 @@ def load_engine(package: Package, bundle: Bundle, file: str) -> LoadedEngine:
     """Load an engine onto the device.
 
     Raises:
-        BackendError: the package does not load it; says why.
+        BackendError: the package does not load the engine; states the reason.
     """
     trt, messages = package.module, Messages()
     runtime = trt.Runtime(make_logger(trt, messages))
@@ -145,10 +145,10 @@ def load_engine(package: Package, bundle: Bundle, file: str) -> LoadedEngine:
 
 
 def device_memory(bundle: Bundle, file: str) -> int:
-    """Return the scratch memory in bytes that an engine needs to run, besides weights and tensors.
+    """Return the scratch memory of an engine's run in bytes, besides weights and tensors.
 
     Raises:
-        BackendError: there is no GPU that runs it.
+        BackendError: there is no GPU that runs the engine.
     """
     engines = bundle.manifest.executable
     if not isinstance(engines, TensorRTEngines):

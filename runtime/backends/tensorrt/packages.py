@@ -1,8 +1,8 @@
-"""The packages TensorRT-RTX and TensorRT: finding them, their messages, and their caches.
+"""Finds the packages TensorRT-RTX and TensorRT, and handles their messages and caches.
 
-They share an API. Differences between them and between versions are found by feature tests
-(`hasattr`). Caches belong to a user, a package and its version. They only save time, so that a
-failure is a warning at most.
+The packages share an API. Differences between them and between versions are found by feature tests
+(`hasattr`). Caches belong to a user, a package and its version. They only save time, so a failure
+is at most a warning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REQUIRED_API = (
     "NetworkDefinitionCreationFlag.STRONGLY_TYPED",
     "OnnxParser.parse_from_file",
 )
-"""The API that is required, which older versions lack."""
+"""Required API, which older versions lack."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Package:
     """An installed package.
 
     Attributes:
-        name: the name that pip knows
-        module: the Python module
-        version: the version of the package, such as "1.7.1.116"
-        cuda_version: the CUDA version it was built for, such as "13"; "unknown" if not stated
+        name: pip name
+        module: Python module
+        version: version of the package, such as "1.7.1.116"
+        cuda_version: CUDA version that the package was built for, such as "13"; or "unknown"
     """
 
     name: str
@@ -52,8 +52,8 @@ def find_package(target: str) -> Package:
     """Import the package that builds and runs a target's engines.
 
     Raises:
-        BackendError: it is not installed, its libraries cannot be loaded, or it is too old; or the
-            target has no engines.
+        BackendError: the package is not installed or too old, its libraries cannot be loaded, or
+            the target has no engines.
     """
     if target not in MODULES:
         raise BackendError(f"target {target} has no engines: expected {' or '.join(MODULES)}")
@@ -83,7 +83,7 @@ def _has(module: Any, path: str) -> bool:
 
 
 def _cuda_version(module: str) -> str:
-    """Return the CUDA version, which only names of distributions state (tensorrt_rtx_cu13_libs)."""
+    """Return the CUDA version from the name of a distribution, such as tensorrt_rtx_cu13_libs."""
     pattern = re.compile(rf"{module}[-_]cu(\d+)([-_](libs|bindings))?", re.IGNORECASE)
     versions = {
         match[1]
@@ -94,25 +94,25 @@ def _cuda_version(module: str) -> str:
 
 
 NO_DRIVER = "CUDA driver version is insufficient"
-"""A message that TensorRT logs as an error in every build without a GPU, without consequences."""
+"""A harmless error message of TensorRT in every build without a GPU."""
 
 
 @dataclass
 class Messages:
-    """TensorRT's warnings and errors, in order of arrival, for the one error that the user sees."""
+    """TensorRT's warnings and errors in order of arrival, for error messages."""
 
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     @property
     def reason(self) -> str:
-        """Why something failed, in one line; the last message is the most specific."""
+        """The reason for a failure in one line; the last message is the most specific."""
         relevant = [m for m in self.errors if NO_DRIVER not in m] or self.errors
         return " ".join(relevant[-1].split()) if relevant else "TensorRT gives no reason"
 
 
 def make_logger(trt: Any, messages: Messages) -> Any:
-    """Make a logger of the package `trt` that keeps messages instead of printing them."""
+    """Create a logger of the package `trt` that collects messages instead of printing them."""
     severities = trt.ILogger.Severity
 
     class Logger(trt.ILogger):  # type: ignore[misc]
@@ -145,7 +145,7 @@ def write_cache(file: Path, data: bytes) -> str | None:
     """Write a cache atomically; if two processes write at once, the last one wins.
 
     Returns:
-        a warning if it cannot be written
+        a warning if the cache cannot be written, else None
     """
     partial = file.with_name(f"{file.name}.{os.getpid()}")
     try:

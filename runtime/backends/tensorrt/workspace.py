@@ -1,9 +1,9 @@
-"""A workspace of engines: their execution contexts, and CUDA graphs captured from steps.
+"""The execution contexts of engines, and CUDA graphs captured from steps.
 
 Each workspace has a context for each engine and each size of batch. The addresses and shapes of a
-context's tensors are set once, so that a graph captured from it stays valid. Encoder and decoder of
-a batch never run at the same time and share scratch memory. Kernels that TensorRT-RTX compiles for
-a GPU are kept for the next process.
+context's tensors are set once, so that its captured graph stays valid. Encoder and decoder of a
+batch never run at the same time and share scratch memory. Kernels that TensorRT-RTX compiles for a
+GPU are cached on disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class KernelCache:
-    """The cache of kernels that TensorRT-RTX compiles on the machine where the engines run."""
+    """The cache of kernels that TensorRT-RTX compiles for this machine."""
 
     def __init__(self, package: Package) -> None:
         self._file = cache_file(package, "kernels")
@@ -65,7 +65,7 @@ class KernelCache:
 
 
 class Context:
-    """An IExecutionContext in one profile."""
+    """An IExecutionContext with one profile."""
 
     def __init__(
         self, package: Package, engine: LoadedEngine, profile: int, cache: KernelCache, stream: int
@@ -76,7 +76,7 @@ class Context:
             trt.ExecutionContextAllocationStrategy.USER_MANAGED
         )
         if hasattr(config, "dynamic_shapes_kernel_specialization_strategy"):
-            # Compile before a graph is captured, not in the background afterwards.
+            # Compile before a graph is captured instead of in the background afterwards.
             strategies = trt.DynamicShapesKernelSpecializationStrategy
             config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
         cache.attach(config)
@@ -119,7 +119,7 @@ class EngineWorkspace(Workspace):
     """A workspace for a bundle's engines; see `backend.TensorRTBackend`.
 
     Args:
-        scratch: bytes of scratch memory, enough for each engine in every profile
+        scratch: size of scratch memory in bytes, enough for each engine in every profile
     """
 
     def __init__(
@@ -146,15 +146,14 @@ class EngineWorkspace(Workspace):
         self._context("encoder", sizes, addresses).run(self.stream)
 
     def prepare(self, sizes: Sizes, addresses: Addresses) -> None:
-        """Set the sizes of the steps that follow."""
+        """Set the sizes of the next steps."""
         self._decoder, self._sizes = self._context("decoder", sizes, addresses), sizes
         self._token, self._chosen = addresses[Slot("token")], addresses[Slot("next_token")]
 
     def step(self) -> None:
         """Enqueue one decoding step.
 
-        New sizes run directly once, then as a captured graph. What cannot be captured runs
-        directly.
+        New sizes run directly once, then as a captured graph if capture is possible.
         """
         sizes = self._sizes
         if sizes in self._graphs:
@@ -177,7 +176,7 @@ class EngineWorkspace(Workspace):
         self._context("candidates", sizes, addresses).run(self.stream)
 
     def forget_addresses(self) -> None:
-        """Drop captured graphs, and let contexts be bound again."""
+        """Drop captured graphs and mark contexts for rebinding."""
         self._bound.clear()
         self._warm.clear()
         while self._graphs:
@@ -207,7 +206,7 @@ class EngineWorkspace(Workspace):
     def _context(self, name: str, sizes: Sizes, addresses: Addresses) -> Context:
         """Return the context of an engine for batches of this size.
 
-        It is created at its first use, and bound again when an address has changed.
+        It is created at its first use, and rebound after an address has changed.
         """
         scratch = self.arena.reserve("scratch", self._scratch)
         self.forget_what_moved()

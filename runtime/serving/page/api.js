@@ -8,7 +8,7 @@ export const key = {
   forget: () => sessionStorage.removeItem(KEY),
 };
 
-/** A request that failed, at the server or on the way to it. */
+/** A failed request. */
 export class ApiError extends Error {
   constructor(message, status = 0) {
     super(message);
@@ -69,7 +69,7 @@ async function problem(response) {
     const body = await response.json();
     if (typeof body.error === "string") message = body.error;
   } catch {
-    // The body is not the server's, such as the page of a proxy.
+    // The body is not from the server, such as the page of a proxy.
   }
   const wait = response.headers.get("Retry-After");
   if (wait) message += ` (try again in ${wait} s)`;

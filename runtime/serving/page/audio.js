@@ -6,7 +6,7 @@ const READ_BY_SERVER = /\.(wav|flac|ogg|oga|mp3)$/i;
 const RATE = 16000;
 const MEGABYTE = 1 << 20;
 
-/** The audio to be sent, as base64, or null. */
+/** The audio to send, as base64, or null. */
 let chosen = null;
 let recorder = null;
 

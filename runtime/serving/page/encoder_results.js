@@ -47,7 +47,7 @@ const WRITERS = {
   ]),
 };
 
-/** A table of the cosine similarity of each two embeddings. */
+/** A table of pairwise cosine similarities of embeddings. */
 function similarities(results) {
   const vectors = results.slice(0, MOST_COMPARED).map(result => result.vector);
   const dot = (a, b) => a.reduce((sum, x, n) => sum + x * b[n], 0);
@@ -77,7 +77,7 @@ function shares(title, entries) {
     element("table", {className: "shares"}, element("tbody", {}, ...rows)));
 }
 
-/** A text with parts of it marked and named. */
+/** A text with labelled spans. */
 function marked(text, tags) {
   const whole = element("p", {className: "marked"});
   let end = 0;

@@ -3,7 +3,7 @@
 import {audio} from "./audio.js";
 import {byId, show} from "./dom.js";
 
-/** Methods of encoder-only models, of which a model has one. */
+/** Methods of encoder-only models; a model has one. */
 const ENCODER_METHODS = ["encode", "classify", "tag", "fill", "answer"];
 
 const LABELS = {
@@ -21,7 +21,7 @@ const STRATEGIES = {
   sampling: "Draws each token at random. The tokens of a single sample are shown as they are drawn.",
 };
 
-/** The method that a bundle has: "generate", or one of `ENCODER_METHODS`. */
+/** The method of a bundle: "generate" or one of `ENCODER_METHODS`. */
 export const workOf = bundle => ENCODER_METHODS.find(name => bundle.methods.includes(name)) ?? "generate";
 
 const strategy = () => document.querySelector("input[name=strategy]:checked").value;
@@ -55,7 +55,7 @@ function choices(id, languages) {
   if (languages.includes(before)) select.value = before;
 }
 
-/** The body of a request to a bundle; throws an Error that says what is missing. */
+/** The body of a request to a bundle; throws an Error that names a missing field. */
 export function requestOf(bundle) {
   const work = workOf(bundle), model = bundle.name, values = options();
   if (work !== "generate") return {model, texts: texts(work, bundle), ...values};

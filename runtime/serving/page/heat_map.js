@@ -1,4 +1,4 @@
-// Attention weights as a picture, which the pointer and the arrow keys read, and in words.
+// Attention weights as a picture, explored with the pointer and the arrow keys, and in words.
 
 import {element, number, percent, visible} from "./dom.js";
 
@@ -75,7 +75,7 @@ function labels(side, names, size) {
   return element("div", {className: side, "aria-hidden": "true"}, ...made);
 }
 
-/** A pixel for each weight; the style sheet makes them larger. */
+/** A pixel for each weight, enlarged by the style sheet. */
 function paint(canvas, weights, strongest) {
   const style = getComputedStyle(document.documentElement);
   const [low, high] = ["--heat-low", "--heat-high"].map(name => {

@@ -9,9 +9,9 @@ import {showEncoderResults} from "./encoder_results.js";
 import {append, clear, showFigures, showResult} from "./results.js";
 
 let bundles = [];
-/** Aborts the running request; null: there is none. */
+/** Aborts the running request; null: none is running. */
 let running = null;
-/** Repeats the request that was refused for want of a key. */
+/** Repeats the request that was refused without a key. */
 let retry = null;
 
 const bundle = () => bundles.find(one => one.name === byId("bundle").value);
@@ -120,7 +120,7 @@ async function generate(one, body, start, signal) {
   });
 }
 
-/** The number of new tokens: for beams those of the best hypothesis, for samples all. */
+/** The number of new tokens: of the best hypothesis for beams, of all samples otherwise. */
 function counted(body, result) {
   const outputs = body.do_sample && result.hypotheses?.length ? result.hypotheses : [result];
   return outputs.reduce((sum, output) => sum + output.tokens.length, 0);

@@ -21,13 +21,13 @@ export function append(token) {
   byId("text").append(element("span", {textContent: token.text ?? `${token.id} `}));
 }
 
-/** Shows times, which are of `performance.now`, and scores. */
+/** Shows scores, and times of `performance.now`. */
 export function showFigures({start, first, last, tokens, result}) {
   const figures = [];
   if (first !== null) figures.push(["First token", seconds((first - start) / 1000)]);
   figures.push(["Total", seconds((last - start) / 1000)]);
   if (tokens) figures.push(["Tokens", tokens]);
-  // Over the whole time: tokens of a stream may arrive together, however they were decoded.
+  // Over the whole time, since tokens of a stream may arrive together.
   if (tokens) figures.push(["Tokens per second", number((tokens * 1000) / (last - start), 1)]);
   if (result && !result.error) {
     figures.push(["Score", number(result.score)]);
@@ -42,8 +42,8 @@ export function showFigures({start, first, last, tokens, result}) {
 
 /** Shows a result.
  *
- * `streamed`: the tokens of a stream, or none.
- * `onSelect`: called with the hypothesis that is shown. */
+ * `streamed`: the tokens of a stream, or empty.
+ * `onSelect`: called with the shown hypothesis. */
 export function showResult(result, streamed, onSelect) {
   const hypotheses = result.hypotheses ?? [];
   if (result.error) {
@@ -51,7 +51,7 @@ export function showResult(result, streamed, onSelect) {
     return;
   }
   const select = hypothesis => {
-    // The text of a stream is shown already: a screen reader would read it aloud twice.
+    // The text of a stream is already shown; a screen reader would read it twice.
     const text = hypothesis.text ?? hypothesis.tokens.join(" ");
     if (byId("text").textContent.trim() !== text.trim()) byId("text").textContent = text;
     showTokens(tokensOf(hypothesis));

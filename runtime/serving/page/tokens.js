@@ -2,7 +2,7 @@
 
 import {bar, byId, element, number, percent, show, visible} from "./dom.js";
 
-/** The tokens of a hypothesis as the page shows them, the end token too. */
+/** The displayed tokens of a hypothesis, including the end token. */
 export function tokensOf(hypothesis) {
   return hypothesis.token_log_probabilities.map((logProbability, n) => ({
     id: hypothesis.tokens[n] ?? hypothesis.end_token,

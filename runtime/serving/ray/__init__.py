@@ -1,4 +1,4 @@
-"""Many machines: replicas of the server on Ray Serve, and large files on workers of Ray.
+"""Ray: replicas of the server on Ray Serve, and decoding of large files on many machines.
 
 Only this package needs the extra `ray`.
 """

@@ -38,7 +38,7 @@ class EncodedTarget(NamedTuple):
     """The token ids of a target text.
 
     Attributes:
-        before: special tokens that the tokenizer puts before a text, as BART's does
+        before: special tokens that the tokenizer adds before a text, as for BART
         tokens: tokens of the text itself, without special tokens
     """
 
@@ -137,7 +137,7 @@ def tokens_as_words(text: str, spans: Sequence[Span | None]) -> Words:
 
 
 def words_at(text: str, spans: Iterable[Span | None]) -> list[int | None]:
-    """Return the index in `text.split()` of the word of each span: that of its last character.
+    """Return the index in `text.split()` of the word with the last character of each span.
 
     The index of a missing or empty span, or of white space, is None.
     """

@@ -25,10 +25,9 @@ class Vocabulary:
     Attributes:
         pieces: dict[str, int]: piece -> token id; checked as a whole, since it has up to 250,000
             entries
-        unknown: token of pieces that are not in the vocabulary; None: texts with such pieces are
-            rejected
-        leading_code: whether a text may begin with a language code, such as `>>fra<< Hello`, which
-            is one token: the target language of a Marian model
+        unknown: token for pieces outside the vocabulary; None: texts with such pieces are rejected
+        leading_code: whether a text may begin with a target language code of one token, such as
+            `>>fra<< Hello` for a Marian model
     """
 
     pieces: Any

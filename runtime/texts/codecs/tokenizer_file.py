@@ -1,8 +1,7 @@
 """Reads files of the `tokenizers` library that may be damaged or malicious.
 
-The library validates little: an invalid rule fails when it is first used, by a panic, in an endless
-loop or by using up memory. Rules are checked as far as the file shows them, and the tokenizer is
-run once on trial texts.
+The library validates little: the first use of an invalid rule may panic, loop forever or exhaust
+memory. Rules are checked as far as the file shows them, and the tokenizer is run on trial texts.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .interface import TokenizerError, UnknownSymbolsError
 TRIAL_TEXTS = ("", " ", "a", "Hello, world 12!", "e\u0301 \ufb01 \u65e5\u672c \U0001f600")
 TRIAL_TOKENS = range(64)
 LONGEST_WORD = 1000
-"""Characters. WordPiece takes cubic time in the length of a word."""
+"""Number of characters. WordPiece takes cubic time in the length of a word."""
 
 _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([^"]*)"')
 
@@ -92,7 +91,7 @@ def _problems(tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _empty_tokens(tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield added tokens that normalize to nothing, which the library searches for endlessly."""
+    """Yield added tokens that normalize to nothing, which send the library into an endless loop."""
     normalizer = tokenizer.normalizer
     for token in tokenizer.get_added_tokens_decoder().values():
         if normalizer and token.normalized and not normalizer.normalize_str(token.content):
@@ -101,7 +100,7 @@ def _empty_tokens(tokenizer: Tokenizer) -> Iterator[str]:
 
 def _failed_trials(tokenizer: Tokenizer) -> Iterator[str]:
     for text in TRIAL_TEXTS:
-        with contextlib.suppress(Exception):  # symbols that it has no token for
+        with contextlib.suppress(Exception):  # symbols without a token
             tokenizer.encode(text)
     for token in tokenizer.encode("").ids:
         if tokenizer.id_to_token(token) is None:
@@ -120,11 +119,11 @@ LEAF = np.uint32(1 << 31)
 BLOCK = 256
 """A unit's children are in one block: their base XOR a byte."""
 LONGEST_REPLACEMENT = 256
-"""Bytes; Unicode's own compatibility forms need 33."""
+"""Number of bytes; Unicode's own compatibility forms need 33."""
 
 
 def charsmap_problem(charsmap: bytes) -> str | None:
-    """Return what is wrong with normalization rules; None if they are valid.
+    """Return the problem of normalization rules; None if they are valid.
 
     The trie must not point out of bounds, and replacements must be whole characters and short.
     """
@@ -154,16 +153,16 @@ def charsmap_problem(charsmap: bytes) -> str | None:
 
 
 LONGEST_CONTENT = 256
-"""The most characters of a replacement."""
+"""Maximum number of characters of a replacement."""
 MOST_GROWTH = 16
-"""The most that all replacements may lengthen a text: a factor."""
+"""Maximum factor by which all replacements together may lengthen a text."""
 
 
 def growth_problem(component: Any) -> str | None:
-    """Return what is wrong with the replacements of a normalizer or decoder; None if nothing is.
+    """Return the problem of the replacements of a normalizer or decoder; None if they are valid.
 
-    Replacements that each lengthen a text can lengthen it exponentially, until memory is used up.
-    They are applied one by one to their own patterns and contents, the texts that they match.
+    A chain of replacements can lengthen a text exponentially, until memory is exhausted. The check
+    applies them one by one to their own patterns and contents, the texts that they match.
     """
     if component is None:
         return None

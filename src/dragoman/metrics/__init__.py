@@ -1,4 +1,4 @@
-"""Metrics of tasks, which compare texts with references.
+"""Metrics that compare texts with references.
 
 Reading order: metric, bootstrap, segment_metrics, sacrebleu_metrics, table.
 """

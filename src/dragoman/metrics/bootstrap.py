@@ -1,8 +1,8 @@
-"""The paired bootstrap, which tells whether a difference between two outputs is chance.
+"""The paired bootstrap test for the difference between two outputs.
 
 The test is that of "Statistical Significance Tests for Machine Translation Evaluation" (Koehn 2004)
 with the shift of "On Some Pitfalls in Automatic Evaluation and Significance Testing for MT"
-(Riezler and Maxwell 2005), as `sacrebleu` has it, with its seed.
+(Riezler and Maxwell 2005). Implementation and seed are those of `sacrebleu`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SEED = 12345
 
 
 def chance(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
-    """Compute the p-value of a difference of a figure that is one sum over segments by another.
+    """Compute the p-value of a difference between two ratios of sums over segments.
 
     Args:
         oracle, bundle: numerators and denominators [N, 2] of the same segments
@@ -29,11 +29,11 @@ def chance(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
         rows = generator.integers(len(oracle), size=len(oracle))
         apart[n] = abs(ratio(oracle[rows].sum(0)) - ratio(bundle[rows].sum(0)))
     further = int(np.count_nonzero(apart - apart.mean() > observed))
-    return (further + 1) / (RESAMPLES + 1)  # the observed counts as one of them
+    return (further + 1) / (RESAMPLES + 1)  # the observed difference counts as one of them
 
 
 def spread(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
-    """Compute the standard error of the difference between two such figures.
+    """Compute the standard error of the difference between two ratios of sums over segments.
 
     Args:
         oracle, bundle: as for `chance`

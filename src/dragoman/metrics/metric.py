@@ -9,7 +9,7 @@ from typing import Protocol
 from dragoman.errors import DragomanError
 
 References = Sequence[Sequence[str]]
-"""The references of each text, at least one; each counts as right."""
+"""The references of each text, at least one; every reference counts as correct."""
 
 
 class Metric(Protocol):
@@ -25,7 +25,7 @@ class Metric(Protocol):
 
     @property
     def whole(self) -> float:
-        """The figure of 100 %: 100 for points, 1 for shares."""
+        """The figure that stands for 100 %: 100 for points, 1 for shares."""
 
     def shown(self, figure: float) -> str:
         """Format a figure: points such as "41.02", shares such as "5.60%"."""
@@ -39,18 +39,18 @@ class Metric(Protocol):
         """
 
     def signature(self, references: References = ()) -> str:
-        """Describe how a figure was computed, as the literature asks for.
+        """Describe how a figure was computed, in the form of sacrebleu's signatures.
 
         Args:
-            references: of the figure, for their number; empty: one for each text
+            references: the references, whose number is stated; empty: one for each text
         """
 
     def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
         """Compute the p-value of the difference between two outputs for the same sources.
 
-        It is the probability that the choice of the sources explains a difference as large, by a
-        paired bootstrap. It is two-sided. Below 0.05 a difference is usually called significant. It
-        is 1 where the figures are equal, and for a single text. For a few texts it is too small.
+        The test is a two-sided paired bootstrap. A difference with a value below 0.05 is usually
+        called significant. The value is 1 if the figures are equal, and for a single text. For a
+        few texts it is too small.
 
         Raises:
             DragomanError: as `figure`
@@ -59,7 +59,7 @@ class Metric(Protocol):
     def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
         """Compute the standard error of the difference between two outputs for the same sources.
 
-        It is that of a paired bootstrap; 0 for a single text.
+        It is estimated by a paired bootstrap, and 0 for a single text.
 
         Raises:
             DragomanError: as `figure`
@@ -70,7 +70,7 @@ def check_pairs(hypotheses: Sequence[str], references: References) -> None:
     """Check that every text has a reference.
 
     Raises:
-        DragomanError: there are no texts, another number of references, or a text without one.
+        DragomanError: there are no texts, the number of references differs, or a text has none.
     """
     if not hypotheses:
         raise DragomanError("expected at least one text to score, found none")
@@ -87,7 +87,7 @@ def check_library(metric: str, module: str) -> None:
     """Check that the library of a metric is installed.
 
     Raises:
-        DragomanError: it is missing.
+        DragomanError: the library is missing.
     """
     if importlib.util.find_spec(module) is None:
         raise DragomanError(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sacrebleu import BLEU, CHRF
 
 MOST_NUMBERS = 2**27
-"""sacrebleu holds the statistics of all segments of all resamples at once, so that a very large
-test set has fewer resamples."""
+"""The maximum number of statistics in memory. sacrebleu holds those of all segments of all
+resamples at once, so a very large test set has fewer resamples."""
 STATISTICS = 18  # of a segment; BLEU has 10
 
 FEWEST_RESAMPLES = 100
@@ -28,8 +28,8 @@ class SacreBleu:
     """A metric of sacrebleu.
 
     Attributes:
-        tokenize: how BLEU splits texts into words: see `tokenization`; "none": at spaces
-        lowercase: whether case does not count
+        tokenize: how BLEU splits texts into words, see `tokenization`; "none" splits at spaces
+        lowercase: whether case is ignored
     """
 
     name: Literal["BLEU", "chrF"]
@@ -65,7 +65,7 @@ class SacreBleu:
         _, results = test()
         before, after = next(pair for name, pair in results.items() if name != "System")
         assert isinstance(before, Result) and isinstance(after, Result)
-        if before.score == after.score:  # which sacrebleu holds to be no chance
+        if before.score == after.score:  # sacrebleu would report a p-value below 1
             return 1.0
         assert after.p_value is not None
         return float(after.p_value)
@@ -74,7 +74,7 @@ class SacreBleu:
         """Compute the standard error of a difference."""
         check_pairs(oracle, references)
         metric, generator = self._metric(), np.random.default_rng(SEED)
-        # sacrebleu resamples what it keeps of each text, too, but returns only single figures.
+        # sacrebleu has no public function that returns the figures of resamples.
         kept = [
             np.array(metric._extract_corpus_statistics(texts, streams(references)), np.float64)
             for texts in (oracle, bundle)
@@ -99,15 +99,14 @@ class SacreBleu:
 
         if self.name == "chrF":
             return CHRF(lowercase=self.lowercase)
-        # force: texts that look tokenized are what the model writes, not a mistake of the caller.
+        # force: the model may generate texts that look tokenized.
         return BLEU(tokenize=self.tokenize, lowercase=self.lowercase, force=True)
 
 
 def streams(references: References) -> list[Sequence[str]]:
     """Group the first references of all texts, the second ones, and so on, as sacrebleu does.
 
-    A text without more references has None, which sacrebleu's documentation allows and its types
-    do not.
+    Missing references are None, which sacrebleu's documentation allows and its types do not.
     """
     return cast(list[Sequence[str]], list(zip_longest(*references)))
 
@@ -115,8 +114,8 @@ def streams(references: References) -> list[Sequence[str]]:
 def tokenization(language: str | None) -> str:
     """Choose how BLEU splits texts of a language into words.
 
-    It is sacrebleu's default, with its own one for Chinese. Characters are used where words have no
-    spaces between them and a word list would be needed.
+    It is sacrebleu's "zh" for Chinese, characters for other languages that are written without
+    spaces, and sacrebleu's default otherwise.
 
     Args:
         language: a code such as "zh", "zh_CN" or "zho_Hans"; None: unknown

@@ -1,4 +1,4 @@
-"""Metrics that are one sum over all texts divided by another."""
+"""Metrics that are a ratio of two sums over all texts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ NORMALIZATION = "NFKC, lower case, no punctuation"
 """The normalization of words, for signatures."""
 
 Score = Callable[[str, Sequence[str]], tuple[float, float]]
-"""A text and its references -> what it adds to the numerator and to the denominator."""
+"""Maps a text and its references to its summands in the numerator and the denominator."""
 
 
 @dataclass(frozen=True)
 class SegmentMetric:
-    """A metric that is one sum over all texts divided by another.
+    """A metric that is a ratio of two sums over all texts.
 
     Attributes:
-        scorer: makes the score of a text, and imports the library for it
-        library: the distribution that computes it; None: none is needed
-        settings: of the signature
-        needed: what references must have, for an error
+        scorer: a function that imports the library and returns the score function
+        library: the distribution that computes the metric; None: no library is needed
+        settings: settings for the signature
+        needed: a description of valid references, for errors
     """
 
     name: str
@@ -69,7 +69,7 @@ class SegmentMetric:
         return f"nrefs:{number}|{self.settings}{made}"
 
     def _sums(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:
-        """Numerators and denominators, [N, 2]."""
+        """Compute numerators and denominators, [N, 2]."""
         check_pairs(hypotheses, references)
         score = self.scorer()
         sums = np.array([score(*pair) for pair in zip(hypotheses, references, strict=True)])
@@ -123,7 +123,7 @@ def _longest_common_subsequences() -> Score:
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
 
     def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
-        """Compute the F1 with the best reference; 0 of 0 where the library reads no letters."""
+        """Compute the F1 with the best reference; references without a to z or digits count 0 of 0."""
         if not any(map(readable, references)):
             return 0, 0
         return scorer.score_multi(references, hypothesis)["rougeL"].fmeasure, 1
@@ -143,7 +143,7 @@ EXACT_MATCH = SegmentMetric(
     settings="case:mixed|space:no",
     needed="texts",
 )
-"""The share of texts that equal a reference, but for the length of spaces."""
+"""The share of texts that equal a reference; the length of spaces does not count."""
 
 WORD_ERROR = SegmentMetric(
     name="word error",

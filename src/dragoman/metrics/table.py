@@ -23,7 +23,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 )
 
 PERPLEXITY = "perplexity"
-"""The name for the probability of references, which parity takes besides metrics of texts."""
+"""The name of the perplexity of references, which parity accepts besides metrics of texts."""
 
 METRIC_NAMES = (*METRICS, PERPLEXITY)
 
@@ -36,14 +36,14 @@ LIBRARIES = {
 
 
 def find_metric(name: str, language: str | None = None) -> Metric:
-    """Find a metric that can be computed here.
+    """Find a metric whose library is installed.
 
     Args:
         name: one of `METRICS`
-        language: what the texts are in, if it is known, which BLEU splits into words accordingly
+        language: the language of the texts, if it is known; BLEU splits words accordingly
 
     Raises:
-        DragomanError: there is no such metric of texts, or its library is missing.
+        DragomanError: the metric is unknown, or its library is missing.
     """
     metric = METRICS.get(name)
     if metric is None:
@@ -59,7 +59,7 @@ def check_metrics(names: Sequence[str]) -> None:
     """Check the names of metrics.
 
     Raises:
-        DragomanError: one is not among `METRIC_NAMES`, or its library is missing.
+        DragomanError: a name is not in `METRIC_NAMES`, or a library is missing.
     """
     for name in names:
         if name not in METRIC_NAMES:
@@ -71,13 +71,13 @@ def check_metrics(names: Sequence[str]) -> None:
 
 
 def describe_undecided(name: str, loss: float, allowed: float, texts: int, more: int | None) -> str:
-    """Describe a loss that is more than is allowed, but not significantly.
+    """Describe a loss that exceeds the allowed loss, but not significantly.
 
     Args:
-        name: of the metric, as people write it
-        loss, allowed: in its figures
-        texts: that were scored
-        more: about how many more would decide; None: unknown
+        name: the metric's `name`, such as "BLEU"
+        loss, allowed: the loss and the allowed loss, in the units of the metric
+        texts: the number of scored texts
+        more: an estimate of the number of further texts needed; None: unknown
     """
     metric = next((metric for metric in METRICS.values() if metric.name == name), None)
     whole = 1.0 if metric is None else metric.whole
@@ -93,7 +93,7 @@ def shown_figure(name: str, figure: float) -> str:
     """Format a recorded figure.
 
     Args:
-        name: of the metric; an unknown one is a share of errors
+        name: the metric's `name`; unknown metrics are formatted as a share of errors
     """
     for metric in METRICS.values():
         if metric.name == name:

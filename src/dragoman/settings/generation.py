@@ -98,7 +98,7 @@ class GenerationSettings:
         forced_last_token_id: the last new token of an output that reaches its limit
         end_token_ids: tokens that end an output; empty: only the limit ends it; None: the model's
             end token
-        suppressed_token_ids: tokens that are never selected, nor by the graph's argmax
+        suppressed_token_ids: tokens that are never selected; the graph's argmax excludes them too
         first_suppressed_token_ids: tokens that are not selected as the first unforced token
         bad_words: sequences of at least two tokens that must not occur
         min_length: minimum number of tokens of start token, prompt and output before an end token
@@ -175,8 +175,8 @@ class GenerationSettings:
     def last_token(self, count: int) -> int | None:
         """Return the forced last token if the count-th new token is the last.
 
-        Hugging Face suppresses tokens after forcing one. If the forced token is suppressed, no token
-        is left, and the argmax is 0.
+        Hugging Face suppresses tokens after forcing one. If the forced token is suppressed, none is
+        left, and the argmax is 0.
         """
         suppressed = self.first_suppressed_token_ids if count == self.first_free else ()
         return 0 if self.forced_last_token_id in suppressed else self.forced_last_token_id
@@ -271,8 +271,8 @@ class GenerationOptions(LanguageOptions):
         prefix: texts: forced beginning of the output, as text or token ids; its tokens count in
             `max_new_tokens` and `min_new_tokens`, not in scores
         must_contain: phrases that every output must contain, as texts or token ids (lexically
-            constrained beam search, Post & Vilar 2018). Requires beams; the number of beams is
-            multiplied if the phrases have as many tokens or more. May return fewer outputs than
+            constrained beam search, Post & Vilar 2018). Requires beams, and uses a multiple of
+            `num_beams` if the phrases have at least as many tokens. May return fewer outputs than
             `num_return_sequences`
         must_not_contain: phrases that must not occur, with any strategy; texts are matched in any
             tokenization and within words, token ids as an exact sequence

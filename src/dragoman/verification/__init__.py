@@ -1,10 +1,10 @@
-"""Parity: whether a bundle computes what the trained model computes.
+"""Compares a bundle with the trained model that it was made from (parity).
 
 The oracle is `reference_model` in PyTorch in fp32, decoding without a cache.
 
-Reading order: `comparison`, `inputs`, what is compared on; `tolerances`, `oracle`; `stored`, what a
-bundle holds; `checks`, what it computes on inputs; `numerics`, what its graphs compute on probes;
-`parity`, which runs all checks in order; `first_difference`, `verdict`. `sensitivity` measures what
-the precision of each product costs, and `report` writes it all as a page. `comparison`, `report`
+`comparison` and `inputs` define the inputs, `tolerances` and `oracle` the limits. `stored` checks
+the files of a bundle, `checks` its outputs on inputs, and `numerics` its graphs on probes. `parity`
+runs all checks in order. `first_difference` and `verdict` describe failures. `sensitivity` measures
+the cost of the precision of each product, and `report` writes everything as a page. `comparison`, `report`
 and `sensitivity.results` import neither PyTorch nor ONNX.
 """

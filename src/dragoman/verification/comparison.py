@@ -1,8 +1,8 @@
-"""What a bundle is compared on: the options of a user, and descriptions of random inputs.
+"""Options of a comparison, and descriptions of random inputs.
 
-Random inputs say nothing about quality. Their descriptions in the record of parity are recognised,
-so that whoever reads the record knows. Nothing heavy is imported, so that a report can be written
-where no model can be trained.
+Random inputs say nothing about quality. A reader of a parity record recognizes them by their
+description. This module imports neither PyTorch nor ONNX, so that a report can be written without
+them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Comparison:
         inputs: a file of texts, one per line, references after tabs; or a directory of audio clips,
             or a list of them, transcripts after tabs; None: the sources of `references`, the
             checkpoint's held-out data, or random inputs if there is neither
-        limit: the most inputs, with their references; None: all
+        limit: the maximum number of inputs; None: all
         references: a file whose lines are a source, a tab and a reference, or only references, one
             for each input; None: the references after tabs in `inputs`, if every line has one
-        metrics: of `metrics.METRIC_NAMES`, the most important one first; None: the usual ones of
-            the model's task
-        source_language, target_language: of a multilingual model; None: its defaults
+        metrics: names from `metrics.METRIC_NAMES`, the most important one first; None: the default
+            metrics of the model's task
+        source_language, target_language: languages of a multilingual model; None: its defaults
     """
 
     inputs: Path | None = None
@@ -46,10 +46,10 @@ def describe_sources(count: int, seed: int) -> str:
 
 
 def describe_windows(count: int, seed: int) -> str:
-    """Describe random sound."""
+    """Describe windows of random sound."""
     return f"{count} windows of random sound (seed {seed})"
 
 
 def are_random(description: str) -> bool:
-    """Whether a description is of random inputs, and not of a file whose name has the word."""
+    """Whether a description is one of random inputs, and not the name of a file."""
     return _DESCRIPTION.fullmatch(description) is not None

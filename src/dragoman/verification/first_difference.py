@@ -1,7 +1,7 @@
 """Finds the first tensor, in the order of computation, in which a bundle differs from its model.
 
-A pass keeps the names of the values that it computes in another way. So all values which are in
-both the neutral and the optimized graph are compared by name.
+Passes keep the names of values. All values that both the neutral and the optimized graph have are
+compared by name.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class FirstDifference:
     """A tensor that differs, and the node that computes it.
 
     Attributes:
-        module: of the trained model, such as "decoder.layers.3.feed_forward"
-        difference: relative to max(1, the tensor's largest value), as in parity
+        module: the module of the trained model, such as "decoder.layers.3.feed_forward"
+        difference: the difference relative to max(1, the tensor's largest value), as in parity
     """
 
     graph: str
@@ -52,7 +52,7 @@ def first_difference(
     """Compare a bundle with a neutral one of the same model.
 
     Args:
-        neutral: in fp32
+        neutral: the neutral bundle in fp32
         sources: token ids or features; the first few are decoded
         tolerance: see `FirstDifference.difference`
 
@@ -88,7 +88,7 @@ def describe_first_difference(
     tolerance = TOLERANCES[bundle.manifest.precision]
     try:
         difference = first_difference(neutral, bundle, sources, tolerance)
-    except DragomanError as error:  # the verdict matters more
+    except DragomanError as error:  # the verdict is reported in any case
         return f"the first differing tensor cannot be located ({error})"
     if difference is None:
         return f"no tensor within the graphs differs by more than {tolerance:g}"

@@ -1,11 +1,11 @@
 """The oracle: the reference model in fp32, which decodes greedily without a cache.
 
-Oracle and bundle are also run along the oracle's own outputs, in one teacher-forced pass of each.
-And the oracle is rounded to nearest, to know what a precision costs a model by itself. How far
-rounding moves the distributions of a model depends on the model, by a factor of a hundred and more
-among trained ones. So a bundle is not held to a distance that all models share, but to the distance
-of its own model, rounded in the plainest way: each weight to the nearest integer, without the
-compensation of errors that a bundle's weights get.
+Oracle and bundle also run along the oracle's own outputs, in one teacher-forced pass each. A copy
+of the oracle is rounded to nearest, to measure what a precision costs the model. This cost differs
+between trained models by a factor of a hundred and more. The limit for a bundle is therefore a
+multiple of the distance of its own rounded oracle, and not the same for all models. The rounded
+oracle rounds each weight to the nearest integer, without the compensation of errors (GPTQ) that
+bundles have.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ BATCH_TOKENS = 4096
 def oracle_for(
     reference: AutoregressiveModel, manifest: Manifest, target_language: str | None = None
 ) -> tuple[AutoregressiveModel, str | None]:
-    """Set the reference model to write one language.
+    """Configure the reference model to generate one language.
 
     Args:
-        target_language: None: the bundle's default, or the first language that it has
+        target_language: the language; None: the bundle's default, or else its first language
 
     Returns:
-        the model, and the language; None for a model without languages
+        the model and the language, which is None for a model without languages
 
     Raises:
         LanguageError: the model does not have the language.
@@ -81,7 +81,7 @@ def oracle_outputs(
     """Decode each source greedily; outputs include the end token if it is reached.
 
     Args:
-        limit: the most new tokens
+        limit: the maximum number of new tokens
         advance: called with the number of sources just done
     """
     outputs: dict[int, list[int]] = {}
@@ -106,7 +106,7 @@ def for_torch(source: EncoderInput) -> Source:
 
 
 COMPARED_SOURCES = 64
-"""Sources compared number by number, spread evenly over all."""
+"""The number of sources whose tensors are compared, spread evenly over all."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ class ForcedBatch:
         source_mask: [B, S], True at tokens
         read: the decoders' input, [B, T]
         read_mask: [B, T], True at tokens
-        chosen_mask: [B, T], True where the model chooses the token that follows: not within the
-            prompt, and not a forced first token
+        chosen_mask: [B, T], True where the model chooses the next token, which excludes the prompt
+            and a forced first token
         cross: the oracle's keys and values of each decoder layer, [B, H, S, Dh]
-        logits: the oracle's, [B, T, V]
-        encoded: what the bundle's encoder computed, by name
+        logits: the oracle's logits, [B, T, V]
+        encoded: the outputs of the bundle's encoder, by name
         scored: the bundle's logits, [B, T, V]
     """
 
@@ -146,7 +146,7 @@ def forced_batches(
     """Run oracle and bundle along the oracle's outputs, on some of the sources.
 
     Args:
-        outputs: of the oracle, for each source
+        outputs: the oracle's outputs for each source
     """
     spec, generation = model.manifest.model, oracle.generation
     count = min(COMPARED_SOURCES, len(sources))
@@ -177,9 +177,9 @@ def forced_batches(
 
 
 def oracle_batches(spec: ModelSpec, lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """Group sources as `forcing_batches` does, but windows of audio one by one.
+    """Group sources as `forcing_batches` does, with one window of audio in a batch.
 
-    The oracle's attention holds all scores of all heads.
+    The oracle's attention keeps the scores of all heads in memory.
     """
     return forcing_batches(spec, lengths, 1 if spec.takes_audio else DEFAULT_BATCH_SIZE)
 
@@ -202,8 +202,8 @@ def oracle_pass(
 
 
 CLIPPED_AT = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65)
-"""Shares of the largest weight of a scale to which it may be clipped in 4 bits, if that rounds the
-others better."""
+"""Candidates for clipping in 4 bits, as shares of the largest weight of a scale. The candidate with
+the smallest error is used."""
 
 M = TypeVar("M", bound=ReferenceModel)
 
@@ -213,9 +213,9 @@ HALVES: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfl
 def rounded_oracle(oracle: M, manifest: Manifest) -> M:
     """Copy the oracle to compute in the precision of a bundle.
 
-    In 16 bits, all weights and what every module returns are rounded. In int8 and int4, the weights
-    of all products and tables are, and the inputs of products if the target rounds them. Products
-    that the target leaves in fp32 are rounded, too, unless the user kept them.
+    In 16 bits, all weights and the outputs of all modules are rounded. In int8 and int4, the
+    weights of all products and tables are rounded, and the inputs of products if the target rounds
+    them. Products that the target leaves in fp32 are also rounded, unless the user kept them.
     """
     rounded, recipe = copy.deepcopy(oracle), find_target(manifest.target).recipe
     half = HALVES.get(manifest.precision)
@@ -248,7 +248,7 @@ def _round_products(model: ReferenceModel, schemes: Schemes, kept: Collection[st
 
 
 def _graph(name: str, schemes: Schemes) -> str:
-    """Name the graph of a module; the encoder's also computes cross keys and values, and heads."""
+    """Name the graph of a module; the encoder's graph includes cross keys and values, and heads."""
     if "decoder" not in schemes.products:
         return "encoder"
     of_source = name.endswith(("cross_attention.key", "cross_attention.value"))
@@ -259,7 +259,7 @@ def to_nearest(weight: Tensor, bits: int, block: int | None) -> Tensor:
     """Round a weight [outputs, inputs] to symmetric integers.
 
     Args:
-        block: how many inputs share a scale; None: all
+        block: the number of inputs that share a scale; None: all
     """
     outputs, inputs = weight.shape
     size, limit = block or inputs, 2 ** (bits - 1) - 1
@@ -288,7 +288,7 @@ def _rounds_inputs(scheme: Scheme) -> Callable[[nn.Module, Any], tuple[Tensor]]:
 
 def _round_to_half(model: nn.Module, dtype: torch.dtype) -> None:
     def narrow(x: Tensor) -> Tensor:
-        """Round; numbers beyond the range stay, as bundles keep them in fp32."""
+        """Round numbers within the range; bundles keep others in fp32."""
         rounded: Tensor = x.to(dtype).to(x.dtype)
         return torch.where(rounded.isfinite(), rounded, x)
 

@@ -1,6 +1,6 @@
-"""Compares a bundle with the trained model by all checks, in order.
+"""Runs all checks that compare a bundle with the trained model, in order.
 
-Divergences are named by the file and line of their input, and by texts.
+The record names the file and line of the input of each divergence, with its texts.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def check_parity(
     threads: int | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Parity:
-    """Compare a bundle with the trained model on all levels.
+    """Compare a bundle with the trained model by all checks.
 
     Args:
-        backend: what runs the bundle, for the record
-        bundle: as it is stored, if what runs is an emulation of it; None: it runs itself
-        checks: earlier ones, for the record
-        threads: of the processor, for graphs in exact form; None: all cores
+        backend: the backend that runs the bundle, for the record
+        bundle: the stored bundle, if `model` is an emulation of it; None: the bundle of `model`
+        checks: results of earlier checks, for the record
+        threads: number of threads for graphs in exact form; None: all cores
         advance: called with the number of inputs just done; each input counts once
 
     Raises:
@@ -125,7 +125,7 @@ def check_parity(
 
 
 def unrun(checks: Sequence[Check], inputs: ParityInputs) -> Parity:
-    """Make the record of a bundle that was not run, because a check before that failed."""
+    """Make the record of a bundle that was not run because an earlier check failed."""
     return Parity(
         passed=False,
         oracle=ORACLE,
@@ -138,7 +138,7 @@ def unrun(checks: Sequence[Check], inputs: ParityInputs) -> Parity:
 
 
 MOST_PROBES = 8
-"""Inputs that the graphs are compared on in float64, the longest included."""
+"""The maximum number of inputs for the comparison in float64; the longest is one of them."""
 
 
 def _probes(
@@ -203,7 +203,7 @@ def _check_encoder(
         inputs=inputs.recorded,
         backend=backend,
         tensors=tuple(found.tensors),
-        tokens=TokenParity(0, 0, (), True),  # it decodes nothing
+        tokens=TokenParity(0, 0, (), True),  # an encoder-only model generates no tokens
         distributions=found.distributions,
         vectors=found.vectors,
         checks=tuple(checks),
@@ -226,7 +226,7 @@ def _other_tokens(text: str, expected: EncoderInput, found: EncoderInput) -> Dra
 
 
 WITH_TEXTS = 50
-"""How many divergences keep their texts, those with the largest margins."""
+"""The number of divergences whose texts are recorded, by largest margin."""
 MOST_CHARACTERS = 2000
 
 
@@ -276,7 +276,7 @@ def _worst_named(one_pass: OnePassParity, inputs: ParityInputs) -> OnePassParity
 def _text(decode: Callable[[Sequence[int]], str | None], tokens: Sequence[int]) -> str | None:
     try:
         text = decode(tokens)
-    except DragomanError:  # the tokenizer fails on these tokens: their numbers are recorded
+    except DragomanError:  # the tokenizer cannot decode these tokens; their ids are recorded
         return None
     return None if text is None else text[:MOST_CHARACTERS]
 
@@ -285,10 +285,10 @@ def _text(decode: Callable[[Sequence[int]], str | None], tokens: Sequence[int]) 
 def running(
     bundle: Bundle, threads: int | None = None, backend: str | None = None
 ) -> Iterator[tuple[Model, str]]:
-    """Open a bundle to be compared, and say what runs it, for the record.
+    """Open a bundle for the comparison, and describe what runs it for the record.
 
-    ONNX Runtime has no bf16 kernels on a processor, and would hide overflows of 16-bit graphs that
-    engines will be built from. Both are emulated in float32.
+    Two kinds of bundles are emulated in float32: those in bf16, for which ONNX Runtime has no
+    kernels on a processor, and 16-bit graphs for engines, whose overflows it would hide.
     """
     manifest, backend = bundle.manifest, backend or default_backend(bundle)
     graphs_of_engines = manifest.executable.format != find_target(manifest.target).executable

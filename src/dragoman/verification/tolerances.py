@@ -1,4 +1,4 @@
-"""How far a bundle may be from the oracle, by precision, and from itself."""
+"""Tolerances of parity by precision, and of a bundle's outputs compared with each other."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ TOLERANCES: dict[Precision, float] = {
     "int8": 0.15,
     "int4": 0.5,
 }
-"""The largest absolute difference of a tensor over max(1, largest absolute value of the oracle's).
-Below fp32 no tensor is held to it, see `ROUNDING_MULTIPLES`. It says which tokens a difference can
-explain, and from which difference on a tensor within a graph counts as different."""
+"""The largest absolute difference of a tensor, divided by max(1, the largest value of the oracle).
+Tensors are judged by it at fp32 only; below, see `ROUNDING_MULTIPLES`. In every precision it
+defines ties between tokens, and which tensors within a graph count as different."""
 
 ROUNDING_MULTIPLES: dict[Precision, float] = {"fp16": 2.0, "bf16": 2.5, "int8": 4.0, "int4": 2.0}
-"""How far the distributions of the next token may be from the oracle's on average, as a multiple of
-what rounding to nearest does to the oracle itself. Trained models (g2p-en, annalog, Whisper tiny.en
+"""The largest mean divergence of next-token distributions from the oracle's, as a multiple of the
+divergence of the rounded oracle. Trained models (g2p-en, annalog, Whisper tiny.en
 and base) reach 0.8, 1.3, 1.2 and 1.3, random ones 0.9, 1.6, 3.0 and 1.5. At fp32, tensors and
 tokens decide."""
 
 DIVERGENCE_LIMITS: dict[Precision, float] = {"fp16": 1e-4, "bf16": 0.005, "int8": 0.1, "int4": 0.3}
-"""The same in nats, whatever rounding does, on inputs of the model's own kind. The trained models
-above reach 2e-6, 0.0005, 0.011 and 0.072, and random ones 0.23 in int8. 0.1 nats are a perplexity
+"""The largest mean divergence in nats, on inputs that are not random. The trained models above reach 2e-6, 0.0005, 0.011 and 0.072, and random ones 0.23 in int8. 0.1 nats are a perplexity
 10 % higher."""
 
 COSINE_LIMITS: dict[Precision, float] = {
@@ -42,11 +41,10 @@ COSINE_LIMITS: dict[Precision, float] = {
     "int8": 0.98,
     "int4": 0.95,
 }
-"""The smallest mean cosine of the angle between embeddings and the oracle's, on inputs of the
-model's own kind."""
+"""The smallest mean cosine between embeddings and the oracle's, on inputs that are not random."""
 
 NEGLIGIBLE = 1e-6
-"""A mean divergence, in nats, that always passes: a millionth of a perplexity is nothing."""
+"""A mean divergence in nats that always passes. It changes perplexity by a millionth."""
 
 TASK_TOLERANCES: dict[Precision, float] = {
     "fp32": 0.0,
@@ -55,7 +53,7 @@ TASK_TOLERANCES: dict[Precision, float] = {
     "int8": 0.003,
     "int4": 0.007,
 }
-"""How much worse the task's metric may be."""
+"""The largest loss of the task's metric, as a share."""
 
 REFERENCE_TOLERANCES: dict[Precision, float] = {
     "fp32": 1e-4,
@@ -64,22 +62,22 @@ REFERENCE_TOLERANCES: dict[Precision, float] = {
     "int8": 0.08,
     "int4": 0.2,
 }
-"""How much higher the negative log-likelihood of references may be, in nats per token: twice what
-was measured on g2p-en and on Whisper tiny.en and base, whose few clips decide."""
+"""The largest increase of the negative log-likelihood of references, in nats per token. It is twice
+what was measured on g2p-en, Whisper tiny.en and Whisper base."""
 
 
 LARGEST_OF_MEAN = 300.0
-"""How many times the mean the divergence of one position may be. Right bundles reach 40."""
+"""The largest divergence of one position, as a multiple of the mean. Right bundles reach 40."""
 
 
 @dataclass(frozen=True)
 class Slack:
-    """How far a bundle's outputs may be from its own, computed in steps or in another batch.
+    """The tolerance between outputs of a bundle in one pass, in steps and in other batches.
 
     Attributes:
         channels: the largest difference of each logit; None below fp32, where activations that are
             rounded to one side or the other move whole distributions
-        mean: nats of divergence on average: as much as the bundle is from the oracle
+        mean: the mean divergence in nats, which is that of the bundle from the oracle
         of_size: the largest difference of other outputs, relative to their largest value
     """
 
@@ -93,5 +91,5 @@ class Slack:
         return LARGEST_OF_MEAN * self.mean
 
     def mean_excess(self, divergences: Sequence[float]) -> float:
-        """Compute the mean of some divergences as a multiple of what is allowed; 0 of none."""
+        """Compute the mean divergence as a multiple of the allowed mean; 0 without divergences."""
         return float(np.mean(divergences)) / self.mean if divergences else 0.0

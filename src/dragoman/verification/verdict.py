@@ -1,4 +1,4 @@
-"""Describes the first level that failed, with the tolerance that would pass, or what was proved."""
+"""Describes the first check that failed and the tolerance that would pass, or what was proved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dragoman.runtime.format.parity import (
 
 
 def describe_failure(parity: Parity) -> str:
-    """Describe what failed in one line."""
+    """Describe the first failure in one line."""
     for check in parity.checks:
         if not check.passed:
             return f"parity failed: {check.name}: {check.problem}"
@@ -60,10 +60,10 @@ def describe_failure(parity: Parity) -> str:
 
 
 def describe_proof(parity: Parity) -> str:
-    """Describe what passing excludes and what it does not.
+    """Describe which faults a passed proof excludes, and which it does not.
 
     Returns:
-        "" for a record that does not say what the checks reached
+        the description; "" if the record has no coverage
     """
     covered = parity.coverage
     if covered is None or not parity.passed:
@@ -120,7 +120,7 @@ def _describe_distributions(found: DistributionParity) -> str:
 
 
 def _describe_tokens(tokens: TokenParity) -> str:
-    """Describe outputs that differ; below fp32, first what no rounding explains."""
+    """Describe outputs that differ; below fp32, differences beyond rounding come first."""
     one_pass, judged = tokens.one_pass, tokens.least_identical is not None
     if one_pass is not None and not one_pass.passed and (judged or not tokens.divergences):
         return _describe_one_pass(one_pass)
@@ -184,5 +184,5 @@ def _describe_task(task: TaskParity) -> str:
 
 
 def _rounded_up(value: float) -> str:
-    """Format three digits, never less than the value."""
+    """Format a value with three significant digits, rounded up."""
     return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(value)):g}"
