@@ -1,4 +1,4 @@
-"""Edits of a finished bundle: its graphs, its files, its manifest. The copy has right hashes."""
+"""Edits the graphs, files and manifest of a bundle, and writes a copy with correct hashes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
 from dragoman.runtime.format.writing import BundleWriter
 
 Make = Callable[[ir.Value], ir.Value]
-"""A value -> the value in its place, computed from it by new nodes."""
+"""Maps a value to its replacement, which new nodes compute from it."""
 
 
 class GraphEditor:

@@ -1,4 +1,4 @@
-"""Whether a faulty bundle behaves as the right one: computed, bit by bit, never declared."""
+"""Compares the outputs of a faulty bundle with those of the right one, bit by bit."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ KNOWN_MISSES: Mapping[str, str] = {
     "the scales of keys are those of values / bart cpu int8": CACHES,
     "the scales of keys are those of values / gpt2 cpu int4": CACHES,
 }
-"""By the name of a case: why nothing catches it. A case that is caught by now is taken off."""
+"""The reason why a case is not caught, by the name of the case."""
 
 WITHOUT_EFFECT: frozenset[str] = frozenset(
     {

@@ -1,4 +1,4 @@
-"""The trial of parity: faults injected, faults caught, and what is not caught is known.
+"""Injects faults into bundles and tests that parity catches all but the known misses.
 
 Each case has one expected outcome. So the shares that are caught follow from the lists of known
 misses and of faults without an effect, and each case can be judged by itself.
@@ -27,11 +27,11 @@ SMALLEST = (
     "bert-embedding cpu int8",
     "bert-classifier cpu fp32",
 )
-"""The bundles that the suite itself tries, which are of three models and verified in a second."""
+"""The bundles in the default test run: three small models, each verified in about a second."""
 
 
 def expected(case: Case) -> Outcome:
-    """What becomes of a case, by the lists."""
+    """The expected outcome of a case, according to the lists."""
     if case.name in WITHOUT_EFFECT:
         return "no effect"
     return "missed" if case.name in KNOWN_MISSES else "caught"

@@ -32,12 +32,12 @@ Outcome = Literal["caught", "missed", "no effect"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a fault.
+    """The outcome of injecting a fault.
 
     Attributes:
         outcome: "no effect" is computed: the faulty bundle behaves as the right one does
-        problem: what caught it; empty if nothing did
-        seconds: of verifying, or of building where the fault is in a pass or the exporter
+        problem: the problem that was reported; empty if there was none
+        seconds: the time to verify, or to build if the fault is in a pass or the exporter
     """
 
     outcome: Outcome

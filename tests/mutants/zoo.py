@@ -31,8 +31,8 @@ class BundleName:
     """The name of a right bundle.
 
     Attributes:
-        model: of `checkpoints.WRITERS` or `SHIPPED_LIMITS`
-        target: a row of `optimize.targets.TARGETS`
+        model: a name from `checkpoints.WRITERS` or `SHIPPED_LIMITS`
+        target: a name from `optimize.targets.TARGETS`
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Files of all kinds: read only if they are what they should be, written whole or not at all.
+"""Reads files after checking them, and writes files whole or not at all.
 
 This package knows nothing of models; every other part may import it.
 """

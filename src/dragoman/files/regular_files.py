@@ -32,8 +32,8 @@ class FileError(DragomanError):
     """A file that cannot be read as what it should be.
 
     Attributes:
-        path: of the file
-        problem: what was expected, and what was found
+        path: the path of the file
+        problem: the problem, as "expected X, found Y"
     """
 
     def __init__(self, path: Path, problem: str) -> None:

@@ -123,7 +123,7 @@ def _longest_common_subsequences() -> Score:
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
 
     def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
-        """Compute the F1 with the best reference; references without a to z or digits count 0 of 0."""
+        """Compute the F1 with the best reference; 0 of 0 if no reference has letters or digits."""
         if not any(map(readable, references)):
             return 0, 0
         return scorer.score_multi(references, hypothesis)["rougeL"].fmeasure, 1

@@ -187,7 +187,7 @@ class _Sizes:
     """Shapes computed from the inputs, and zeros of these shapes.
 
     Attributes:
-        nodes, constants: that compute them
+        nodes, constants: the nodes and constants that compute the shapes
     """
 
     def __init__(self, inputs: Mapping[Role, ir.Value]) -> None:

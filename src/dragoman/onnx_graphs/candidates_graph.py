@@ -25,7 +25,7 @@ def candidates_spec(decoder: GraphSpec, suppressed: Sequence[int]) -> GraphSpec:
     """Specify the graph for a decoder.
 
     Args:
-        suppressed: tokens that are never chosen; they are among the candidates, in addition
+        suppressed: tokens that are never chosen, for which there are additional candidates
     """
     logits = decoder.output("logits")
     batch, _, vocabulary = logits.shape

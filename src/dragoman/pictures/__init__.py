@@ -1,1 +1,1 @@
-"""Pictures of attention as heat maps, drawn without the model."""
+"""Draws attention weights as heat maps."""

@@ -60,7 +60,7 @@ class HeatMap:
 
 
 def heat_maps(attention: Attention) -> dict[Which, HeatMap]:
-    """Make the heat maps of a model, the most telling first."""
+    """Make the heat maps of a model, cross-attention first."""
     maps: dict[Which, HeatMap] = {}
     if attention.cross is not None:
         maps["cross"] = HeatMap(
@@ -94,7 +94,7 @@ def check_picture_name(path: Path) -> None:
     """Check that the name of a file has the suffix of a format that matplotlib writes.
 
     Raises:
-        DragomanError: it does not.
+        DragomanError: matplotlib does not write this format.
     """
     from matplotlib.backend_bases import FigureCanvasBase
 
@@ -110,7 +110,7 @@ def draw(picture: HeatMap, path: Path, *, layer: int | None, head: int | None) -
     """Write a picture in the format of the file's suffix, whole or not at all.
 
     Returns:
-        characters that no font of this machine has; the picture shows boxes
+        characters that no installed font has, which appear as boxes
 
     Raises:
         DragomanError: there is no such layer or head, matplotlib does not know the format, or the
@@ -136,7 +136,7 @@ def draw(picture: HeatMap, path: Path, *, layer: int | None, head: int | None) -
     chosen = f"{_name('layer', layer)}, {_name('head', head)}"
     figure.suptitle(f"{picture.title}\n{chosen}", fontsize=10)
     figure.colorbar(image, label="attention")
-    with warnings.catch_warnings():  # of every character that is missing
+    with warnings.catch_warnings():  # one warning for each missing character
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         write_whole(path, lambda partial: figure.savefig(partial, format=_format(path), dpi=150))
     return fonts.missing
@@ -184,7 +184,7 @@ def _name(what: str, number: int | None) -> str:
 
 
 def _label(set_ticks: Any, labels: tuple[str, ...], **options: Any) -> None:
-    """Label a side with its tokens, or with every n-th of them."""
+    """Label an axis with its tokens, or with every n-th token."""
     step = -(-len(labels) // MOST_LABELS)
     places = range(0, len(labels), step)
     shown = [labels[place].replace("$", r"\$") for place in places]

@@ -1,4 +1,4 @@
-"""Finds fonts of this machine with the characters of tokens, since matplotlib's has no Chinese."""
+"""Finds installed fonts for the characters of tokens, which matplotlib's own may lack."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from matplotlib.ft2font import FT2Font
 DEFAULT = "DejaVu Sans"
 """The font that comes with matplotlib."""
 BOXES = "Last Resort"
-"""How the name of a font begins that comes with matplotlib and has a box for every character."""
+"""The prefix of the name of matplotlib's font that has a box for every character."""
 
 
 class Fonts(NamedTuple):
     """Fonts for some texts.
 
     Attributes:
-        families: names of fonts, in the order in which a character is looked up
-        missing: characters that none of them has, sorted
+        families: names of fonts, in the order of lookup
+        missing: characters that no font has, sorted
     """
 
     families: list[str]
@@ -38,7 +38,7 @@ def fonts_for(texts: Iterable[str], *, first: str = DEFAULT) -> Fonts:
         if font.name in families or font.name.startswith(BOXES):
             continue
         found = needed & _characters(font.fname)
-        # Fonts are chosen by the names of families: it must be the one that the name finds.
+        # Matplotlib selects fonts by family: the name must find this file.
         if found and _file(font.name) == font.fname:
             families.append(font.name)
             needed -= found
@@ -53,5 +53,5 @@ def _file(family: str) -> str:
 def _characters(path: str) -> frozenset[str]:
     try:
         return frozenset(map(chr, FT2Font(path).get_charmap()))
-    except (OSError, RuntimeError):  # a damaged font of this machine is none
+    except (OSError, RuntimeError):  # damaged fonts are ignored
         return frozenset()

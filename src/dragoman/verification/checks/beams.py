@@ -28,7 +28,7 @@ MOST_SOURCES, MOST_TOKENS = 8, 48
 """The oracle computes the whole target of every beam at every step."""
 
 SCORE_TOLERANCE = 1e-4
-"""Of a score, divided by the oracle's if that is above 1."""
+"""The tolerance of a score, relative to max(1, the oracle's score)."""
 
 TIE = 1e-5
 """Hypotheses with scores this close are equally good."""
@@ -48,9 +48,9 @@ def compare_beams(
     are judged.
 
     Args:
-        oracle: whose generation settings are obeyed, whatever the bundle's manifest says
-        limit: the most new tokens
-        slack: what rounding explains of a difference between scores, see `choices.rounding`
+        oracle: the oracle, whose generation settings apply in place of the manifest's
+        limit: the maximum number of new tokens
+        slack: the tolerance of a difference between scores, see `choices.rounding`
 
     Returns:
         None if the model does not decode with beams by default
@@ -112,7 +112,7 @@ def _own_scores(
     average. Scores are their sum, divided by a power of the length.
 
     Returns:
-        the difference and the largest allowed one, of the hypothesis that exceeds it most
+        the difference and its limit, for the hypothesis with the largest excess
     """
     outputs = {i: tokens for i, tokens in enumerate(bundle_outputs(found)) if tokens}
     rules = {i: Rules.of(oracle, sources[i], limit) for i in outputs}

@@ -47,7 +47,7 @@ def rounding(precision: Precision, largest_logit: float) -> float:
     """Compute the allowed difference between scores of one pass and of steps, in logits.
 
     Args:
-        largest_logit: of the oracle, in absolute value
+        largest_logit: the oracle's largest logit in absolute value
     """
     return ROUNDING[precision] * max(1.0, largest_logit)
 
@@ -123,9 +123,9 @@ class Rules:
     """The checkpoint's generation settings at the steps of one output.
 
     Attributes:
-        source: its tokens; none of audio
-        prompt: start token and prompt
-        limit: the most new tokens
+        source: the tokens of the source; empty for audio
+        prompt: the start token and the prompt
+        limit: the maximum number of new tokens
     """
 
     oracle: AutoregressiveModel
@@ -188,7 +188,7 @@ def own_logits(
     """Compute a bundle's logits [tokens, V] along outputs, in one pass for each.
 
     Args:
-        prompts, outputs: by the index of a source; outputs of at least one token
+        prompts, outputs: tokens by the index of a source; each output has at least one token
     """
     spec, limits = model.manifest.model, model.backend.limits
     indices = list(outputs)
@@ -249,11 +249,11 @@ def compare_one_pass(
     All outputs that differ from the oracle's are compared, and some of the others.
 
     Args:
-        oracle: whose generation settings are obeyed
+        oracle: the oracle, whose generation settings apply
         expected: the oracle's outputs
         found: the bundle's outputs, as `results` have them
         limit: the most new tokens
-        slack: what rounding explains of a difference between scores, see `choices.rounding`
+        slack: the tolerance of a difference between scores, see `choices.rounding`
     """
     meter = _OnePassMeter(slack)
     chosen = _compared(expected, found)

@@ -9,8 +9,8 @@ them to other positions, without an effect on words.
 Distributions are compared along the oracle's own outputs, without references. The distance is the
 Kullback-Leibler divergence of the bundle's distribution from the oracle's: how many more nats a
 token of the oracle costs under the bundle. Below fp32 its mean is held to what the precision does
-to the oracle itself, see `rounded_oracle`, and on inputs of the model's own kind to what trained
-models bear.
+to the oracle itself, see `rounded_oracle`, and on inputs that are not random to a fixed
+limit.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class DifferenceMeter:
         """Judge the tensor.
 
         Args:
-            tolerance: None: the values need only be finite
+            tolerance: the largest difference; None: the values need only be finite
         """
         differences = np.asarray(self.absolute) / max(1.0, self.scale)
         difference = float(differences.max())

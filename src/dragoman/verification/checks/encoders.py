@@ -43,8 +43,8 @@ class EncodedBatch:
         mask: [B, S], True at tokens
         types: the segment of each token, [B, S]; None: the model has no segments
         expected: the oracle's outputs
-        rounded: those of the rounded oracle; None at fp32
-        found: the bundle's
+        rounded: the outputs of the rounded oracle; None at fp32
+        found: the outputs of the bundle
     """
 
     source: NDArray[np.int64]
@@ -60,8 +60,8 @@ class EncoderParity:
     """The outcome of comparing an encoder-only model.
 
     Attributes:
-        vectors: of a model that computes embeddings
-        distributions: of any other model
+        vectors: the parity of embeddings, for embedding models
+        distributions: the parity of distributions, for other models
     """
 
     tensors: list[TensorParity]
@@ -117,7 +117,7 @@ def encoded_batches(
     types: Sequence[Sequence[int]] | None,
     advance: Callable[[int], None],
 ) -> Iterator[EncodedBatch]:
-    """Compute the outputs of all of them, with sources of similar length in a batch.
+    """Compute the outputs of oracle, rounded oracle and bundle in batches of similar length.
 
     Args:
         types: the segment of each token; None: those of `halved`, where the model has segments

@@ -49,7 +49,7 @@ class Excess:
     """A loss beyond what is allowed.
 
     Attributes:
-        amount: the loss less what is allowed, more than 0
+        amount: the loss beyond the allowed loss, more than 0
         spread: the standard error of the loss
         texts: how many were scored
         differing: how many texts differ from the oracle's

@@ -26,9 +26,9 @@ class Item:
 
     Attributes:
         source: a text; or the path of a recording
-        origin: where people find it, such as "held_out.tsv, line 17" or "clips/a.flac"
+        origin: the place for a reader, such as "held_out.tsv, line 17" or "clips/a.flac"
         references: every text that counts as right; empty if unknown
-        line: of the file that the references are from, the first if they are from several
+        line: the line of the references in their file; the first if there are several
     """
 
     source: str | Path
@@ -114,7 +114,7 @@ class ItemFile:
 
     Attributes:
         comparison: the user's options
-        file: of texts, or of audio; or a directory of audio
+        file: a file of texts, an audio file or a directory of audio
         references: the file of the items' references, if every item has one
     """
 
@@ -253,7 +253,7 @@ class References:
         origin: the file, for the record and for errors
         pairs: as `Model.score` takes them; a source with several references is in several pairs
         lines: the line of the file that each pair is from
-        source_language: of texts, for a multilingual model
+        source_language: the language of the sources, for a multilingual model
     """
 
     origin: str

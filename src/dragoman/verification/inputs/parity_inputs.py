@@ -29,7 +29,7 @@ RANDOM_WINDOWS = 4
 LONGEST_RANDOM = 48
 
 Decode = Callable[[Sequence[int]], str]
-"""Target tokens -> their text."""
+"""Maps target tokens to their text."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Task:
 
     Attributes:
         metrics: the most important one first
-        references: of each text, at least one
-        parts: of each text, the inputs whose outputs it consists of, in order: one, or the windows
-            of a recording
+        references: the references of each text, at least one
+        parts: for each text, the inputs whose outputs it consists of, in order: one input, or the
+            windows of a recording
     """
 
     metrics: Sequence[Metric]
@@ -57,9 +57,9 @@ class ParityInputs:
     """The inputs of a comparison.
 
     Attributes:
-        description: for the record
+        description: the description of the inputs, for the record
         sources: source token ids, at least one each, or features [mel bins, frames]
-        origins: where people find each source, such as "held_out.tsv, line 17"; empty: by number
+        origins: the place of each source, such as "held_out.tsv, line 17"; empty: its number
         texts: the texts of the sources, which the bundle's own tokenizer must turn into them
         lines: the texts or pairs of texts of an encoder-only model, with their tokens
         decode: the checkpoint's tokenizer of outputs; None: its outputs are no texts
@@ -104,8 +104,8 @@ def text_metrics(
         names: of `metrics.METRIC_NAMES`; None: the usual ones of the model's task: a recipe's
             metrics or its own score, word error for speech, ROUGE-L for summaries, BLEU and chrF
             for any other text; a decoder-only model has none, since many continuations are right
-        language: of the outputs, if it is known
-        sources: of the outputs, which a recipe may look at
+        language: the language of the outputs, if it is known
+        sources: the sources of the outputs, which a recipe may use
 
     Raises:
         DragomanError: a metric is unknown, or its library is missing.
@@ -133,7 +133,7 @@ class RecipeMetric:
 
     Attributes:
         recipe: one with a score
-        sources: of the texts that are scored
+        sources: the sources of the scored texts
     """
 
     recipe: Recipe

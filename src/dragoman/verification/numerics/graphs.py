@@ -47,8 +47,8 @@ class ChannelMeter:
     """How far each channel of an output is from its exact value, over several batches.
 
     Attributes:
-        found: of the bundle, the largest by channel
-        oracle: of the oracle in float32
+        found: the largest difference of the bundle by channel
+        oracle: the largest difference of the oracle in float32 by channel
         size: the largest exact value by channel
         places: where the largest difference of the bundle is, by channel
     """
@@ -158,7 +158,7 @@ class _Batch:
     """Probes that are computed together.
 
     Attributes:
-        numbers: of the probes
+        numbers: the numbers of the probes
         types: the segment of each source token; None: the model does not tell them apart
     """
 

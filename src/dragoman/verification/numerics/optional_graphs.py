@@ -27,10 +27,10 @@ from .probes import Probe
 Array = NDArray[Any]
 
 ATTENTION_TOLERANCE = 1e-4
-"""Between shares of attention, in exact form. Sharp attention of random models loses 2e-5."""
+"""The tolerance of attention weights in exact form. Sharp attention of random models loses 2e-5."""
 
 SCORE_TOLERANCE = 1e-4
-"""Nats between log-probabilities of candidates."""
+"""The tolerance of log-probabilities of candidates, in nats."""
 
 KINDS: Mapping[str, Role] = {
     "encoder.self_attention": "encoder_attention",
@@ -44,7 +44,7 @@ def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
 
     Args:
         exact: the exact form of a bundle
-        probe: what is read
+        probe: the source and the decoder's input
 
     Returns:
         None if the bundle does not show attention

@@ -47,11 +47,12 @@ class _Outcome:
     """What was found along the steps.
 
     Attributes:
-        steps: compared with one pass, of all rows
-        beyond: of these, those beyond what rounding explains
+        steps: the number of steps of all rows that were compared with one pass
+        beyond: the number of steps with a difference beyond rounding
         worst: the largest difference as a multiple of what is allowed
-        problem, score_problem: the first ones
-        choices, other_choices: of the graph, and those that are not the logits'
+        problem, score_problem: the first problem of steps and of log-probabilities
+        choices, other_choices: the number of choices of the graph, and of those that differ from
+            the logits'
         worst_score: the largest difference of a log-probability as a multiple of what is allowed
     """
 
@@ -76,13 +77,13 @@ def compare_steps(
     """Step a bundle along the targets of probes.
 
     Args:
-        probes: to step along, the longest first
+        probes: the probes, the longest first
         joining: short probes; the second one joins the first later
         suppressed: tokens that the checkpoint never chooses
-        slack: what rounding explains
+        slack: the tolerance for rounding
 
     Returns:
-        the check of steps, and the one of the graph's own choices and their log-probabilities
+        the check of steps, and the check of the graph's choices and log-probabilities
     """
     found = _Outcome()
     rows = _Rows.of(model, _rows_that_fit(model, probes))
@@ -228,7 +229,7 @@ def _compare_rows(
 
     Args:
         numbers: the probe of each row
-        position: of each row
+        position: the position of each row
     """
     for row in np.flatnonzero(position < rows.lengths[numbers]).tolist():
         at, probe = int(position[row]), int(numbers[row])

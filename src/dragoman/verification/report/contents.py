@@ -64,9 +64,9 @@ class Licence:
 
     Attributes:
         place: the directory that it is in: the bundle's or the checkpoint's
-        name: of the file; of a licence that a README only names, the README
+        name: the name of the licence file, or of the README that names the licence
         summary: its first line, or the name
-        text: all of it; empty of a licence that is only named
+        text: the whole text; empty if the licence is only named
     """
 
     place: Literal["bundle", "checkpoint"]
@@ -116,8 +116,8 @@ class Speed:
         threads: None: all cores
         runs: batches for each size
         audio: whether sources are windows of audio, whose lengths are positions of the encoder
-        load_seconds: the median of these processes
-        peak_memory_mb: the most of these processes, in MB of 10^6 bytes
+        load_seconds: the median load time of these processes
+        peak_memory_mb: the highest peak memory of these processes, in MB of 10^6 bytes
         timings: by length, then by batch size
     """
 
@@ -145,7 +145,7 @@ class AttentionExample:
         rows: tokens that attend
         columns: tokens that are attended to
         weights: [rows][columns]; a row adds up to 1
-        unit: of columns that are times
+        unit: the unit of columns that are times
     """
 
     title: str
@@ -161,15 +161,15 @@ class BundleReport:
     """Everything that a report says of one bundle.
 
     Attributes:
-        label: of the bundle within the report
-        facts: what it is, and how it was made
+        label: the name of the bundle within the report
+        facts: facts about the model and the build
         architecture: the full configuration of the model
-        manifest_sha256: of the manifest's file
+        manifest_sha256: the SHA-256 of the manifest's file
         signed: whether there is a signature next to the manifest, which is not checked here
-        files: with sizes and hashes, all checked
-        size_bytes: of all files but the manifest
-        tasks: of parity's third level
-        checks: rows of parity
+        files: the files with their checked sizes and hashes
+        size_bytes: the size of all files except the manifest
+        tasks: the results of metrics
+        checks: the rows of the parity table
         explained_margin: the largest margin of a divergence that parity allows; None: unknown
         missing: why a part is missing, and the command that adds it
     """
@@ -204,10 +204,10 @@ class Report:
     """A report of some bundles.
 
     Attributes:
-        created: when, ISO 8601, UTC
-        dragoman: the version that wrote it
-        machine: that speed was measured on; None: it was not
-        command: that wrote it
+        created: the time of creation, ISO 8601, UTC
+        dragoman: the version of Dragoman
+        machine: the machine of the speed measurements; None: there are none
+        command: the command that wrote the report
     """
 
     created: str

@@ -39,13 +39,13 @@ class Additions:
     Attributes:
         checkpoint: the directory of the checkpoint, whose licences are read
         foreign: why bundles were not made from a model like the checkpoint, by directory
-        sensitivities: of some of the bundles, by directory
+        sensitivities: the sensitivity of some of the bundles, by directory
         unmeasured: why the sensitivity of a bundle is missing, by directory
-        speeds: of some of the bundles, or why it could not be measured, by directory
-        machine: that speed was measured on
-        inputs: to show attention on
-        held_out: the checkpoint's held-out data, to show attention on where there are no inputs
-        threads: of the processor, for attention; None: all cores
+        speeds: the speed of some of the bundles, or why it is missing, by directory
+        machine: the machine of the speed measurements
+        inputs: the inputs for pictures of attention
+        held_out: the checkpoint's held-out data, which replaces missing inputs
+        threads: the number of threads for attention; None: all cores
         signed: directories of bundles with a signature
     """
 

@@ -23,7 +23,7 @@ class Effect:
     Attributes:
         mean, largest: over all positions. Kullback-Leibler divergences of distributions, in nats;
             or 1 - the cosine of the angle between embeddings
-        same_choice: the share of positions with the same most probable choice; None of embeddings
+        same_choice: the share of positions with the same most probable choice; None for embeddings
     """
 
     mean: float
@@ -36,9 +36,9 @@ class ProductSensitivity:
     """A product, or a look-up table, and the effect of its precision.
 
     Attributes:
-        name: as `--keep-fp32` takes it
-        modules: of the trained model, whose weights it has
-        layer: that it is part of
+        name: the name for `--keep-fp32`
+        modules: the modules of the trained model whose weights it has
+        layer: the layer that it is part of
         error: the relative error of its output, as the precision measures it; None: not measurable,
             since its inputs are not finite
         allowed: the largest error with which it is quantized
@@ -80,8 +80,8 @@ class Keeping:
     Attributes:
         count: how many products are kept
         added: the names of those that the step before did not keep, the worst first
-        effect: of all other products, which are in the precision
-        weight_bytes: of all weights
+        effect: the effect of all other products, which are in the precision
+        weight_bytes: the size of all weights
     """
 
     count: int
@@ -95,14 +95,14 @@ class Sensitivity:
     """The sensitivity of a bundle to the precision of its products.
 
     Attributes:
-        weights_sha256: of the bundle's weights, which identify it
-        measure: what effects are
+        weights_sha256: the SHA-256 of the bundle's weights, which identifies it
+        measure: the name of the measure of effects
         inputs: the inputs of the predictions
         random: whether they are random, and say nothing about quality
         calibration: the file that errors were measured on; None: random inputs
         positions: how many predictions were compared
         products: in the order of computation
-        keeping: from none to all
+        keeping: the gains of keeping products, from none to all
         differing: products whose rounded weights are not the bundle's, which was calibrated on
             something else or made from another checkpoint
     """

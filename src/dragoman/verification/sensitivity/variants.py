@@ -84,12 +84,12 @@ class Variants:
     """Makes variants of a bundle.
 
     Args:
-        manifest: of the bundle that the graphs are from, in fp32
-        graphs: after the target's passes that keep fp32
-        passes: that quantize the weights of each
-        caches: that quantize the caches of each, after weights
-        products: of all graphs
-        threads: of a session; None: all cores
+        manifest: the manifest of the bundle in fp32
+        graphs: the graphs after the target's passes that keep fp32
+        passes: the passes that quantize the weights of each graph
+        caches: the passes that quantize the caches of each graph, after weights
+        products: the products of all graphs
+        threads: the number of threads of a session; None: all cores
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class DecodingProbe:
         neutral: the bundle of the trained model in fp32, which decodes
 
     Attributes:
-        measure: what the effects are
-        positions: predictions that are compared
+        measure: the name of the measure of effects
+        positions: the number of compared predictions
     """
 
     measure: Measure = "divergence"
@@ -208,8 +208,8 @@ class EncoderProbe:
     """Compares an encoder-only model's distributions of labels or tokens, or its embeddings.
 
     Attributes:
-        measure: what the effects are
-        positions: predictions that are compared
+        measure: the name of the measure of effects
+        positions: the number of compared predictions
     """
 
     def __init__(self, neutral: Model, reference: EncoderModel, inputs: ParityInputs) -> None:

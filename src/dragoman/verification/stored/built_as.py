@@ -69,7 +69,7 @@ class WeightUse:
         graph: "encoder" or "decoder"
         nodes: the names of the node and of those between the stored weight and the node
         weight: the name of the initializer
-        modules: of the trained model
+        modules: the modules of the trained model
         format: "fp32", "fp16", "bf16", "int8" or "int4"
         quantizable: whether int8 and int4 round such a weight
         table: whether token ids look rows up in it, here or elsewhere
@@ -106,9 +106,9 @@ class _Graphs(NamedTuple):
     """What is known of the graphs of a bundle.
 
     Attributes:
-        names: of those that compute the model
+        names: the names of the graphs that compute the model
         for_processor: whether there are operators that only the target cpu writes
-        width: of the embeddings
+        width: the size of the embeddings
     """
 
     names: tuple[str, ...]
@@ -123,7 +123,7 @@ def built_as(manifest: Manifest, models: Mapping[str, ir.Model], width: int) -> 
 
     Args:
         models: the graphs of the bundle by name
-        width: of the model's embeddings
+        width: the size of the model's embeddings
 
     Returns:
         findings on the precision, on the target, and on each module that is kept in fp32

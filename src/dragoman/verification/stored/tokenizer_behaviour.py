@@ -60,8 +60,8 @@ class Differences:
         """Note a difference.
 
         Args:
-            problem: as a sentence; only the first is kept
-            tokens: the ids that it concerns
+            problem: the problem as a sentence; only the first is kept
+            tokens: the token ids that differ
         """
         self.problem = self.problem or problem
         self.tokens.update(tokens)

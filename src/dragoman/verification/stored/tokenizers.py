@@ -73,8 +73,8 @@ def compare_tokenizers(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check | 
     """Compare the tokenizers of a bundle with those of its checkpoint.
 
     Args:
-        bundle: of any target and precision
-        checkpoint: that it is said to be made from
+        bundle: a bundle of any target and precision
+        checkpoint: the checkpoint that it should be made from
 
     Returns:
         how many token ids were compared, and the first difference; None if the
@@ -110,8 +110,8 @@ def _compare_all(
 
     Args:
         found: the record in the bundle's manifest
-        files: of the checkpoint
-        directory: an empty one
+        files: the files of the checkpoint
+        directory: an empty directory
 
     Returns:
         the number of token ids
@@ -261,7 +261,7 @@ def _compare_lists(
     """Compare merges, or pieces with their scores, whose order counts.
 
     Args:
-        name: of the list, for problems
+        name: the name of the list, for problems
         ids: token ids by piece
     """
     if expected == found:
@@ -369,7 +369,7 @@ class _Pieces(NamedTuple):
 
     Attributes:
         ids: token ids by piece
-        settings: of the vocabulary, by name
+        settings: the settings of the vocabulary, by name
         scored: each piece of the model with its score and kinds
     """
 
