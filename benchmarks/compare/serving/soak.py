@@ -3,7 +3,7 @@
 Requests arrive at a fraction of the saturation rate. Some clients disconnect early, some send
 malformed requests, and occasional bursts exceed the queue. Every answer, streamed or not, is
 compared with the library's for the same source and options. At the end, no row may be in use, and
-memory must be the same as after the first fifth of the time.
+memory must be the same as after warm-up: the first fifth of the time, at least a minute.
 The exit status is 1 if any check fails.
 """
 
@@ -40,7 +40,9 @@ STREAMED = 0.25
 BURST_SECONDS, BURST = 15.0, 300
 """Seconds between bursts, and requests of a burst, which are more than may wait."""
 MEMORY = 1.02
-"""The most memory of the server at the end, over its memory after the first fifth."""
+"""The most memory of the server at the end, over its memory after warm-up."""
+WARM_UP = 60.0
+"""Seconds until a server has used all its buffers, of bursts too; at most half of a soak."""
 SHARE = 0.8
 """The share of the saturated rate at which requests arrive."""
 WAITING = 128
@@ -62,7 +64,7 @@ class Outcome:
         wrong: number of answers that differ from the library's
         unexpected: number of answers with an unexpected status, by status
         slots: rows in use and waiting outputs at the end
-        memory_mb: memory after the first fifth of the time and at the end
+        memory_mb: memory after warm-up and at the end
     """
 
     minutes: float
@@ -162,7 +164,7 @@ class Clients:
         async with self._connected():
             started, early = time.monotonic(), 0.0
             while (elapsed := time.monotonic() - started) < seconds:
-                if not early and elapsed >= seconds / 5:
+                if not early and elapsed >= max(seconds / 5, min(seconds / 2, WARM_UP)):
                     early = resident_mb(self._pid)
                 await self._period(rate, min(BURST_SECONDS, max(1.0, seconds - elapsed)))
             slots = await self._slots()
