@@ -47,10 +47,15 @@ def speech_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(
-    build_here: Dragoman, speech_checkpoint: Path, clips: Path, tmp_path_factory: pytest.TempPathFactory
+    build_here: Dragoman,
+    speech_checkpoint: Path,
+    clips: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     directory = tmp_path_factory.mktemp("bundles") / "whisper"
-    done = build_here("build", speech_checkpoint, "-o", directory, "--inputs", clips, "--threads", 1)
+    done = build_here(
+        "build", speech_checkpoint, "-o", directory, "--inputs", clips, "--threads", 1
+    )
     assert done.returncode == 0, done.stderr
     return directory
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import soundfile
 
-from dragoman.benchmarks.models.real_models import whisper
 from dragoman.benchmarks.compare.tasks.speech import read_clips, word_error
+from dragoman.benchmarks.models.real_models import whisper
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.model_description import audio_features
