@@ -328,7 +328,10 @@ def test_a_full_disk(spawn: Dragoman, hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["nowhere", "./x/y", "../x", "x/y/z", "x/", "/x/y", "~/x", "x/.y", "x y/z", "a\nb/c"]
 )
-def test_a_wrong_path_stays_here(dragoman: Dragoman, hub: Hub, tmp_path: Path, path: str) -> None:
+def test_a_wrong_path_stays_here(
+    dragoman: Dragoman, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where none of these exists
     assert not is_model_id(path)
     outcome = dragoman("build", path, "-o", tmp_path / "out")
     assert outcome.returncode == 2 and "expected the directory of a checkpoint" in outcome.stderr
