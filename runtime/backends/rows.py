@@ -19,7 +19,7 @@ nothing to a sum, so with this padding its order does not depend on the batch's 
 
 
 def rows_of_sources(sources: NDArray[np.intp], width: int) -> NDArray[np.intp]:
-    """Return the rows of sources, `width` for each source."""
+    """Return the rows of sources: source `s` has rows `width * s` to `width * s + width - 1`."""
     rows: NDArray[np.intp] = (width * sources[:, None] + np.arange(width)).ravel()
     return rows
 

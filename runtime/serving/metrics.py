@@ -99,7 +99,7 @@ class Metrics:
         self._request_seconds.labels(route).observe(seconds)
 
     def admitted(self, model: str, times: Sequence[Times]) -> None:
-        """Record the queueing time of outputs, or of requests to encoder-only models."""
+        """Record how long admitted outputs, or encoder-only requests, waited in the queue."""
         for each in times:
             if each.begun is not None:
                 self._queue_seconds.labels(model).observe(each.begun - each.submitted)

@@ -65,7 +65,7 @@ class PositionRounding:
         self._model = model
 
     def first(self, sources: int, source: int, capacity: int, width: int) -> Sizes:
-        """Return the sizes of a new batch, or of a batch that others join."""
+        """Return the padded sizes to allocate for a new batch, or for a batch to join another."""
         return Sizes(
             0,
             power_of_two(sources),

@@ -169,7 +169,7 @@ class GenerationSettings:
 
     @property
     def first_free(self) -> int:
-        """The number of the first unforced new token, from 1."""
+        """Position, from 1, of the first new token that is not forced."""
         return 1 if self.forced_first_token_id is None else 2
 
     def last_token(self, count: int) -> int | None:

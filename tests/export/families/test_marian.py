@@ -15,7 +15,7 @@ from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 from dragoman.errors import DragomanError
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.export.families.marian import position_table
+from dragoman.export.families.marian import DEFAULTS, position_table
 from dragoman.reference_model import greedy_uncached, pad
 
 from .comparing import assert_same_tensors
@@ -137,6 +137,11 @@ def test_all_problems_are_one_error(tmp_path: Path) -> None:
         "unknown weight model.extra",
     ):
         assert problem in str(caught.value)
+
+
+def test_defaults_are_theirs() -> None:
+    theirs = transformers.MarianConfig()
+    assert {name: getattr(theirs, name) for name in DEFAULTS} == DEFAULTS
 
 
 def test_other_configurations_are_refused(tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ CHUNK = 2**22
 
 
 class DistributionMeter:
-    """Measures distributions of the next token, of a bundle and of the rounded oracle.
+    """Compares next-token distributions of a bundle with those of the oracle.
+
+    Below fp32, the oracle with rounded weights shows how far rounding moves them.
 
     Args:
         rounded: see `rounded_oracle`; None at fp32

@@ -191,10 +191,12 @@ def upper_share(count: int, total: int, chance: float) -> float:
 
 
 def most_events(total: int, share: float, chance: float) -> int:
-    """Compute the number of events that is exceeded with at most this chance.
+    """Return the smallest k such that more than k events occur with at most this probability.
 
     Args:
-        share: the probability of each event
+        total: number of independent trials
+        share: probability of an event in a trial
+        chance: upper bound of the probability of more than k events
     """
     if share >= 1:
         return total

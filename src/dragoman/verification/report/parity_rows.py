@@ -98,7 +98,7 @@ def _highlights(parity: Parity) -> Iterator[str]:
 
 
 def _proof(parity: Parity) -> Iterator[Check]:
-    """Make the rows of settings, weights, graphs and steps, which need no inputs."""
+    """Make the rows of the checks of settings, weights, graphs and steps, which need no inputs."""
     for check in parity.checks:
         found = check.problem or f"{check.compared:,} {check.unit} compared, none differs"
         yield Check("proof", check.name, found, "none differs", check.passed)

@@ -115,9 +115,9 @@ class Variants:
         return model
 
     def open(self, products: Collection[RoundedProduct]) -> Variant:
-        """Open all graphs with these products in the precision.
+        """Load all graphs with these matrix products in the reduced precision, all others exact.
 
-        Graphs without any of them are opened once.
+        A graph without any of them is loaded once and shared.
         """
         changed = {graph for product in products for graph in product.graphs}
         loaded = {
