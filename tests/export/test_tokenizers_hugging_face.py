@@ -34,7 +34,7 @@ FOREIGN = [
     "naïve café déjà vu — ﬁne “quotes” … ½",
 ]
 CORPUS = [
-    *(line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line),
+    *(line for line in (ROOT / "LICENSE").read_text(encoding="utf-8").splitlines() if line),
     *(FOREIGN * 5),
 ]
 PIECES = 420

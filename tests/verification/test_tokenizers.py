@@ -34,7 +34,10 @@ from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.verification.stored.tokenizers import compare_tokenizers
 
 ROOT = Path(__file__).parents[2]
-CORPUS = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line]
+CORPUS = [
+    *(line for line in (ROOT / "LICENSE").read_text(encoding="utf-8").splitlines() if line),
+    *(f"{year}: {12 * year} of {100 * year:,} words" for year in range(1990, 2030)),
+]
 PIECES = 400
 CONFIG = ModelConfig(
     source_vocab_size=PIECES + 10,
