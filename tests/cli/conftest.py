@@ -58,6 +58,18 @@ def spawn() -> Callable[..., Outcome]:
     return run
 
 
+def status_of(words: list[str]) -> int:
+    """Run the command line in this process, and return its exit status."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["dragoman", *words])
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        with pytest.raises(SystemExit) as caught:
+            main()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
 @pytest.fixture(scope="session")
 def build_here() -> Callable[..., Outcome]:
     """Run commands that make bundles for many tests, in this process: exports are cached here."""
@@ -65,14 +77,9 @@ def build_here() -> Callable[..., Outcome]:
     def run(*arguments: object) -> Outcome:
         words = [str(argument) for argument in arguments]
         out, err = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-            patch.setattr(sys, "argv", ["dragoman", *words])
-            for name, value in ENVIRONMENT.items():
-                patch.setenv(name, value)
-            with pytest.raises(SystemExit) as caught:
-                main()
-        assert isinstance(caught.value.code, int)
-        return Outcome(words, caught.value.code, out.getvalue(), err.getvalue())
+        with redirect_stdout(out), redirect_stderr(err):
+            status = status_of(words)
+        return Outcome(words, status, out.getvalue(), err.getvalue())
 
     return run
 
@@ -89,16 +96,11 @@ def dragoman(
         source.write_bytes(stdin)
         capfd.readouterr()
         with monkeypatch.context() as patch, source.open(encoding="utf-8") as file:
-            patch.setattr(sys, "argv", ["dragoman", *words])
             patch.setattr(sys, "stdin", file)
-            for name, value in ENVIRONMENT.items():
-                patch.setenv(name, value)
-            with pytest.raises(SystemExit) as caught:
-                main()
+            status = status_of(words)
         out, err = capfd.readouterr()
         source.unlink()
-        assert isinstance(caught.value.code, int)
-        return Outcome(words, caught.value.code, out, err)
+        return Outcome(words, status, out, err)
 
     return run
 
