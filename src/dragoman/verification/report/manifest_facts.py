@@ -90,12 +90,9 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _batch_invariance(manifest: Manifest) -> Facts:
-    """Describe whether outputs depend on the other inputs of a batch."""
+    """Describe for which sources outputs are batch-invariant."""
     if manifest.target != "cpu":
         return []
-    rounded = [step for step in manifest.passes if step.name == "weights-int8" and step.matches]
-    if any(not step.choices for step in rounded):
-        return [("in a batch", "activations share a scale: outputs may depend on each other")]
     promise = "every output is the same bit for bit, whatever else is in it (x86 processors)"
     model = manifest.model
     beyond = model.max_source_positions % SOURCE_MULTIPLE
