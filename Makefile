@@ -14,15 +14,21 @@ TRITON_VENV := .venv-triton
 TRITON_BIN := $(TRITON_VENV)/bin
 RAY_VENV := .venv-ray
 RAY_BIN := $(RAY_VENV)/bin
+LOWEST_VENV := .venv-lowest
+NEWEST_VENV := .venv-newest
+OLD_VENV := .venv-ort-1.27
 GPU_VENV := .venv-gpu
 GPU_BIN := $(GPU_VENV)/bin
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 DRAGOMAN_BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
+# What the lowest and the newest versions are tested of. The others need a GPU or an environment of their own.
+COMMA := ,
+EXTRAS := audio,cpu,export,metrics,pictures,polygraphy,report,sentencepiece,serve,sign,train,verify
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
-.PHONY: demo demo-translation demo-speech test test-beams test-mutants test-browser test-engines test-shipped test-ray test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu clean
+.PHONY: demo demo-translation demo-speech test test-beams test-mutants test-browser test-engines test-shipped test-lowest test-newest test-versions lowest-versions test-ray test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu dry-gpu clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -68,6 +74,41 @@ test-triton: $(VENV)/installed-dev $(TRITON_VENV)/installed
 	DRAGOMAN_BUNDLES=bundles/for-triton OMP_NUM_THREADS=1 $(TRITON_BIN)/python -m pytest -m triton \
 		--confcutdir tests/serving/triton/on_server tests/serving/triton/on_server
 
+# The job of make demo, a build in each precision, and the tests of the runtime, in the environment $(1).
+# What libraries of such different ages find deprecated in each other is no fault of the tests.
+define TRY_VERSIONS
+$(1)/bin/dragoman build g2p-en --output bundles/$(1:.venv-%=%)/fp32 --limit 100 --force
+$(1)/bin/python -m docs.tools.demo bundles/$(1:.venv-%=%)/fp32 $(HELD_OUT)
+for precision in int8 int4 fp16 bf16; do \
+	$(1)/bin/dragoman build g2p-en --output bundles/$(1:.venv-%=%)/$$precision --precision $$precision --limit 20 --force || exit; \
+done
+OMP_NUM_THREADS=1 $(1)/bin/python -m pytest --numprocesses auto --dist loadfile -W ignore::DeprecationWarning tests/runtime
+endef
+
+# With the lowest versions that pyproject.toml admits (docs/versions.md).
+test-lowest: $(LOWEST_VENV)/installed
+	$(call TRY_VERSIONS,$(LOWEST_VENV))
+
+# With the newest versions of what pyproject.toml names, pre-releases too, but of the pinned PyTorch.
+test-newest: $(NEWEST_VENV)/created
+	grep '^torch==' constraints.txt > $(NEWEST_VENV)/torch.txt
+	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) --pre --upgrade --upgrade-strategy eager \
+		--constraint $(NEWEST_VENV)/torch.txt --editable ".[$(EXTRAS)]" --group runtime-tests
+	$(call TRY_VERSIONS,$(NEWEST_VENV))
+
+# With an ONNX Runtime below the lowest, which computes other outputs without an error.
+test-versions: $(VENV)/installed-dev $(OLD_VENV)/installed
+	DRAGOMAN_OLD_PYTHON=$(abspath $(OLD_VENV)/bin/python) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m versions tests/versions
+
+# Writes constraints-lowest.txt anew. What PyTorch for GPUs requires is left out.
+lowest-versions: $(VENV)/installed
+	$(INSTALL) --group lowest
+	grep '^#' constraints-lowest.txt > constraints-lowest.txt.partial
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --python-version 3.11 --no-annotate --no-header \
+		$(foreach extra,$(subst $(COMMA), ,$(EXTRAS)),--extra $(extra)) --group runtime-tests pyproject.toml \
+		| grep -vE '^(cuda|nvidia|triton)' >> constraints-lowest.txt.partial
+	mv constraints-lowest.txt.partial constraints-lowest.txt
+
 # Downloads Whisper tiny.en (71 MB, kept in .real) and transcribes clips with it.
 demo-speech: $(VENV)/installed-speech
 	$(BIN)/python -m dragoman.benchmarks.models.real_models tiny.en
@@ -83,6 +124,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint docs/kubernetes/Dockerfile
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
@@ -92,11 +134,13 @@ format: $(VENV)/installed-dev
 docs: $(DOCS_VENV)/installed
 	$(DOCS_BIN)/python -m mkdocs build --strict
 
-# Source distribution and wheel, in dist/, checked; the wheel is built from the source distribution.
-# The last check installs the wheel into an empty environment, runs a bundle there and prints sizes.
+# Source distributions and wheels of dragoman and dragoman-models, in dist/, checked; each wheel is built
+# from the source distribution. The last check installs the wheel into an empty environment, runs a
+# bundle there and prints sizes.
 dist: $(VENV)/installed-dist
-	rm -rf build dist src/dragoman.egg-info
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --quiet
+	rm -rf dist
+	$(BIN)/python -m build --quiet --no-isolation
+	$(BIN)/python -m build --quiet --no-isolation --outdir dist reference_model/pretrained
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -m pytest -m dist tests/packaging
 
@@ -155,14 +199,18 @@ soak: $(VENV)/installed-dev
 	$(BIN)/dragoman build g2p-en --output bundles/soak/g2p-en --limit 100 --force
 	$(BIN)/python -m dragoman.benchmarks.compare soak bundles/soak/g2p-en --minutes $(SOAK_MINUTES)
 
-# All checks and measurements that need an NVIDIA GPU: nine minutes once installed. GPU_OPTIONS, such
-# as --resume, are those of the module. docs/gpu-without-a-network.md is for machines without one.
+# All checks and measurements that need an NVIDIA GPU: nine minutes a call once installed.
+# GPU_OPTIONS, such as --resume, are those of the module; docs/gpu.md has them. dry-gpu runs the
+# same parts on the processor, which tests the parts.
 gpu: $(GPU_VENV)/installed
 	-$(GPU_BIN)/python -m dragoman.benchmarks.models.real_models tiny.en
 	$(GPU_BIN)/python -m dragoman.benchmarks.gpu --output benchmarks/results $(GPU_OPTIONS)
 
+dry-gpu: $(VENV)/installed-dev
+	$(BIN)/python -m dragoman.benchmarks.gpu --device cpu --seconds 1500 --output .dry-gpu
+
 clean:
-	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(OPENVINO_VENV) $(RAY_VENV) $(TRITON_VENV) $(GPU_VENV) bundles build dist site
+	rm -rf $(VENV) $(DOCS_VENV) $(PEERS_VENV) $(OPENVINO_VENV) $(RAY_VENV) $(TRITON_VENV) $(GPU_VENV) $(LOWEST_VENV) $(NEWEST_VENV) $(OLD_VENV) bundles build dist site
 	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -216,6 +264,16 @@ $(TRITON_VENV)/installed: $(TRITON_VENV)/created pyproject.toml constraints-trit
 	$(TRITON_BIN)/python $(PIP_INSTALL) --constraint constraints-triton.txt --editable ".[cpu]" --group triton
 	@touch $@
 
+$(LOWEST_VENV)/installed: $(LOWEST_VENV)/created pyproject.toml constraints-lowest.txt
+	$(LOWEST_VENV)/bin/python $(PIP_INSTALL) --constraint constraints-lowest.txt --editable ".[$(EXTRAS)]" --group runtime-tests
+	@touch $@
+
+# Without Dragoman, whose requirements forbid this: tests put src on PYTHONPATH.
+$(OLD_VENV)/installed: $(OLD_VENV)/created constraints.txt
+	grep -v '^onnxruntime' constraints.txt > $(OLD_VENV)/constraints.txt
+	$(OLD_VENV)/bin/python $(PIP_INSTALL) --constraint $(OLD_VENV)/constraints.txt onnxruntime==1.27.0 numpy tokenizers click rich
+	@touch $@
+
 $(RAY_VENV)/installed: $(RAY_VENV)/created pyproject.toml constraints-ray.txt
 	$(RAY_BIN)/python $(PIP_INSTALL) --constraint constraints-ray.txt --editable ".[cpu,ray]" --group ray-tests
 	@touch $@
@@ -223,6 +281,6 @@ $(RAY_VENV)/installed: $(RAY_VENV)/created pyproject.toml constraints-ray.txt
 # onnxruntime-gpu, PyTorch with CUDA, and the full TensorRT where NVIDIA's index can be reached.
 $(GPU_VENV)/installed: $(GPU_VENV)/created pyproject.toml constraints.txt
 	$(GPU_BIN)/python $(PIP_INSTALL) --constraint constraints.txt \
-		--editable ".[audio,cuda,export,tensorrt-rtx]" --group gpu-peers
+		--editable ".[audio,cuda,export,serve,tensorrt-rtx]" --group gpu-peers
 	-$(GPU_BIN)/python $(PIP_INSTALL) tensorrt
 	@touch $@

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.errors import DragomanError
+from dragoman.optimize.random_inputs import random_sources
 from dragoman.runtime import GenerationOptions, load, read_bundle
 from dragoman.runtime.decoding.results import Result
 from dragoman.runtime.format.manifest import Manifest
@@ -51,9 +52,13 @@ def try_arrangements(
     *,
     requests: int = 200,
     backend: str | None = None,
+    device: str | None = None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> list[Tried]:
     """Measure each arrangement of the cores that this process may use, the best first.
+
+    Args:
+        backend, device: see `load`
 
     Raises:
         DragomanError: the bundle cannot be loaded, or does not take tokens.
@@ -67,17 +72,12 @@ def try_arrangements(
     tried = []
     for one in arrangements(usable_cores()):
         progress(str(one))
-        model = load(directory, threads=threads_of(one.workers, one.threads), backend=backend)
-        if manifest.head is None:
-            engine: Any = DecodingEngine(
-                model, workers=one.workers, batch_size=one.batch_size, max_waiting=requests
-            )
-            work = _decoding(engine, manifest, requests)
-        else:
-            engine = EncoderEngine(
-                model, workers=one.workers, batch_size=one.batch_size, max_waiting=requests
-            )
-            work = _encoding(engine, manifest, requests)
+        threads = threads_of(one.workers, one.threads)
+        model = load(directory, threads=threads, backend=backend, device=device, check="never")
+        kind: Any = DecodingEngine if manifest.head is None else EncoderEngine
+        engine = kind(model, workers=one.workers, batch_size=one.batch_size, max_waiting=requests)
+        make = _decoding if manifest.head is None else _encoding
+        work = make(engine, manifest, requests)
         try:
             work()  # warms up
             tried.append(Tried(one, float(np.median([_timed(work) for _ in range(ROUNDS)]))))
@@ -100,8 +100,8 @@ def _decoding(engine: DecodingEngine, manifest: Manifest, requests: int) -> Call
     most = min(LENGTHS[1], engine.max_new_tokens, model.max_target_positions)
     if not model.has_encoder:
         positions, most = positions // 2, min(most, positions // 2)
-    sources = _sources(generator, requests, positions, model.input_vocab_size)
-    limits = generator.integers(min(LENGTHS[0], most), most + 1, requests).tolist()
+    sources = random_sources(manifest, _lengths(generator, requests, positions), generator)
+    limits = _lengths(generator, requests, most)
 
     def work() -> int:
         handles = []
@@ -120,9 +120,9 @@ def _decoding(engine: DecodingEngine, manifest: Manifest, requests: int) -> Call
 
 def _encoding(engine: EncoderEngine, manifest: Manifest, requests: int) -> Callable[[], int]:
     """Return a function that encodes all texts and returns their number."""
-    generator, model = np.random.default_rng(SEED), manifest.model
-    vocabulary = model.source_vocab_size or 0
-    sources = _sources(generator, requests, model.max_source_positions, vocabulary)
+    generator = np.random.default_rng(SEED)
+    lengths = _lengths(generator, requests, manifest.model.max_source_positions)
+    sources = random_sources(manifest, lengths, generator)
 
     def work() -> int:
         handles = [
@@ -137,9 +137,7 @@ def _encoding(engine: EncoderEngine, manifest: Manifest, requests: int) -> Calla
     return work
 
 
-def _sources(
-    generator: np.random.Generator, count: int, positions: int, vocabulary: int
-) -> list[list[int]]:
-    longest = min(LENGTHS[1], positions)
-    lengths = generator.integers(min(LENGTHS[0], longest), longest + 1, count).tolist()
-    return [generator.integers(0, vocabulary, length).tolist() for length in lengths]
+def _lengths(generator: np.random.Generator, count: int, most: int) -> list[int]:
+    longest = min(LENGTHS[1], most)
+    lengths: list[int] = generator.integers(min(LENGTHS[0], longest), longest + 1, count).tolist()
+    return lengths

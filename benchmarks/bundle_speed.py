@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -48,7 +49,9 @@ def measure_speed(
         directory = bundle.directory
         if directory not in failures:
             try:
-                report = call_in(HERE, _bench, directory.absolute(), threads, length, runs)
+                measure = partial(bench, backend=None, threads=threads, runs=runs, command="")
+                measure = partial(measure, source_length=length)
+                report = call_in(HERE, measure, directory.absolute())
                 reports.setdefault(directory, []).append(report)
             except ProcessError as error:
                 failures[directory] = str(error)
@@ -65,12 +68,6 @@ def source_lengths(model: ModelSpec) -> list[int | None]:
     if not model.has_encoder:  # prompt and new tokens share them
         most -= min(NEW_TOKENS, most - 1)
     return [*dict.fromkeys(min(length, most) for length in LENGTHS)]
-
-
-def _bench(directory: Path, threads: int | None, length: int | None, runs: int) -> BenchReport:
-    return bench(
-        directory, backend=None, threads=threads, source_length=length, runs=runs, command=""
-    )
 
 
 def _speed(reports: Sequence[BenchReport], audio: bool) -> Speed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,11 +19,14 @@ from dragoman import __version__
 from dragoman.errors import DragomanError
 from dragoman.optimize.random_inputs import random_sources
 from dragoman.runtime import Model, load
-from dragoman.runtime.backends import default_backend
+from dragoman.runtime.backends import check_backend
+from dragoman.runtime.backends.cuda.backend import DeviceBackend
+from dragoman.runtime.backends.cuda.state import DeviceState
 from dragoman.runtime.decoding.batching import as_batch
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.verification.report.contents import Percentiles
 
+from .bandwidth import Bandwidth, measure_bandwidth, step_bytes
 from .machine import machine, peak_memory_mb
 
 BATCH_SIZES, WINDOWS = (1, 8, 32), (1, 4)
@@ -39,7 +42,8 @@ class BatchFigures:
     Attributes:
         encoder: one call of the encoder, caches allocated, ms; None for a decoder-only model
         prompt: prefill, including the first new token, ms; decoder-only models
-        step: one decoding step of the whole batch, ms; None for an encoder-only model
+        step: one decoding step of the whole batch, ms; on a GPU, the mean of the steps of a batch,
+            since tokens of several steps are read together; None for an encoder-only model
         sentence: from source tokens to the last new token, or to the encoder's outputs, for each
             sentence of the batch, ms
         tokens_per_second: new tokens (for an encoder-only model, source tokens) of all rows over
@@ -55,8 +59,27 @@ class BatchFigures:
 
 
 @dataclass(frozen=True)
+class MemoryReads:
+    """What a decoding step of one batch size reads from the memory of a GPU.
+
+    Attributes:
+        step_mb: weights, and the filled part of the caches, in 10^6 bytes
+        share_of_bandwidth: these bytes over the median step, as a share of the peak bandwidth; of
+            the bandwidth of copies if the driver does not describe the peak
+    """
+
+    batch_size: int
+    step_mb: float
+    share_of_bandwidth: float
+
+
+@dataclass(frozen=True)
 class BenchReport:
-    """The figures of a bundle, and the circumstances of the measurement."""
+    """The figures of a bundle, and the circumstances of the measurement.
+
+    Attributes:
+        bandwidth, memory_reads: of the GPU, and of its batches; None and empty on the processor
+    """
 
     bundle: str
     precision: str
@@ -69,6 +92,8 @@ class BenchReport:
     peak_memory_mb: float
     bundle_mb: float
     batches: tuple[BatchFigures, ...]
+    bandwidth: Bandwidth | None
+    memory_reads: tuple[MemoryReads, ...]
     machine: str
     versions: dict[str, str]
     command: str
@@ -82,6 +107,7 @@ def bench(
     directory: Path,
     *,
     backend: str | None,
+    device: str | None = None,
     threads: int | None,
     batch_sizes: Sequence[int] | None = None,
     source_length: int | None = None,
@@ -93,6 +119,7 @@ def bench(
     """Measure a bundle on random tokens, after one warm-up run of each batch size.
 
     Args:
+        backend, device: see `load`
         batch_sizes: batch sizes; None: `BATCH_SIZES`, or `WINDOWS` for a speech model
         source_length: tokens of every source, or of every prompt of a decoder-only model; None:
             `SOURCE_LENGTH`; for a speech model, always a window's
@@ -105,7 +132,7 @@ def bench(
         DragomanError: the bundle cannot be loaded, or the lengths exceed the model's positions.
     """
     started = time.perf_counter()
-    model = load(directory, threads=threads, backend=backend)
+    model = load(directory, threads=threads, backend=backend, device=device, check="never")
     load_seconds = time.perf_counter() - started
     spec = model.manifest.model
     if spec.takes_audio:
@@ -135,10 +162,13 @@ def bench(
                 round(tokens / float(np.median(sentence)), 1),
             )
         )
+    bandwidth = None
+    if isinstance(model.backend, DeviceBackend):
+        bandwidth = measure_bandwidth(model.backend.device)
     return BenchReport(
         bundle=model.manifest.name,
         precision=model.manifest.precision,
-        backend=backend or default_backend(model.bundle),
+        backend=check_backend(model.bundle, backend, device).name,
         threads=threads,
         source_length=source_length,
         new_tokens=new_tokens,
@@ -147,6 +177,8 @@ def bench(
         peak_memory_mb=round(peak_memory_mb(), 1),
         bundle_mb=round(model.bundle.size / 1e6, 2),
         batches=tuple(figures),
+        bandwidth=bandwidth,
+        memory_reads=tuple(_reads(model, bandwidth, figures, source_length, new_tokens)),
         machine=machine(),
         versions={
             "dragoman": __version__,
@@ -156,6 +188,22 @@ def bench(
         },
         command=command,
     )
+
+
+def _reads(
+    model: Model,
+    bandwidth: Bandwidth | None,
+    batches: Sequence[BatchFigures],
+    source_length: int,
+    new_tokens: int,
+) -> Iterator[MemoryReads]:
+    """Yield what steps read, if they ran on a GPU; caches fill up, so that half of it counts."""
+    for batch in batches:
+        if bandwidth is not None and batch.step is not None:
+            begin = 0 if model.manifest.model.has_encoder else source_length
+            size = step_bytes(model.bundle, batch.batch_size, source_length, begin + new_tokens / 2)
+            share = bandwidth.share(size, batch.step.p50)
+            yield MemoryReads(batch.batch_size, round(size / 1e6, 3), round(share, 4))
 
 
 def _lengths(
@@ -206,12 +254,16 @@ def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict
     source, mask = as_batch(sources, spec)
     clock = [time.perf_counter()]
     state = model.backend.start(source, mask, prompt, capacity)
+    if isinstance(state, DeviceState):
+        state.wait()  # the encoder is only enqueued
     clock.append(time.perf_counter())
     for _ in range(new_tokens):
         state.step()
         clock.append(time.perf_counter())
     state.close()
     first, *steps = np.diff(clock).tolist()
+    if isinstance(state, DeviceState):  # tokens of several steps are read together
+        steps = [float(np.mean(steps))] * len(steps)
     if spec.has_encoder:
         return {"encoder": [first], "step": steps}
     return {"prompt": [first + steps[0]], "step": steps[1:]}

@@ -138,9 +138,7 @@ class Child:
 
 
 def call_in(
-    interpreter: Interpreter,
-    function: Callable[[*Arguments], Returned],
-    *arguments: *Arguments,
+    interpreter: Interpreter, function: Callable[[*Arguments], Returned], *arguments: *Arguments
 ) -> Returned:
     """Call a function in a process that then ends, which releases its memory.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import filecmp
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,18 +18,28 @@ from dragoman.reference_model.recipes.recipe import (
     SOURCE_TOKENIZER_FILE,
     TARGET_TOKENIZER_FILE,
 )
-from dragoman.runtime.format.manifest import Origin
+from dragoman.runtime.format.manifest import Adapter, Origin
 
 from .families import STATE_DICT_READERS
 from .families.checkpoint import Checkpoint
 from .families.ctranslate2 import read_ctranslate2
-from .families.encoders.sentence_transformers import read_sentence_transformers
+from .families.encoders.sentence_transformers import read_modules, read_sentence_transformers
 from .families.hugging_face import read_hugging_face, tokenizer_kinds
-from .formats.detection import CONFIG_FILE, format_of
+from .formats.adapter_config import AdapterConfig, with_own
+from .formats.contents import READ, TOKENIZER, file_notes, listed
+from .formats.detection import (
+    CONFIG_FILE,
+    CTRANSLATE2_FILE,
+    INDEX_SUFFIX,
+    TENSOR_FILES,
+    WEIGHTS_FILE,
+    format_of,
+)
 from .formats.json_files import Values, read_json_if_present
 from .locating import LocatedCheckpoint
 from .registry import FormatName
-from .tokenizers.files import TokenizerFiles, read_library_file
+from .tokenizers.files import LIBRARY_FILE, TokenizerFiles, read_library_file
+from .tokenizers.settings import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +64,11 @@ class OpenedCheckpoint(Checkpoint):
         return self.located.origin
 
     @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The adapters from other directories that are merged into the model."""
+        return tuple(Adapter(found.name, found.sha256()) for found in self.located.adapters)
+
+    @property
     def name(self) -> str:
         """The name of the recipe, the model at the hub or the directory."""
         return self.recipe.name if self.recipe else self.located.name
@@ -68,7 +84,9 @@ def open_checkpoint(located: LocatedCheckpoint) -> OpenedCheckpoint:
         CheckpointError, ConfigError: the model cannot be read; lists all problems.
         DragomanError: the tokenizers or the recipe cannot be read.
     """
-    read = _read(located.directory, located.config)
+    read = _read(located.directory, located.config, located.adapters)
+    notes = [note for adapter in located.adapters for note in _of_adapter(adapter, located)]
+    read = dataclasses.replace(read, notes=(*read.notes, *notes))
     recipe = _recipe(located.directory)
     _set_alignment_heads(read.model, recipe)
     return OpenedCheckpoint(**vars(read), located=located, recipe=recipe)
@@ -86,8 +104,86 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     return _read(directory, read_json_if_present(directory / CONFIG_FILE))
 
 
-def _read(directory: Path, config: Values) -> Checkpoint:
-    return READERS[format_of(directory, config).name](directory, config)
+def _read(directory: Path, config: Values, adapters: Sequence[AdapterConfig] = ()) -> Checkpoint:
+    name = format_of(directory, config).name
+    if name not in WITH_ADAPTERS and (found := with_own(directory, adapters)):
+        raise DragomanError(
+            f"{found[0].directory}: expected a base of {' or '.join(WITH_ADAPTERS)} for an "
+            f"adapter, found one of {name}"
+        )
+    read = READERS[name](directory, config, adapters)
+    return dataclasses.replace(read, notes=(*read.notes, *_of_files(name, directory, config)))
+
+
+def _of_files(name: FormatName, directory: Path, config: Values) -> list[str]:
+    """Return notes on files, and on settings of tokenizers, that are not read."""
+    folders: list[str] = []
+    directories = {directory}
+    if name == "sentence-transformers":
+        modules = read_modules(directory)
+        folders = [
+            part for module in modules for part in module.directory.relative_to(directory).parts[:1]
+        ]
+        directories |= {module.directory for module in modules if module.kind == "Transformer"}
+    notes = []
+    for each in sorted(directories):
+        notes += file_notes(each, READ[name], _weights_of(name, each, config), folders)
+        settings = read_json_if_present(each / TOKENIZER_CONFIG_FILE)
+        notes += TOKENIZER.notes(TOKENIZER_CONFIG_FILE, settings)
+        if settings.get("truncation_side") == "left":
+            notes.append(
+                f"{TOKENIZER_CONFIG_FILE}: truncation_side: 'left' is not followed: what cuts long "
+                "texts (truncate) cuts them at their end"
+            )
+    return notes
+
+
+def _weights_of(name: FormatName, directory: Path, config: Values) -> Sequence[str]:
+    """Return the names of the files of weights that a directory is read from."""
+    match name:
+        case "CTranslate2":
+            return [CTRANSLATE2_FILE]
+        case "Dragoman":
+            return [WEIGHTS_FILE]
+        case "state dictionary":  # the only one, if none is named
+            stated = config.get("weights")
+            return [str(stated)] if stated else [path.name for path in directory.iterdir()]
+    for file in TENSOR_FILES:
+        if (directory / file).exists():
+            return TENSOR_FILES  # of both, if they are the same
+        index = directory / (file + INDEX_SUFFIX)
+        if index.exists():
+            return [index.name, *read_json_if_present(index)["weight_map"].values()]
+    return []
+
+
+def _of_adapter(adapter: AdapterConfig, located: LocatedCheckpoint) -> list[str]:
+    """Return notes on an adapter of another base, and on tokenizers that are not its base's."""
+    notes = list(adapter.notes)
+    names = (located.name, str(located.config.get("_name_or_path")))
+    known = {name.rstrip("/").rpartition("/")[2] for name in names}
+    if adapter.base is not None and adapter.base.rstrip("/").rpartition("/")[2] not in known:
+        notes.append(
+            f"the adapter {adapter.name} was trained on {adapter.base[:100]}, and is merged into "
+            f"{located.name}"
+        )
+    vocabularies = (adapter.directory / name for name in VOCABULARIES)
+    others = [path for path in vocabularies if path.exists() and not _has_same(located, path)]
+    if others:
+        notes.append(
+            f"{listed(path.name for path in others)} of the adapter {adapter.name} is not read: "
+            "the tokenizer is that of the base, and differs"
+        )
+    return notes
+
+
+VOCABULARIES = (LIBRARY_FILE, "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt")
+"""Files of tokenizers that a directory of an adapter may have, too."""
+
+
+def _has_same(located: LocatedCheckpoint, path: Path) -> bool:
+    own = located.directory / path.name
+    return own.exists() and filecmp.cmp(own, path, shallow=False)
 
 
 def _read_dragoman(directory: Path, config: Values) -> Checkpoint:
@@ -100,18 +196,17 @@ def _read_state_dictionary(directory: Path, config: Values) -> Checkpoint:
     return Checkpoint(model, find_dragoman_tokenizers(directory, model.config))
 
 
-def _read_sentence_transformers(directory: Path, config: Values) -> Checkpoint:
-    return read_sentence_transformers(directory, config, tokenizer_kinds())
-
-
-READERS: Mapping[FormatName, Callable[[Path, Values], Checkpoint]] = {
-    "Dragoman": _read_dragoman,
+WITH_ADAPTERS: tuple[FormatName, ...] = ("Hugging Face", "sentence-transformers")
+READERS: Mapping[FormatName, Callable[[Path, Values, Sequence[AdapterConfig]], Checkpoint]] = {
+    "Dragoman": lambda directory, values, _: _read_dragoman(directory, values),
     "Hugging Face": read_hugging_face,
-    "sentence-transformers": _read_sentence_transformers,
-    "CTranslate2": read_ctranslate2,
-    "state dictionary": _read_state_dictionary,
+    "sentence-transformers": lambda directory, _, adapters: read_sentence_transformers(
+        directory, tokenizer_kinds(), adapters
+    ),
+    "CTranslate2": lambda directory, values, _: read_ctranslate2(directory, values),
+    "state dictionary": lambda directory, values, _: _read_state_dictionary(directory, values),
 }
-"""Readers by format: directory, fields of its `config.json` or {} -> contents."""
+"""Readers by format: directory, fields of its `config.json` or {}, and adapters -> contents."""
 
 
 def find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> TokenizerFiles | None:

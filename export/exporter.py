@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from dragoman.onnx_graphs.graph_files import ORIGIN
+from dragoman.progress import quiet
 from dragoman.reference_model import EncoderModel, LanguageModel, ReferenceModel
 from dragoman.runtime.format.contract import CONTRACTS, GraphName, GraphSpec, TensorSpec
 from dragoman.runtime.format.neutral_graphs import kind_of, neutral_graph
@@ -86,7 +86,13 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
     graph = _module(model, name)
     arguments = _arguments([_example(tensor) for tensor in spec.inputs], spec)
     dynamic_shapes = _arguments([_dynamic_axes(tensor) for tensor in spec.inputs], spec)
-    with exporting(model), torch.no_grad(), _quiet(), _no_garbage_collection():
+    with (
+        exporting(model),
+        torch.no_grad(),
+        quiet("torch.onnx"),
+        warnings.catch_warnings(action="ignore"),
+        _no_garbage_collection(),
+    ):
         program = torch.onnx.export(
             graph.eval(),  # includes the model, whose mode `exporting` restores
             arguments,
@@ -139,20 +145,6 @@ def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:
         flat = [v for v, o in zip(layered, owners, strict=True) if o is owner]
         lists.append(list(zip(flat[::2], flat[1::2], strict=True)))
     return (*single, *lists)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the exporter's log messages, which do not concern users."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -17,8 +17,7 @@ class ContractError(DragomanError):
     """An exported graph breaks the contract; lists every breach."""
 
     def __init__(self, name: str, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__(f"the exported {name} graph breaks the contract: " + "; ".join(problems))
+        super().__init__(f"the exported {name} graph breaks the contract", problems)
 
 
 def check_graph(exported: ExportedGraph, name: str) -> None:

@@ -5,21 +5,19 @@ The module imports no heavy libraries, so that the command line refuses a wrong 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.progress import Progress, Silent
 from dragoman.reference_model.pretrained import PRETRAINED, find_checkpoint
 from dragoman.runtime.format.manifest import Origin
 
+from .formats.adapter_config import AdapterConfig, read_adapter
 from .formats.detection import check_is_checkpoint
 from .formats.hub import fetch, is_model_id
-
-LONGEST_NAME = 100
-"""Maximum characters of a name in an error."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +27,13 @@ class LocatedCheckpoint:
     Attributes:
         config: fields of the directory's `config.json`; {} without that file
         origin: the model of the Hugging Face Hub in the directory, if any
+        adapters: adapters from other directories that are merged into the weights, in this order
     """
 
     directory: Path
     config: Mapping[str, Any] = field(repr=False)
     origin: Origin | None = None
+    adapters: tuple[AdapterConfig, ...] = ()
 
     @property
     def name(self) -> str:
@@ -44,7 +44,10 @@ class LocatedCheckpoint:
 
 
 def locate_checkpoint(
-    name_or_path: str | Path, revision: str | None = None, progress: Progress | None = None
+    name_or_path: str | Path,
+    revision: str | None = None,
+    progress: Progress | None = None,
+    adapters: Sequence[str | Path] = (),
 ) -> LocatedCheckpoint:
     """Find the directory of a checkpoint, and fetch a model of the Hugging Face Hub.
 
@@ -53,16 +56,18 @@ def locate_checkpoint(
             "g2p-en"; a directory; or, as a string, the id of a model at the hub, `owner/model`
         revision: a branch, a tag or a commit of a model at the hub; None: main
         progress: receives the progress of a download
+        adapters: directories of LoRA adapters of PEFT
 
     Raises:
-        DragomanError: the checkpoint does not exist, has an unknown format, or cannot be fetched.
+        DragomanError: the checkpoint or an adapter does not exist, has an unknown format, or cannot
+            be fetched.
     """
     name = str(name_or_path)
     if name in PRETRAINED or (name and _exists(Path(name))):
         if revision is not None:
             raise DragomanError(
                 "revision: expected one only with the id of a model at the Hugging Face Hub, "
-                f"found {revision!r} with {name}"
+                f"found {shown(revision)} with {name}"
             )
         directory, origin = find_checkpoint(name), None
     elif isinstance(name_or_path, str) and is_model_id(name):
@@ -72,9 +77,11 @@ def locate_checkpoint(
         raise DragomanError(
             "expected the directory of a checkpoint, the id of a model at the Hugging Face Hub "
             "(owner/model), or the name of one that ships with Dragoman "
-            f"({', '.join(PRETRAINED)}), found {_shortened(name)!r}"
+            f"({', '.join(PRETRAINED)}), found {shown(name)}"
         )
-    return LocatedCheckpoint(directory, check_is_checkpoint(directory), origin)
+    config = check_is_checkpoint(directory)
+    found = tuple(read_adapter(Path(adapter)) for adapter in adapters)
+    return LocatedCheckpoint(directory, config, origin, found)
 
 
 def _exists(path: Path) -> bool:
@@ -82,7 +89,3 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:  # the name is too long for the file system
         return False
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."

@@ -12,7 +12,7 @@ from dragoman.reference_model import (
     ReferenceModel,
 )
 from dragoman.runtime.format.model_spec import ModelSpec
-from dragoman.settings.generation import GenerationSettings
+from dragoman.settings.generation_settings import GenerationSettings
 from dragoman.settings.head import Head
 from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
@@ -44,7 +44,7 @@ def head(config: ModelConfig) -> Head | None:
     head_config = config.head
     match head_config.task:
         case "embedding":
-            outputs = head_config.dense_size or config.d_model
+            outputs = head_config.truncate_dim or head_config.dense_size or config.d_model
         case "masked-language-model":
             outputs = config.source_vocab_size or 0
         case "question-answering":

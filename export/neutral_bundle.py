@@ -13,7 +13,7 @@ from dragoman.onnx_graphs.graph_files import write_graphs
 from dragoman.reference_model import EncoderModel, GenerationConfig, ReferenceModel
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec
-from dragoman.runtime.format.manifest import SCHEMA_VERSION, Manifest, OnnxGraphs, Origin
+from dragoman.runtime.format.manifest import SCHEMA_VERSION, Adapter, Manifest, OnnxGraphs, Origin
 from dragoman.runtime.format.neutral_graphs import kind_of
 from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.texts import Languages, Tokenizers
@@ -42,6 +42,7 @@ def export_bundle(
     tokenizers: TokenizerFiles | None = None,
     notes: Sequence[str] = (),
     origin: Origin | None = None,
+    adapters: Sequence[Adapter] = (),
     attention: bool = False,
     writer: type[BundleWriter] = BundleWriter,
     progress: Callable[[str], None] = lambda stage: None,
@@ -53,6 +54,7 @@ def export_bundle(
         directory: use `runtime.format.writing.new_directory` to make it appear whole
         notes: notes of the checkpoint, see `Checkpoint`
         origin: the origin of the model, for the manifest
+        adapters: the adapters that were merged into the model, for the manifest
         attention: whether to add the graph that shows attention
         writer: `ScratchWriter` for a bundle that is only an intermediate result
         progress: called with each stage as it begins
@@ -72,7 +74,7 @@ def export_bundle(
     if "decoder" in specs:
         suppressed = _generation(model).suppressed_token_ids
         specs["candidates"] = candidates_spec(specs["decoder"], suppressed)
-        models["candidates"] = candidates_graph(specs["candidates"])
+        models["candidates"] = candidates_graph(specs["candidates"], suppressed)
     if attention:
         models["attention"], specs["attention"] = attention_graph(
             models, specs, model_spec(model.config), head(model.config)
@@ -90,6 +92,7 @@ def export_bundle(
             languages=tokenizers.languages if tokenizers else None,
             notes=notes,
             origin=origin,
+            adapters=adapters,
         )
     )
 
@@ -103,6 +106,7 @@ def manifest_of(
     languages: Languages | None = None,
     notes: Sequence[str] = (),
     origin: Origin | None = None,
+    adapters: Sequence[Adapter] = (),
 ) -> Manifest:
     """Make the manifest of a model's neutral bundle in fp32, without records of its files.
 
@@ -113,7 +117,7 @@ def manifest_of(
         graphs: specifications of the bundle's graphs, by name
         tokenizers: the names of the tokenizers' files, see `TokenizerFiles.write`
         languages: languages of a multilingual model, see `TokenizerFiles`
-        notes, origin: see `export_bundle`
+        notes, origin, adapters: see `export_bundle`
     """
     spec, generation = model_spec(model.config), _generation(model)
     return Manifest(
@@ -135,6 +139,7 @@ def manifest_of(
         audio=audio_features(model.config),
         speech=None if isinstance(model, EncoderModel) else speech_tokens(model),
         origin=origin,
+        adapters=tuple(adapters),
         tool_versions={"dragoman": __version__}
         | {package: version(package) for package in PACKAGES},
         notes=tuple(notes),

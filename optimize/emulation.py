@@ -9,20 +9,31 @@ same, node by node.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from dragoman.onnx_graphs.graph_files import write_graphs
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 from dragoman.runtime.format.writing import ScratchWriter
 
-from .graph_values import floats
-
 FLOAT = ir.DataType.FLOAT
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+Replacement = Callable[[str, NDArray[Any]], NDArray[Any] | None]
+"""Takes the name and the numbers of a weight; returns the numbers to use, or None to keep them.
+
+Numbers are [inputs, outputs] if the weight is held as integers."""
+
+
+def own_weights(name: str, numbers: NDArray[Any]) -> None:
+    """Keep every weight; see `Replacement`."""
 
 
 def has_halves(model: ir.Model) -> bool:
@@ -36,42 +47,72 @@ def emulate_half(model: ir.Model) -> None:
 
     All float tensors become float32, and their values remain representable in 16 bits.
     """
-    graph = model.graph
-    for value in graph.initializers.values():
-        if value.dtype in HALVES:
-            value.const_value = ir.tensor(floats(value), name=value.name)
-            value.type = ir.TensorType(FLOAT)
-    for graph_input in graph.inputs:
-        if graph_input.dtype in HALVES:
-            graph_input.type = ir.TensorType(FLOAT)
-    for node in list(graph):
-        for output in node.outputs:
-            if output.dtype in HALVES:
-                _round(graph, node, output)
-        widen_result(node)
+    for value, dtype in widen(model).items():
+        if isinstance(value.type, ir.TensorType):
+            _round(value, dtype)
 
 
-def widen_result(node: ir.Node) -> None:
+def widen(model: ir.Model, replacement: Replacement = own_weights) -> dict[ir.Value, ir.DataType]:
+    """Turn 16-bit numbers of a graph and its subgraphs into float32, in place.
+
+    Args:
+        replacement: returns the numbers to use for weights that are 16-bit numbers
+
+    Returns:
+        the nodes' outputs that were 16-bit numbers, and their types
+    """
+    narrow: dict[ir.Value, ir.DataType] = {}
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if value.dtype in HALVES and tensor is not None:
+                own = np.asarray(tensor.numpy())
+                new = replacement(value.name or "", own)
+                numbers = np.ascontiguousarray(own if new is None else new, np.float32)
+                value.const_value = ir.tensor(numbers, name=value.name)
+        for value in (*graph.inputs, *graph.initializers.values()):
+            if value.dtype in HALVES:
+                value.type = _wide_type(value.type)
+        for node in graph:
+            for output in node.outputs:
+                if output.dtype in HALVES:
+                    narrow[output] = output.dtype
+                    output.type = _wide_type(output.type)
+            _widen_attributes(node)
+    return narrow
+
+
+def _wide_type(known: ir.TypeProtocol | None) -> ir.TypeProtocol:
+    """Return a type, also one of sequences or optionals, with float32 elements."""
+    if isinstance(known, ir.SequenceType | ir.OptionalType):
+        return type(known)(_wide_type(known.elem_type))
+    return ir.TensorType(FLOAT)
+
+
+def _widen_attributes(node: ir.Node) -> None:
     """Let a node whose attribute states a 16-bit result compute float32."""
-    if node.op_type == "Cast" and node.attributes.get_int("to", 0) in HALVES:
-        node.attributes["to"] = ir.AttrInt64("to", int(FLOAT))
-    elif node.op_type == "ConstantOfShape" and "value" in node.attributes:
+    for name in ("to", "dtype", "output_dtype", "softmax_precision"):
+        if name in node.attributes and node.attributes.get_int(name, 0) in HALVES:
+            node.attributes[name] = ir.AttrInt64(name, int(FLOAT))
+    if node.op_type in ("Constant", "ConstantOfShape") and "value" in node.attributes:
         value = node.attributes["value"].as_tensor()
         if value.dtype in HALVES:
             wide = ir.tensor(np.asarray(value.numpy()).astype(np.float32))
             node.attributes["value"] = ir.AttrTensor("value", wide)
 
 
-def _round(graph: ir.Graph, node: ir.Node, value: ir.Value) -> None:
-    name, dtype = value.name, value.dtype
-    value.name, value.type = f"{name}.exact", ir.TensorType(FLOAT)
+def _round(value: ir.Value, dtype: ir.DataType) -> None:
+    node, name = value.producer(), value.name
+    assert node is not None and node.graph is not None
+    value.name = f"{name}.exact"
     narrow = ir.node("Cast", [value], {"to": dtype})
+    narrow.outputs[0].name = f"{name}.narrow"
     wide = ir.node("Cast", narrow.outputs, {"to": FLOAT})
     rounded = wide.outputs[0]
     rounded.name, rounded.shape, rounded.type = name, value.shape, ir.TensorType(FLOAT)
     ir.convenience.replace_all_uses_with(value, rounded, replace_graph_outputs=True)
     narrow.replace_input_with(0, value)
-    graph.insert_after(node, [narrow, wide])
+    node.graph.insert_after(node, [narrow, wide])
 
 
 def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:

@@ -17,13 +17,14 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 from numpy.typing import NDArray
-from onnx_ir.passes.common import IdentityEliminationPass, RemoveUnusedNodesPass
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend, session_options
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import TensorSpec
 from dragoman.runtime.model import Model
 
+from .checking.interface import remove_identities
 from .dequantized import (
     QuantizedWeight,
     array,
@@ -34,23 +35,13 @@ from .dequantized import (
     product_of_integers,
     table_product,
 )
-from .emulation import HALVES, widen_result
+from .emulation import Replacement, own_weights, widen
 from .graph_pass import PassError
 from .graph_values import MICROSOFT, new_weight, producer, replace_by
 from .running import InMemorySession
 
 Array = NDArray[Any]
 Float = NDArray[np.float32]
-Replacement = Callable[[str, Array], Array | None]
-"""Takes the name and the numbers of a weight; returns the numbers to use, or None to keep them.
-
-Numbers are [inputs, outputs] if the weight is held as integers."""
-
-
-def own_weights(name: str, numbers: Array) -> None:
-    """Keep every weight; see `Replacement`."""
-
-
 FLOAT = ir.DataType.FLOAT
 QUANTIZED_CACHE = ("k_quant_type", "v_quant_type", "kv_cache_bit_width")
 CACHE_INPUTS = slice(3, 5)
@@ -68,8 +59,8 @@ def make_exact(model: ir.Model, replacement: Replacement = own_weights) -> None:
         change = _CHANGES.get((node.domain, node.op_type))
         if change is not None:
             change(graph, node, replacement)
-    _widen(model, replacement)
-    IdentityEliminationPass()(model)
+    widen(model, replacement)
+    remove_identities(model)
     RemoveUnusedNodesPass()(model)
 
 
@@ -262,24 +253,3 @@ _CHANGES: Mapping[tuple[str, str], Callable[[ir.Graph, ir.Node, Replacement], No
     ("", "Gather"): _look_up_exactly,
     ("", "DequantizeLinear"): _dequantize_exactly,
 }
-
-
-def _widen(model: ir.Model, replacement: Replacement) -> None:
-    """Turn 16-bit numbers into float32."""
-    graph = model.graph
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if value.dtype in HALVES and tensor is not None:
-            own = np.asarray(tensor.numpy())
-            new = replacement(value.name or "", own)
-            numbers = np.ascontiguousarray(own if new is None else new, np.float32)
-            value.const_value = ir.tensor(numbers, name=value.name)
-            value.type = ir.TensorType(FLOAT)
-    for value in graph.inputs:
-        if value.dtype in HALVES:
-            value.type = ir.TensorType(FLOAT)
-    for node in graph.all_nodes():
-        for output in node.outputs:
-            if output.dtype in HALVES:
-                output.type = ir.TensorType(FLOAT)
-        widen_result(node)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
+from onnx_ir.passes.common import ShapeInferencePass
 
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
@@ -116,3 +117,25 @@ def replace_by(graph: ir.Graph, node: ir.Node, nodes: list[ir.Node]) -> None:
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
     old.name, new.name = f"{name}.before", name
     graph.remove(node, safe=True)
+
+
+def infer_shapes(model: ir.Model) -> None:
+    """Infer types and shapes, also within branches."""
+    name_uniquely(model)
+    ShapeInferencePass()(model)
+
+
+def name_uniquely(model: ir.Model) -> None:
+    """Give values of subgraphs names that occur once in the model.
+
+    Both branches of an If may use the same names, but ONNX's inference refuses the second, and
+    nodes that passes add to a branch may get names that are used outside.
+    """
+    used: set[str | None] = set()
+    for graph in model.graphs():
+        nodes = (value for node in graph for value in node.outputs)
+        values = dict.fromkeys((*graph.inputs, *graph.initializers.values(), *nodes))
+        for index, value in enumerate(values):
+            if value.name and value.name in used:
+                value.name = f"{value.name}.{graph.name}.{index}"
+            used.add(value.name)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import TopologicalSortPass
 
 from dragoman.errors import DragomanError, refuse_existing
 from dragoman.files.regular_files import check_regular
 from dragoman.runtime.format.manifest import PassRecord
 
-from .fusions import STANDARD_PASSES
-from .pipeline import apply_passes
-from .running import Samples, samples_for_model
+from .checking.interface import read_interface
+from .checking.samples import sample_sets
+from .fusions import EXPAND_MASKS, OPSET_PASS, STANDARD_PASSES
+from .graph_values import infer_shapes
+from .pipeline import apply_passes, quiet_libraries
+from .running import Samples
 from .targets import find_target
 
 
@@ -24,7 +28,7 @@ def optimize_file(
     destination: Path,
     *,
     target: str = "neutral",
-    samples: Samples | None = None,
+    samples: Samples | Sequence[Samples] | None = None,
     compare: bool = True,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda stage: None,
@@ -33,8 +37,10 @@ def optimize_file(
 
     Args:
         target: "neutral" fuses to standard operators; "cpu" then fuses to ONNX Runtime's own
-        samples: values for the graph's inputs; None: random ones, by names, types and shapes
-        compare: whether to run the graph before and after each pass and compare the outputs
+        samples: values for the graph's inputs, or several sets of them; None: random ones, by
+            names, types and shapes, that execute every branch if such are found
+        compare: whether to run the graph before and after each pass and compare the outputs; names,
+            number, order and types of inputs and outputs are checked in any case
         overwrite: whether to replace the destination if it exists
         progress: called with a description of each pass as it begins
 
@@ -55,13 +61,24 @@ def optimize_file(
         model = ir.load(source)
         _check_external_files(model)
         ir.external_data.load_to_model(model)
+        TopologicalSortPass()(model)  # converters to float16 append nodes
     except Exception as error:  # protobuf's and onnx_ir's errors share no base
         raise DragomanError(f"{source}: expected an ONNX file: {error}") from error
     if len(list(model.graph)) == 0:
         raise DragomanError(f"{source}: expected an ONNX file, found no nodes in it")
-    inputs = samples if samples is not None or not compare else samples_for_model(model)
-    passes = (*STANDARD_PASSES, *own_passes)
-    records = apply_passes(model, passes, graph=source.name, samples=inputs, progress=progress)
+    interface = read_interface(model)
+    with quiet_libraries():
+        infer_shapes(model)
+        if samples is None and compare:
+            samples = sample_sets(model, (OPSET_PASS, EXPAND_MASKS))
+        records = apply_passes(
+            model,
+            (*STANDARD_PASSES, *own_passes),
+            graph=source.name,
+            samples=samples if compare else None,
+            interface=interface,
+            progress=progress,
+        )
     _save(model, destination)
     return records
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from dragoman.progress import quiet
 from dragoman.runtime.format.manifest import PassRecord
 
+from .checking.branches import not_executed
+from .checking.interface import Interface, keep_declarations, keep_interface
+from .checking.rounding import NEAR, Yardstick
 from .graph_pass import GraphPass, PassError, Property
-from .running import NOT_FINITE, Outputs, Samples, difference, resolution, run
+from .running import NOT_FINITE, Outputs, Runner, Samples, difference, distance, resolution
+
+RUN_SECONDS = 600.0
+"""The longest time of a run of a foreign graph, whose loops may not end on random inputs."""
 
 
 def apply_passes(
@@ -17,7 +27,8 @@ def apply_passes(
     passes: Sequence[GraphPass],
     *,
     graph: str,
-    samples: Samples | None,
+    samples: Samples | Sequence[Samples] | None,
+    interface: Interface | None = None,
     properties: frozenset[Property] = frozenset(),
     progress: Callable[[str], None] = lambda stage: None,
 ) -> list[PassRecord]:
@@ -25,8 +36,11 @@ def apply_passes(
 
     Args:
         graph: the graph's name in records and messages
-        samples: inputs on which the outputs before and after each pass are compared; None: outputs
-            are not compared
+        samples: inputs, or several sets of them, on which the outputs before and after each pass
+            are compared; None: outputs are not compared
+        interface: the inputs and outputs that the graph keeps. Its own rounding is then measured,
+            and a pass may change an output by about as much. None: the contract of a bundle's graph
+            is checked elsewhere
         properties: the properties of the graph before the passes
         progress: called with a description of each pass as it begins
 
@@ -34,42 +48,28 @@ def apply_passes(
         a record of each pass, in order
 
     Raises:
-        PassError: a pass requires a property that the graph does not have, fails, or changes an
-            output by more than its tolerance; names it and the passes before it. Or ONNX Runtime
-            cannot run the graph, neither before nor after the passes.
+        PassError: a pass requires a property that the graph does not have, fails, or changes the
+            interface, or an output by more than its tolerance; names it and the passes before it.
+            Or ONNX Runtime cannot run the graph, neither before nor after the passes.
     """
     records: list[PassRecord] = []
-    outputs = _Outputs(model, samples)
-    for step in passes:
-        where = f"{graph}: pass {step.name}, after {', '.join(r.name for r in records) or 'none'}"
-        missing = step.requires - properties
-        if missing:
-            raise PassError(f"{where}: requires {', '.join(sorted(missing))}")
-        progress(f"{graph}: {step.name}")
-        nodes = count_nodes(model)
-        allowed = max(step.tolerance, resolution(model))
-        try:
-            changes = step.apply(model)
-            allowed = max(allowed, changes.rounding, resolution(model))
-            change = outputs.change(model, allowed) if changes.any else outputs.unchanged()
-        except PassError as error:
-            raise PassError(f"{where}: {error}") from error
-        except Exception as error:  # foreign graphs may raise any exception in a pass
-            raise PassError(f"{where}: {type(error).__name__}: {error}") from error
-        properties |= step.ensures
-        records.append(
-            PassRecord(
-                step.name,
-                graph,
-                changes.matches,
-                changes.refusals,
-                nodes,
-                count_nodes(model),
-                change,
-                allowed,
-                changes.choices,
+    sets = [samples] if isinstance(samples, Mapping) else list(samples or ())
+    with quiet_libraries():
+        missed = not_executed(model, sets) if sets else ()
+        outputs = _Outputs(model, sets, foreign=interface is not None)
+        for step in passes:
+            where = (
+                f"{graph}: pass {step.name}, after {', '.join(r.name for r in records) or 'none'}"
             )
-        )
+            missing = step.requires - properties
+            if missing:
+                raise PassError(f"{where}: requires {', '.join(sorted(missing))}")
+            progress(f"{graph}: {step.name}")
+            record = _apply(step, model, graph, where, outputs, interface)
+            properties |= step.ensures
+            records.append(dataclasses.replace(record, not_compared=missed))
+        if interface is not None:
+            keep_declarations(model, interface)
     if outputs.unrunnable is not None:
         raise PassError(
             f"{outputs.unrunnable}; to optimize the graph without running and comparing it, use "
@@ -78,50 +78,129 @@ def apply_passes(
     return records
 
 
+def _apply(
+    step: GraphPass,
+    model: ir.Model,
+    graph: str,
+    where: str,
+    outputs: _Outputs,
+    interface: Interface | None,
+) -> PassRecord:
+    nodes, allowed = count_nodes(model), step.tolerance
+    if interface is None:
+        allowed = max(allowed, resolution(model))
+    try:
+        changes = step.apply(model)
+        if interface is not None:
+            keep_interface(model, interface)
+        else:
+            allowed = max(allowed, resolution(model))
+        allowed = max(allowed, changes.rounding)
+        change = outputs.unchanged()
+        if changes.any:
+            change, allowed = outputs.change(model, allowed)
+    except PassError as error:
+        raise PassError(f"{where}: {error}") from error
+    except Exception as error:  # foreign graphs may raise any exception in a pass
+        raise PassError(f"{where}: {type(error).__name__}: {error}") from error
+    return PassRecord(
+        step.name,
+        graph,
+        changes.matches,
+        changes.refusals,
+        nodes,
+        count_nodes(model),
+        change,
+        allowed,
+        changes.choices,
+    )
+
+
 class _Outputs:
     """The outputs of a graph as it changes.
 
     Some graphs run on ONNX Runtime only after a pass has repaired them; comparison starts there.
     """
 
-    def __init__(self, model: ir.Model, samples: Samples | None) -> None:
-        self._samples = samples
-        self._last: Outputs | None = None
+    def __init__(self, model: ir.Model, sets: Sequence[Samples], *, foreign: bool) -> None:
+        self._sets = sets
+        self._last: list[Outputs] | None = None
+        self._yardstick = Yardstick(model, sets) if foreign and sets else None
         self.unrunnable: PassError | None = None
-        if samples is not None:
+        if sets:
             try:
-                self._last = run(model, samples)
+                self._last = self._run(model)
             except PassError as error:
                 self.unrunnable = error
 
+    def _run(self, model: ir.Model) -> list[Outputs]:
+        runner = Runner(model)
+        limit = None if self._yardstick is None else RUN_SECONDS
+        return [runner.run(samples, seconds=limit) for samples in self._sets]
+
     def unchanged(self) -> float | None:
+        """Return the difference that a pass caused that changed nothing."""
         return None if self._last is None else 0.0
 
-    def change(self, model: ir.Model, allowed: float) -> float | None:
-        """Return the largest difference from the previous outputs; None if there are none.
+    def change(self, model: ir.Model, allowed: float) -> tuple[float | None, float]:
+        """Return the difference from the previous outputs that is nearest to its limit, and this.
+
+        The difference is None if there are no previous outputs.
 
         Raises:
             PassError: the difference exceeds what is allowed, or the graph ran before and no longer
                 does.
         """
-        if self._samples is None:
-            return None
+        if not self._sets:
+            return None, allowed
         before = self._last
         try:
-            self._last = run(model, self._samples)
+            self._last = self._run(model)
         except PassError:
             if self.unrunnable is None:
                 raise
-            return None
+            return None, allowed
         self.unrunnable = None
         if before is None:
-            return None
-        name, change = difference(before, self._last)
-        if change >= NOT_FINITE:
-            raise PassError(f"output {name} becomes NaN or infinite, or changes its shape")
+            return None, allowed
+        nearest = 0.0, allowed
+        for index, (old, new) in enumerate(zip(before, self._last, strict=True)):
+            for name, change in self._distances(old, new).items():
+                if change >= NOT_FINITE:
+                    raise PassError(f"output {name} becomes NaN or infinite, or changes its shape")
+                limit = self._check(index, name, change, allowed) if change > allowed else allowed
+                nearest = max(nearest, (change, limit), key=lambda pair: pair[0] / pair[1])
+        return nearest
+
+    def _distances(self, old: Outputs, new: Outputs) -> dict[str, float]:
+        if self._yardstick is None:
+            return dict([difference(old, new)])
+        if old.keys() != new.keys():
+            raise PassError(f"expected outputs {', '.join(old)}, found {', '.join(new)}")
+        return {name: distance(old[name], new[name]) for name in old}
+
+    def _check(self, index: int, name: str, change: float, allowed: float) -> float:
+        """Check an output that changes by more than a tolerance; return what is allowed then."""
+        yardstick = self._yardstick
+        if yardstick is not None:
+            rounding = yardstick.rounding(index, name)
+            allowed = max(allowed, (1 + NEAR) * rounding)
+            error = yardstick.error(index, (self._last or [])[index], name)
+            if error is not None and error > max(allowed, NEAR * rounding):
+                raise PassError(
+                    f"output {name} is {error:.3g} from the computation in float32, allowed "
+                    f"{NEAR:g} times the {rounding:.3g} of the given graph"
+                )
         if change > allowed:
             raise PassError(f"changes output {name} by {change:.3g}, allowed {allowed:g}")
-        return change
+        return allowed
+
+
+@contextlib.contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Keep libraries from logging tracebacks of what they cannot infer, fold or convert."""
+    with quiet("onnx_ir", "onnxscript", level=logging.CRITICAL + 1):
+        yield
 
 
 def count_nodes(model: ir.Model) -> int:

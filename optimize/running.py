@@ -5,6 +5,7 @@ Graphs run exactly as they are, without ONNX Runtime's own optimizations.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,15 +14,17 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 from numpy.typing import NDArray
+from onnx_ir.passes.common import InlinePass
 from onnxruntime import OrtValue
 
 from dragoman.onnx_graphs.graph_files import INLINE_BYTES
+from dragoman.runtime.backends.onnxruntime.cpu import saturates
 from dragoman.runtime.format.contract import ROLES, Change, GraphSpec, Owner
 from dragoman.runtime.format.model_spec import ModelSpec
 
 from .emulation import emulate_half, has_halves
 from .graph_pass import PassError
-from .graph_values import constant, is_weight
+from .graph_values import constant, new_weight
 
 Samples = Mapping[str, NDArray[np.generic]]
 """One value for each input of a graph."""
@@ -80,63 +83,6 @@ def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
     return sizes
 
 
-def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
-    """Make sample inputs of a graph of which only names, dtypes and shapes are known.
-
-    Axes with the same name have the same size. Integers are token ids, unless the name
-    contains "mask" (ones; the last row is shorter) or "position". Floats are normally distributed.
-
-    Raises:
-        PassError: the type or the number of axes of an input is unknown.
-    """
-    generator = np.random.default_rng(seed)
-    sizes: dict[str, int] = {}
-    values: dict[str, NDArray[np.generic]] = {}
-    for tensor in model.graph.inputs:
-        if tensor.shape is None or tensor.dtype is None or tensor.name is None:
-            raise PassError(
-                f"input {tensor.name}: expected a type and a known number of axes, found none; "
-                "without samples the graph can be optimized but not compared (--no-compare)"
-            )
-        shape = tuple(
-            d if isinstance(d, int) else sizes.setdefault(str(d.value), _size(str(d.value)))
-            for d in tensor.shape
-        )
-        name, dtype = tensor.name.lower(), tensor.dtype.numpy()
-        value: NDArray[np.generic]
-        if "mask" in name:
-            value = np.ones(shape)
-            if value.ndim > 1 and shape[0] > 1 and shape[-1] > 2:
-                value[-1, ..., -2:] = 0
-        elif "position" in name:
-            value = np.broadcast_to(np.arange(shape[-1] if shape else 1), shape or (1,))
-            value = value.reshape(shape)
-        elif np.issubdtype(dtype, np.integer):
-            value = generator.integers(0, _smallest_table(model), shape)
-        else:
-            value = generator.standard_normal(shape)
-        values[tensor.name] = value.astype(dtype)
-    return values
-
-
-def _size(axis: str) -> int:
-    """Return a size that depends on the name only; for a sum of names, the sum of their sizes."""
-    if "+" in axis:
-        return sum(_size(part.strip()) for part in axis.split("+"))
-    if axis.isdigit():
-        return int(axis)
-    return 2 if "batch" in axis.lower() else 3 + sum(axis.encode()) % 5
-
-
-def _smallest_table(model: ir.Model) -> int:
-    """Return the rows of the smallest embedding table: smaller ids are valid for all tables."""
-    tables = [node.inputs[0] for node in model.graph.all_nodes() if node.op_type == "Gather"]
-    rows = [
-        numbers.shape[0] for t in tables if is_weight(t, 2) and (numbers := constant(t)) is not None
-    ]
-    return min(rows, default=2)
-
-
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 """Unsigned integers by size in bytes, which replace element types that NumPy does not have."""
 
@@ -172,13 +118,17 @@ class InMemorySession:
         )
         self.output_names: Sequence[str] = [o.name for o in self.session.get_outputs()]
 
-    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    def run(
+        self,
+        inputs: Mapping[str, NDArray[np.generic]],
+        options: onnxruntime.RunOptions | None = None,
+    ) -> dict[str, NDArray[np.generic]]:
         """Return all outputs of the graph, by name.
 
         Raises:
             Exception: ONNX Runtime cannot run the graph on these inputs.
         """
-        outputs = self.session.run(self.output_names, dict(inputs))
+        outputs = self.session.run(self.output_names, dict(inputs), options)
         return dict(zip(self.output_names, outputs, strict=True))
 
 
@@ -226,7 +176,8 @@ RESOLUTION: dict[ir.DataType, float] = {ir.DataType.FLOAT16: 1e-2, ir.DataType.B
 class Runner:
     """A graph that runs exactly as it is, without ONNX Runtime's own optimizations.
 
-    16-bit types are emulated, see `emulation`; the outputs are then float32.
+    16-bit types are emulated, see `emulation`; the outputs are then float32. Where this processor's
+    8-bit products saturate, weights become unsigned, whose products are exact.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -237,7 +188,11 @@ class Runner:
         """
         if has_halves(model):
             model = model.clone()
+            InlinePass()(model)
             emulate_half(model)
+        if saturates():
+            model = model.clone()
+            _avoid_saturation(model.graph)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
@@ -245,15 +200,78 @@ class Runner:
         self._session = _try(InMemorySession, model, options)
         self._dtypes = {v.name: v.dtype.numpy() for v in model.graph.inputs if v.dtype is not None}
 
-    def run(self, samples: Samples) -> Outputs:
+    def run(self, samples: Samples, *, seconds: float | None = None) -> Outputs:
         """Return the outputs of the graph, by name, on samples cast to the types of its inputs.
+
+        Args:
+            seconds: the time after which the run fails, since a loop may not end; None: unlimited
 
         Raises:
             PassError: ONNX Runtime cannot run the graph on these samples.
         """
         feeds = {name: value.astype(self._dtypes[name]) for name, value in samples.items()}
-        outputs: Outputs = _try(self._session.run, feeds)
-        return outputs
+        options = onnxruntime.RunOptions()
+        options.log_severity_level = 4
+        if seconds is None:
+            return _arrays(_try(self._session.run, feeds, options))
+        timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            return _arrays(_try(self._session.run, feeds, options))
+        finally:
+            timer.cancel()
+
+
+def _avoid_saturation(graph: ir.Graph) -> None:
+    """Let products of integers read constant int8 weights, and their zero points, as uint8."""
+    for node in graph:
+        weight, zero = _PRODUCTS.get((node.domain, node.op_type), (0, 0))
+        inputs = [*node.inputs, *[None] * (zero + 1 - len(node.inputs))]
+        value, integers, offset = inputs[weight], constant(inputs[weight]), constant(inputs[zero])
+        if not zero or integers is None or integers.dtype != np.int8:
+            continue
+        if offset is None and inputs[zero] is not None:
+            continue  # computed
+        assert value is not None
+        added = getattr(inputs[zero], "name", "no_zero_point")
+        unsigned = new_weight(graph, f"{value.name}.unsigned", _unsigned(integers))
+        offset = _unsigned(np.zeros((), np.int8) if offset is None else offset)
+        node.resize_inputs(len(inputs))
+        node.replace_input_with(weight, unsigned)
+        node.replace_input_with(zero, new_weight(graph, f"{value.name}+{added}.unsigned", offset))
+        # ONNX Runtime refuses external weights that nothing reads.
+        for old in (value, inputs[zero]):
+            if old is not None and not (old.uses() or old.is_graph_output()):
+                graph.initializers.pop(old.name or "", None)
+
+
+def _unsigned(integers: NDArray[Any]) -> NDArray[np.uint8]:
+    return (integers.astype(np.int16) + 128).astype(np.uint8)
+
+
+_PRODUCTS: Mapping[tuple[str, str], tuple[int, int]] = {
+    ("", "MatMulInteger"): (1, 3),
+    ("", "QLinearMatMul"): (3, 5),
+    ("com.microsoft", "DynamicQuantizeMatMul"): (1, 3),
+    ("com.microsoft", "MatMulIntegerToFloat"): (1, 5),
+    ("com.microsoft", "QGemm"): (3, 5),
+}
+"""Products of integers: the input indices of the weight and of its zero point."""
+
+
+def _arrays(outputs: Mapping[str, Any]) -> Outputs:
+    """Return outputs that are sequences, maps or optional as arrays, too."""
+    arrays: Outputs = {}
+    for name, value in outputs.items():
+        if isinstance(value, list):
+            arrays |= {f"{name}.size": np.array(len(value))}
+            arrays |= _arrays({f"{name}[{index}]": item for index, item in enumerate(value)})
+        elif isinstance(value, dict):
+            arrays |= _arrays({f"{name}[{key}]": np.asarray(value[key]) for key in value})
+        else:
+            arrays[name] = np.zeros(0, bool) if value is None else np.asarray(value)
+    return arrays
 
 
 def run(model: ir.Model, samples: Samples) -> Outputs:
@@ -278,7 +296,7 @@ def difference(before: Samples, after: Samples) -> tuple[str, float]:
     """
     floats = [n for n, value in before.items() if _is_float(value) and _is_float(after[n])]
     # Token choices and masks follow from the float outputs.
-    worst = [(_difference(before[name], after[name]), name) for name in floats or before]
+    worst = [(distance(before[name], after[name]), name) for name in floats or before]
     value, name = max(worst, default=(0.0, ""))
     return name, value
 
@@ -301,15 +319,16 @@ def _is_float(value: NDArray[np.generic]) -> bool:
     return np.issubdtype(value.dtype, np.floating) or value.dtype == ml_dtypes.bfloat16
 
 
-def _difference(before: NDArray[np.generic], after: NDArray[np.generic]) -> float:
+def distance(before: NDArray[np.generic], after: NDArray[np.generic]) -> float:
+    """Return the difference of two values of an output. See `difference`."""
     if before.shape != after.shape:
         return NOT_FINITE
     if not _is_float(before):
         return float(np.mean(before != after)) if before.size else 0.0
     old, new = before.astype(np.float64), after.astype(np.float64)
     same = (old == new) | (np.isnan(old) & np.isnan(new))
-    distance = np.abs(np.where(same, 0.0, new - np.where(same, 0.0, old)))
+    apart = np.abs(np.where(same, 0.0, new - np.where(same, 0.0, old)))
     finite = np.abs(old[np.isfinite(old)])
-    distance /= max(1.0, float(finite.max())) if finite.size else 1.0
-    distance[~np.isfinite(distance)] = NOT_FINITE
-    return float(distance.max()) if distance.size else 0.0
+    apart /= max(1.0, float(finite.max())) if finite.size else 1.0
+    apart = np.where(np.isfinite(apart), apart, NOT_FINITE)
+    return float(apart.max()) if apart.size else 0.0

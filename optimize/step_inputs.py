@@ -135,7 +135,8 @@ def _decoder_feeds(
         values |= {Slot("token"): token, Slot("position"): np.full(rows, step)}
         if step in kept:
             feeds[step] = _feed(spec, values)
-        found = dict(zip(names, backend.decoder.run(names, _feed(decoder, values)), strict=True))
+        outputs = backend.session("decoder").run(names, _feed(decoder, values))
+        found = dict(zip(names, outputs, strict=True))
         values |= {t.memory: found[t.name] for t in decoder.outputs if ROLES[t.role].updates}
         chosen = found[decoder.output("next_token").name][:, None]
         token = prompt[:, step + 1 : step + 2] if step + 1 < length else chosen

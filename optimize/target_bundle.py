@@ -86,10 +86,9 @@ def optimize_bundle(
     specs = {name: with_types(model, spec) for name, (model, spec) in graphs.items()}
     models = {name: model for name, (model, _) in graphs.items()}
     if chosen.recipe.candidates and "decoder" in specs:
-        specs["candidates"] = candidates_spec(
-            specs["decoder"], bundle.manifest.generation.suppressed_token_ids
-        )
-        models["candidates"] = candidates_graph(specs["candidates"])
+        suppressed = bundle.manifest.generation.suppressed_token_ids
+        specs["candidates"] = candidates_spec(specs["decoder"], suppressed)
+        models["candidates"] = candidates_graph(specs["candidates"], suppressed)
     if "attention" in bundle.manifest.graphs and chosen.executable == "onnx":
         models["attention"], specs["attention"] = attention_graph(
             models, specs, bundle.manifest.model, bundle.manifest.head

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
 
@@ -164,7 +164,7 @@ def find_target(name: str) -> Target:
         if target.name == name:
             return target
     names = ", ".join(target.name for target in TARGETS)
-    raise DragomanError(f"unknown target {name!r}, expected one of: {names}")
+    raise DragomanError(f"unknown target {shown(name)}, expected one of: {names}")
 
 
 def choose_target(name: str | None, precision: Precision) -> Target:
@@ -175,7 +175,7 @@ def choose_target(name: str | None, precision: Precision) -> Target:
     """
     if precision not in ALL_PRECISIONS:
         raise DragomanError(
-            f"precision: expected one of {', '.join(ALL_PRECISIONS)}, found {precision!r}"
+            f"precision: expected one of {', '.join(ALL_PRECISIONS)}, found {shown(precision)}"
         )
     if name is None:
         return next(target for target in TARGETS if precision in target.precisions)

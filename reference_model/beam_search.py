@@ -12,9 +12,10 @@ It is slow and serves as the oracle for every other beam search. It finds the sa
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -34,11 +35,15 @@ class Hypothesis:
             `length_penalty`; hypotheses are ranked by it
         token_log_probabilities: log-probability of each token under the rules, in nats: 0 for a
             forced token, otherwise the model's value times any repetition penalty
+        margin: the smallest difference of scores by which the search kept, dropped or finished a
+            candidate, or ended. Scores that are rounded otherwise by so much may give other
+            hypotheses.
     """
 
     tokens: tuple[int, ...]
     score: float
     token_log_probabilities: tuple[float, ...]
+    margin: float = field(default=math.inf, compare=False)
 
 
 @torch.inference_mode()
@@ -74,6 +79,7 @@ def _search(
     next_tokens = _NextTokens(model, source, limit, generation)
     running = [_Beam((), ())]
     finished: list[Hypothesis] = []
+    margin = math.inf
     for length in range(1, limit + 1):
         candidates = next_tokens.best(running)
         finished += [
@@ -83,9 +89,16 @@ def _search(
         ]
         finished = sorted(finished, key=lambda hypothesis: hypothesis.score, reverse=True)[:beams]
         running = [beam for beam in candidates if beam.tokens[-1] not in ends][:beams]
-        if not running or _is_done(running[0], finished, length, limit, generation):
+        if length == limit:
             break
-    return finished
+        margin = min(margin, _margin(candidates, beams, ends))
+        if not running:
+            break
+        gain = _possible_gain(running[0], finished, length, limit, generation)
+        margin = min(margin, abs(gain))
+        if gain <= 0:
+            break
+    return [dataclasses.replace(hypothesis, margin=margin) for hypothesis in finished]
 
 
 @dataclass(frozen=True)
@@ -99,24 +112,40 @@ class _Beam:
         return math.fsum(self.log_probabilities) / length**length_penalty
 
 
-def _is_done(
+def _margin(candidates: Sequence[_Beam], beams: int, ends: Sequence[int]) -> float:
+    """Return by how much the candidates that go on or finish are ahead of those that do not."""
+    scores = [beam.score(1, 0) for beam in candidates]
+    has_ended = [beam.tokens[-1] in ends for beam in candidates]
+    going_on = [score for score, ended in zip(scores, has_ended, strict=True) if not ended]
+    margins = [going_on[beams - 1] - going_on[beams]] if len(going_on) > beams else []
+    if len(scores) > beams:
+        last, first_dropped = scores[beams - 1], scores[beams]
+        margins += [
+            score - first_dropped if rank < beams else last - score
+            for rank, score in enumerate(scores)
+            if has_ended[rank]
+        ]
+    return min(margins, default=math.inf)
+
+
+def _possible_gain(
     best: _Beam, finished: list[Hypothesis], length: int, limit: int, generation: GenerationConfig
-) -> bool:
-    """Return whether to end the search before the limit.
+) -> float:
+    """Return by how much the search could exceed the worst finished score; at most 0: it ends.
 
     Args:
         best: the best unfinished hypothesis
         length: number of tokens of each unfinished hypothesis
     """
     if len(finished) < generation.num_beams:
-        return False
+        return math.inf
     if generation.early_stopping is True:
-        return True
+        return -math.inf
     # The best possible score assumes probability 1 for further tokens. At the present length, it
     # misses better scores if longer is better; otherwise it is taken at the most favourable length.
     if generation.early_stopping == "never" and generation.length_penalty > 0:
         length = limit
-    return best.score(length, generation.length_penalty) <= finished[-1].score
+    return best.score(length, generation.length_penalty) - finished[-1].score
 
 
 class _NextTokens:
@@ -129,7 +158,8 @@ class _NextTokens:
         self._source, self._prompt = model.source_tokens(source), model.prompt(source)
         self._end_tokens = generation.end_tokens(model.config.end_token_id)
         # Each beam may end with each end token; then `num_beams` unfinished hypotheses are left.
-        self._count = (1 + len(self._end_tokens)) * generation.num_beams
+        # One more shows how close it was.
+        self._count = (1 + len(self._end_tokens)) * generation.num_beams + 1
         self._logits = model.target_logits([source])
 
     def best(self, beams: Sequence[_Beam]) -> list[_Beam]:

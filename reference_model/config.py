@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dragoman.errors import shown
 from dragoman.files.strict_json import parse_json
 
 from .head_config import HeadConfig
@@ -169,7 +170,7 @@ class ModelConfig:
             ConfigError: names every unknown, missing or invalid field.
         """
         fields = {field.name: field for field in dataclasses.fields(cls)}
-        problems = [f"unknown field {name!r}" for name in values if name not in fields]
+        problems = [f"unknown field {shown(name)}" for name in values if name not in fields]
         missing = [
             name
             for name, field in fields.items()
@@ -362,7 +363,9 @@ def _check_tokens(checks: _Checks) -> None:
         )
     checks.add(
         ["source_vocab_size", "target_vocab_size", "pad_token_id"],
-        lambda source, target, token: not 0 <= token < min(source or target, target or source),
+        lambda source, target, token: (
+            not (0 <= token < min((size for size in (source, target) if size), default=token + 1))
+        ),
         "pad_token_id must be in both vocabularies, of {} and {} tokens, found {}",
     )
 
@@ -395,7 +398,7 @@ def preset(
         ConfigError: the preset is unknown (lists all presets), or the result is invalid.
     """
     if name not in PRESETS:
-        raise ConfigError([f"unknown preset {name!r}, expected one of {', '.join(PRESETS)}"])
+        raise ConfigError([f"unknown preset {shown(name)}, expected one of {', '.join(PRESETS)}"])
     return ModelConfig(
         source_vocab_size=source_vocab_size,
         target_vocab_size=target_vocab_size,

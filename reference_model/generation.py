@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dragoman.settings.generation import GenerationSettings, Part
+from dragoman.settings.generation_settings import GenerationSettings, Part
 from dragoman.settings.speech import SpeechTokens
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class GenerationConfig(GenerationSettings):
         which is 0 if no token is left.
 
         As in Hugging Face, the rules act on logits in greedy decoding and on log-probabilities in
-        beam search, which are not normalized again.
+        beam search, which are normalized again only with `renormalize_logits`.
 
         Args:
             scores: [V], logits or log-probabilities; not changed
@@ -91,6 +91,8 @@ class GenerationConfig(GenerationSettings):
             *self._ending_bad_words(tokens),
         ):
             scores[token] = -math.inf
+        if self.renormalize_logits and scores.max() > -math.inf:
+            scores = scores.log_softmax(-1)
         return scores
 
     def _ending_bad_words(self, tokens: list[int]) -> list[int]:

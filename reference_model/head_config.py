@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
+from dragoman.errors import shown
 from dragoman.settings.head import HeadTask
 
 from .settings import ConfigError
@@ -43,6 +44,8 @@ class HeadConfig(HeadTask):
     dense_bias: bool = True
     normalize: bool = False
     """Whether an embedding is divided by its Euclidean length."""
+    truncate_dim: int = 0
+    """Components that an embedding keeps, after normalization; 0: all."""
     mask_token_id: int = 0
     """The mask token, in whose place a masked language model predicts a token."""
 
@@ -55,15 +58,18 @@ class HeadConfig(HeadTask):
 
     def _out_of_range(self) -> list[str]:
         problems = []
-        if self.dense_size < 0:
-            problems.append(f"dense_size must be at least 0, found {self.dense_size}")
+        for name in ("dense_size", "truncate_dim"):
+            if getattr(self, name) < 0:
+                problems.append(f"{name} must be at least 0, found {shown(getattr(self, name))}")
         if self.classifies != bool(self.labels):
             expected = "at least one" if self.classifies else "none"
-            problems.append(f"labels: expected {expected} for {self.task}, found {self.labels}")
+            problems.append(
+                f"labels: expected {expected} for {self.task}, found {shown(self.labels)}"
+            )
         if self.multi_label and self.task != "sequence-classification":
             problems.append(f"multi_label is for sequence-classification, found {self.task}")
         if self.mask_token_id < 0:
-            problems.append(f"mask_token_id must be at least 0, found {self.mask_token_id}")
+            problems.append(f"mask_token_id must be at least 0, found {shown(self.mask_token_id)}")
         return problems
 
     @classmethod
@@ -74,9 +80,9 @@ class HeadConfig(HeadTask):
             ConfigError: names every unknown, missing or invalid field.
         """
         if not isinstance(values, Mapping):
-            raise ConfigError([f"head: expected an object, found {values!r}"])
+            raise ConfigError([f"head: expected an object, found {shown(values)}"])
         names = {field.name for field in dataclasses.fields(cls)}
-        problems = [f"head: unknown field {name!r}" for name in values if name not in names]
+        problems = [f"head: unknown field {shown(name)}" for name in values if name not in names]
         if "task" not in values:
             problems.append("head: missing field 'task'")
         if problems:
@@ -101,5 +107,5 @@ def _wrong_types(head: HeadConfig) -> list[str]:
         else:
             good, expected = value in get_args(hint), "one of " + ", ".join(get_args(hint))
         if not good:
-            problems.append(f"{name} must be {expected}, found {value!r}")
+            problems.append(f"{name} must be {expected}, found {shown(value)}")
     return problems

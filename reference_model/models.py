@@ -186,22 +186,25 @@ class EmbeddingHead(nn.Module):
     def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
         super().__init__()
         self.pooling, self.normalize = head.pooling, head.normalize
+        self.kept = head.truncate_dim or None
         self.dense = _dense(head, config.d_model)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Pool hidden states [B, S, D], with a mask bool [B, S], to embeddings [B, E]."""
-        vector = self.dense(self._pooled(hidden, mask[..., None]))
-        return F.normalize(vector, dim=-1) if self.normalize else vector
+        vector = self.dense(self._pooled(hidden, mask))
+        vector = F.normalize(vector, dim=-1) if self.normalize else vector
+        return vector if self.kept is None else vector[:, : self.kept]
 
     def _pooled(self, hidden: Tensor, mask: Tensor) -> Tensor:
         match self.pooling:
             case "cls":
                 return hidden[:, 0]
             case "max":
-                return hidden.masked_fill(~mask, -math.inf).amax(1)
+                return hidden.masked_fill(~mask[..., None], -math.inf).amax(1)
             case "mean":
-                weight = mask.to(hidden.dtype)
-                return (hidden * weight).sum(1) / weight.sum(1)
+                # As a product, ONNX Runtime adds tokens in the same order whatever the padding.
+                weight = mask[:, None].to(hidden.dtype)
+                return (weight @ hidden)[:, 0] / weight.sum(-1)
 
 
 class SequenceClassificationHead(nn.Module):

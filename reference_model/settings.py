@@ -8,31 +8,21 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 
 
 class ConfigError(DragomanError):
-    """An invalid model configuration; lists every problem found.
-
-    Attributes:
-        problems: one sentence each
-    """
+    """An invalid model configuration; lists every problem found."""
 
     def __init__(self, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__("invalid model configuration: " + "; ".join(problems))
+        super().__init__("invalid model configuration", problems)
 
 
 class CheckpointError(DragomanError):
-    """A checkpoint that is unreadable or does not match its configuration; lists every problem.
-
-    Attributes:
-        problems: one sentence each
-    """
+    """A checkpoint that is unreadable or does not match its configuration; lists every problem."""
 
     def __init__(self, path: Path, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__(f"{path}: " + "; ".join(problems))
+        super().__init__(str(path), problems)
 
 
 Settings = TypeVar("Settings")
@@ -49,7 +39,7 @@ def check_settings(settings: object, out_of_range: Callable[[], Iterable[str]]) 
     """
     problems = list(wrong_types(settings).values()) or list(out_of_range())
     if problems:
-        raise DragomanError("; ".join(problems))
+        raise DragomanError(problems=problems)
 
 
 def read_settings(kind: type[Settings], values: object, where: str) -> Settings:
@@ -65,23 +55,23 @@ def read_settings(kind: type[Settings], values: object, where: str) -> Settings:
             range.
     """
     if not isinstance(values, dict):
-        raise DragomanError(f"{where}: expected an object, found {values!r:.80}")
+        raise DragomanError(f"{where}: expected an object, found {shown(values)}")
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    problems = [f"unknown field {name!r}" for name in values if name not in fields]
+    problems = [f"unknown field {shown(name)}" for name in values if name not in fields]
     problems += [
         f"missing field {name!r}"
         for name, field in fields.items()
         if field.default is dataclasses.MISSING and name not in values
     ]
     if problems:
-        raise DragomanError(f"{where}: {'; '.join(problems)}")
+        raise DragomanError(where, problems)
     known: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }
     try:
         return kind(**known)
     except DragomanError as error:
-        raise DragomanError(f"{where}: {error}") from error
+        raise DragomanError(where, error.problems or [str(error)]) from error
 
 
 def wrong_types(settings: object) -> dict[str, str]:
@@ -111,5 +101,5 @@ def wrong_types(settings: object) -> dict[str, str]:
         else:
             good, expected = isinstance(value, kind), f"a {kind.__name__}"
         if not (good or (optional and value is None)):
-            problems[name] = f"{name} must be {expected}, found {value!r}"
+            problems[name] = f"{name} must be {expected}, found {shown(value)}"
     return problems

@@ -6,13 +6,15 @@ for result in model.generate(["dragoman", "transformer"]):
     print(result.text, result.finish_reason)
 """
 
-from dragoman.errors import DragomanError
-from dragoman.settings.generation import GenerationOptions
+from typing import TYPE_CHECKING, Any
 
-from .arguments import AbilityError
+from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationKeywords, GenerationOptions
+
+from .arguments import AbilityError, CancelError, CancelEvent, DeadlineError, StoppedError
 from .attention.alignment import Alignment
-from .attention.maps import Attention
-from .backends.interface import BackendError, DeviceLostError
+from .attention.reader import Attention
+from .backends.interface import BackendError, ClosedModelError, DeviceLostError
 from .decoding.results import (
     Alternative,
     FinishReason,
@@ -32,46 +34,83 @@ from .encoding.results import (
     Tag,
     Tagging,
 )
+from .encoding.tokenizer import ReadingKeywords
 from .format.bundle import Bundle, read_bundle
 from .format.manifest import BundleError, Manifest
 from .format.texts import LanguageError, Languages
+from .front_end import Source
+from .known_answers import KnownAnswersError
 from .loading import load
 from .model import Model
-from .scoring.options import ScoringOptions
-from .scoring.results import ScoredPair, perplexity
+from .scoring.interface import ScoredPair, ScoringKeywords, ScoringOptions, perplexity
+from .texts.tokenizer import TextStream
+
+if TYPE_CHECKING:
+    from .serving.async_model import AsyncModel
+    from .serving.engine.request_queue import OverloadedError
 
 __all__ = [
     "AbilityError",
     "Alignment",
     "Alternative",
     "Answer",
+    "AsyncModel",
     "Attention",
     "BackendError",
     "Bundle",
     "BundleError",
+    "CancelError",
+    "CancelEvent",
     "Candidate",
     "Classification",
+    "ClosedModelError",
+    "DeadlineError",
     "DeviceLostError",
     "DragomanError",
     "Filling",
     "FinishReason",
+    "GenerationKeywords",
     "GenerationOptions",
     "Hypothesis",
+    "KnownAnswersError",
     "LanguageError",
     "Languages",
     "Manifest",
     "Model",
+    "OverloadedError",
+    "ReadingKeywords",
     "RejectedError",
     "Result",
     "ScoredLabel",
     "ScoredPair",
+    "ScoringKeywords",
     "ScoringOptions",
     "Segment",
+    "Source",
+    "StoppedError",
     "Tag",
     "Tagging",
+    "TextStream",
     "Token",
     "UnfinishedError",
     "load",
     "perplexity",
     "read_bundle",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs asyncio when it is first used."""
+    if name == "AsyncModel":
+        from .serving.async_model import AsyncModel
+
+        return AsyncModel
+    if name == "OverloadedError":
+        from .serving.engine.request_queue import OverloadedError
+
+        return OverloadedError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,13 +1,15 @@
-"""Checks the arguments of `Model`'s methods: abilities of the model, lists, numbers, options."""
+"""Checks the arguments of `Model`'s methods: abilities, lists, numbers, options, time limits."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from dragoman.errors import DragomanError
-from dragoman.settings.fields import is_integer, shown
+from dragoman.errors import DragomanError, shown
+from dragoman.files.text_lines import Line, source_of
+from dragoman.settings.fields import is_integer, is_number
 from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 
 from .format.manifest import Manifest
@@ -24,8 +26,80 @@ ENCODER_METHODS = {
 DECODING_METHODS = ("generate", "stream", "score", "detokenize")
 
 
+MOST_SECONDS = 1e9
+"""Longer time limits are cut: the clock does not count further."""
+
+
 class AbilityError(DragomanError):
     """A method was called that models of this kind do not have."""
+
+
+class StoppedError(DragomanError):
+    """A call was stopped before all of its inputs were finished.
+
+    Attributes:
+        finished: finished results by index of their input
+    """
+
+    def __init__(self, message: str, finished: Mapping[int, Any] | None = None) -> None:
+        super().__init__(message)
+        self.finished = dict(finished or {})
+
+
+class DeadlineError(StoppedError):
+    """A call, or a request of the server, exceeded its time limit."""
+
+    status, code = 504, "timeout"
+
+
+class CancelError(StoppedError):
+    """The caller cancelled a call."""
+
+
+class CancelEvent(Protocol):
+    """An event that cancels a call when it is set, such as `threading.Event`."""
+
+    def is_set(self) -> bool:
+        """Return whether the call is cancelled; called before each step or batch."""
+
+
+StopCheck = Callable[[], None]
+"""Called before each step or batch of a call; raises a `StoppedError` to stop the call."""
+
+
+def never_stopped() -> None:
+    """Let a call run to its end."""
+
+
+def stop_check(timeout: Any, cancel: Any) -> StopCheck:
+    """Return the function that stops a call which begins now.
+
+    Args:
+        timeout: maximum seconds of the call; None: unlimited
+        cancel: a `CancelEvent`; None: the call cannot be cancelled
+
+    Raises:
+        DragomanError: `timeout` is not a finite number above 0, or `cancel` has no `is_set`.
+    """
+    if timeout is not None and not (is_number(timeout) and 0 < timeout < float("inf")):
+        raise DragomanError(f"timeout: expected seconds above 0, found {shown(timeout)}")
+    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+        raise DragomanError(
+            f"cancel: expected an object with is_set(), such as threading.Event, found "
+            f"{shown(cancel)}"
+        )
+    if timeout is None and cancel is None:
+        return never_stopped
+    seconds = float(min(timeout or MOST_SECONDS, MOST_SECONDS))
+    deadline = time.monotonic() + seconds
+
+    def check() -> None:
+        if cancel is not None and cancel.is_set():
+            raise CancelError("the call was cancelled")
+        if time.monotonic() >= deadline:
+            raise DeadlineError(f"the call was not done within {seconds:.3g} s")
+
+    return check
 
 
 def check_able(manifest: Manifest, method: str) -> None:
@@ -99,6 +173,22 @@ def options_of_each(
             f"options: expected one, or one for each of {count} sources, found {len(each)}"
         )
     return each
+
+
+def with_prefix(
+    options: GenerationOptions, line: Line, *, takes_text: bool
+) -> GenerationOptions | DragomanError:
+    """Return options with the prefix that a line states, or the error of a line that states none.
+
+    Args:
+        line: text, or token ids; blank: no prefix
+        takes_text: whether the model takes texts; if not, the line is token ids
+    """
+    prefix = source_of(line, takes_text=takes_text)
+    if isinstance(prefix, DragomanError):
+        return DragomanError(f"prefix: {prefix}")
+    is_blank = isinstance(prefix, str) and not prefix.strip()
+    return options.replace(prefix=None if is_blank else prefix)
 
 
 def check_list(sources: object) -> None:

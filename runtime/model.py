@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Unpack
+from itertools import chain
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import DragomanError
-from dragoman.settings.fields import shown
+from dragoman.errors import DragomanError, cannot_pickle, shown
 from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 
-from .arguments import check_able, check_count, check_list, options_of, options_of_each
+from .arguments import (
+    CancelEvent,
+    check_able,
+    check_count,
+    check_list,
+    options_of,
+    options_of_each,
+    stop_check,
+)
 from .attention.alignment import Alignment
-from .attention.maps import Attention
-from .attention.reader import AttentionReader, EncoderAttentionReader
-from .backends.interface import Backend, BackendError, no_attention
-from .decoding.results import RejectedError, Result, Token
-from .encoding.front_end import EncoderFrontEnd
+from .attention.reader import Attention
+from .backends.interface import Backend, BackendError, ClosedModelError, no_attention
+from .decoding.results import Result, Token
 from .encoding.results import (
     Answer,
     Classification,
-    Embedding,
     Filling,
-    HiddenStates,
     Tagging,
+    arrays,
+    finished_as_arrays,
+    stacked,
 )
+from .encoding.tokenizer import ReadingKeywords
 from .format.bundle import Bundle
 from .format.manifest import Manifest
-from .front_end import FrontEnd
-from .scoring.options import ScoringKeywords, ScoringOptions
-from .scoring.results import ScoredPair
-from .scoring.speech import SpeechScorer
-from .scoring.texts import TextScorer
-from .speech.transcriber import Transcriber
-from .texts.front_end import TextFrontEnd, token_ids
+from .front_end import Source
+from .parts import Parts
+from .scoring.interface import ScoredPair, ScoringKeywords, ScoringOptions, scoring_options_of
+from .texts.front_end import token_ids
 from .texts.outputs import TokenStream
-from .texts.tokenizer import TextCodec, TextStream
-
-Source = (
-    str | os.PathLike[str] | Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
-)
-"""A text, or its token ids including special tokens. For a speech model, the path of an audio
-file, samples [samples] (`audio.Audio`), or features float32 [mel bins, frames]."""
+from .texts.tokenizer import TextStream
 
 
 class Model:
@@ -55,31 +52,15 @@ class Model:
     `generate`, `stream`, `score` and `detokenize`. Encoder-only models have the methods of their
     head: `encode` and `hidden_states`, `classify`, `tag`, `fill` or `answer`. `attention` and
     `align` need a bundle with the attention graph.
+
+    A call with `timeout`, in seconds, or `cancel`, such as a `threading.Event`, stops before its
+    next step or batch with `DeadlineError` or `CancelError`, which hold its finished results. Other
+    calls are not affected.
     """
 
     def __init__(self, bundle: Bundle, backend: Backend) -> None:
         self._bundle = bundle
-        self._backend = backend
-        manifest = bundle.manifest
-        self._codec = None
-        if manifest.head is not None:
-            self._encoder = EncoderFrontEnd(manifest, manifest.head, backend, bundle.directory)
-            self._encoder_attention = EncoderAttentionReader(backend, self._encoder)
-            return
-        if manifest.tokenizers is not None:
-            self._codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
-        self._front_end: FrontEnd
-        self._scorer: TextScorer | SpeechScorer
-        if manifest.speech is not None and manifest.audio is not None:
-            speech, audio = manifest.speech, manifest.audio
-            self._front_end = Transcriber(manifest, speech, audio, backend, self._codec)
-            self._scorer = SpeechScorer(manifest, speech, audio, backend, self._codec)
-        else:
-            self._front_end = TextFrontEnd(manifest, backend, self._codec)
-            self._scorer = TextScorer(manifest, backend, self._front_end, self._codec)
-        self._attention = AttentionReader(
-            manifest, backend, self._scorer, self._front_end, self._codec
-        )
+        self._open: Parts | None = Parts(bundle, backend)
 
     @property
     def bundle(self) -> Bundle:
@@ -94,42 +75,17 @@ class Model:
     @property
     def backend(self) -> Backend:
         """The backend that runs the graphs."""
-        return self._backend
-
-    @property
-    def front_end(self) -> FrontEnd:
-        """The front end, which turns inputs into decoding jobs, and their outputs into results.
-
-        Raises:
-            AbilityError: the model is encoder-only.
-        """
-        check_able(self.manifest, "generate")
-        return self._front_end
-
-    @property
-    def scorer(self) -> TextScorer | SpeechScorer:
-        """The scorer of pairs of source and target.
-
-        Raises:
-            AbilityError: the model is encoder-only.
-        """
-        check_able(self.manifest, "score")
-        return self._scorer
-
-    @property
-    def encoder(self) -> EncoderFrontEnd:
-        """The front end of an encoder-only model.
-
-        Raises:
-            AbilityError: the model has a decoder.
-        """
-        if self.manifest.head is None:
-            check_able(self.manifest, "encode")
-        return self._encoder
+        return self._parts().backend
 
     def close(self) -> None:
-        """Free the model's memory on its device. A `with` statement does so too."""
-        self._backend.close()
+        """Free the memory and threads of the model. A `with` statement does so too.
+
+        Calls that are running in other threads finish, or raise a `ClosedModelError`, as all later
+        calls do. `bundle` and `manifest` remain. A model that is no longer referenced is closed.
+        """
+        parts, self._open = self._open, None
+        if parts is not None:
+            parts.backend.close()
 
     def __enter__(self) -> Model:
         return self
@@ -137,10 +93,31 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    __reduce__ = cannot_pickle
+
+    def _parts(self, method: str | None = None, inputs: object = ()) -> Parts:
+        """Return what the model is made of, for a call of a method with a list of inputs.
+
+        Raises:
+            ClosedModelError: the model is closed.
+            AbilityError: models of this kind do not have the method.
+            DragomanError: `inputs` is not a list.
+        """
+        parts = self._open  # read once: another thread may close the model
+        if parts is None:
+            raise ClosedModelError
+        if method is not None:
+            check_able(self.manifest, method)
+        check_list(inputs)
+        return parts
+
     def generate(
         self,
         sources: Sequence[Source],
         options: GenerationOptions | Sequence[GenerationOptions] | None = None,
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
         **changes: Unpack[GenerationKeywords],
     ) -> list[Result]:
         """Decode any number of inputs of any lengths, with continuous batching.
@@ -151,6 +128,7 @@ class Model:
             sources: texts, or integer token ids with the special tokens the model expects; audio
                 for a speech model
             options: see `GenerationOptions`; or a list with the options of each source
+            timeout, cancel: see `Model`
             changes: options by name, which override those of `options`
 
         Returns:
@@ -161,39 +139,52 @@ class Model:
             DragomanError: `sources` is not a list, or an option is out of range or not for this
                 kind of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
+            DeadlineError, CancelError: the call was stopped; holds the finished results.
             UnfinishedError: the device failed permanently; holds the finished results.
             AbilityError: the model is encoder-only.
         """
-        check_able(self.manifest, "generate")
-        check_list(sources)
-        return self._front_end.generate(sources, options_of_each(options, changes, len(sources)))
+        front_end, check = self._parts("generate", sources).front_end, stop_check(timeout, cancel)
+        return front_end.generate(sources, options_of_each(options, changes, len(sources)), check)
 
     def stream(
         self,
         source: Source,
         options: GenerationOptions | None = None,
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
         **changes: Unpack[GenerationKeywords],
     ) -> Iterator[Token]:
-        """Decode one input, and yield each token except the end token as soon as it is selected.
+        """Decode one input, and yield each token as soon as it is selected, the end token last.
 
         Arguments are as for `generate`. Beam search is not supported, as its tokens are not final
         until the end. Speech has at most one window.
 
         Raises:
             RejectedError: the input cannot be decoded.
+            DeadlineError, CancelError: the stream was stopped.
             DragomanError: an option is out of range, or not for this kind of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
             AbilityError: the model is encoder-only.
         """
-        check_able(self.manifest, "stream")
-        return self.token_stream().tokens(
-            self._front_end.stream(source, options_of(options, changes))
-        )
+        front_end, resolved = self._parts("stream").front_end, options_of(options, changes)
+        output = TokenStream(self.text_stream(skip_special_tokens=resolved.skip_special_tokens))
+        tokens = output.tokens(front_end.stream(source, resolved, stop_check(timeout, cancel)))
+        return self._while_open(chain(tokens, output.rest()))
+
+    def _while_open(self, tokens: Iterator[Token]) -> Iterator[Token]:
+        """Yield tokens until the model is closed."""
+        for token in tokens:
+            self._parts()
+            yield token
 
     def score(
         self,
         pairs: Sequence[tuple[Source, str | Sequence[int] | NDArray[np.integer[Any]]] | str],
         options: ScoringOptions | None = None,
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
         **changes: Unpack[ScoringKeywords],
     ) -> list[ScoredPair]:
         """Compute the probability that the model gives to each target.
@@ -207,6 +198,7 @@ class Model:
                 start token, such as `Result.tokens`. Speech has at most one window. For a
                 decoder-only model, a pair is a text and its continuation, or just a text.
             options: see `ScoringOptions`
+            timeout, cancel: see `Model`
             changes: options by name, which override those of `options`
 
         Returns:
@@ -217,25 +209,24 @@ class Model:
             DragomanError: `pairs` is not a list, or an option is out of range or not for this kind
                 of model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
-            DeviceLostError: the device failed permanently.
-            AbilityError: the model is encoder-only.
+            DeadlineError, CancelError, UnfinishedError, AbilityError: as for `generate`.
         """
-        check_able(self.manifest, "score")
-        check_list(pairs)
-        options = ScoringOptions() if options is None else options
-        if not isinstance(options, ScoringOptions):
-            raise DragomanError(f"options: expected ScoringOptions, found {shown(options)}")
-        return self._scorer.score(pairs, options.replace(**changes))
+        scorer, check = self._parts("score", pairs).scorer, stop_check(timeout, cancel)
+        return scorer.score(pairs, scoring_options_of(options, changes), check)
 
     def encode(
-        self, texts: Sequence[str | Sequence[int]], *, truncate: bool = False
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
     ) -> NDArray[np.float32]:
         """Compute the embeddings of texts.
 
         Args:
             texts: texts of any length, or token ids with the special tokens that the model expects
-            truncate: whether to drop tokens beyond the model's positions; a warning counts the
-                truncated texts
+            reading: see `ReadingKeywords`; a warning counts the truncated texts
 
         Returns:
             embeddings [N, D] in the order of `texts`
@@ -244,15 +235,18 @@ class Model:
             RejectedError: a text cannot be read, for example because it is too long.
             AbilityError: the model has another head.
         """
-        check_able(self.manifest, "encode")
-        check_list(texts)
-        embeddings = self._encoder.embeddings(texts, truncate=truncate)
-        _check_read(embeddings)
-        size = 0 if self.manifest.head is None else self.manifest.head.outputs
-        return np.array([e.vector for e in embeddings], np.float32).reshape(len(embeddings), size)
+        encoder = self._parts("encode", texts).encoder
+        with finished_as_arrays():
+            embeddings = encoder.embeddings(texts, stop_check(timeout, cancel), **reading)
+        return stacked(embeddings, encoder.head.outputs)
 
     def hidden_states(
-        self, texts: Sequence[str | Sequence[int]], *, truncate: bool = False
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
     ) -> list[NDArray[np.float32]]:
         """Compute the last hidden state of every token, special tokens included.
 
@@ -261,20 +255,23 @@ class Model:
         Returns:
             float32 [tokens, d_model] for each text
         """
-        check_able(self.manifest, "hidden_states")
-        check_list(texts)
-        states = self._encoder.hidden_states(texts, truncate=truncate)
-        _check_read(states)
-        return [text.states for text in states]
+        encoder = self._parts("hidden_states", texts).encoder
+        with finished_as_arrays():
+            states = encoder.hidden_states(texts, stop_check(timeout, cancel), **reading)
+        return arrays(states)
 
     def classify(
-        self, texts: Sequence[str | tuple[str, str] | Sequence[int]], *, truncate: bool = False
+        self,
+        texts: Sequence[str | tuple[str, str] | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
     ) -> list[Classification]:
         """Classify texts, or pairs of texts.
 
         Args:
-            truncate: whether to drop tokens beyond the model's positions; sets `truncated` in the
-                result
+            reading: see `ReadingKeywords`; `truncate` sets `truncated` in the result
 
         Returns:
             results in the order of `texts`. A text that cannot be read has an `error`; other texts
@@ -283,33 +280,48 @@ class Model:
         Raises:
             AbilityError: the model has another head.
         """
-        check_able(self.manifest, "classify")
-        check_list(texts)
-        return self._encoder.classify(texts, truncate=truncate)
+        encoder = self._parts("classify", texts).encoder
+        return encoder.classify(texts, stop_check(timeout, cancel), **reading)
 
-    def tag(self, texts: Sequence[str | Sequence[int]], *, truncate: bool = False) -> list[Tagging]:
+    def tag(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Tagging]:
         """Label every word of texts, and the entities that the words form; see `classify`."""
-        check_able(self.manifest, "tag")
-        check_list(texts)
-        return self._encoder.tag(texts, truncate=truncate)
+        encoder = self._parts("tag", texts).encoder
+        return encoder.tag(texts, stop_check(timeout, cancel), **reading)
 
     def fill(
-        self, texts: Sequence[str | Sequence[int]], *, top: int = 5, truncate: bool = False
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        top: int = 5,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
     ) -> list[Filling]:
         """Predict the tokens at the masks of texts; see `classify`.
 
         Args:
-            texts: texts with at least one mask, such as `[MASK]`; other special tokens in a text
-                are also read as such
+            texts: texts with at least one mask, such as `[MASK]`
             top: number of candidates for each mask
         """
-        check_able(self.manifest, "fill")
-        check_list(texts)
+        encoder = self._parts("fill", texts).encoder
         check_count("top", top)
-        return self._encoder.fill(texts, top=top, truncate=truncate)
+        return encoder.fill(texts, stop_check(timeout, cancel), top=top, **reading)
 
     def answer(
-        self, pairs: Sequence[tuple[str, str]], *, longest: int = 15, truncate: bool = False
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        longest: int = 15,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
     ) -> list[Answer]:
         """Find the spans of contexts that answer questions; see `classify`.
 
@@ -317,10 +329,9 @@ class Model:
             pairs: pairs of question and context
             longest: maximum number of tokens in an answer
         """
-        check_able(self.manifest, "answer")
-        check_list(pairs)
+        encoder = self._parts("answer", pairs).encoder
         check_count("longest", longest)
-        return self._encoder.answer(pairs, longest=longest, truncate=truncate)
+        return encoder.answer(pairs, stop_check(timeout, cancel), longest=longest, **reading)
 
     def attention(
         self, source: Any, target: Any = None, **options: Unpack[ScoringKeywords]
@@ -333,7 +344,8 @@ class Model:
             source: as for `generate`; for an encoder-only model, a text or a pair of texts
             target: as for `score`; None: the output of `generate` with default options, or no
                 target for a decoder-only model. An encoder-only model has no target.
-            options: languages, as for `score`; none for an encoder-only model
+            options: languages and truncation, as for `score`; for an encoder-only model,
+                `split_special_tokens`
 
         Raises:
             RejectedError: source or target cannot be read.
@@ -342,16 +354,7 @@ class Model:
                 target or options.
         """
         self.check_attention()
-        if self.manifest.head is None:
-            return self._attention.attention(source, target, ScoringOptions(**options))
-        unusable = [] if target is None else ["target"]
-        unusable += [n for n, value in options.items() if value != getattr(ScoringOptions, n)]
-        if unusable:
-            raise DragomanError(
-                f"{', '.join(unusable)}: expected none, {self.manifest.name} is an encoder-only "
-                "model and reads a source"
-            )
-        return self._encoder_attention.attention(source)
+        return self._parts().attention.attention(source, target, ScoringOptions(**options))
 
     def check_attention(self) -> None:
         """Check that the bundle has the attention graph.
@@ -359,6 +362,7 @@ class Model:
         Raises:
             BackendError: the bundle has no attention graph.
         """
+        self._parts()
         if "attention" not in self.manifest.graphs:
             raise BackendError(no_attention(self.manifest.name))
 
@@ -377,7 +381,7 @@ class Model:
         Args:
             pairs: sources, and tokens of outputs, as in `Result.tokens`
             unknown_replaced: whether to align the words of the text that `replace_unknown` returns
-            options: languages, as for `score`
+            options: languages and truncation, as for `score`
 
         Returns:
             results in the order of `pairs`. A pair that cannot be read has an `error`.
@@ -386,33 +390,50 @@ class Model:
             BackendError, DragomanError, LanguageError: as for `attention`.
             AbilityError: the model is not a text-to-text model with encoder and decoder.
         """
-        check_able(self.manifest, "align")
-        check_list(pairs)
-        languages = ScoringOptions(**options)
+        reader, languages = self._parts("align", pairs).aligner, ScoringOptions(**options)
         return [
-            self._attention.alignment(source, tokens, languages, unknown_replaced=unknown_replaced)
-            for source, tokens in pairs
+            reader.alignment(pair, languages, unknown_replaced=unknown_replaced) for pair in pairs
         ]
 
     def replace_unknown(
-        self, source: Source, result: Result, **options: Unpack[ScoringKeywords]
+        self,
+        source: Source,
+        result: Result,
+        *,
+        by: Literal["word", "token"] = "word",
+        skip_special_tokens: bool = True,
+        **options: Unpack[ScoringKeywords],
     ) -> str | None:
-        """Return the text of a result with unknown tokens replaced by source words.
+        """Return the text of a result with unknown tokens replaced by source words or tokens.
 
-        Each unknown token is replaced by the source word that it attends to most.
+        Each unknown token is replaced by the source word that it attends to most, or by the source
+        token.
+
+        Args:
+            by: "word", or "token", as CTranslate2 does
+            skip_special_tokens: whether to omit special tokens
+            options: languages and truncation, as for `score`
 
         Raises:
             BackendError, DragomanError, LanguageError, AbilityError: as for `align`.
             RejectedError: the source cannot be read.
         """
-        check_able(self.manifest, "align")
-        replaced = self._attention.with_unknown_replaced(
-            source, result.tokens, ScoringOptions(**options)
+        replaced = self._parts("align").aligner.with_unknown_replaced(
+            source, result.tokens, ScoringOptions(**options), skip_special_tokens, by=by
         )
         return result.text if replaced is None else replaced
 
-    def tokenize(self, source: Source, source_language: str | None = None) -> list[int]:
+    def tokenize(
+        self,
+        source: Source,
+        source_language: str | None = None,
+        *,
+        split_special_tokens: bool = False,
+    ) -> list[int]:
         """Return the source token ids of a text; an empty list for an empty text.
+
+        Args:
+            split_special_tokens: whether special tokens in the text are read as plain text
 
         Raises:
             LanguageError: the language is unknown, or is required and missing.
@@ -423,46 +444,51 @@ class Model:
         code: object = source_language
         if not isinstance(code, str | None):
             raise DragomanError(f"source_language: expected a text, found {shown(code)}")
+        parts = self._parts()
         if self.manifest.head is not None:
-            return self._encoder.tokenize(source).ids
-        return self._front_end.tokenize(source, source_language)
+            return parts.encoder.tokenize(source, split_special_tokens=split_special_tokens).ids
+        return parts.front_end.tokenize(
+            source, source_language, split_special_tokens=split_special_tokens
+        )
 
-    def detokenize(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> str | None:
-        """Return the text of target token ids, without special tokens; None without tokenizers.
+    def detokenize(
+        self,
+        tokens: Sequence[int] | NDArray[np.integer[Any]],
+        *,
+        skip_special_tokens: bool = True,
+    ) -> str | None:
+        """Return the text of target token ids; None without tokenizers.
+
+        Args:
+            skip_special_tokens: whether to omit special tokens
 
         Raises:
             RejectedError: the tokens are not ids of the model, or its tokenizer fails on them.
         """
-        check_able(self.manifest, "detokenize")
-        ids = token_ids(tokens)
-        vocabulary = self.manifest.model.target_vocab_size
-        unknown = next((token for token in ids if not 0 <= token < vocabulary), None)
-        if unknown is not None:
-            raise RejectedError(f"expected token ids in [0, {vocabulary}), found {unknown}")
-        return self._front_end.text(ids)
+        front_end = self._parts("detokenize").front_end
+        ids = token_ids(tokens, vocabulary=self.manifest.model.target_vocab_size)
+        return front_end.text(ids, skip_special_tokens=skip_special_tokens)
 
-    def token_text(self, token: int) -> str:
+    def token_text(self, token: int, *, skip_special_tokens: bool = True) -> str:
         """Return the text of one target token, or its id if the bundle has no tokenizers."""
-        return self._codec.decode([token]) if self._codec else str(token)
+        codec = self._parts().codec
+        if codec is None:
+            return str(token)
+        return codec.decode([token], skip_special_tokens=skip_special_tokens)
 
-    def text_stream(self) -> TextStream | None:
+    def text_stream(self, *, skip_special_tokens: bool = True) -> TextStream | None:
         """Return a decoder from streamed target tokens to text; None without tokenizers."""
-        return self._codec.stream() if self._codec else None
-
-    def token_stream(self) -> TokenStream:
-        """Return a converter from the selected tokens of one output to tokens with text."""
-        return TokenStream(self.manifest.end_tokens, self.text_stream())
+        codec = self._parts().codec
+        return None if codec is None else codec.stream(skip_special_tokens=skip_special_tokens)
 
 
-def _check_read(results: Sequence[Embedding | HiddenStates]) -> None:
-    """Check that no text failed, and warn about truncated texts.
+def parts_of(model: Model, method: str | None = None) -> Parts:
+    """Return the parts of an open model, which other modules of this package schedule themselves.
+
+    Args:
+        method: a method that the model must have
 
     Raises:
-        RejectedError: a text could not be read; names the first such text.
+        ClosedModelError, AbilityError: as for `Model`.
     """
-    for index, result in enumerate(results):
-        if result.error is not None:
-            raise RejectedError(f"text {index}: {result.error}")
-    truncated = sum(result.truncated for result in results)
-    if truncated:
-        warnings.warn(f"{truncated} of {len(results)} texts were truncated", stacklevel=3)
+    return model._parts(method)

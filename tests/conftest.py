@@ -30,6 +30,14 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is read from the developer's cache, or left in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _heed_interrupts() -> Iterator[None]:
     """A shell starts background jobs deaf to SIGINT, and their children inherit it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

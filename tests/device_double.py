@@ -2,7 +2,8 @@
 
 Work in a stream is done only when somebody waits for it, so that memory that is read too early
 holds rubbish. Every address is checked: memory that is not allocated cannot be read or written. No
-row of a batch may compute NaN, not even one that nobody reads.
+row of a batch may compute NaN, not even one that nobody reads. While a stream is captured, the
+calls are refused that CUDA refuses (cudaThreadExchangeStreamCaptureMode), and the capture fails.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime
@@ -27,8 +28,12 @@ Work = Callable[[], None]
 RUBBISH = 0xFF
 """Floating-point numbers of these bytes are NaN."""
 ALIGNMENT = 256
-GUARDED = frozenset({"allocate", "free", "allocate_host", "free_host"})
-"""Calls forbidden in every thread while a stream is captured for the whole process."""
+UNSAFE = frozenset(
+    {"allocate", "free", "allocate_host", "free_host", "new_stream", "free_stream"}
+    | {"synchronize", "wait", "free_memory"}
+)
+"""Calls that CUDA may refuse while a stream is captured."""
+Mode = Literal["global", "thread local"]
 
 
 @dataclass
@@ -38,6 +43,16 @@ class Event:
     stream: int | None = None
     recorded: int = 0
     happened: int = 0
+
+
+@dataclass
+class Capture:
+    """The capture of a stream, and whether a forbidden call has made it invalid."""
+
+    mode: Mode
+    thread: int
+    work: list[Work] = field(default_factory=list)
+    invalid: bool = False
 
 
 @dataclass
@@ -63,22 +78,33 @@ class DoubleDevice(Device):
     Attributes:
         room: bytes that can be allocated
         log: the names of all calls
-        captured_by: who captures a stream in the mode that forbids others to allocate
+        strangers: calls of other libraries in threads that have not entered the device
         refuse: called with the name of each call; may raise
     """
 
     room: int = 1 << 40
     log: list[str] = field(default_factory=list)
-    captured_by: str = ""
+    strangers: list[str] = field(default_factory=list)
     refuse: Callable[[str], None] = lambda name: None
     blocks: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
     host: list[NDArray[np.uint8]] = field(default_factory=list)
     streams: dict[int, list[Work]] = field(default_factory=dict)
-    capturing: dict[int, list[Work]] = field(default_factory=dict)
+    capturing: dict[int, Capture] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     graphs: list[Graph] = field(default_factory=list)
     next_address: int = 0x7000_0000
+    index: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
+    thread: threading.local = field(default_factory=threading.local)
+
+    def enter(self) -> None:
+        self.thread.mode = "thread local"
+
+    def called_by(self, library: str) -> None:
+        """Another library calls CUDA in this thread."""
+        if not hasattr(self.thread, "mode"):
+            self.strangers.append(library)
+            raise AssertionError(f"{library} in a thread that has not entered the device")
 
     @locked
     def allocate(self, size: int) -> int:
@@ -97,12 +123,14 @@ class DoubleDevice(Device):
             self._run(stream)
         del self.blocks[address]
 
+    @locked
     def allocate_host(self, size: int) -> NDArray[np.uint8]:
         self._note("allocate_host")
         memory = np.full(size, RUBBISH, np.uint8)
         self.host.append(memory)
         return memory
 
+    @locked
     def free_host(self, memory: NDArray[np.uint8]) -> None:
         self._note("free_host")
         self.host = [known for known in self.host if known is not memory]
@@ -120,20 +148,23 @@ class DoubleDevice(Device):
         self._run(stream)
         del self.streams[stream]
 
+    @locked
     def synchronize(self, stream: int) -> None:
-        self._note("synchronize")
-        assert stream not in self.capturing, "a stream that is captured cannot be waited for"
+        self._note("synchronize", stream)
         self._run(stream)
 
+    @locked
     def new_event(self) -> Event:
         self._note("new_event")
         self.events.append(Event())
         return self.events[-1]
 
+    @locked
     def free_event(self, event: Event) -> None:
         self._note("free_event")
         self.events = [known for known in self.events if known is not event]
 
+    @locked
     def record(self, event: Event, stream: int) -> None:
         self._note("record")
         event.stream, event.recorded = stream, event.recorded + 1
@@ -146,6 +177,7 @@ class DoubleDevice(Device):
         assert event.stream is not None, "an event that was never recorded"
         self._reach(event, event.stream, event.recorded)
 
+    @locked
     def follow(self, event: Event, stream: int) -> None:
         self._note("follow")
         assert event.stream is not None, "an event that was never recorded"
@@ -189,16 +221,21 @@ class DoubleDevice(Device):
         self._note("clear")
         self._put(stream, lambda: self._write(address, np.zeros(size, np.uint8)))
 
-    def begin_capture(self, stream: int) -> None:
+    def begin_capture(self, stream: int, mode: Mode = "thread local") -> None:
         self._note("begin_capture")
         assert stream not in self.capturing
-        self.capturing[stream] = []
+        self.capturing[stream] = Capture(mode, threading.get_ident())
 
     def end_capture(self, stream: int) -> Graph:
         self._note("end_capture")
         if stream not in self.capturing:
             raise BackendError("cudaStreamEndCapture: invalid (cudaErrorIllegalState)")
-        self.graphs.append(Graph(self.capturing.pop(stream)))
+        if self.capturing[stream].thread != threading.get_ident():
+            raise BackendError("cudaStreamEndCapture: (cudaErrorStreamCaptureWrongThread)")
+        capture = self.capturing.pop(stream)
+        if capture.invalid:
+            raise BackendError("cudaStreamEndCapture: (cudaErrorStreamCaptureInvalidated)")
+        self.graphs.append(Graph(capture.work))
         return self.graphs[-1]
 
     @locked
@@ -211,7 +248,9 @@ class DoubleDevice(Device):
         self._note("free_graph")
         self.graphs = [known for known in self.graphs if known is not graph]
 
+    @locked
     def free_memory(self) -> int:
+        self._note("free_memory")
         return self.room - sum(block.size for block in self.blocks.values())
 
     def at(self, address: int, size: int) -> NDArray[np.uint8]:
@@ -227,18 +266,38 @@ class DoubleDevice(Device):
         self._put(stream, work)
 
     def assert_empty(self) -> None:
-        """Everything was freed."""
+        """Everything was freed, by threads that had entered."""
+        assert not self.strangers
         held = (self.blocks, self.host, self.streams, self.capturing, self.events, self.graphs)
         assert [len(things) for things in held] == [0] * len(held)
 
-    def _note(self, name: str) -> None:
+    @locked
+    def _note(self, name: str, stream: int | None = None) -> None:
         self.refuse(name)
-        assert not (self.captured_by and name in GUARDED), f"{name} while {self.captured_by}"
+        self.enter()
+        for captured, capture in self.capturing.items() if name in UNSAFE else ():
+            same = capture.thread == threading.get_ident() or captured == stream
+            if same or self.mode == capture.mode == "global":
+                capture.invalid = True
+                raise BackendError(f"{name}: CUDA failure 900 (cudaErrorStreamCaptureUnsupported)")
         self.log.append(name)
+
+    @property
+    def mode(self) -> Mode:
+        """The capture mode of the thread."""
+        mode: Mode = getattr(self.thread, "mode", "global")
+        return mode
 
     @locked
     def _put(self, stream: int, work: Work) -> None:
-        self.capturing.get(stream, self.streams[stream]).append(work)
+        capture = self.capturing.get(stream)
+        if capture is None:
+            self.streams[stream].append(work)
+            return
+        assert capture.thread == threading.get_ident(), "another thread's work is captured"
+        if capture.invalid:
+            raise BackendError("CUDA failure 901 (cudaErrorStreamCaptureInvalidated)")
+        capture.work.append(work)
 
     @locked
     def _run(self, stream: int) -> None:

@@ -1,7 +1,8 @@
 """A cache of exported graphs that outlives a run of the suite.
 
 Tracing a graph takes one to three seconds, however small it is, and most tests only need the
-result. `cached_export` replaces `export_graph` except in the tests of exporting itself.
+result. `cached_export` replaces `export_graph` except in the tests of exporting itself. Models of
+one configuration share a file, whatever their weights.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import onnx_ir as ir
+import torch
 from onnx import ModelProto
+from onnx_ir.tensor_adapters import TorchTensor
+from torch import Tensor
 
 from dragoman.export.exporter import ExportedGraph, graph_spec
 from dragoman.reference_model import EncoderModel, ReferenceModel
@@ -25,11 +29,10 @@ from dragoman.runtime.format.contract import GraphName
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".cache" / "exports"
 
-LARGEST_MODEL = 32_000_000
-"""Bytes of weights. Files of larger models would take longer than tracing them."""
-
 LARGEST_CACHE = 1_000_000_000
 """Bytes. `prune` deletes the files that were used longest ago."""
+
+TRANSPOSED = "transposed"
 
 PACKAGES = ("torch", "onnx", "onnxscript", "onnx-ir", "transformers")
 
@@ -37,23 +40,47 @@ Export = Callable[[ReferenceModel, GraphName], ExportedGraph]
 
 
 def cached_export(export: Export, folder: Path = FOLDER) -> Export:
-    """`export_graph` with a file for each graph.
+    """`export_graph` with a file for each graph, without the weights.
 
-    A file is named by a hash of everything that the graph depends on: the model's configuration
-    and weights, the sources of the exporter, and the versions of the packages that it uses.
+    A file is named by a hash of everything that the graph depends on: the model's configuration,
+    its tied weights, the sources of the exporter, and the versions of the packages that it uses.
     """
 
     def known(model: ReferenceModel, name: GraphName) -> ExportedGraph:
         def make() -> bytes:
-            serialized: bytes = ir.to_proto(export(model, name).model).SerializeToString()
+            graph = export(model, name).model
+            take_weights(graph, tensors)
+            serialized: bytes = ir.to_proto(graph).SerializeToString()
             return serialized
 
-        if sum(weight.nbytes for weight in model.parameters()) > LARGEST_MODEL:
-            return export(model, name)
+        tensors = dict([*model.named_parameters(), *model.named_buffers()])
         content = cached(_key(model, name), make, folder)
-        return ExportedGraph(ir.from_proto(ModelProto.FromString(content)), graph_spec(model, name))
+        graph = ir.from_proto(ModelProto.FromString(content))
+        put_weights(graph, tensors)
+        return ExportedGraph(graph, graph_spec(model, name))
 
     return known
+
+
+def take_weights(graph: ir.Model, tensors: Mapping[str, Tensor]) -> None:
+    """Replace the weights of a graph by empty ones, and note which are transposed."""
+    transposed = []
+    for name in sorted(tensors.keys() & graph.graph.initializers.keys()):
+        value = graph.graph.initializers[name]
+        weight: Tensor = getattr(value.const_value, "raw")  # noqa: B009 # of several classes
+        if weight.stride() != tensors[name].stride():
+            transposed.append(name)
+        value.const_value = TorchTensor(torch.empty(0, dtype=weight.dtype), name=name)
+    graph.graph.metadata_props[TRANSPOSED] = " ".join(transposed)
+
+
+def put_weights(graph: ir.Model, tensors: Mapping[str, Tensor]) -> None:
+    """Undo `take_weights` with the weights of a model."""
+    transposed = graph.graph.metadata_props.pop(TRANSPOSED).split()
+    for name in tensors.keys() & graph.graph.initializers.keys():
+        value, weight = graph.graph.initializers[name], tensors[name]
+        value.const_value = TorchTensor(weight.t() if name in transposed else weight, name=name)
+        value.shape = value.const_value.shape
 
 
 def cached(key: str, make: Callable[[], bytes], folder: Path = FOLDER) -> bytes:
@@ -85,15 +112,18 @@ def prune(folder: Path = FOLDER, limit: int = LARGEST_CACHE) -> None:
 
 
 def _key(model: ReferenceModel, name: GraphName) -> str:
-    digest = hashlib.sha256()
+    tied: dict[int, list[str]] = {}
+    for named in (model.named_parameters, model.named_buffers):
+        for tensor_name, tensor in named(remove_duplicate=False):
+            tied.setdefault(tensor.data_ptr(), []).append(
+                f"{tensor_name} {tensor.dtype} {tensor.shape}"
+            )
+    suppressed: tuple[int, ...] = ()
     if name == "decoder" and not isinstance(model, EncoderModel):
-        digest.update(repr(model.generation.suppressed_token_ids).encode())
-    for named in (model.named_parameters(), model.named_buffers()):
-        for tensor_name, tensor in named:
-            digest.update(f"{tensor_name} {tensor.dtype} {tensor.shape}".encode())
-            digest.update(tensor.detach().contiguous().numpy().tobytes())
+        suppressed = model.generation.suppressed_token_ids
     makers = hash_of_makers("dragoman.export.exporter")
-    return f"{makers} {name} {type(model).__name__} {model.config} {digest.hexdigest()}"
+    parts = (makers, name, type(model).__name__, model.config, suppressed, [*tied.values()])
+    return " ".join(map(str, parts))
 
 
 @functools.cache

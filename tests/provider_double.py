@@ -9,6 +9,7 @@ first run with new shapes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import threading
@@ -19,14 +20,15 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from dragoman.runtime import Bundle
+from dragoman.runtime import Bundle, DeviceLostError
 from dragoman.runtime.backends.onnxruntime.cuda import CudaProviderBackend, Sessions
 from dragoman.runtime.format.contract import TensorSpec
 from dragoman.runtime.model import Model
 
 from .device_double import DoubleDevice, Graph, GraphOnDevice
 
-WEIGHTS = 4096
+WEIGHTS = 4096 + 3
+"""Memory of the weights of a session."""
 Bound = dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
 
 
@@ -41,13 +43,13 @@ class IOBinding:
     def bind_input(
         self, name: str, kind: str, number: int, dtype: Any, shape: Any, pointer: int
     ) -> None:
-        assert (kind, number) == ("cuda", 0)
+        assert (kind, number) == ("cuda", self.session.device.index)
         self.inputs[name] = np.dtype(dtype), tuple(shape), pointer
 
     def bind_output(
         self, name: str, kind: str, number: int, dtype: Any, shape: Any, pointer: int
     ) -> None:
-        assert (kind, number) == ("cuda", 0)
+        assert (kind, number) == ("cuda", self.session.device.index)
         self.outputs[name] = np.dtype(dtype), tuple(shape), pointer
 
 
@@ -56,8 +58,10 @@ class InferenceSession:
 
     def __init__(self, graph: GraphOnDevice, stream: int, *, captures: bool) -> None:
         device = graph.device
+        device.called_by("InferenceSession")
         assert stream in device.streams
-        self._graph, self._device, self._stream = graph, device, stream
+        self._running = threading.Lock()
+        self._graph, self.device, self._stream = graph, device, stream
         self._captures = captures
         self._captured = threading.local()
         held = [device.allocate(WEIGHTS)]
@@ -72,7 +76,15 @@ class InferenceSession:
     def run_with_iobinding(self, binding: IOBinding, options: onnxruntime.RunOptions) -> None:
         """See the docstring of the module."""
         assert binding.session is self
-        self._device.refuse("run")
+        assert self._running.acquire(blocking=False), "a session runs in two threads"
+        try:
+            self._run(binding, options)
+        finally:
+            self._running.release()
+
+    def _run(self, binding: IOBinding, options: onnxruntime.RunOptions) -> None:
+        self.device.called_by("run_with_iobinding")
+        self.device.refuse("run")
         self._check(binding)
         number = int(options.get_run_config_entry("gpu_graph_id"))
         if number < 0 or not self._captures:
@@ -80,14 +92,14 @@ class InferenceSession:
         else:
             self._run_as_graph(binding, number)
         if options.get_run_config_entry("disable_synchronize_execution_providers") != "1":
-            self._device.synchronize(self._stream)
+            self.device.synchronize(self._stream)
 
     def _run_directly(self, binding: IOBinding) -> None:
         shapes = tuple(shape for _, shape, _ in binding.inputs.values())
         if shapes not in self._needs:
             self._needs.add(shapes)
-            self._held.append(self._device.allocate(64 * sum(map(math.prod, shapes))))
-        self._device.put(self._stream, self._work(binding))
+            self._held.append(self.device.allocate(64 * sum(map(math.prod, shapes))))
+        self.device.put(self._stream, self._work(binding))
 
     def _run_as_graph(self, binding: IOBinding, number: int) -> None:
         known: dict[int, tuple[Graph, Bound, Bound]] = self._captured.__dict__.setdefault(
@@ -96,22 +108,18 @@ class InferenceSession:
         if number in known:
             graph, *captured = known[number]
             assert captured == [binding.inputs, binding.outputs]
-            self._device.launch(graph, self._stream)
+            self.device.launch(graph, self._stream)
             return
         self._run_directly(binding)
         self._run_directly(binding)
-        self._device.synchronize(self._stream)
-        self._device.begin_capture(self._stream)
-        self._device.captured_by = "the provider captures a graph"
-        try:
-            self._device.refuse("captured run")
-            self._device.put(self._stream, self._work(binding))
-            graph = self._device.end_capture(self._stream)
-        finally:
-            self._device.captured_by = ""
+        self.device.synchronize(self._stream)
+        self.device.begin_capture(self._stream, "global")
+        self.device.refuse("captured run")
+        self.device.put(self._stream, self._work(binding))
+        graph = self.device.end_capture(self._stream)
         self._graphs.append(graph)
         known[number] = graph, dict(binding.inputs), dict(binding.outputs)
-        self._device.launch(graph, self._stream)
+        self.device.launch(graph, self._stream)
 
     def _work(self, binding: IOBinding) -> functools.partial[None]:
         shapes = {name: shape for name, (_, shape, _) in binding.inputs.items()}
@@ -127,7 +135,7 @@ class InferenceSession:
             axes: dict[str, int] = {}
             for tensor in tensors:
                 dtype, shape, address = bound[tensor.name]
-                self._device.at(address, dtype.itemsize * math.prod(shape))
+                self.device.at(address, dtype.itemsize * math.prod(shape))
                 assert dtype == np.dtype(tensor.dtype)
                 assert _fits(tensor, shape, axes)
             assert axes.get("batch", 0) % axes.get("source_batch", 1) == 0
@@ -144,10 +152,12 @@ def _fits(tensor: TensorSpec, shape: tuple[int, ...], axes: dict[str, int]) -> b
 
 
 def _free(device: DoubleDevice, held: list[int], graphs: list[Graph]) -> None:
-    while held:
-        device.free(held.pop())
-    while graphs:
-        device.free_graph(graphs.pop())
+    device.called_by("~InferenceSession")
+    with contextlib.suppress(DeviceLostError):  # a destructor, which cannot raise
+        while held:
+            device.free(held.pop())
+        while graphs:
+            device.free_graph(graphs.pop())
 
 
 def opened(bundle: Bundle, device: DoubleDevice, *, captures: bool = True) -> Model:

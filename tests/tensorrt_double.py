@@ -6,19 +6,24 @@ shapes are within the profile, caches are updated in place.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from dragoman.runtime.backends.interface import BackendError, DeviceLostError
 from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.manifest import Profile
 from dragoman.runtime.format.plain_data import Problems, from_plain, to_plain
 
 from .device_double import ALIGNMENT, DoubleDevice, GraphOnDevice, Work
 
+CONTEXT_BYTES = 4096 + 1
+"""Memory of an execution context besides its scratch memory."""
 PREFIX = b"an engine of the double: "
 
 
@@ -26,6 +31,12 @@ def plan(graph: Path, spec: GraphSpec, profiles: tuple[Profile, ...]) -> bytes:
     """A serialized engine of the double."""
     made = {"graph": str(graph), "spec": to_plain(spec), "profiles": to_plain(profiles)}
     return PREFIX + json.dumps(made).encode()
+
+
+def _free(device: DoubleDevice, address: int) -> None:
+    device.called_by("~IExecutionContext")
+    with contextlib.suppress(DeviceLostError):  # a destructor, which cannot raise
+        device.free(address)
 
 
 def package_module(device: DoubleDevice) -> Any:
@@ -72,7 +83,9 @@ def package_module(device: DoubleDevice) -> Any:
 
     class IExecutionContext:
         def __init__(self, engine: Any, config: IRuntimeConfig) -> None:
+            device.called_by("create_execution_context")
             assert config.strategy == "user managed"
+            weakref.finalize(self, _free, device, device.allocate(CONTEXT_BYTES))
             self.engine, self.config = engine, config
             self.profile: Any = None
             self.shapes: dict[str, tuple[int, ...]] = {}
@@ -123,6 +136,12 @@ def package_module(device: DoubleDevice) -> Any:
             return stream in device.streams
 
         def execute_async_v3(self, stream_handle: int) -> bool:
+            device.called_by("execute_async_v3")
+            try:
+                device.refuse("run")
+            except RuntimeError as error:
+                self.engine.logger.log(Severity.ERROR, str(error))
+                return False
             engine, shapes, addresses = self.engine, dict(self.shapes), dict(self.addresses)
             capturing = stream_handle in device.capturing
             assert self.warm or not capturing, "a capture before a run with these addresses"
@@ -141,7 +160,9 @@ def package_module(device: DoubleDevice) -> Any:
     class ICudaEngine:
         device_memory_size_v2 = 4096
 
-        def __init__(self, made: dict[str, Any]) -> None:
+        def __init__(self, made: dict[str, Any], logger: Any) -> None:
+            self.logger = logger
+            weakref.finalize(self, device.called_by, "~ICudaEngine")
             spec = from_plain(GraphSpec, made["spec"], "spec", Problems())
             assert spec is not None
             self.spec = spec
@@ -151,18 +172,22 @@ def package_module(device: DoubleDevice) -> Any:
         def create_runtime_config(self) -> IRuntimeConfig:
             return IRuntimeConfig()
 
-        def create_execution_context(self, runtime_config: Any = None) -> IExecutionContext:
-            return IExecutionContext(self, runtime_config)
+        def create_execution_context(self, runtime_config: Any = None) -> IExecutionContext | None:
+            try:
+                return IExecutionContext(self, runtime_config)
+            except BackendError:
+                return None
 
     class Runtime:
         def __init__(self, logger: Any) -> None:
             self.logger = logger
 
         def deserialize_cuda_engine(self, serialized_engine: bytes) -> ICudaEngine | None:
+            device.called_by("deserialize_cuda_engine")
             if not serialized_engine.startswith(PREFIX):
                 self.logger.log(Severity.ERROR, "the magic tag does not match")
                 return None
-            return ICudaEngine(json.loads(serialized_engine[len(PREFIX) :]))
+            return ICudaEngine(json.loads(serialized_engine[len(PREFIX) :]), self.logger)
 
     return SimpleNamespace(
         __version__="1.7.1.116",

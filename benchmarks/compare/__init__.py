@@ -2,6 +2,7 @@
 
     python -m dragoman.benchmarks.compare TASK --output benchmarks/results
 
-`task` is the command line, `rounds` runs contenders in interleaved rounds, `record` prints and
-writes records. Each module of `tasks` has the contenders, measurement and columns of a task.
+`task` is the command, `options` its options, `rounds` runs contenders in interleaved rounds, and
+`record` prints and writes records. Each module of `contenders` lists tools and how they load, and
+each of `tasks` measures them and has the columns of a task.
 """

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +22,7 @@ Record = Mapping[str, Any]
 """A record as it is read from JSON: the figures, what failed, and the circumstances."""
 
 Row = Mapping[str, Any]
-"""One measurement of a record."""
+"""One measurement of a record: figures by name."""
 
 PACKAGES = (
     *("dragoman", "ctranslate2", "fastembed", "faster-whisper", "numpy", "cuda-bindings"),
@@ -123,20 +123,14 @@ def installed_versions() -> dict[str, str]:
 
 
 def as_record(figures: Mapping[str, Any], where: Circumstances) -> dict[str, Any]:
-    """Convert figures, which may be dataclasses, to JSON data."""
-    text = json.dumps({**figures, **asdict(where)}, default=_plain)
+    """Convert figures, which may have dataclasses, to JSON data."""
+    text = json.dumps({**figures, **asdict(where)}, default=asdict)
     record: dict[str, Any] = json.loads(text)
     return record
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(f"expected figures that JSON can hold, found {type(value).__name__}")
-
-
-def write_json(record: Record, path: Path) -> None:
-    """Write a record to a file."""
+def write_json(record: Record | Sequence[Row], path: Path) -> None:
+    """Write a record, or rows of one, to a file."""
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
@@ -156,13 +150,8 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table in Markdown, without its title."""
-        return markdown(self.headings, [row for row in self.rows if row])
-
-
-def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        lines = [self.headings, ["---"] * len(self.headings), *(row for row in self.rows if row)]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def table_of(
@@ -182,7 +171,7 @@ def table_of(
     """
     lines: list[list[str]] = []
     pairs = list(columns)
-    for group in sections(rows, lambda row: tuple(row[name] for name in section)):
+    for group in sections(rows, *section):
         lines += [[_cell(text, row) for _, text in pairs] for row in group] + [[]] * bool(section)
     kept = [n for n in range(len(pairs)) if any(line and line[n] for line in lines)]
     shown = [[line[n] for n in kept] if line else [] for line in lines]
@@ -196,16 +185,51 @@ def _cell(text: str, row: Row) -> str:
         return ""
 
 
-def sections(rows: Iterable[Row], key: Callable[[Row], Any]) -> Iterator[list[Row]]:
-    """Group rows by a key, in the order of first occurrence."""
+def sections(rows: Iterable[Row], *fields: str) -> Iterator[list[Row]]:
+    """Group rows by the values of fields, in the order of first occurrence."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
-        groups.setdefault(key(row), []).append(row)
+        groups.setdefault(tuple(row[field] for field in fields), []).append(row)
     yield from groups.values()
+
+
+def pivoted(
+    rows: Iterable[Row],
+    fields: Sequence[str],
+    *cells: Callable[[Row], str],
+    more: Callable[[Sequence[Row]], Iterable[str]] = lambda own: (),
+) -> list[list[str]]:
+    """Return a line for each combination of fields.
+
+    Args:
+        cells: return cells of all rows of a line, one function after the other
+        more: returns further cells of a line from its rows
+    """
+    return [
+        [
+            *(str(own[0][name]) for name in fields),
+            *(c(row) for c in cells for row in own),
+            *more(own),
+        ]
+        for own in sections(rows, *fields)
+    ]
 
 
 def show(record: Record, tables: Iterable[Table], notes: Iterable[str]) -> None:
     """Print tables, notes, circumstances and failures."""
+    print_all(
+        tables,
+        [
+            *notes,
+            f"{record['machine']}; load average before: {record['load_average']:.2f}",
+            record["command"],
+            *failure_notes(record),
+        ],
+    )
+
+
+def print_all(tables: Iterable[Table], lines: Iterable[str]) -> None:
+    """Print tables, and lines below them."""
     from rich.console import Console
     from rich.table import Table as RichTable
 
@@ -220,16 +244,14 @@ def show(record: Record, tables: Iterable[Table], notes: Iterable[str]) -> None:
         for row in table.rows:
             drawn.add_row(*row) if row else drawn.add_section()
         console.print(drawn)
-    failures = record.get("failures", [])
-    if isinstance(failures, dict):
-        failures = [{"contender": name, "reason": why} for name, why in failures.items()]
-    for line in (
-        *notes,
-        f"{record['machine']}; load average before: {record['load_average']:.2f}",
-        record["command"],
-        *(f"not measured: {each['contender']}: {each['reason']}" for each in failures),
-    ):
+    for line in lines:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def failure_notes(record: Record) -> Iterator[str]:
+    """Yield what was not measured, and why."""
+    for failure in record.get("failures", ()):
+        yield f"not measured: {failure['contender']}: {failure['reason']}"
 
 
 def footprint_notes(record: Record) -> Iterator[str]:
@@ -241,20 +263,28 @@ def footprint_notes(record: Record) -> Iterator[str]:
         )
 
 
-def standing(contender: str, peers: str, ratios: Mapping[str, float | None]) -> Iterator[str]:
-    """Describe how a contender compares with its best peer; yield nothing without ratios.
+def standings(
+    name: str, rows: Sequence[Row], kinds: Mapping[str, str], case: Callable[[Row], str]
+) -> Iterator[str]:
+    """Describe how a contender compares with the best peers of several kinds, where there are any.
 
     Args:
-        peers: description of the peers
-        ratios: ratio by name of the case; None: no peer
+        rows: its measurements, with the figures of `rounds.against`
+        kinds: descriptions of the peers, by the prefix of their figures
+        case: describes a measurement
     """
-    known = {case: ratio for case, ratio in ratios.items() if ratio}
-    if known:
-        least = min(known, key=known.__getitem__)
-        yield (
-            f"{contender} against the best {peers}: {known[least]:.2f} to "
-            f"{max(known.values()):.2f} times as fast, least at {least}"
-        )
+    for prefix, peers in kinds.items():
+        ratios = {}
+        for row in rows:
+            peer = row.get(f"best_{prefix}peer")
+            if ratio := row.get(f"{prefix}ratio"):
+                ratios[case(row) + (f", against {peer}" if peer else "")] = ratio
+        if ratios:
+            least = min(ratios, key=ratios.__getitem__)
+            yield (
+                f"{name} against the best {peers}: {ratios[least]:.2f} to "
+                f"{max(ratios.values()):.2f} times as fast, least at {least}"
+            )
 
 
 def ranged(values: Sequence[float], decimals: int = 2) -> str:

@@ -10,7 +10,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -85,7 +86,7 @@ class Footprint:
 
     Attributes:
         load_seconds: loading time, including imports
-        peak_memory_mb: peak memory of the process over all work items
+        peak_memory_mb: peak memory of the process over all work items, in MB of 10^6 bytes
         disk_mb: size of all files in the loaded directory
     """
 
@@ -161,29 +162,28 @@ class Results(Generic[Outcome]):
     failures: list[Failure]
 
 
+class Interrupted(KeyboardInterrupt):
+    """The user has interrupted the rounds, which `results` has up to the last complete item."""
+
+    def __init__(self, results: Results[Any]) -> None:
+        super().__init__()
+        self.results = results
+
+
 class Worker(Generic[Work, Outcome]):
     """A contender loaded in its own process.
 
     The constructor, `perform` and `close` raise ProcessError if the contender fails for any reason.
-
-    Attributes:
-        load_seconds: loading time, including the contender's imports
-        disk_mb: size of all files in the directory, in MB of 10^6 bytes
     """
 
     def __init__(self, contender: Contender[Work, Outcome], directory: Path, threads: int) -> None:
         self.contender = contender
         self.entrant = Entrant(contender.name, threads)
         self._child = Child(
-            contender.interpreter,
-            _serve,
-            contender.load,
-            directory,
-            threads,
-            contender.needs_torch,
+            contender.interpreter, _serve, contender.load, directory, threads, contender.needs_torch
         )
-        self.load_seconds: float = self._child.receive()
-        self.disk_mb = sum(f.stat().st_size for f in directory.rglob("*") if f.is_file()) / 1e6
+        self._load_seconds: float = self._child.receive()
+        self._disk_mb = sum(f.stat().st_size for f in directory.rglob("*") if f.is_file()) / 1e6
 
     def perform(self, work: Work, turn_seconds: float = 0) -> Turn[Outcome]:
         """Execute a work item repeatedly until `turn_seconds` have passed.
@@ -195,116 +195,48 @@ class Worker(Generic[Work, Outcome]):
         outcome, seconds = self._child.receive()
         return Turn(outcome, seconds)
 
-    def close(self) -> float:
-        """End the process; returns its peak memory in MB of 10^6 bytes."""
+    def close(self) -> Footprint:
+        """End the process, and return its footprint."""
         self._child.send(())
         peak: float = self._child.receive()
         self._child.wait()
-        return peak
+        sizes = round(self._load_seconds, 3), round(peak, 1), round(self._disk_mb, 1)
+        return Footprint(*self.entrant, *sizes)
 
     def kill(self) -> None:
         """End the process at once; may be called again."""
         self._child.kill()
 
 
-@dataclass
-class Rounds(Generic[Work, Outcome]):
-    """The workers and failures of one run.
+class _Team(Generic[Work, Outcome]):
+    """The workers of one run, and the failures of contenders."""
 
-    Attributes:
-        checkpoint: checkpoint directory, which every contender converts
-        directory: existing directory for conversions; contenders of one interpreter share a folder
-            and may share files
-        check: raises ProcessError if an outcome is invalid for its work item
-        progress: receives a description of each stage
-    """
+    def __init__(self) -> None:
+        self.workers: list[Worker[Work, Outcome]] = []
+        self.failures: list[Failure] = []
 
-    checkpoint: Path
-    directory: Path
-    progress: Callable[[str], None] = lambda stage: None
-    check: Callable[[Work, Outcome], None] = lambda work, outcome: None
-    turn_seconds: float = 0
-    workers: list[Worker[Work, Outcome]] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    _folders: dict[Interpreter, Path] = field(default_factory=dict)
-    _prepared: int = 0
-
-    def prepare(self, contender: Contender[Work, Outcome]) -> Path:
-        """Convert the checkpoint for a contender, and return the directory to load.
-
-        Raises:
-            ProcessError: the conversion failed.
-        """
-        self.progress(f"preparing {contender.name}")
-        new = self.directory / f"by-{len(self._folders)}"
-        folder = self._folders.setdefault(contender.interpreter, new)
-        folder.mkdir(exist_ok=True)
-        self._prepared += 1
-        return prepare(contender, self.checkpoint, folder / str(self._prepared - 1))
-
-    def start(self, contender: Contender[Work, Outcome], threads: Sequence[int]) -> None:
-        """Convert for and load a contender with each number of threads."""
-        try:
-            prepared = self.prepare(contender)
-            for number in threads if contender.timed else [max(threads)]:
-                self.workers.append(Worker(contender, prepared, number))
-        except ProcessError as error:
-            self.drop(contender, error)
-
-    def turns(self, item: str, work: Work, rounds: int) -> dict[Entrant, list[Turn[Outcome]]]:
-        """Run one work item with all workers, and return their turns, the warm-up first."""
-        turns: dict[Entrant, list[Turn[Outcome]]] = {w.entrant: [] for w in self.workers}
-        for number in range(rounds + 1):
-            self.progress(f"{item}, round {number} of {rounds}")
-            for worker in self._present():
-                if number == 0 or worker.contender.timed:
-                    time.sleep(SETTLE_SECONDS)
-                    try:
-                        turn = worker.perform(work, self.turn_seconds)
-                        self.check(work, turn.outcome)
-                    except ProcessError as error:
-                        self.drop(worker.contender, error)
-                    else:
-                        turns[worker.entrant].append(turn)
-        return turns
-
-    def close(self) -> list[Footprint]:
-        """End all workers and return the footprints of the timed ones."""
-        footprints = []
-        for worker in self._present():
-            try:
-                sizes = worker.load_seconds, worker.close(), worker.disk_mb
-            except ProcessError as error:
-                self.drop(worker.contender, error)
-                continue
-            if worker.contender.timed:
-                rounded = (round(size, n) for size, n in zip(sizes, (3, 1, 1), strict=True))
-                footprints.append(Footprint(*worker.entrant, *rounded))
-        return footprints
-
-    def kill(self) -> None:
-        """End all workers at once."""
-        for worker in self.workers:
-            worker.kill()
-
-    def drop(self, contender: Contender[Work, Outcome], error: ProcessError) -> None:
-        """Record a failure and end all workers of the contender.
-
-        Raises:
-            ProcessError: the contender is required.
-        """
-        if contender.required:
-            raise ProcessError(f"{contender.name}: {error}") from error
-        for worker in [w for w in self.workers if w.contender is contender]:
-            worker.kill()
-            self.workers.remove(worker)
-        self.failures.append(Failure(contender.name, str(error)))
-
-    def _present(self) -> Iterator[Worker[Work, Outcome]]:
+    def present(self) -> Iterator[Worker[Work, Outcome]]:
         """Yield all workers in turn, skipping workers dropped meanwhile."""
         for worker in list(self.workers):
             if worker in self.workers:
                 yield worker
+
+    @contextmanager
+    def dropping(self, contender: Contender[Work, Outcome]) -> Iterator[None]:
+        """Record a failure within the context, and end all workers of the contender.
+
+        Raises:
+            ProcessError: the contender is required.
+        """
+        try:
+            yield
+        except ProcessError as error:
+            if contender.required:
+                raise ProcessError(f"{contender.name}: {error}") from error
+            for worker in [w for w in self.workers if w.contender is contender]:
+                worker.kill()
+                self.workers.remove(worker)
+            self.failures.append(Failure(contender.name, str(error)))
 
 
 def take_turns(
@@ -318,6 +250,7 @@ def take_turns(
     turn_seconds: float = 0,
     check: Callable[[Work, Outcome], None] = lambda work, outcome: None,
     progress: Callable[[str], None] = lambda stage: None,
+    start: Callable[[Any, Path, int], Worker[Work, Outcome]] = Worker,
 ) -> Results[Outcome]:
     """Prepare and load the contenders, then run each work item in interleaved rounds.
 
@@ -325,43 +258,74 @@ def take_turns(
 
     Args:
         items: work items by name; all rounds of an item precede the next item
-        checkpoint: see `Rounds`; so are `directory`, `check` and `progress`
+        checkpoint: checkpoint directory, which every contender converts
+        directory: existing directory for conversions; contenders of one interpreter share a folder
+            and may share files
         threads: numbers of threads, with each of which every contender runs; untimed contenders
             use only the highest
         rounds: number of counted rounds, after one warm-up round
         turn_seconds: see `Worker.perform`
+        check: raises ProcessError if an outcome is invalid for its work item
+        progress: receives a description of each stage
+        start: loads a contender from a directory with a number of threads
 
     Raises:
         ProcessError: a required contender failed.
+        Interrupted: the user has interrupted the rounds after the first item.
     """
-    run: Rounds[Work, Outcome] = Rounds(checkpoint, directory, progress, check, turn_seconds)
+    team: _Team[Work, Outcome] = _Team()
+    folders: dict[Interpreter, Path] = {}
+    turns: dict[str, dict[Entrant, list[Turn[Outcome]]]] = {}
+    footprints = []
+    interrupted = False
     try:
-        for contender in contenders:
-            run.start(contender, threads)
-        turns = {name: run.turns(name, work, rounds) for name, work in items.items()}
-        footprints = run.close()
+        for index, contender in enumerate(contenders):
+            progress(f"preparing {contender.name}")
+            new = directory / f"by-{len(folders)}"
+            folder = folders.setdefault(contender.interpreter, new)
+            folder.mkdir(exist_ok=True)
+            with team.dropping(contender):
+                prepared = prepare(contender, checkpoint, folder / str(index))
+                for number in threads if contender.timed else [max(threads)]:
+                    team.workers.append(start(contender, prepared, number))
+        for item, work in items.items():
+            taken: dict[Entrant, list[Turn[Outcome]]] = {w.entrant: [] for w in team.workers}
+            for number in range(rounds + 1):
+                progress(f"{item}, round {number} of {rounds}")
+                for worker in team.present():
+                    if number == 0 or worker.contender.timed:
+                        time.sleep(SETTLE_SECONDS)
+                        with team.dropping(worker.contender):
+                            turn = worker.perform(work, turn_seconds)
+                            check(work, turn.outcome)
+                            taken[worker.entrant].append(turn)
+            turns[item] = taken
+        for worker in team.present():
+            with team.dropping(worker.contender):
+                footprint = worker.close()
+                if worker.contender.timed:
+                    footprints.append(footprint)
+    except KeyboardInterrupt:
+        if not turns:
+            raise
+        interrupted = True
     finally:
-        run.kill()
-    failed = {failure.contender for failure in run.failures}
+        for worker in team.workers:
+            worker.kill()
+    failed = {failure.contender for failure in team.failures}
     completed = {
-        item: {
-            entrant: Turns(t[0], t[1:])
-            for entrant, t in taken.items()
-            if entrant.contender not in failed
-        }
+        item: {e: Turns(t[0], t[1:]) for e, t in taken.items() if e.contender not in failed}
         for item, taken in turns.items()
     }
-    return Results(completed, [f for f in footprints if f.contender not in failed], run.failures)
+    footprints = [footprint for footprint in footprints if footprint.contender not in failed]
+    results = Results(completed, footprints, team.failures)
+    if interrupted:
+        raise Interrupted(results)
+    return results
 
 
 def prepare(contender: Contender[Work, Outcome], checkpoint: Path, directory: Path) -> Path:
-    """Convert the checkpoint for a contender, in a process that ends afterwards.
-
-    Args:
-        directory: a path that does not exist yet
-
-    Returns:
-        the directory to load
+    """Call `Contender.prepare` in a process that ends afterwards.
 
     Raises:
         ProcessError: the conversion failed.
@@ -393,18 +357,23 @@ def paired(values: Sequence[float], others: Sequence[float]) -> Spread:
     return spread([value / other for value, other in zip(values, others, strict=True)])
 
 
-def against(
-    seconds: float, peers: Mapping[Any, float] | None
-) -> tuple[str, float] | tuple[None, None]:
-    """Return the fastest peer, and the ratio of its seconds to the given seconds.
+def against(seconds: float, peers: Mapping[Any, float], kind: str = "") -> dict[str, Any]:
+    """Compare a time with that of the fastest peer.
 
     Args:
-        peers: seconds by name; if empty, None and None are returned
+        peers: seconds of the peers by name; may be empty
+        kind: kind of the peers, in the names of the figures
+
+    Returns:
+        `best_peer`, and `ratio`: its seconds over the given ones, above 1 where the peer is slower;
+        None without peers; or `best_KIND_peer` and `KIND_ratio`
     """
-    if not peers:
-        return None, None
-    best = min(peers, key=peers.__getitem__)
-    return str(best), round(peers[best] / seconds, 3)
+    prefix = f"{kind}_" if kind else ""
+    best = min(peers, key=peers.__getitem__, default=None)
+    return {
+        f"best_{prefix}peer": None if best is None else str(best),
+        f"{prefix}ratio": None if best is None else round(peers[best] / seconds, 3),
+    }
 
 
 def count(number: int, what: str) -> str:

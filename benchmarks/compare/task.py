@@ -1,7 +1,6 @@
 """A task: a kind of work at which contenders are compared, and the command that measures it.
 
-click and rich are imported only when a command runs, since contenders import this module in
-environments without them.
+Contenders do not import this module: their environments may lack click and rich.
 """
 
 from __future__ import annotations
@@ -10,76 +9,31 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.console import Console
 
 from dragoman.errors import DragomanError
 
-from ..models.shapes import SHAPES
 from ..processes import HERE, Interpreter
+from . import options
 from . import record as records
 from .record import Record, Table
-from .rounds import Contender
+from .rounds import Contender, Outcome, Results, Work, take_turns
 
 if TYPE_CHECKING:
-    import click
     from matplotlib.figure import Figure
 
 MODULE = "dragoman.benchmarks.compare"
 
 AnyContender = TypeVar("AnyContender", bound=Contender[Any, Any])
 
-
-@dataclass(frozen=True)
-class Option:
-    """An option of a command, or an argument if its name has no dashes.
-
-    Attributes:
-        kind: type of the value: str, int, float, bool (a switch) or Path
-        default: default value; a tuple if the option may be repeated
-        least, most: bounds of a number
-        parameter: name of the keyword argument, if it differs
-    """
-
-    name: str
-    help: str = ""
-    kind: type = str
-    default: Any = None
-    least: float = 1
-    most: float | None = None
-    choices: Sequence[str] = ()
-    required: bool = False
-    parameter: str = ""
-
-    def decorate(self, command: Any) -> Any:
-        """Add this option to a command."""
-        import click
-
-        kinds: dict[type, Any] = {
-            int: click.IntRange(int(self.least), None if self.most is None else int(self.most)),
-            float: click.FloatRange(self.least, self.most),
-            Path: click.Path(path_type=Path),
-            str: click.Choice(self.choices) if self.choices else str,
-        }
-        if not self.name.startswith("-"):
-            return click.argument(self.name, type=kinds[self.kind])(command)
-        multiple = isinstance(self.default, tuple)
-        more: dict[str, Any] = {}
-        if multiple:
-            more = {"multiple": True, "callback": lambda _, __, values: (*dict.fromkeys(values),)}
-        elif self.kind is bool:
-            more = {"is_flag": True}
-        names = [self.name, *([self.parameter] if self.parameter else [])]
-        return click.option(
-            *names,
-            type=kinds.get(self.kind),
-            default=self.default,
-            show_default=self.default not in (None, ()),
-            required=self.required,
-            help=self.help + (" may be repeated." if multiple else ""),
-            **more,
-        )(command)
+Options = SimpleNamespace
+"""The options of a command by name."""
 
 
 @dataclass(frozen=True)
@@ -100,31 +54,41 @@ class Run:
     openvino: Interpreter = HERE
     before: Interpreter | None = None
 
-    def selected(self, names: Iterable[str]) -> set[str]:
-        """Return the selected names.
-
-        Raises:
-            DragomanError: none is selected.
-        """
-        known = list(names)
-        texts = [text.lower() for text in self.only]
-        found = {name for name in known if not texts or any(text in name.lower() for text in texts)}
-        if not found:
-            raise DragomanError(
-                f"--only: expected part of a contender's name, found {', '.join(self.only)}; the "
-                f"contenders are {', '.join(known)}"
-            )
-        return found
+    @property
+    def checkpoint(self) -> Path:
+        """The path of the checkpoint, if the task writes one."""
+        return self.directory / "checkpoint"
 
     def chosen(self, contenders: Iterable[AnyContender]) -> list[AnyContender]:
-        """Return the selected contenders.
+        """Return the selected contenders, and the required ones, which are not timed otherwise.
 
         Raises:
             DragomanError: none is selected.
         """
         everyone = list(contenders)
-        names = self.selected(contender.name for contender in everyone)
-        return [contender for contender in everyone if contender.name in names]
+        texts = [text.lower() for text in self.only]
+        timed = [contender.name for contender in everyone if contender.timed]
+        names = [n for n in timed if not texts or any(text in n.lower() for text in texts)]
+        if not names:
+            raise DragomanError(
+                f"--only: expected part of a contender's name, found {', '.join(self.only)}; the "
+                f"contenders are {', '.join(timed)}"
+            )
+        return [
+            contender if contender.name in names else replace(contender, timed=False)
+            for contender in everyone
+            if contender.name in names or contender.required
+        ]
+
+    def take_turns(
+        self,
+        contenders: Iterable[Contender[Work, Outcome]],
+        items: Mapping[str, Work],
+        **options: Any,
+    ) -> Results[Outcome]:
+        """Run contenders on work items, see `rounds.take_turns`."""
+        common = {"checkpoint": self.checkpoint, "directory": self.directory}
+        return take_turns(contenders, items, progress=self.progress, **common | options)
 
 
 @dataclass(frozen=True)
@@ -134,23 +98,23 @@ class Task:
     Attributes:
         name: name of the command
         help: help text of the command
-        options: options of the command, which are keyword arguments of `measure`; `ONLY`,
-            `OPENVINO` and `BEFORE` are in the run instead
-        measure: measures contenders, and returns the figures of the record, including `failures`
+        options: options and arguments of the command; `ONLY`, `OPENVINO` and `BEFORE` are in the
+            run
+        measure: measures contenders, given the options by name, and returns the figures of the
+            record, including `failures`, and the `gpu` if one is measured
         rows: key of the figures that must not be empty
         file: returns the stem of the output files from the record and the options
         tables, notes: return the printed tables of a record, and the lines below them
         documentation: returns the tables of the documentation, if they differ
         picture: draws a record, in a file of the type `picture_type`
-        device: describes the GPU from the options, if one is measured
         copy: writes further files from (record, stem of the record's file, options)
         problems: returns failed checks of a record, which fail the command after it is written
     """
 
     name: str
     help: str
-    options: Sequence[Option]
-    measure: Callable[..., Mapping[str, Any]]
+    options: Sequence[click.Parameter]
+    measure: Callable[[Run, Options], Mapping[str, Any]]
     rows: str
     file: Callable[[Record, Mapping[str, Any]], str]
     tables: Callable[[Record], Iterable[Table]]
@@ -158,35 +122,30 @@ class Task:
     documentation: Callable[[Record], Iterable[Table]] | None = None
     picture: Callable[[Record], Figure] | None = None
     picture_type: str = "svg"
-    device: Callable[[Mapping[str, Any]], str | None] = lambda options: None
     copy: Callable[[Record, Path, Mapping[str, Any]], None] | None = None
     problems: Callable[[Record], Sequence[str]] = lambda record: ()
 
     def command(self) -> click.Command:
         """Return the command that measures, prints and writes the record and the picture."""
-        import click
-
-        def invoke(**options: Any) -> None:
-            record = self._measured(**options)
-            self.show(record)
-            if not record[self.rows]:
-                raise click.ClickException(
-                    f"expected at least one contender that works, found none{_reasons(record)}"
-                )
-            output: Path | None = options["output"]
-            if output is not None:
-                output.mkdir(parents=True, exist_ok=True)
-                self.write(record, output / self.file(record, options), options)
-            if problems := self.problems(record):
-                raise click.ClickException("; ".join(problems))
-
         what = "the figures, as JSON" + (" and as a picture" if self.picture else "")
-        output = Option("--output", f"Folder to write {what} to.", Path)
-        command: Any = invoke
-        for option in reversed([*self.options, output]):
-            command = option.decorate(command)
-        made: click.Command = click.command(self.name, help=self.help)(command)
-        return made
+        output = options.option("--output", f"Folder to write {what} to.", kind=Path)
+        return click.Command(
+            self.name, help=self.help, params=[*self.options, output], callback=self._run
+        )
+
+    def _run(self, output: Path | None, **options: Any) -> None:
+        record = self._measured(**options)
+        self.show(record)
+        if not record[self.rows]:
+            reasons = [f"{f['contender']}: {f['reason']}" for f in record.get("failures", ())]
+            raise click.ClickException(
+                "; ".join(["expected at least one contender that works, found none", *reasons])
+            )
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            self.write(record, output / self.file(record, options), options)
+        if problems := self.problems(record):
+            raise click.ClickException("; ".join(problems))
 
     def show(self, record: Record) -> None:
         """Print a record."""
@@ -211,15 +170,11 @@ class Task:
     def _measured(
         self,
         *,
-        output: Path | None,
         only: tuple[str, ...] = (),
         openvino_python: Path | None = None,
         before: Path | None = None,
         **options: Any,
     ) -> Record:
-        import click
-        from rich.console import Console
-
         load_average = os.getloadavg()[0]
         console = Console(stderr=True)
         try:
@@ -233,11 +188,11 @@ class Task:
                         console.print(stage, soft_wrap=True, markup=False, highlight=False)
 
                 run = Run(Path(workspace), progress, only, openvino, earlier)
-                figures = self.measure(run, **options)
+                figures = dict(self.measure(run, Options(**options)))
             where = records.circumstances(
                 MODULE,
                 load_average,
-                gpu=self.device(options),
+                gpu=figures.pop("gpu", None),
                 environments=[openvino] if openvino_python else [],
                 trees={"dragoman, before": before} if before else {},
             )
@@ -257,39 +212,3 @@ def read_record(path: Path) -> Record:
     except (OSError, ValueError) as error:
         raise DragomanError(f"{path}: expected a record in JSON, found: {error}") from error
     return record
-
-
-def _reasons(record: Record) -> str:
-    failures = record["failures"] if isinstance(record.get("failures"), list) else []
-    reasons = "; ".join(f"{each['contender']}: {each['reason']}" for each in failures)
-    return f": {reasons}" if reasons else ""
-
-
-SHAPE = Option(
-    "--shape",
-    "Shape of the model: base and big are those of OPUS-MT models.",
-    choices=tuple(SHAPES),
-    default="base",
-)
-VOCAB_SIZE = Option(
-    "--vocab-size",
-    "Tokens that encoder and decoder share; by default 32000, or what the shape has.",
-    int,
-    least=8,
-)
-THREADS = Option(
-    "--threads",
-    "Threads of every contender, each of which takes part with each number;",
-    int,
-    (1, 2),
-)
-ROUNDS = Option("--rounds", "Counted rounds; a warm-up comes before them.", int, 5)
-ONLY = Option(
-    "--only", "Only contenders whose name contains this text (ignoring case);", default=()
-)
-OPENVINO = Option(
-    "--openvino-python",
-    "Python of the environment with Optimum-Intel [default: the one that is running].",
-    Path,
-)
-BEFORE = Option("--before", "Source tree of another version of Dragoman, which takes part.", Path)

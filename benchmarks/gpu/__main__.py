@@ -2,17 +2,16 @@
 
     python -m dragoman.benchmarks.gpu --output benchmarks/results
 
-The parts describe the GPU, run TensorRT-RTX engines, check parity of every backend and precision,
-compare latency with PyTorch and CTranslate2, and profile a decoding step. Every part runs in a
-separate process. A part that fails or takes too long is reported, and the others continue. A part's
-record is written when it ends.
+The parts describe the GPU, check parity and behaviour of every backend, and compare latency with
+PyTorch, transformers and CTranslate2. Every part runs in a separate process. A part that fails or
+takes too long is reported with what it has found, and the others continue. A part's record is
+written when it ends.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,8 @@ from rich.console import Console
 from dragoman.errors import DragomanError
 
 from ..compare.record import command_line, installed_versions, today
-from .device import with_floor
-from .parts import DEVICE, NO_TIME, PARTS, Part, run
+from .parts import DEVICE, NO_TIME, parts_on, run
 from .report import FILE, Record, read_records, show, write_records
-
-SECONDS = 540
-"""For all parts together."""
 
 
 @click.command()
@@ -45,34 +40,39 @@ SECONDS = 540
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
-    default=SECONDS,
+    default=540,
     show_default=True,
     help="For all parts together.",
 )
 @click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="PART=SECONDS",
-    help="For parts whose name contains this text; may be repeated.",
+    "--device",
+    type=click.Choice(["cuda", "cpu"]),
+    default="cuda",
+    show_default=True,
+    help="cpu: the parts that can, on the smallest models, which tests the parts themselves.",
 )
-def main(
-    output: Path, only: tuple[str, ...], resume: bool, seconds: float, limits: tuple[str, ...]
-) -> None:
-    """Run all checks and measurements on an NVIDIA GPU."""
+def main(output: Path, only: tuple[str, ...], resume: bool, seconds: float, device: str) -> None:
+    """Run all checks and measurements on an NVIDIA GPU.
+
+    CUDA_VISIBLE_DEVICES selects the GPU.
+    """
     end = time.monotonic() + seconds
     console = Console(stderr=True)
     try:
         records = read_records(output / FILE)
-        parts = [
-            part
-            for part in _with_limits(PARTS, limits)
-            if part.name == DEVICE
-            or (_selected(part, only) and not (resume and _is_complete(records, part)))
-        ]
     except DragomanError as error:
         raise click.ClickException(str(error)) from error
-    device: dict[str, Any] = {}
+    done = {name for name, record in records.items() if resume and not record.failure}
+    parts = [
+        part
+        for part in parts_on(device)
+        if part.name == DEVICE
+        or (part.name not in done and any(text in part.name for text in only or [""]))
+    ]
+    # Parts that have failed before come last.
+    tried = {name for name, record in records.items() if record.failure not in ("", NO_TIME)}
+    parts.sort(key=lambda part: part.name in tried - {DEVICE})
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as directory:
         for number, part in enumerate(parts):
             started = time.monotonic()
@@ -81,11 +81,9 @@ def main(
             with console.status(f"{part.name} (at most {min(left, part.seconds):.0f} s)"):
                 results, failure = run(part, folder, left)
             if part.name == DEVICE:
-                device = results.get(DEVICE, {})
-                if not device:
+                found = results.get(DEVICE, {})
+                if not found:
                     raise click.ClickException(f"there is no GPU to measure: {failure}")
-            if "time_split" in results:
-                results["time_split"] = [with_floor(row, device) for row in results["time_split"]]
             if failure:
                 console.print(f"{part.name}: {failure}", markup=False)
             if failure == NO_TIME and part.name in records:
@@ -94,7 +92,7 @@ def main(
                 date=today(),
                 command=command_line("dragoman.benchmarks.gpu"),
                 seconds=round(time.monotonic() - started, 1),
-                device=device,
+                device=found,
                 versions=installed_versions(),
                 failure=failure,
                 results=results,
@@ -104,30 +102,8 @@ def main(
             for plot in folder.rglob("*.png"):
                 (output / plot.name).write_bytes(plot.read_bytes())
     show(records)
-
-
-def _selected(part: Part, only: tuple[str, ...]) -> bool:
-    return not only or any(text in part.name for text in only)
-
-
-def _is_complete(records: dict[str, Record], part: Part) -> bool:
-    return part.name in records and not records[part.name].failure
-
-
-def _with_limits(parts: tuple[Part, ...], limits: tuple[str, ...]) -> list[Part]:
-    """Return the parts with the time limits of `--limit`."""
-    limited = list(parts)
-    for limit in limits:
-        text, _, seconds = limit.rpartition("=")
-        matching = [index for index, part in enumerate(limited) if text in part.name]
-        if not text or not seconds.isdecimal() or not matching:
-            names = ", ".join(part.name for part in parts)
-            raise DragomanError(
-                f"--limit: expected PART=SECONDS with part of the name of {names}, found {limit}"
-            )
-        for index in matching:
-            limited[index] = replace(limited[index], seconds=int(seconds))
-    return limited
+    if device == "cpu" and any(records[part.name].failure for part in parts):
+        raise click.ClickException("the dry run is not complete")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,17 @@
 """Checks whether TensorRT-RTX engines run on this GPU.
 
-An engine is built for the default GPUs, then one for each compute capability. Each is checked for
-validity according to the package, for loading, and for correct output.
+Engines are built for the default GPUs, for this one, and for compute capability 9.0. Each is
+checked for validity according to the package, for loading, and for correct output. Without a GPU,
+engines are built only.
 """
 
 from __future__ import annotations
 
-import json
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import click
 
 from dragoman.optimize.tensorrt.engine_bundle import build_engines
-from dragoman.optimize.tensorrt.request import GPUS, EngineOptions
+from dragoman.optimize.tensorrt.request import EngineOptions
 from dragoman.runtime import BackendError, Bundle, Model, load, read_bundle
 from dragoman.runtime.backends.cuda import find_gpu
 from dragoman.runtime.backends.cuda.device import Device
@@ -23,48 +20,44 @@ from dragoman.runtime.backends.tensorrt.engines import check_validity
 from dragoman.runtime.backends.tensorrt.packages import find_package
 from dragoman.runtime.format.manifest import Profile, Range, TensorRTEngines
 
-from ..models.bundles import optimized_bundle
-from ..models.shipped import exported
-from .parts import one_line
+from ..models.bundles import exported, optimized_bundle
+from ..processes import reason
+from .parts import command
 
 WORD = "dragoman"
+HOPPER, ADA = "9.0", "8.9"
+"""H100 and H200, which are not on TensorRT-RTX's list; and GPUs which are."""
 
 
-@click.command()
-@click.option("--output", type=click.Path(path_type=Path), required=True)
-def main(output: Path) -> None:
-    """Write engines.json after every engine, since a faulty one may end the process."""
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as directory:
-        workspace = Path(directory)
-        neutral = exported(workspace / "neutral")
-        expected = load(neutral).generate([WORD])[0].text
-        graphs = optimized_bundle(
-            neutral, workspace / "graphs", target="tensorrt-rtx", precision="fp16"
-        )
-        for capabilities in ((), *((capability,) for capability in GPUS)):
-            name = ", ".join(capabilities) or "default"
-            try:
-                outcome = _build_and_run(
-                    read_bundle(graphs), workspace / f"for {name}", capabilities, expected
-                )
-            except Exception as error:  # any error is the result
-                outcome = one_line(error)
-            rows.append({"built for": name, "outcome": outcome})
-            (output / "engines.json").write_text(json.dumps(rows, indent=1) + "\n")
+def check(workspace: Path, device: str) -> Iterator[list[dict[str, str]]]:
+    """Build engines for the default GPUs, and for compute capabilities, and run them."""
+    present = ADA if device == "cpu" else find_gpu().compute_capability
+    neutral = exported(workspace / "neutral")
+    expected = load(neutral).generate([WORD])[0].text
+    graphs = read_bundle(
+        optimized_bundle(neutral, workspace / "graphs", target="tensorrt-rtx", precision="fp16")
+    )
+    rows = []
+    for capabilities in dict.fromkeys([(), (present,), (HOPPER,)]):
+        name = ", ".join(capabilities) or "default"
+        try:
+            folder = workspace / f"for {name}"
+            bundle = _build(graphs, folder, capabilities)
+            outcome = "built" if device == "cpu" else _run(bundle, expected)
+        except Exception as error:  # any error is the result
+            outcome = reason(error)
+        rows.append({"built for": name, "outcome": outcome})
+        yield rows
 
 
-def _build_and_run(
-    graphs: Bundle, directory: Path, capabilities: tuple[str, ...], expected: str | None
-) -> str:
-    """Build an engine, decode with it, and return the outcome.
-
-    The engine runs even if the validity check rejects it.
-    """
+def _build(graphs: Bundle, directory: Path, capabilities: tuple[str, ...]) -> Bundle:
     directory.mkdir()
     profile = Profile(Range(1, 1, 1), Range(1, 16, 32))
-    options = EngineOptions((profile,), 32, capabilities)
-    bundle, _ = build_engines(graphs, directory, options)
+    return build_engines(graphs, directory, EngineOptions((profile,), 32, capabilities))[0]
+
+
+def _run(bundle: Bundle, expected: str | None) -> str:
+    """Decode with engines, even if the validity check rejects them, and return the outcome."""
     engines, package = bundle.manifest.executable, find_package(bundle.manifest.target)
     assert isinstance(engines, TensorRTEngines)
     validity = "found valid"
@@ -80,6 +73,8 @@ def _build_and_run(
     decodes = "decodes" if correct else f"decodes to {result.text}, not {expected}"
     return f"{validity}; {decodes}"
 
+
+main = command("engines", check)
 
 if __name__ == "__main__":
     main()

@@ -2,177 +2,121 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.benchmarks.latency import bench
 from dragoman.export import export_bundle
-from dragoman.metrics import shown_figure
 from dragoman.optimize.targets import find_target
 from dragoman.optimize.tensorrt.profiles import default_source_range
 from dragoman.runtime import load, read_bundle
 from dragoman.runtime.format.manifest import Range
-from dragoman.verification.comparison import Comparison
+from dragoman.verification.inputs.items import Comparison
 from dragoman.verification.parity import check_parity
 
-from ..models.bundles import bundle_with_engines, optimized_bundle
-from ..models.real_models import cache, downloaded_whisper
-from ..models.shipped import MODEL, held_out
-from .parts import one_line
+from ..compare.options import option
+from ..models.bundles import MODEL, bundle_with_engines, opened, optimized_bundle
+from ..models.real_models import downloaded_whisper
+from ..processes import reason
+from .device import memory_meter, steps_of
+from .parts import command
 
 if TYPE_CHECKING:
-    from dragoman.export.tokenizers import TokenizerFiles
-    from dragoman.reference_model import AutoregressiveModel
+    from dragoman.export.checkpoints import OpenedCheckpoint
     from dragoman.verification.inputs.parity_inputs import ParityInputs
 
 
-BACKENDS = (
-    ("tensorrt-rtx", "tensorrt-rtx"),
-    ("onnxruntime-cuda", "neutral"),
-    ("tensorrt", "tensorrt"),
-)
-"""Backend, and the target of its bundles."""
+BACKENDS = {"onnxruntime-cuda": "neutral", "tensorrt-rtx": "tensorrt-rtx", "tensorrt": "tensorrt"}
+"""The backends, and the targets of their bundles."""
+
+DEFAULT = ("onnxruntime-cuda",)
 
 PRECISIONS = ("fp16", "fp32", "bf16", "int8", "int4")
 """In the order in which they are worth knowing."""
 
-COLUMNS = ("passed", "logits", "divergence", "tokens", "task")
-WORDS = 200
+COLUMNS = (
+    *("passed", "logits", "divergence", "tokens"),
+    *("taken_mb", "left_mb", "captured", "direct"),
+)
+WORDS, FEW = 200, 5
 PROMPTS = 8
 """Prompts that PyTorch continues without a cache, again for every bundle."""
 WINDOWS = 8
 VERSES = "verses-en"
-REPOSITORY_CLIPS = Path("tests/real/clips")
-"""The clips of the repository."""
+CLIPS = Path("tests/real/clips")
+BATCH_SIZES = (1, 8)
+"""The measured batch sizes; engines are built for the last one."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A model and its inputs.
-
-    Attributes:
-        description: description for the record
-        batch_sizes: measured batch sizes; the last is the maximum of the engines
-    """
+class Subject(NamedTuple):
+    """A model, its description, and inputs."""
 
     description: str
-    model: AutoregressiveModel
-    tokenizers: TokenizerFiles | None
+    checkpoint: OpenedCheckpoint
     inputs: ParityInputs
-    batch_sizes: tuple[int, ...]
 
 
-def g2p_en(workspace: Path) -> Subject:
-    """Open the shipped model with some of its held-out words."""
-    from dragoman.export.checkpoints import open_checkpoint
-    from dragoman.export.locating import locate_checkpoint
-
-    model, inputs = held_out(WORDS)
-    return Subject(
-        MODEL, model, open_checkpoint(locate_checkpoint(MODEL)).tokenizers, inputs, (1, 32)
-    )
+def shipped(name: str, limit: int) -> Subject:
+    """Open a shipped model with some of its held-out inputs."""
+    return Subject(name, *opened(name, Comparison(limit=limit)))
 
 
-def verses_en(workspace: Path) -> Subject:
-    """Open the shipped decoder-only model with beginnings of held-out verses."""
-    from dragoman.export.checkpoints import open_checkpoint
-    from dragoman.export.locating import locate_checkpoint
-    from dragoman.reference_model import LanguageModel
-    from dragoman.verification.inputs.choosing import inputs_for
+def whisper_tiny_en(workspace: Path, small: bool) -> Subject:
+    """Open Whisper tiny.en: trained, with clips, if both are here, or random, with random sound.
 
-    opened = open_checkpoint(locate_checkpoint(VERSES))
-    assert isinstance(opened.model, LanguageModel)
-    inputs = inputs_for(opened, Comparison(limit=PROMPTS))
-    return Subject(VERSES, opened.model, opened.tokenizers, inputs, (1, 32))
-
-
-def whisper_tiny_en(workspace: Path) -> Subject:
-    """Open trained Whisper tiny.en with windows of clips.
-
-    Weights are not downloaded; without them, random weights are used. Without clips or audio
-    libraries, inputs are random sound.
+    Args:
+        small: random weights, of one small layer
     """
-    from dragoman.export.checkpoints import open_checkpoint
-    from dragoman.export.locating import locate_checkpoint
-    from dragoman.reference_model import Transformer
-    from dragoman.verification.inputs.choosing import inputs_for
-
-    from ..models import shapes as configs
     from ..models.random_checkpoint import write_random_checkpoint
+    from ..models.shapes import WHISPER_GENERATION, WHISPER_TINY_EN, stacks
 
-    directory, description = downloaded_whisper("tiny.en"), "Whisper tiny.en"
-    if directory is None:
-        description = (
-            f"random weights in the shape of Whisper tiny.en, which is not in {cache().resolve()}"
-        )
-        directory = workspace / "random-whisper"
-        write_random_checkpoint(
-            configs.WHISPER_TINY_EN,
-            directory,
-            seed=1,
-            sharpness=2.0,
-            generation=configs.WHISPER_GENERATION,
-        )
-    opened = open_checkpoint(locate_checkpoint(directory))
-    inputs = inputs_for(opened, Comparison(clips(), WINDOWS))
-    if directory.parent == workspace:  # random weights have no expected output
-        inputs = dataclasses.replace(inputs, random=True)
-    assert isinstance(opened.model, Transformer)
-    return Subject(description, opened.model, opened.tokenizers, inputs, (1, WINDOWS))
+    trained = None if small else downloaded_whisper("tiny.en")
+    if trained is not None:
+        clips = CLIPS if all(map(find_spec, ("av", "soxr"))) and CLIPS.is_dir() else None
+        return Subject("Whisper tiny.en", *opened(trained, Comparison(clips, WINDOWS)))
+    config = WHISPER_TINY_EN | (stacks(16, 1, 2, 24) if small else {})
+    directory = workspace / "checkpoint"
+    write_random_checkpoint(config, directory, seed=1, sharpness=2.0, generation=WHISPER_GENERATION)
+    checkpoint, inputs = opened(directory, Comparison(limit=2 if small else WINDOWS))
+    return Subject("random weights in the shape of Whisper tiny.en", checkpoint, inputs)
 
 
-def clips() -> Path | None:
-    """Find a folder of clips; None: there is no folder or no audio library."""
-    try:
-        import soundfile  # noqa: F401
-        import soxr  # noqa: F401
-    except (ImportError, OSError):  # OSError: its shared library cannot be loaded
-        return None
-    folders = (cache() / "clips", REPOSITORY_CLIPS)
-    return next((folder for folder in folders if folder.is_dir()), None)
-
-
-SUBJECTS: Mapping[str, Callable[[Path], Subject]] = {
-    MODEL: g2p_en,
-    VERSES: verses_en,
+SUBJECTS: Mapping[str, Callable[[Path, bool], Subject]] = {
+    MODEL: lambda workspace, small: shipped(MODEL, FEW if small else WORDS),
+    VERSES: lambda workspace, small: shipped(VERSES, 1 if small else PROMPTS),
     "whisper-tiny.en": whisper_tiny_en,
 }
 """The models by name; each is made in an existing folder."""
 
 
-@click.command()
-@click.option("--output", type=click.Path(path_type=Path), required=True)
-@click.option("--model", "name", type=click.Choice(list(SUBJECTS)), required=True)
-def main(output: Path, name: str) -> None:
-    """Write parity-NAME.json after every bundle."""
-    with tempfile.TemporaryDirectory() as directory:
-        workspace = Path(directory)
-        subject = SUBJECTS[name](workspace)
-        neutral = workspace / "neutral"
-        neutral.mkdir()
-        export_bundle(subject.model, neutral, name=name, tokenizers=subject.tokenizers)
-        rows: list[dict[str, Any]] = []
-        report = {"model": subject.description, "inputs": subject.inputs.description, "rows": rows}
-        for precision in PRECISIONS:
-            for backend, target in BACKENDS:
-                if precision in find_target(target).precisions:
-                    folder = workspace / f"{backend} {precision}"
-                    rows.append(_row(subject, neutral, folder, backend, target, precision))
-                    (output / f"parity-{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+def check(
+    workspace: Path, device: str, name: str, backends: tuple[str, ...]
+) -> Iterator[dict[str, Any]]:
+    """Check a model in every precision on backends that run it."""
+    on_cpu = device == "cpu"
+    targets = {"onnxruntime": "neutral"} if on_cpu else {b: BACKENDS[b] for b in backends}
+    subject = SUBJECTS[name](workspace, on_cpu)
+    neutral = workspace / "neutral"
+    neutral.mkdir()
+    checkpoint = subject.checkpoint
+    export_bundle(checkpoint.model, neutral, name=name, tokenizers=checkpoint.tokenizers)
+    rows: list[dict[str, Any]] = []
+    for precision in PRECISIONS[:2] if on_cpu else PRECISIONS:
+        for backend, target in targets.items():
+            if precision in find_target(target).precisions:
+                folder = workspace / f"{backend} {precision}"
+                rows.append(_row(subject, neutral, folder, backend, target, precision))
+                described = {"model": subject.description, "inputs": subject.inputs.description}
+                yield {**described, "rows": rows}
 
 
 def _row(
     subject: Subject, neutral: Path, directory: Path, backend: str, target: str, precision: str
 ) -> dict[str, Any]:
     """Check a bundle; missing figures are "", with the reason in `error`."""
-    times = {f"ms/step, batch {size}": size for size in subject.batch_sizes}
+    times = {f"batch {size}": size for size in BATCH_SIZES}
     row: dict[str, Any] = {"backend": backend, "precision": precision}
     row |= dict.fromkeys((*COLUMNS, *times, "error"), "")
     try:
@@ -180,13 +124,15 @@ def _row(
         row |= _parity(subject, bundle, backend)
         row |= _speed(bundle, backend, times)
     except Exception as error:  # any error belongs in the row
-        row["error"] = one_line(error)
+        row["error"] = reason(error)
     return row
 
 
 def _parity(subject: Subject, bundle: Path, backend: str) -> dict[str, Any]:
-    with load(bundle, backend=backend) as model:
-        parity = check_parity(model, subject.model, subject.inputs, backend=backend)
+    taken = memory_meter("cpu" if backend == "onnxruntime" else "cuda")
+    with load(bundle, threads=1, backend=backend, check="never") as model:
+        parity = check_parity(model, subject.checkpoint.model, subject.inputs, backend=backend)
+        memory: dict[str, Any] = {"taken_mb": round(taken(), 1), **steps_of(model)}
     logits = next(t for t in parity.tensors if t.name == "logits")
     distributions, tokens = parity.distributions, parity.tokens
     assert distributions is not None
@@ -195,7 +141,8 @@ def _parity(subject: Subject, bundle: Path, backend: str) -> dict[str, Any]:
         "logits": _of(logits.difference, logits.tolerance),
         "divergence": _of(distributions.bundle.mean, distributions.allowed),
         "tokens": f"{tokens.identical} of {tokens.sequences}",
-        "task": "".join(shown_figure(t.metric, t.bundle) for t in parity.tasks[:1]),
+        **memory,
+        "left_mb": round(taken(), 1),
     }
 
 
@@ -203,42 +150,50 @@ def _of(found: float, allowed: float | None) -> str:
     return f"{found:.2g}" if allowed is None else f"{found:.2g} of {allowed:.2g}"
 
 
-def _speed(bundle: Path, backend: str, times: dict[str, int]) -> dict[str, Any]:
-    """Measure the median decoding step of each batch size, in milliseconds, by column."""
+def _speed(bundle: Path, backend: str, batches: dict[str, int]) -> dict[str, str]:
+    """Measure decoding at each batch size, by column."""
     report = bench(
         bundle,
         backend=backend,
-        threads=None,
-        batch_sizes=tuple(times.values()),
+        threads=1,
+        batch_sizes=tuple(batches.values()),
         source_length=16,
         new_tokens=32,
         runs=5,
         command="",
     )
+    shares = {m.batch_size: f", {m.share_of_bandwidth:.0%}" for m in report.memory_reads}
     return {
-        column: figures.step.p50
-        for column, figures in zip(times, report.batches, strict=True)
-        if figures.step is not None
+        column: f"{f.step.p50:.3f} ms/step, {f.tokens_per_second:,.0f}/s{shares.get(size, '')}"
+        for (column, size), f in zip(batches.items(), report.batches, strict=True)
+        if f.step is not None
     }
 
 
 def _bundle(subject: Subject, neutral: Path, directory: Path, target: str, precision: str) -> Path:
+    kind = {"target": target, "precision": precision}
     if target == "neutral":
-        return optimized_bundle(neutral, directory, target=target, precision=precision)
+        return optimized_bundle(neutral, directory, **kind)
     manifest = read_bundle(neutral).manifest
-    model, largest = manifest.model, subject.batch_sizes[-1]
+    model, largest = manifest.model, BATCH_SIZES[-1]
     # Prompts of a decoder-only model need positions, too.
     capacity = manifest.default_max_new_tokens if model.has_encoder else model.max_target_positions
     return bundle_with_engines(
         neutral,
         directory,
-        target=target,
-        precision=precision,
-        batches=(Range(1, 1, 1), Range(1, largest, 2 * largest)),
+        batches=(Range(1, 1, 1), Range(1, largest, largest)),
         source=default_source_range(model),
         capacity=capacity,
+        **kind,
     )
 
+
+main = command(
+    "parity-{name}",
+    check,
+    option("--model", "The model.", MODEL, [*SUBJECTS], parameter="name"),
+    option("--backend", "Backends;", DEFAULT, [*BACKENDS], parameter="backends"),
+)
 
 if __name__ == "__main__":
     main()

@@ -6,14 +6,23 @@ Each part is a module that runs in a separate process with a time limit.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import click
+
+from ..compare.options import option
+from ..compare.record import write_json
 
 
 @dataclass(frozen=True)
@@ -23,44 +32,84 @@ class Part:
     Attributes:
         seconds: the time limit
         module, arguments: the command, which writes JSON files into the folder of `--output`
+        needs: modules without which the part is left out
     """
 
     name: str
     seconds: int
     module: str
     arguments: tuple[str, ...] = ()
-
-
-def _compare(shape: str, seconds: int, batch_sizes: tuple[int, ...], *options: str) -> Part:
-    sizes = [word for size in batch_sizes for word in ("--batch-size", str(size))]
-    fixed = ("greedy", "--device", "cuda", "--shape", shape, "--rounds", "3", "--no-quality")
-    arguments = (*fixed, *sizes, *options)
-    return Part(f"speed, {shape}", seconds, "dragoman.benchmarks.compare", arguments)
+    needs: tuple[str, ...] = ()
 
 
 DEVICE = "device"
 """The part without which there are no others."""
 
 NO_TIME = "no time was left"
-HALF = ("--only", " fp16", "--only", " float16")
-BRAIN = ("--only", " bf16", "--only", " bfloat16")
+SECONDS_TO_WRITE = 10
+MESSAGES = "messages.log"
+"""What the library logs, such as why steps are not captured as CUDA graphs."""
+EXPORT = ("torch", "onnx", "onnxscript", "onnxruntime")
+"""What the parts that export a model need."""
+HALF = (" fp16", " float16")
+BRAIN = (" bf16", " bfloat16")
+COMPILED = ("compiled fp16", "Dragoman CUDA fp16", "Dragoman RTX fp16")
 SUMMARIES = ("--source-length", "260", "--longest-source", "440", "--new-tokens", "128")
-"""The lengths that NVIDIA measured, see `report.published`."""
+"""The lengths that NVIDIA measured, see `report.BART_LARGE_CNN`."""
 
-PARTS = (
-    Part(DEVICE, 20, "dragoman.benchmarks.gpu.device"),
-    Part("engines", 60, "dragoman.benchmarks.gpu.engines"),
-    Part("parity, g2p-en", 110, "dragoman.benchmarks.gpu.parity", ("--model", "g2p-en")),
-    Part("parity, verses-en", 80, "dragoman.benchmarks.gpu.parity", ("--model", "verses-en")),
-    Part("parity, Whisper", 150, "dragoman.benchmarks.gpu.parity", ("--model", "whisper-tiny.en")),
-    Part("second opinion", 60, "dragoman.benchmarks.gpu.second_opinion"),
-    _compare("big", 120, (1, 8, 32, 128), *HALF),
-    _compare("base", 100, (1, 8, 32, 128), *HALF),
-    _compare("bart-large-cnn", 300, (32, 64, 128), *SUMMARIES, *BRAIN),
-    Part("where the time goes", 70, "dragoman.benchmarks.gpu.time_split"),
-)
-"""Precisions below fp16 are left out of the speed because they take minutes to prepare. All are
-measured by `python -m dragoman.benchmarks.compare greedy --device cuda --shape big`."""
+
+def parts_on(device: str) -> tuple[Part, ...]:
+    """Return the parts that run on a device, the most informative first.
+
+    Args:
+        device: "cuda"; or "cpu", where the parts run on the smallest models, to test the parts
+    """
+    small = device == "cpu"
+
+    def own(name: str, seconds: int, module: str, *arguments: str, **more: Any) -> Part:
+        command = f"dragoman.benchmarks.gpu.{module}", (*arguments, "--device", device)
+        needs = (*EXPORT, *more.get("needs", ()))
+        return Part(name, seconds * (3 if small else 1), *command, needs)
+
+    def speed(name: str, seconds: int, shape: str, **repeated: tuple[Any, ...]) -> Part:
+        more = SUMMARIES if shape == "bart-large-cnn" and not small else ()
+        if small:
+            shape, more = "tiny", ("--vocab-size", "200", "--new-tokens", "8", "--threads", "1")
+            repeated |= {"only": ("Dragoman fp32",), "batch_size": repeated["batch_size"][:2]}
+        arguments = ["greedy", "--device", device, "--shape", shape, "--no-quality", *more]
+        arguments += ["--rounds", "1" if small else "3"]
+        for option_name, values in repeated.items():
+            for value in values:
+                arguments += [f"--{option_name.replace('_', '-')}", str(value)]
+        module = "dragoman.benchmarks.compare"
+        return Part(f"speed, {name}", seconds, module, tuple(arguments), EXPORT)
+
+    sizes = (1, 8, 32, 128)
+    rtx: dict[str, Any] = {"needs": ("tensorrt_rtx", "cuda")}
+    engines = (
+        own("parity of TensorRT-RTX", 120, "parity", "--backend", "tensorrt-rtx", **rtx),
+        own("requests on TensorRT-RTX", 90, "behaviour", "requests", "--engines", **rtx),
+        own("starts of TensorRT-RTX", 60, "behaviour", "starts", "--engines", **rtx),
+        own("parity of TensorRT", 90, "parity", "--backend", "tensorrt", needs=("tensorrt",)),
+    )
+    return (
+        Part(DEVICE, 30, "dragoman.benchmarks.gpu.device", ("--device", device)),
+        own("parity of ONNX Runtime", 90, "parity"),
+        own("two threads", 60, "behaviour", "threads"),
+        own("serve", 60, "behaviour", "serve", needs=("starlette", "uvicorn")),
+        own("beams, streams, cancellation", 60, "behaviour", "requests"),
+        own("Whisper", 120, "parity", "--model", "whisper-tiny.en"),
+        own("encoders", 40, "behaviour", "encoders"),
+        own("engines", 90, "engines", **rtx),
+        *(() if small else engines),
+        speed("big", 150, "big", only=HALF, batch_size=sizes),
+        speed("base", 120, "base", only=HALF, batch_size=sizes),
+        own("two hundred sizes", 90, "behaviour", "sizes"),
+        own("starts", 90, "behaviour", "starts"),
+        own("decoder-only model", 80, "parity", "--model", "verses-en"),
+        speed("compiled decoding", 150, "base", only=COMPILED, batch_size=(1, 32)),
+        speed("bart-large-cnn", 200, "bart-large-cnn", only=BRAIN, batch_size=(32, 64, 128)),
+    )
 
 
 def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any], str]:
@@ -75,6 +124,8 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
     """
     directory.mkdir()
     command = [sys.executable, "-m", part.module, *part.arguments, "--output", str(directory)]
+    if absent := next((name for name in part.needs if importlib.util.find_spec(name) is None), ""):
+        return {}, f"left out: {absent} is not installed"
     if seconds_left < 5:
         return {}, NO_TIME
     seconds = min(seconds_left, part.seconds)
@@ -89,25 +140,59 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
         )
         try:
             status = process.wait(timeout=seconds)
-            reason = "" if status == 0 else f"exit status {status}"
+            reason = f"exit status {status}: {_last_line(log)}" if status else ""
         except subprocess.TimeoutExpired:
-            reason = f"took more than {seconds:.0f} s"
+            reason = f"took more than {seconds:.0f} s: {_last_line(log)}"
+            process.send_signal(signal.SIGINT)  # a comparison writes what it has measured
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=SECONDS_TO_WRITE)
         finally:
             with contextlib.suppress(ProcessLookupError):  # child processes end with the part
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    results: dict[str, Any] = {}
+    for written in sorted(directory.glob("*.json")):
+        with contextlib.suppress(ValueError):  # an incomplete file of a killed part
+            results[written.stem] = json.loads(written.read_text())
+    if (messages := directory / MESSAGES).exists():
+        lines = dict.fromkeys(messages.read_text(errors="replace").splitlines())
+        results |= {"messages": [{"message": line} for line in lines]} if lines else {}
+    return results, reason
+
+
+def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n")
-    last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return _read_results(directory), f"{reason}: {last_line}" if reason else ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _read_results(directory: Path) -> dict[str, Any]:
-    """Read results, skipping incomplete files of a killed part."""
-    results = {}
-    for file in sorted(directory.glob("*.json")):
-        with contextlib.suppress(ValueError):
-            results[file.stem] = json.loads(file.read_text())
-    return results
+def command(
+    file: str, measure: Callable[..., Iterator[Any]], *options: click.Parameter
+) -> click.Command:
+    """Return the command of a part, which writes its results after every measurement.
+
+    A faulty engine may end the process.
+
+    Args:
+        file: name of the results; options of the command may stand in braces
+        measure: yields the results so far, given an empty folder, the device and the options
+    """
+
+    def run(output: Path, **values: Any) -> None:
+        log, kept = logging.getLogger("dragoman"), logging.FileHandler(output / MESSAGES)
+        log.addHandler(kept)
+        log.setLevel(logging.INFO)
+        try:
+            with tempfile.TemporaryDirectory() as workspace:
+                for results in measure(Path(workspace), **values):
+                    write_json(results, output / f"{file.format_map(values)}.json")
+        finally:
+            log.removeHandler(kept)
+            kept.close()
+
+    folder = option("--output", "Folder to write the results to.", kind=Path, required=True)
+    device = option("--device", "The device.", "cuda", ["cpu", "cuda"])
+    parameters = [folder, device, *options]
+    return click.Command("part", params=parameters, callback=run, help=measure.__doc__)
 
 
 VARIABLE = "LD_LIBRARY_PATH"
@@ -126,8 +211,3 @@ def with_cuda_libraries(environment: dict[str, str]) -> dict[str, str]:
     ]
     before = environment.get(VARIABLE)
     return environment | {VARIABLE: os.pathsep.join([*folders, *([before] if before else [])])}
-
-
-def one_line(error: Exception) -> str:
-    """Format an error's type and message on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

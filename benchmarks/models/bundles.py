@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from dragoman.export.checkpoints import OpenedCheckpoint
     from dragoman.runtime.format.bundle import Bundle
     from dragoman.runtime.format.manifest import Precision, Range
+    from dragoman.verification.inputs.items import Comparison
+    from dragoman.verification.inputs.parity_inputs import ParityInputs
     from dragoman.verification.inputs.sources import Sources
 
 NEUTRAL = "dragoman-neutral"
+MODEL = "g2p-en"
+"""A trained checkpoint that is shipped."""
 
 Calibration = Sequence[str] | Sequence[list[int]]
 """What to quantize with: texts, one line for each, or token ids; if there are none, random ones."""
 
 
 def bundle_of_checkpoint(
-    checkpoint: Path,
-    directory: Path,
-    *,
-    target: str,
-    precision: str,
-    calibration: Calibration = (),
+    checkpoint: Path, directory: Path, *, target: str, precision: str, calibration: Calibration = ()
 ) -> Path:
     """Export a checkpoint and optimize it.
 
@@ -62,12 +62,7 @@ def bundle_of_checkpoint(
 
 
 def optimized_bundle(
-    neutral: Path,
-    directory: Path,
-    *,
-    target: str,
-    precision: str,
-    calibration: Calibration = (),
+    neutral: Path, directory: Path, *, target: str, precision: str, calibration: Calibration = ()
 ) -> Path:
     """Optimize a neutral bundle into a new directory.
 
@@ -83,16 +78,13 @@ def optimized_bundle(
     if (target, precision) == ("neutral", "fp32"):
         return neutral
     bundle = read_bundle(neutral)
-    calibrated = _encodable(bundle, calibration, directory) if calibration else None
+    calibrated: dict[str, Any] = {}
+    if calibration:
+        sources = _encodable(bundle, calibration, directory)
+        calibrated = {"calibration": sources.encodable, "calibration_types": sources.types}
     directory.mkdir()
-    optimize_bundle(
-        bundle,
-        directory,
-        target=target,
-        precision=cast("Precision", precision),
-        calibration=calibrated.encodable if calibrated else None,
-        calibration_types=calibrated.types if calibrated else None,
-    )
+    kind = cast("Precision", precision)
+    optimize_bundle(bundle, directory, target=target, precision=kind, **calibrated)
     return directory
 
 
@@ -146,3 +138,23 @@ def bundle_with_engines(
     directory.mkdir()
     build_engines(read_bundle(graphs), directory, EngineOptions(profiles, capacity))
     return directory
+
+
+def exported(directory: Path) -> Path:
+    """Export the model into a new directory."""
+    from dragoman.reference_model.pretrained import find_checkpoint
+
+    directory.mkdir()
+    return bundle_of_checkpoint(
+        find_checkpoint(MODEL), directory / MODEL, target="neutral", precision="fp32"
+    )
+
+
+def opened(checkpoint: str | Path, comparison: Comparison) -> tuple[OpenedCheckpoint, ParityInputs]:
+    """Open a checkpoint, with inputs to verify a bundle on."""
+    from dragoman.export.checkpoints import open_checkpoint
+    from dragoman.export.locating import locate_checkpoint
+    from dragoman.verification.inputs.choosing import inputs_for
+
+    found = open_checkpoint(locate_checkpoint(checkpoint))
+    return found, inputs_for(found, comparison)

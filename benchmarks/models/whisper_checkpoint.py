@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .shapes import stacks
+
 if TYPE_CHECKING:
     from dragoman.reference_model import GenerationConfig, ModelConfig
 
-CHECKPOINT = "whisper-checkpoint"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_SETTINGS = {
     "tokenizer_class": "WhisperTokenizer",
@@ -31,7 +31,7 @@ def whisper_checkpoint(source: Path, directory: Path) -> Path:
     """
     from dragoman.runtime.format.writing import new_directory
 
-    checkpoint = directory.with_name(CHECKPOINT)
+    checkpoint = directory.with_name("whisper-checkpoint")
     if not checkpoint.exists():
         with new_directory(checkpoint) as unfinished:
             _write(source, unfinished)
@@ -39,47 +39,35 @@ def whisper_checkpoint(source: Path, directory: Path) -> Path:
 
 
 def _write(source: Path, directory: Path) -> None:
-    from safetensors.torch import save_file
-
     from dragoman.export.checkpoints import read_checkpoint
     from dragoman.export.families import FAMILIES
     from dragoman.reference_model import Transformer
+
+    from .random_checkpoint import write_checkpoint
 
     model = read_checkpoint(source).model
     assert isinstance(model, Transformer)
     rename = FAMILIES["whisper"].weight_name
     weights = {rename(name): value.detach() for name, value in model.named_parameters()}
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    write_checkpoint(
+        directory,
+        weights,
+        config=_config(model.config),
+        generation_config=_generation(model.config, model.generation),
+        preprocessor_config=_features(model.config),
+        tokenizer_config=TOKENIZER_SETTINGS,
+    )
     shutil.copyfile(source / TOKENIZER, directory / TOKENIZER)
-    for name, values in {
-        "config.json": _config(model.config),
-        "generation_config.json": _generation(model.config, model.generation),
-        "preprocessor_config.json": _features(model.config),
-        "tokenizer_config.json": TOKENIZER_SETTINGS,
-    }.items():
-        (directory / name).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
 def _config(config: ModelConfig) -> dict[str, Any]:
     return {
         "architectures": ["WhisperForConditionalGeneration"],
         "model_type": "whisper",
-        "is_encoder_decoder": True,
         "vocab_size": config.target_vocab_size,
         "num_mel_bins": config.feature_size,
-        "d_model": config.d_model,
-        **{
-            f"{side}_{name}": value
-            for side, layers in (
-                ("encoder", config.encoder_layers),
-                ("decoder", config.decoder_layers),
-            )
-            for name, value in (
-                ("layers", layers),
-                ("attention_heads", config.num_heads),
-                ("ffn_dim", config.d_ff),
-            )
-        },
+        **stacks(config.d_model, config.encoder_layers, config.num_heads, config.d_ff),
+        "decoder_layers": config.decoder_layers,
         "max_source_positions": config.max_source_positions,
         "max_target_positions": config.max_target_positions,
         "activation_function": "gelu",

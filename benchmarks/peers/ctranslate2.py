@@ -9,28 +9,20 @@ Dimensions as in `reference_model`, and: V vocabulary, P positions, F d_ff, I = 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from dragoman.errors import DragomanError
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import ModelConfig, Transformer
-from dragoman.reference_model.attention import MultiHeadAttention
 from dragoman.reference_model.config import Activation
-from dragoman.reference_model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    GatedFeedForward,
-    LayerNorm,
-    Norm,
-)
+from dragoman.reference_model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerNorm, Norm
 from dragoman.reference_model.stacks import Embedding
 
 from .ctranslate2_runtime import CTranslate2Peer, source_names, target_names
@@ -70,18 +62,14 @@ def compute_types() -> list[str]:
     for name in sorted(names, key=lambda name: (name != "float32", len(name), name)):
         with tempfile.TemporaryDirectory() as directory:
             convert(Transformer(config), Path(directory), quantization=name)
-            compute_type = CTranslate2Peer.load(Path(directory), 1, name).compute_type
+            compute_type = CTranslate2Peer(Path(directory), 1, name).compute_type
         name_of_type.setdefault(compute_type, name)
     return list(name_of_type.values())
 
 
-def prepare(source: Path, directory: Path, *, compute_type: str) -> Path:
-    """Convert a Hugging Face checkpoint into a new directory.
-
-    Returns:
-        `directory`
-    """
-    convert(load_hugging_face(source), directory, quantization=compute_type)
+def prepare(source: Path, directory: Path, *, mode: str) -> Path:
+    """Convert a Hugging Face checkpoint."""
+    convert(load_hugging_face(source), directory, quantization=mode)
     return directory
 
 
@@ -120,6 +108,10 @@ def _check_options(config: ModelConfig) -> None:
         "final_norm": final_norm != (config.norm_order == "pre"),
         "positions": config.positions == "relative",
         "pad_has_position": not config.pad_has_position,
+        "d_value": config.d_value not in (None, config.d_head),
+        "token_types": config.token_types > 0,
+        "score_scale": config.score_scale is not None,
+        "bilinear_scores": config.bilinear_scores,
     }
     options = [
         f"{name}={getattr(config, name)!r}" for name, is_set in unsupported.items() if is_set
@@ -127,8 +119,8 @@ def _check_options(config: ModelConfig) -> None:
     if options:
         raise DragomanError(
             "expected a model with tokens as source, layer norm, no gated feed-forward, no "
-            "relative positions and a position for padding, which can be converted to CTranslate2, "
-            "found "
+            "relative positions, a position for padding, values as wide as keys, no token types "
+            "and scaled dot products, which can be converted to CTranslate2, found "
             f"{', '.join(options)}"
         )
 
@@ -168,7 +160,7 @@ def _set_weights(spec: Any, model: Transformer) -> None:
             _set_layer(layer_spec, layer)
         if isinstance(stack.norm, LayerNorm):
             _set_norm(stack_spec.layer_norm, stack.norm)
-    _set_product(spec.decoder.projection, [(model.output.weight, model.output.bias)])
+    _set_linears(spec.decoder.projection, model.output)
 
 
 def _set_embedding(stack_spec: Any, tokens_spec: Any, embedding: Embedding) -> None:
@@ -182,34 +174,25 @@ def _set_embedding(stack_spec: Any, tokens_spec: Any, embedding: Embedding) -> N
 
 
 def _set_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
-    """Set sub-layers, each with the norm of its residual connection."""
-    _set_self_attention(spec.self_attention, layer.self_attention)
+    """Set sub-layers, each with the norm of its residual connection.
+
+    Query, key and value of self-attention are stacked [3 I, D]; of cross-attention, key and value
+    [2 I, D], which are computed once. Outputs are [D, I], the feed-forward [F, D] and [D, F].
+    """
+    own, feed_forward = layer.self_attention, layer.feed_forward
+    _set_linears(spec.self_attention.linear[0], own.query, own.key, own.value)
+    _set_linears(spec.self_attention.linear[1], own.output)
     _set_norm(spec.self_attention.layer_norm, layer.self_attention_residual.norm)
     if isinstance(layer, DecoderLayer):
-        _set_cross_attention(spec.attention, layer.cross_attention)
+        cross = layer.cross_attention
+        _set_linears(spec.attention.linear[0], cross.query)
+        _set_linears(spec.attention.linear[1], cross.key, cross.value)
+        _set_linears(spec.attention.linear[2], cross.output)
         _set_norm(spec.attention.layer_norm, layer.cross_attention_residual.norm)
-    _set_feed_forward(spec.ffn, layer.feed_forward)
-    _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
-
-
-def _set_self_attention(spec: Any, attention: MultiHeadAttention) -> None:
-    """Set query, key and value stacked [3 I, D]; output [D, I]."""
-    _set_linears(spec.linear[0], attention.query, attention.key, attention.value)
-    _set_linears(spec.linear[1], attention.output)
-
-
-def _set_cross_attention(spec: Any, attention: MultiHeadAttention) -> None:
-    """Set query [I, D]; key and value stacked [2 I, D]; output [D, I]."""
-    _set_linears(spec.linear[0], attention.query)
-    _set_linears(spec.linear[1], attention.key, attention.value)
-    _set_linears(spec.linear[2], attention.output)
-
-
-def _set_feed_forward(spec: Any, feed_forward: FeedForward | GatedFeedForward) -> None:
-    """Set inner [F, D]; outer [D, F]."""
     assert isinstance(feed_forward, FeedForward)
-    _set_linears(spec.linear_0, feed_forward.inner)
-    _set_linears(spec.linear_1, feed_forward.outer)
+    _set_linears(spec.ffn.linear_0, feed_forward.inner)
+    _set_linears(spec.ffn.linear_1, feed_forward.outer)
+    _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 
 
 def _set_norm(spec: Any, norm: Norm) -> None:
@@ -219,18 +202,17 @@ def _set_norm(spec: Any, norm: Norm) -> None:
     spec.beta = np.zeros(norm.size, np.float32) if norm.bias is None else _array(norm.bias)
 
 
-def _set_linears(spec: Any, *linears: nn.Linear) -> None:
-    _set_product(spec, [(linear.weight, cast("Tensor | None", linear.bias)) for linear in linears])
+def _set_linears(spec: Any, *linears: Any) -> None:
+    """Set weights [out, in] and biases [out] of products of one input, stacked along out.
 
-
-def _set_product(spec: Any, parts: Sequence[tuple[Tensor, Tensor | None]]) -> None:
-    """Set weights [out, in] and biases [out] of the same input, stacked along out.
-
-    Parts without a bias get zeros if another part has one; without any, the bias is left unset.
+    Products without a bias get zeros if another has one; without any, the bias is left unset.
     """
-    spec.weight = _array(torch.cat([weight for weight, _ in parts]))
-    if any(bias is not None for _, bias in parts):
-        biases = [weight.new_zeros(len(weight)) if bias is None else bias for weight, bias in parts]
+    spec.weight = _array(torch.cat([linear.weight for linear in linears]))
+    if any(linear.bias is not None for linear in linears):
+        biases = [
+            one.weight.new_zeros(len(one.weight)) if one.bias is None else one.bias
+            for one in linears
+        ]
         spec.bias = _array(torch.cat(biases))
 
 

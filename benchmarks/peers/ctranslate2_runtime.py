@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from dragoman.errors import DragomanError
 
@@ -13,35 +12,30 @@ from .interface import Batch, Generate, Rows, import_library
 
 
 class CTranslate2Peer:
-    """A loaded CTranslate2 model, from token ids to token ids."""
+    """A directory that `convert` wrote, loaded by CTranslate2, from token ids to token ids.
 
-    def __init__(self, translator: Any) -> None:
-        self._translator = translator
+    Args:
+        threads: for the computation of one batch (intra_threads)
+        compute_type: one of `ctranslate2.get_supported_compute_types(device)`; "default" is the
+            closest to the stored weights' type that the device supports
+        device: "cpu" or "cuda"
+        workers: batches that run at the same time (inter_threads), from as many threads
 
-    @classmethod
-    def load(
-        cls,
+    Raises:
+        DragomanError: CTranslate2 is missing, or cannot load the directory in that type.
+    """
+
+    def __init__(
+        self,
         directory: Path,
         threads: int,
         compute_type: str = "default",
         device: str = "cpu",
         workers: int = 1,
-    ) -> CTranslate2Peer:
-        """Load a directory that `convert` wrote.
-
-        Args:
-            threads: for the computation of one batch (intra_threads)
-            workers: batches that run at the same time (inter_threads), from as many threads
-            compute_type: one of `ctranslate2.get_supported_compute_types(device)`; "default" is
-                the closest to the stored weights' type that the device supports
-            device: "cpu" or "cuda"
-
-        Raises:
-            DragomanError: CTranslate2 is missing, or cannot load the directory in that type.
-        """
+    ) -> None:
         package = import_library("ctranslate2")
         try:
-            translator = package.Translator(
+            self._translator = package.Translator(
                 str(directory),
                 device=device,
                 compute_type=compute_type,
@@ -50,7 +44,6 @@ class CTranslate2Peer:
             )
         except (RuntimeError, ValueError) as error:
             raise DragomanError(f"CTranslate2 cannot load {directory}: {error}") from error
-        return cls(translator)
 
     @property
     def compute_type(self) -> str:
@@ -90,9 +83,9 @@ class CTranslate2Peer:
         return [target_ids(result.hypotheses[0]) for result in results]
 
 
-def load(directory: Path, threads: int, *, compute_type: str, device: str = "cpu") -> Generate:
+def load(directory: Path, threads: int, *, mode: str, device: str = "cpu") -> Generate:
     """Load a directory that `convert` wrote; every row gets exactly the requested new tokens."""
-    peer = CTranslate2Peer.load(directory, threads, compute_type, device)
+    peer = CTranslate2Peer(directory, threads, mode, device)
     return lambda batch: peer.generate(
         batch.sources, batch.new_tokens, batch.new_tokens, batch.num_beams
     )
@@ -116,26 +109,19 @@ def target_ids(names: Iterable[str]) -> list[int]:
     return [int(name.removeprefix("t")) for name in names]
 
 
-def prepare_generator(source: Path, directory: Path, *, compute_type: str) -> Path:
-    """Convert the checkpoint of a decoder-only model with CTranslate2's converter.
-
-    Args:
-        directory: a path that does not exist yet
-
-    Returns:
-        `directory`
-    """
+def prepare_generator(source: Path, directory: Path, *, mode: str) -> Path:
+    """Convert the checkpoint of a decoder-only model with CTranslate2's converter."""
     converters = import_library("ctranslate2.converters")
     converter = converters.TransformersConverter(str(source))
-    converter.convert(str(directory), quantization=compute_type)
+    converter.convert(str(directory), quantization=mode)
     return directory
 
 
-def load_generator(directory: Path, threads: int, *, compute_type: str) -> Generate:
+def load_generator(directory: Path, threads: int, *, mode: str) -> Generate:
     """Load what `prepare_generator` wrote; every row gets exactly the requested new tokens."""
     library = import_library("ctranslate2")
     generator = library.Generator(
-        str(directory), compute_type=compute_type, inter_threads=1, intra_threads=threads
+        str(directory), compute_type=mode, inter_threads=1, intra_threads=threads
     )
     names = json.loads((directory / "vocabulary.json").read_text(encoding="utf-8"))
 

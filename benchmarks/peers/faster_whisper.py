@@ -14,17 +14,16 @@ class FasterWhisperPeer:
 
     Args:
         threads: threads per clip
+        mode: compute type
         workers: maximum number of clips transcribed in parallel, each from its own thread
     """
 
-    def __init__(
-        self, directory: Path, threads: int, compute_type: str, *, workers: int = 1
-    ) -> None:
+    def __init__(self, directory: Path, threads: int, mode: str, *, workers: int = 1) -> None:
         self._library = import_library("faster_whisper")
         self._model = self._library.WhisperModel(
             str(directory),
             device="cpu",
-            compute_type=compute_type,
+            compute_type=mode,
             cpu_threads=threads,
             num_workers=workers,
             local_files_only=True,

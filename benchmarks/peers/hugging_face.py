@@ -7,43 +7,46 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from .interface import Batch, Generate, Rows, import_library
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def load(directory: Path, threads: int) -> Generate:
     """Load a Marian checkpoint in fp32."""
+    return generator(load_model(directory, threads))
+
+
+def load_model(directory: Path, threads: int) -> Any:
+    """Load a Marian checkpoint in fp32 as a model of transformers."""
     torch.set_num_threads(threads)
-    model = import_library("transformers").MarianMTModel.from_pretrained(directory).float().eval()
-    return generator(model)
+    return import_library("transformers").MarianMTModel.from_pretrained(directory).float().eval()
 
 
-def load_language_model(directory: Path, threads: int, *, dtype: str = "float32") -> Generate:
-    """Load the checkpoint of a decoder-only model.
-
-    Args:
-        dtype: name of a torch dtype, such as "bfloat16"
-    """
+def load_language_model(directory: Path, threads: int, *, mode: str = "fp32") -> Generate:
+    """Load the checkpoint of a decoder-only model in fp32 or bf16."""
     torch.set_num_threads(threads)
     library = import_library("transformers")
-    model = library.AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype))
+    model = library.AutoModelForCausalLM.from_pretrained(directory, dtype=DTYPES[mode])
     return generator(model.eval())
 
 
 def generator(model: Any) -> Generate:
-    """Return a function that decodes with a model's `generate`.
+    """Return a function that decodes with a model's `generate`, on the device of the model.
 
-    The sources of a batch must have the same length.
+    Prompts of a batch must have the same length.
     """
     decoder_only = not model.config.is_encoder_decoder
 
     def generate(batch: Batch) -> Rows:
-        source = torch.tensor(batch.sources)
+        source, mask = _padded(batch.sources, model.config.pad_token_id or 0)
         ranking = {"length_penalty": 1.0, "early_stopping": False} if batch.num_beams > 1 else {}
         with torch.inference_mode():
             rows: torch.Tensor = model.generate(
-                input_ids=source,
-                attention_mask=torch.ones_like(source),
+                input_ids=source.to(model.device),
+                attention_mask=mask.to(model.device),
                 num_beams=batch.num_beams,
                 do_sample=False,
                 min_new_tokens=batch.new_tokens,
@@ -73,11 +76,7 @@ def until_the_end(model: Any) -> Callable[[Sequence[list[int]], int, int], Rows]
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
         for first in range(0, len(order), max_batch_size):
             batch = order[first : first + max_batch_size]
-            lengths = torch.tensor([len(sources[i]) for i in batch])
-            source = torch.full((len(batch), int(lengths.max())), pad)
-            for row, i in enumerate(batch):
-                source[row, : len(sources[i])] = torch.tensor(sources[i])
-            mask = (torch.arange(source.shape[1]) < lengths[:, None]).long()
+            source, mask = _padded([sources[i] for i in batch], pad)
             with torch.inference_mode():
                 found = model.generate(
                     input_ids=source,
@@ -91,3 +90,10 @@ def until_the_end(model: Any) -> Callable[[Sequence[list[int]], int, int], Rows]
         return rows
 
     return generate
+
+
+def _padded(sources: Sequence[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sources of any lengths, and their mask, [B, S]."""
+    tensors = [torch.tensor(source) for source in sources]
+    masks = [torch.ones_like(tensor) for tensor in tensors]
+    return pad_sequence(tensors, True, pad), pad_sequence(masks, True, 0)

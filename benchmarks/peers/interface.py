@@ -6,6 +6,8 @@ For tools that only run the graph of an encoder, it also has tokenization and me
 from __future__ import annotations
 
 import importlib
+import logging
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -85,6 +87,19 @@ def import_library(name: str, *, group: str = "peers") -> Any:
         raise DragomanError(
             f"cannot import {name} ({error}): pip install --group {group}"
         ) from error
+
+
+def silence() -> None:
+    """Silence the warnings of this process, which exports and tools print many of."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+
+
+def session_options(threads: int) -> Any:
+    """Return ONNX Runtime's options with a number of threads."""
+    options = import_library("onnxruntime").SessionOptions()
+    options.intra_op_num_threads = threads
+    return options
 
 
 Inputs = dict[str, NDArray[np.int64]]

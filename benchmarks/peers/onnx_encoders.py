@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .interface import Encode, import_library, load_tokenizer, mean_vectors
+from .interface import Encode, import_library, load_tokenizer, mean_vectors, session_options
 
 MEASURED = "measured"
 """The name under which fastembed knows the model."""
@@ -25,10 +25,8 @@ def load_onnxruntime(directory: Path, threads: int) -> Encode:
     All optimizations are on, which is the default.
     """
     library = import_library("onnxruntime")
-    options = library.SessionOptions()
-    options.intra_op_num_threads = threads
     session = library.InferenceSession(
-        str(directory / "model.onnx"), options, providers=["CPUExecutionProvider"]
+        str(directory / "model.onnx"), session_options(threads), providers=["CPUExecutionProvider"]
     )
     names = [put.name for put in session.get_inputs()]
     tokenize = load_tokenizer(directory)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .interface import Batch, Generate, Rows, import_library
-
-if TYPE_CHECKING:
-    from .optimum_onnx import GraphVariant
 
 CACHES = {
     "inputs": {
@@ -32,15 +29,11 @@ CACHES = {
 }
 
 
-def prepare(source: Path, directory: Path, *, variant: GraphVariant) -> Path:
-    """Export a GPT-2 checkpoint, and write the library's description of the graph.
-
-    Returns:
-        the directory to load
-    """
+def prepare(source: Path, directory: Path, *, mode: str) -> Path:
+    """Export a GPT-2 checkpoint, and write the library's description of the graph."""
     from . import optimum_onnx
 
-    graph = optimum_onnx.prepare_graph(source, directory, kind="CausalLM", variant=variant)
+    graph = optimum_onnx.prepare(source, directory, mode=mode, kind="CausalLM")
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     description = _description(config)
     (graph / "genai_config.json").write_text(json.dumps(description), encoding="utf-8")

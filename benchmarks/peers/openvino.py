@@ -7,9 +7,7 @@ without PyTorch.
 
 from __future__ import annotations
 
-import logging
 import shutil
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -25,9 +23,10 @@ from .interface import (
     import_library,
     load_tokenizer,
     mean_vectors,
+    silence,
 )
 
-Kind = Literal["Seq2SeqLM", "CausalLM", "SpeechSeq2Seq"]
+Kind = Literal["Seq2SeqLM", "CausalLM", "SpeechSeq2Seq", "FeatureExtraction"]
 """The end of the model class's name, such as `OVModelForCausalLM`."""
 
 Mode = Literal["f32", "bf16", "int8"]
@@ -49,21 +48,19 @@ ENCODER_FILE, FEATURES_FILE = "openvino_model.xml", "preprocessor_config.json"
 def prepare(source: Path, directory: Path, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Path:
     """Export a checkpoint with stateful caches.
 
-    f32 and bf16 use the same files, written once next to `directory`. The warnings of the export
-    are silenced for the whole process, so use a separate one.
-
-    Returns:
-        the directory to load
+    Warnings are silenced for the whole process, here and below, so use a separate one.
     """
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
     quantized = mode == "int8"
     exported = directory if quantized else directory.with_name(EXPORTED)
-    if not exported.exists():
-        _model_class(kind).from_pretrained(
-            source, export=True, compile=False, load_in_8bit=quantized
-        ).save_pretrained(exported)
-    return exported
+    return _exported(source, exported, kind, load_in_8bit=quantized)
+
+
+def _exported(source: Path, directory: Path, kind: Kind, **options: Any) -> Path:
+    silence()
+    if not directory.exists():
+        model = _model_class(kind).from_pretrained(source, export=True, compile=False, **options)
+        model.save_pretrained(directory)
+    return directory
 
 
 def load(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Generate:
@@ -74,20 +71,12 @@ def load(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM")
 
 
 def load_model(directory: Path, threads: int, *, mode: Mode, kind: Kind = "Seq2SeqLM") -> Any:
-    """Load what `prepare` wrote, for the lowest latency, with Hugging Face's interface.
-
-    Warnings are silenced for the whole process.
-    """
+    """Load what `prepare` wrote, for the lowest latency, with Hugging Face's interface."""
     import torch
 
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    silence()
     torch.set_num_threads(threads)
-    configuration = {
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads,
-        **CONFIGURATIONS[mode],
-    }
+    configuration = low_latency(threads) | CONFIGURATIONS[mode]
     return _model_class(kind).from_pretrained(directory, ov_config=configuration)
 
 
@@ -100,24 +89,12 @@ def prepare_encoder(
 ) -> Path:
     """Export a checkpoint; for int8, quantize it with NNCF's preset for Transformers.
 
-    f32 and bf16 use the same files, written once next to `directory`. Warnings are silenced for the
-    whole process, so use a separate one.
-
     Args:
         calibration: texts to calibrate activations on
-
-    Returns:
-        the directory to load
     """
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
     exported = directory.with_name(EXPORTED_ENCODER)
-    if not exported.exists():
-        library = import_library("optimum.intel", group=GROUP)
-        library.OVModelForFeatureExtraction.from_pretrained(
-            source, export=True, compile=False
-        ).save_pretrained(exported)
-        shutil.copyfile(source / "tokenizer.json", exported / "tokenizer.json")
+    _exported(source, exported, "FeatureExtraction")
+    shutil.copyfile(source / "tokenizer.json", exported / "tokenizer.json")
     if mode != "int8":
         return exported
     openvino = import_library("openvino", group=GROUP)
@@ -136,13 +113,14 @@ def prepare_encoder(
     return directory
 
 
+def low_latency(threads: int) -> dict[str, Any]:
+    """Return the settings for the lowest latency, in any mode."""
+    return {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+
+
 def encoder_configuration(threads: int, mode: Mode) -> dict[str, Any]:
-    """Return the settings for the lowest latency."""
-    return {
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads,
-        **(CONFIGURATIONS[mode] if mode != "int8" else {}),  # activations are calibrated
-    }
+    """Return the settings for an encoder-only model; in int8, its activations are calibrated."""
+    return low_latency(threads) | (CONFIGURATIONS[mode] if mode != "int8" else {})
 
 
 def load_encoder(directory: Path, threads: int, *, mode: Mode) -> Encode:
@@ -164,11 +142,7 @@ def load_encoder(directory: Path, threads: int, *, mode: Mode) -> Encode:
 
 
 def prepare_whisper(source: Path, directory: Path, *, mode: Mode) -> Path:
-    """Export a checkpoint of Whisper with `prepare`, including the tokenizer.
-
-    Returns:
-        the directory to load
-    """
+    """Export a checkpoint of Whisper with `prepare`, including the tokenizer."""
     exported = prepare(source, directory, mode=mode, kind="SpeechSeq2Seq")
     if not (exported / FEATURES_FILE).exists():
         save = import_library("openvino", group=GROUP).save_model
@@ -190,11 +164,7 @@ class OpenVINOWhisperPeer:
     def __init__(self, directory: Path, threads: int, mode: Mode) -> None:
         library = import_library("openvino_genai", group=GROUP)
         self._pipeline = library.WhisperPipeline(
-            str(directory),
-            "CPU",
-            PERFORMANCE_HINT="LATENCY",
-            INFERENCE_NUM_THREADS=threads,
-            **CONFIGURATIONS[mode],
+            str(directory), "CPU", **low_latency(threads), **CONFIGURATIONS[mode]
         )
         settings = self._pipeline.get_generation_config()
         settings.num_beams = 1

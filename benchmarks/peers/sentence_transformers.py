@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from . import openvino, optimum_onnx
-from .interface import Encode, import_library
+from .interface import Encode, import_library, session_options, silence
 
 GRAPH_SUFFIXES = (".onnx", ".xml", ".bin")
 
-TorchMode = Literal["fp32", "bf16", "int8"]
-TORCH_MODES: tuple[TorchMode, ...] = ("fp32", "bf16", "int8")
-"""int8: linear layers by PyTorch's dynamic quantization."""
-
-ONNX_VARIANTS: tuple[optimum_onnx.GraphVariant, ...] = ("fp32", "int8")
+TORCH_MODES, ONNX_MODES = ("fp32", "bf16", "int8"), ("fp32", "int8")
+"""int8 of PyTorch: linear layers by its dynamic quantization."""
 
 
-Preparation = Callable[[Path, Path], Path]
-Loading = Callable[[Path, int], Encode]
-
-
-def backends(calibration: Sequence[str]) -> Iterator[tuple[str, str, Preparation, Loading]]:
-    """Yield each backend and mode with its functions to prepare and load.
-
-    Args:
-        calibration: calibration texts for OpenVINO's int8
-    """
-    for mode in TORCH_MODES:
-        yield "PyTorch", mode, prepare_torch, partial(load_torch, mode=mode)
-    for variant in ONNX_VARIANTS:
-        yield "ONNX", variant, partial(prepare_onnx, variant=variant), load_onnx
-    for kind in openvino.MODES:
-        prepare = partial(prepare_openvino, mode=kind, calibration=calibration)
-        yield "OpenVINO", kind, prepare, partial(load_openvino, mode=kind)
-
-
-def prepare_torch(source: Path, directory: Path) -> Path:
-    """Return the checkpoint, which PyTorch loads as it is."""
-    return source
-
-
-def prepare_onnx(source: Path, directory: Path, *, variant: optimum_onnx.GraphVariant) -> Path:
+def prepare_onnx(source: Path, directory: Path, *, mode: str) -> Path:
     """Write a directory for the backend ONNX Runtime."""
     beside = directory.with_name(f"{directory.name}-graph")
-    graph = optimum_onnx.prepare_graph(source, beside, kind="FeatureExtraction", variant=variant)
+    graph = optimum_onnx.prepare(source, beside, mode=mode, kind="FeatureExtraction")
     return _with_graph(source, directory, "onnx", graph)
 
 
@@ -66,7 +36,7 @@ def prepare_openvino(
     return _with_graph(source, directory, "openvino", graph)
 
 
-def load_torch(directory: Path, threads: int, *, mode: TorchMode) -> Encode:
+def load_torch(directory: Path, threads: int, *, mode: str = "fp32") -> Encode:
     """Load a checkpoint into PyTorch."""
     dtype = torch.bfloat16 if mode == "bf16" else torch.float32
     model = _load(directory, threads, model_kwargs={"dtype": dtype})
@@ -78,9 +48,7 @@ def load_torch(directory: Path, threads: int, *, mode: TorchMode) -> Encode:
 
 def load_onnx(directory: Path, threads: int) -> Encode:
     """Load what `prepare_onnx` wrote."""
-    options = import_library("onnxruntime").SessionOptions()
-    options.intra_op_num_threads = threads
-    settings = {"provider": "CPUExecutionProvider", "session_options": options}
+    settings = {"provider": "CPUExecutionProvider", "session_options": session_options(threads)}
     return _encoder(_load(directory, threads, backend="onnx", model_kwargs=settings))
 
 
@@ -91,8 +59,7 @@ def load_openvino(directory: Path, threads: int, *, mode: openvino.Mode) -> Enco
 
 
 def _load(directory: Path, threads: int, **options: Any) -> Any:
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+    silence()
     torch.set_num_threads(threads)
     library = import_library("sentence_transformers")
     return library.SentenceTransformer(str(directory), device="cpu", **options)

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from tokenizers import processors
 
+from dragoman.errors import shown
 from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
 from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
+from ..tokenizers.classes import ROBERTA
 from ..tokenizers.files import check_has_tokens
-from ..tokenizers.readers import byte_level, library_file, prefix_space
+from ..tokenizers.kind import byte_level, library_file
 from ..tokenizers.tiktoken import tokenizer_of_ranks
 from .family import (
     ComputedWeights,
@@ -53,6 +55,7 @@ PARTS: Mapping[str, str] = {
 LOGITS_BIAS = "final_logits_bias"
 SHARED, OUTPUT = "model.shared.weight", "lm_head.weight"
 TOKENS = {stack: f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")}
+TABLES = (SHARED, *TOKENS.values(), OUTPUT)
 POSITIONS = {stack: f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
 
 FIELDS: Mapping[str, str] = {
@@ -92,6 +95,9 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """BART's defaults of missing fields of `config.json`."""
 
+SETTINGS = frozenset({*FIELDS.values(), *DEFAULTS})
+"""Fields of `config.json` that BART and its relatives read."""
+
 
 def weight_name(name: str) -> str:
     """Return the name that a checkpoint gives a parameter of `Transformer`."""
@@ -114,7 +120,8 @@ def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> Mod
     """
     known = with_defaults(values, {**DEFAULTS, **defaults})
     problems = [
-        f"encoder_{name} and decoder_{name} must be equal, found {encoder} and {decoder}"
+        f"encoder_{name} and decoder_{name} must be equal, found {shown(encoder)} and "
+        f"{shown(decoder)}"
         for name in ("attention_heads", "ffn_dim")
         if (encoder := known[f"encoder_{name}"]) != (decoder := known[f"decoder_{name}"])
     ]
@@ -202,7 +209,10 @@ SPECIAL_TOKENS: Mapping[str, str] = {
 
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     """Read byte-level pair encoding, with the tokens `cls` and `sep` around a text."""
-    tokenizer = byte_level(checkpoint, SPECIAL_TOKENS) or tokenizer_of_ranks(checkpoint)
+    tokenizer = byte_level(checkpoint, ROBERTA)
+    if tokenizer is not None:
+        return TokenizerFiles(tokenizer, tokenizer)
+    tokenizer = tokenizer_of_ranks(checkpoint)
     if tokenizer is None:
         return None
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -211,7 +221,7 @@ def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     tokenizer.post_processor = processors.RobertaProcessing(
         (end, vocabulary[end]),
         (begin, vocabulary[begin]),
-        add_prefix_space=prefix_space(checkpoint),
+        add_prefix_space=False,
     )
     return TokenizerFiles(tokenizer, tokenizer)
 
@@ -227,4 +237,6 @@ BART = Family(
     adjust_config=with_separate_tables,
     computed_weights=no_logits_bias,
     summarizes=True,
+    settings=SETTINGS,
+    tables=TABLES,
 )

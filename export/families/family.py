@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dragoman.errors import shown
 from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
 from dragoman.reference_model.config import Activation
 
@@ -45,6 +46,9 @@ class Family:
         has_encoder: whether the models have an encoder; False for decoder-only models
         positions_grow: whether positions are computed, as many as the generation settings need
         summarizes: whether the models write summaries, which have another metric than translations
+        settings: keys of `config.json` that the family reads
+        tables: names of the token tables that the configuration may tie, the output's last
+        transposed: endings of the modules whose weights are stored as [in, out]
     """
 
     config: Callable[[Values], ModelConfig]
@@ -61,6 +65,9 @@ class Family:
     has_encoder: bool = True
     positions_grow: bool = False
     summarizes: bool = False
+    settings: frozenset[str] = frozenset()
+    tables: tuple[str, ...] = ()
+    transposed: tuple[str, ...] = ()
 
 
 def with_defaults(values: Values, defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +111,7 @@ def activation(values: Values, field: str, default: str, problems: list[str]) ->
     name = values.get(field, default)
     if not isinstance(name, str) or name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        problems.append(f"{field}: expected one of {known}, found {name!r}")
+        problems.append(f"{field}: expected one of {known}, found {shown(name)}")
         return "relu"
     return ACTIVATIONS[name]
 

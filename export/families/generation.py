@@ -11,9 +11,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman.errors import shown
 from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
 from dragoman.settings.fields import LARGEST_FLOAT32, SMALLEST_FLOAT32, Bounds, annotated
-from dragoman.settings.generation import POSITIVE_FLOAT32, GenerationSettings, Part, setting_names
+from dragoman.settings.generation_settings import (
+    POSITIVE_FLOAT32,
+    GenerationSettings,
+    Part,
+    setting_names,
+)
 
 
 class SettingsReader:
@@ -46,7 +52,7 @@ class SettingsReader:
                 and objects also do
         """
         self.problems += [
-            f"{name}: this generation setting is not supported, found {self._values[name]!r}"
+            f"{name}: this generation setting is not supported, found {shown(self._values[name])}"
             for name, neutral in unsupported.items()
             if self._values.get(name) not in (None, "", [], {}, *neutral)
         ]
@@ -57,10 +63,10 @@ class SettingsReader:
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool):
-            self.problems.append(f"{name}: expected an integer, found {value!r}")
+            self.problems.append(f"{name}: expected an integer, found {shown(value)}")
             return default
         if value < least:
-            self.problems.append(f"{name}: expected at least {least}, found {value}")
+            self.problems.append(f"{name}: expected at least {least}, found {shown(value)}")
             return default
         return value
 
@@ -72,7 +78,7 @@ class SettingsReader:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not least <= value <= largest:
             self.problems.append(
-                f"{name}: expected a number from {least:g} to {largest:g}, found {value!r}"
+                f"{name}: expected a number from {least:g} to {largest:g}, found {shown(value)}"
             )
             return default
         return float(value)
@@ -85,7 +91,7 @@ class SettingsReader:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not SMALLEST_FLOAT32 <= value <= LARGEST_FLOAT32:
             self.problems.append(
-                f"{name}: expected a number greater than 0 that float32 holds, found {value!r}"
+                f"{name}: expected a number greater than 0 that float32 holds, found {shown(value)}"
             )
             return 1.0
         return float(value)
@@ -107,7 +113,7 @@ class SettingsReader:
             return default
         if not any(value == option and type(value) is type(option) for option in known):
             names = ", ".join(map(json.dumps, known))
-            self.problems.append(f"{name}: expected one of {names}, found {value!r}")
+            self.problems.append(f"{name}: expected one of {names}, found {shown(value)}")
             return default
         return value
 
@@ -127,8 +133,8 @@ class SettingsReader:
         allowed = [token for token in ids if token not in suppressed]
         if ids and not allowed:
             self.problems.append(
-                f"{name}: expected a token that suppress_tokens leaves, found {ids}; Hugging "
-                "Face's generate refuses it, too"
+                f"{name}: expected a token that suppress_tokens leaves, found {shown(ids)}; "
+                "Hugging Face's generate refuses it, too"
             )
         return min(allowed, default=None)
 
@@ -150,7 +156,9 @@ class SettingsReader:
             isinstance(word, list) and word and all(type(token) is int for token in word)
             for word in words
         ):
-            self.problems.append(f"bad_words_ids: expected lists of token ids, found {words!r}")
+            self.problems.append(
+                f"bad_words_ids: expected lists of token ids, found {shown(words)}"
+            )
             return []
         self._ids["bad_words_ids"] = [token for word in words for token in word]
         return words
@@ -158,7 +166,7 @@ class SettingsReader:
     def ids_outside(self, vocabulary: int) -> list[str]:
         """Return a problem for each token id outside a vocabulary of this size."""
         return [
-            f"{name}: expected token ids in [0, {vocabulary}), found {token}"
+            f"{name}: expected token ids in [0, {vocabulary}), found {shown(token)}"
             for name, ids in self._ids.items()
             for token in ids
             if not 0 <= token < vocabulary
@@ -168,7 +176,7 @@ class SettingsReader:
         value = self._values.get(name)
         ids = value if isinstance(value, list) else [] if value in (None, "", {}) else [value]
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
-            self.problems.append(f"{name}: expected token ids, found {value!r}")
+            self.problems.append(f"{name}: expected token ids, found {shown(value)}")
             return []
         return ids
 
@@ -205,7 +213,7 @@ SAMPLING: Unsupported = {
     "epsilon_cutoff": (0, 1),
     "eta_cutoff": (0, 1),
 }
-BEAMS: Unsupported = {"num_beam_groups": (1,), "renormalize_logits": (False,)}
+BEAMS: Unsupported = {"num_beam_groups": (1,)}
 """Settings that change the output of one strategy only and are not supported, with the
 values that switch it off. `diversity_penalty` has an effect in groups of beams only."""
 
@@ -229,8 +237,14 @@ def generation_config(
     # `transformers` ignores a bad word that is an end token, but not a suppressed end token.
     exempt = [config.end_token_id] if ends is None else ends
     single = {word[0] for word in words if len(word) == 1} - set(exempt)
+    first = read.forced("forced_bos_token_id", suppressed)
+    if first is not None and not config.has_encoder:
+        read.problems.append(
+            f"forced_bos_token_id: expected none for a decoder-only model, found {first}: Hugging "
+            "Face's generate forces it only after a prompt of one token"
+        )
     rules = GenerationConfig(
-        forced_first_token_id=read.forced("forced_bos_token_id", suppressed),
+        forced_first_token_id=first,
         forced_last_token_id=read.forced("forced_eos_token_id", suppressed),
         end_token_ids=_beyond_one(ends, config),
         suppressed_token_ids=tuple(sorted(single | suppressed)),
@@ -243,6 +257,7 @@ def generation_config(
         no_repeat_ngram_size=read.number("no_repeat_ngram_size", 0),
         encoder_no_repeat_ngram_size=read.number("encoder_no_repeat_ngram_size", 0),
         repetition_penalty=read.positive("repetition_penalty"),
+        renormalize_logits=read.one_of("renormalize_logits", (True, False), default=False),
         max_new_tokens=read.longest() or default_new_tokens(config, notes),
     )
     if not config.has_encoder and read.states("max_length") and not read.states("max_new_tokens"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman.errors import shown
 from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
 from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
-from ..tokenizers.readers import byte_level, library_file
+from ..tokenizers.classes import GPT2 as GPT2_CLASS
+from ..tokenizers.kind import byte_level, library_file
 from .family import Family, activation, make_config, merge_tied, renamed, with_defaults
 from .generation import SettingsReader
 
@@ -47,6 +49,9 @@ NEUTRAL: Mapping[str, Any] = {
 }
 """Unsupported options, with the values that switch them off."""
 
+SETTINGS = frozenset({*FIELDS.values(), *DEFAULTS, *NEUTRAL, "n_inner"})
+"""Fields of `config.json` that GPT-2 reads."""
+
 PARTS: Mapping[str, str] = {
     "decoder.embedding.tokens": "wte",
     "decoder.embedding.positions.table": "wpe.weight",
@@ -62,6 +67,8 @@ PARTS: Mapping[str, str] = {
 }
 PREFIX = "transformer."
 OUTPUT = "lm_head.weight"
+CONV1D = (".c_attn", ".c_proj", ".c_fc")
+"""Modules whose weights are stored as [in, out]."""
 PACKED = ("query", "key", "value")
 """The projections that `c_attn` stacks."""
 
@@ -81,7 +88,7 @@ def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
             weights[name] = weight
         if name.endswith((".attn.bias", ".attn.masked_bias")):
             del weights[name]  # the causal mask in older files
-        elif name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
+        elif name.removesuffix(".weight").endswith(CONV1D):
             weights[name] = weight.t().contiguous() if weight.dim() == 2 else weight
     for name in [n for n in weights if n.endswith((".c_attn.weight", ".c_attn.bias"))]:
         weight = weights[name]
@@ -96,13 +103,13 @@ def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
 def _config(values: Values) -> ModelConfig:
     known = with_defaults(values, DEFAULTS)
     problems = [
-        f"{name}: expected {neutral}, found {known[name]!r}"
+        f"{name}: expected {neutral}, found {shown(known[name])}"
         for name, neutral in NEUTRAL.items()
         if known.get(name, neutral) != neutral
     ]
     stated = values.get("architectures") or ["GPT2LMHeadModel"]
     if not isinstance(stated, list) or stated[0] not in ("GPT2LMHeadModel", "GPT2Model"):
-        problems.append(f'architectures: expected ["GPT2LMHeadModel"], found {stated!r:.60}')
+        problems.append(f'architectures: expected ["GPT2LMHeadModel"], found {shown(stated)}')
     width = SettingsReader(known, problems).number("n_embd", DEFAULTS["n_embd"], least=1)
     fields = {ours: known[theirs] for ours, theirs in FIELDS.items()} | {"d_model": width}
     return make_config(
@@ -126,8 +133,7 @@ def _config(values: Values) -> ModelConfig:
 
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     """Read byte-level pair encoding, without special tokens around a text."""
-    end = "<|endoftext|>"
-    tokenizer = byte_level(checkpoint, {"bos": end, "eos": end, "unk": end})
+    tokenizer = byte_level(checkpoint, GPT2_CLASS)
     return None if tokenizer is None else TokenizerFiles(tokenizer, tokenizer)
 
 
@@ -138,4 +144,7 @@ GPT2 = Family(
     convert_weights=convert_weights,
     tokenizers=(TOKENIZER,),
     has_encoder=False,
+    settings=SETTINGS,
+    tables=("wte.weight", OUTPUT),
+    transposed=CONV1D,
 )

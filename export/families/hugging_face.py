@@ -6,9 +6,11 @@ the tokenizers. The family's record determines their meaning.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from dragoman.errors import shown
 from dragoman.reference_model import (
     AutoregressiveModel,
     ConfigError,
@@ -19,26 +21,32 @@ from dragoman.reference_model import (
 )
 from dragoman.reference_model.checkpoint import check_positions
 
-from ..formats.detection import CONFIG_FILE, unknown_model_type
+from ..formats.adapter_config import AdapterConfig, with_own
+from ..formats.adapters import BaseLayout, merge_adapters
+from ..formats.contents import CONFIG, GENERATION, check_config
+from ..formats.detection import CONFIG_FILE, GENERATION_FILE, unknown_model_type
 from ..formats.json_files import Values, read_json
-from ..formats.tensor_files import Weights, read_weights
+from ..formats.tensor_files import read_weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind, choose_kind
 from . import ENCODER_FAMILIES, FAMILIES
 from .checkpoint import Checkpoint, build
 from .encoders.loading import read_encoder
 from .family import Family
 
-GENERATION_FILE = "generation_config.json"
 PREFIX = "model."
+GPT2_PREFIX = "transformer."
 BASE_PARTS = ("shared.", "encoder.", "decoder.")
 """Beginnings of weight names after the prefix, in families with a prefix."""
 
 
-def read_hugging_face(directory: Path, values: Values) -> Checkpoint:
+def read_hugging_face(
+    directory: Path, values: Values, adapters: Sequence[AdapterConfig] = ()
+) -> Checkpoint:
     """Read a model and its tokenizers.
 
     Args:
         values: fields of `config.json`
+        adapters: adapters that are merged into the weights, in this order
 
     Raises:
         CheckpointError, ConfigError: see `load_hugging_face`.
@@ -46,8 +54,8 @@ def read_hugging_face(directory: Path, values: Values) -> Checkpoint:
     """
     encoder = ENCODER_FAMILIES.get(str(values.get("model_type")))
     if encoder is not None:
-        return read_encoder(directory, values, encoder, tokenizer_kinds())
-    model, notes = _load(directory, values)
+        return read_encoder(directory, values, encoder, tokenizer_kinds(), adapters=adapters)
+    model, notes = _load(directory, values, adapters)
     family = family_of(values)
     target_vocab_size = model.config.target_vocab_size
     tokenizers = find_hugging_face_tokenizers(
@@ -117,10 +125,18 @@ def family_of(values: Values) -> Family:
     return FAMILIES[model_type]
 
 
-def _load(directory: Path, values: Values) -> tuple[AutoregressiveModel, tuple[str, ...]]:
+def _load(
+    directory: Path, values: Values, adapters: Sequence[AdapterConfig] = ()
+) -> tuple[AutoregressiveModel, tuple[str, ...]]:
     """Load the model; return it with notes."""
     family, notes = family_of(values), list[str]()
+    problems = check_config(values, family.settings)
+    if problems:
+        raise ConfigError([f"{CONFIG_FILE}: {problem}" for problem in problems])
+    notes += CONFIG.notes(CONFIG_FILE, values, family.settings)
     settings, file = _settings(directory, values, family, notes)
+    if file != CONFIG_FILE:
+        notes += GENERATION.notes(file, settings)
     values = _with_special_tokens(values, settings)
     config = family.config(values)
     check_positions(config)
@@ -130,7 +146,12 @@ def _load(directory: Path, values: Values) -> tuple[AutoregressiveModel, tuple[s
         raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from error
     config = _with_positions(config, generation, family, notes)
     weights, origin = read_weights(directory)
-    weights = _with_prefix(weights, family)
+    name_of = _naming(family)
+    if not any(name.startswith(PREFIX) for name in weights):  # saved without its head
+        weights = {name_of(name): weight for name, weight in weights.items()}
+    layout = BaseLayout(name_of, family.tables, family.transposed)
+    if merge_adapters(with_own(directory, adapters), weights, layout, notes):
+        config = config.replace(tie_target_output=False)
     config = family.adjust_config(values, config, weights)
     problems = family.convert_weights(weights, config)
     model = build(
@@ -194,9 +215,9 @@ def _with_special_tokens(values: Values, settings: Values) -> Values:
         if not isinstance(value, list):
             continue
         if not value or not all(type(token) is int for token in value):
-            problems.append(f"{name}: expected a token id, found {value!r}")
+            problems.append(f"{name}: expected a token id, found {shown(value)}")
         elif len(set(value)) > 1 and name != "eos_token_id":
-            problems.append(f"{name}: several tokens are not supported, found {value}")
+            problems.append(f"{name}: several tokens are not supported, found {shown(value)}")
         else:
             tokens[name] = value[0]
     if problems:
@@ -222,12 +243,8 @@ def _with_positions(
     return config
 
 
-def _with_prefix(weights: Weights, family: Family) -> Weights:
-    """Add the prefix to names of a model that was saved without its head, such as `BartModel`."""
-    has_prefix = family.weight_name("decoder.norm.gain").startswith(PREFIX)
-    if not has_prefix or any(name.startswith(PREFIX) for name in weights):
-        return weights
-    return {
-        PREFIX + name if name.startswith(BASE_PARTS) else name: weight
-        for name, weight in weights.items()
-    }
+def _naming(family: Family) -> Callable[[str], str]:
+    """Return the function from a weight's name, of a model with or without its head, to ours."""
+    if family.weight_name("decoder.norm.gain").startswith(PREFIX):
+        return lambda name: PREFIX + name if name.startswith(BASE_PARTS) else name
+    return lambda name: name.removeprefix(GPT2_PREFIX)

@@ -20,6 +20,7 @@ from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 from ..formats.json_files import Values
 from ..formats.tensor_files import Weights
 from ..tokenizers import PieceModel, TokenizerCheckpoint, TokenizerFiles, TokenizerKind
+from ..tokenizers.classes import NLLB
 from ..tokenizers.files import all_present, check_has_tokens, check_ids, read_vocabulary
 from ..tokenizers.multilingual import (
     FAIRSEQ_MODEL,
@@ -29,7 +30,8 @@ from ..tokenizers.multilingual import (
     multilingual_files,
     multilingual_library_file,
 )
-from .bart import POSITIONS, config_of, tie, weight_name
+from ..tokenizers.settings import added_pieces, read_settings
+from .bart import POSITIONS, SETTINGS, TABLES, config_of, tie, weight_name, with_separate_tables
 from .family import ComputedWeights, Family
 
 
@@ -130,14 +132,26 @@ M2M_100_LANGUAGES, WMT21_LANGUAGES = (
 NLLB_LANGUAGES = Multilingual(NLLB_CODES, "[a-z]{3}_[A-Z][a-z]{3}", "prefix", "first")
 
 
+DEFAULT_TOKENS = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+}
+"""Special tokens of checkpoints that state none."""
+
+
 def _numbered_pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     """Read a SentencePiece model and the vocabulary that numbers its pieces; languages follow."""
     if not all_present(checkpoint.directory, FAIRSEQ_MODEL, "vocab.json"):
         return None
     model, path = checkpoint.directory / FAIRSEQ_MODEL, checkpoint.directory / "vocab.json"
     vocabulary = read_vocabulary(path, checkpoint.vocab_size)
-    names = ("bos", "<s>"), ("pad", "<pad>"), ("eos", "</s>"), ("unk", "<unk>")
-    special = [checkpoint.special(*name) for name in names]
+    special = [
+        checkpoint.special(name, DEFAULT_TOKENS[f"{name}_token"])
+        for name in ("bos", "pad", "eos", "unk")
+    ]
     end, unknown = special[2:]
     check_has_tokens(path, vocabulary, end, unknown)
     of_wmt21 = checkpoint.settings.get("language_codes") == "wmt21"
@@ -147,8 +161,8 @@ def _numbered_pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     load_sentencepiece(model)
     hidden = {*special, *map(languages.token, tokens)}
     pieces = {piece: token for piece, token in vocabulary.items() if piece not in hidden}
-    checkpoint.refuse_added_texts(pieces)
-    tokenizer = PieceModel(model, pieces, vocabulary[unknown])
+    added = added_pieces(read_settings(checkpoint.directory, None), vocabulary, DEFAULT_TOKENS)
+    tokenizer = PieceModel(model, pieces, vocabulary[unknown], added=added)
     return multilingual_files(checkpoint, languages, tokenizer, tokens, vocabulary[end])
 
 
@@ -165,7 +179,7 @@ TOKENIZERS = (
         ("NllbTokenizer",),
         (
             partial(multilingual_library_file, languages=NLLB_LANGUAGES),
-            partial(fairseq_pieces, languages=NLLB_LANGUAGES),
+            partial(fairseq_pieces, languages=NLLB_LANGUAGES, kind=NLLB),
         ),
         NLLB_LANGUAGES,
         matches=_is_nllb,
@@ -185,4 +199,7 @@ M2M_100 = Family(
     tokenizers=TOKENIZERS,
     computed_weights=computed_weights,
     positions_grow=True,
+    adjust_config=with_separate_tables,
+    settings=SETTINGS,
+    tables=TABLES,
 )

@@ -20,9 +20,12 @@ from ..formats.json_files import Values
 from ..formats.tensor_files import Weights
 from ..tokenizers import PieceModel, TokenizerCheckpoint, TokenizerFiles, TokenizerKind
 from ..tokenizers.files import all_present, check_has_tokens, read_vocabulary
-from ..tokenizers.readers import library_file
+from ..tokenizers.kind import library_file
+from ..tokenizers.settings import added_pieces, read_settings
 from .bart import (
     POSITIONS,
+    SETTINGS,
+    TABLES,
     config_of,
     flatten_logits_bias,
     no_logits_bias,
@@ -74,6 +77,10 @@ def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     return tie(weights, config)
 
 
+DEFAULT_TOKENS = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+"""Special tokens of checkpoints that state none."""
+
+
 def _sentencepiece_pair(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     """Read a SentencePiece model for each side, and one or two vocabularies of their pieces."""
     directory = checkpoint.directory
@@ -91,19 +98,21 @@ def _sentencepiece_pair(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | Non
     unknown = checkpoint.special("unk", "<unk>")
     special = {end, unknown, checkpoint.special("pad", "<pad>")}
     check_has_tokens(path, vocabulary, end, unknown)
+    added = added_pieces(read_settings(directory, None), vocabulary, DEFAULT_TOKENS)
     source, target = (
         PieceModel(
             directory / name,
             {piece: token for piece, token in pieces.items() if piece not in special},
             pieces.get(unknown),
             leading_code=True,
+            added=added,
         )
         for name, pieces in (("source.spm", vocabulary), ("target.spm", target_vocabulary))
     )
     for side in (source, target):
         load_sentencepiece(side.model)
-        checkpoint.refuse_added_texts(side.pieces)
-    return TokenizerFiles(source, target, SourceTemplate((), (vocabulary[end],)))
+    template = SourceTemplate((), (vocabulary[end],))
+    return TokenizerFiles(source, target, template, cleans_up=checkpoint.cleans_up(source))
 
 
 TOKENIZER = TokenizerKind(("MarianTokenizer",), (_sentencepiece_pair, library_file))
@@ -113,4 +122,6 @@ MARIAN = Family(
     convert_weights=convert_weights,
     tokenizers=(TOKENIZER,),
     computed_weights=computed_weights,
+    settings=SETTINGS | {"share_encoder_decoder_embeddings", "decoder_vocab_size"},
+    tables=TABLES,
 )

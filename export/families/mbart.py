@@ -9,9 +9,18 @@ from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
 from ..tokenizers import TokenizerKind
+from ..tokenizers.classes import CLASSES
+from ..tokenizers.kind import library_file
 from ..tokenizers.multilingual import Multilingual, fairseq_pieces, multilingual_library_file
-from ..tokenizers.readers import library_file
-from .bart import config_of, convert_weights, no_logits_bias, weight_name
+from .bart import (
+    SETTINGS,
+    TABLES,
+    config_of,
+    convert_weights,
+    no_logits_bias,
+    weight_name,
+    with_separate_tables,
+)
 from .family import Family
 
 CODES_25 = """
@@ -46,11 +55,12 @@ def _config(values: Values) -> ModelConfig:
 
 
 def _tokenizer(name: str, languages: Multilingual, min_vocab_size: int) -> TokenizerKind:
+    pieces = partial(fairseq_pieces, languages=languages, kind=CLASSES[name])
     return TokenizerKind(
         (name,),
         (
             partial(multilingual_library_file, languages=languages),
-            partial(fairseq_pieces, languages=languages),
+            pieces,
         ),
         languages,
         matches=lambda checkpoint: checkpoint.vocab_size >= min_vocab_size,
@@ -68,4 +78,7 @@ MBART = Family(
     convert_weights=convert_weights,
     tokenizers=TOKENIZERS,
     computed_weights=no_logits_bias,
+    adjust_config=with_separate_tables,
+    settings=SETTINGS,
+    tables=TABLES,
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
-from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
-from ..tokenizers.readers import library_file, sentencepiece_file
-from .bart import config_of, weight_name
+from ..tokenizers import TokenizerKind
+from ..tokenizers.classes import PEGASUS as PEGASUS_CLASS
+from ..tokenizers.kind import library_file, sentencepiece_file
+from .bart import SETTINGS, TABLES, config_of, weight_name, with_separate_tables
 from .family import Family
 from .marian import computed_weights, convert_weights
 
@@ -21,13 +24,10 @@ def _config(values: Values) -> ModelConfig:
     )
 
 
-def _pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Read SentencePiece pieces, which follow the special tokens of pre-training."""
-    offset = checkpoint.setting("offset", int) or 103
-    return sentencepiece_file(checkpoint, "spiece.model", offset=offset)
-
-
-TOKENIZER = TokenizerKind(("PegasusTokenizer",), (library_file, _pieces))
+TOKENIZER = TokenizerKind(
+    ("PegasusTokenizer",),
+    (library_file, partial(sentencepiece_file, file_name="spiece.model", kind=PEGASUS_CLASS)),
+)
 PEGASUS = Family(
     config=_config,
     weight_name=weight_name,
@@ -35,4 +35,7 @@ PEGASUS = Family(
     tokenizers=(TOKENIZER,),
     computed_weights=computed_weights,
     summarizes=True,
+    adjust_config=with_separate_tables,
+    settings=SETTINGS,
+    tables=TABLES,
 )

@@ -18,12 +18,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from dragoman.errors import shown
 from dragoman.reference_model import ModelConfig
 
 from ..formats.json_files import Values
 from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerKind
-from ..tokenizers.readers import library_file, sentencepiece_file
+from ..tokenizers.classes import T5 as T5_CLASS
+from ..tokenizers.kind import library_file, sentencepiece_file
 from .family import Family, activation, make_config, merge_tied, renamed, with_defaults
 
 DEFAULT_POSITIONS = 2048
@@ -73,6 +75,14 @@ MT5_DEFAULTS: Mapping[str, Any] = {
     "feed_forward_proj": "gated-gelu",
 }
 """Defaults of missing fields of `config.json`."""
+
+SETTINGS = frozenset(
+    {
+        *(*FIELDS.values(), *T5_DEFAULTS, "num_decoder_layers", "dense_act_fn", "is_gated_act"),
+        *("n_positions", "decoder_start_token_id", "scale_decoder_outputs"),
+    }
+)
+"""Fields of `config.json` that T5 reads."""
 
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"
 TABLES = [SHARED, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
@@ -124,7 +134,7 @@ def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
     gate, dash, function = projection.rpartition("-") if isinstance(projection, str) else [""] * 3
     if not function or (dash and gate != "gated"):
         problems.append(
-            f"feed_forward_proj: expected ACTIVATION or gated-ACTIVATION, found {projection!r}"
+            f"feed_forward_proj: expected ACTIVATION or gated-ACTIVATION, found {shown(projection)}"
         )
     # In T5 1.1, gated-gelu means GELU's approximation by tanh.
     known.setdefault(
@@ -132,7 +142,7 @@ def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
     )
     positions = known.get("n_positions", 0)
     if not isinstance(positions, int):
-        problems.append(f"n_positions: expected an integer, found {positions!r}")
+        problems.append(f"n_positions: expected an integer, found {shown(positions)}")
         positions = 0
     positions = max(DEFAULT_POSITIONS, positions)
     return make_config(
@@ -195,7 +205,7 @@ def _scale(weights: Weights, name: str, factor: float) -> None:
 
 TOKENIZER = TokenizerKind(
     ("T5Tokenizer", "MT5Tokenizer"),
-    (library_file, partial(sentencepiece_file, file_name="spiece.model")),
+    (library_file, partial(sentencepiece_file, file_name="spiece.model", kind=T5_CLASS)),
 )
 T5 = Family(
     config=partial(_config, defaults=T5_DEFAULTS),
@@ -203,6 +213,8 @@ T5 = Family(
     convert_weights=_convert_weights,
     tokenizers=(TOKENIZER,),
     adjust_config=partial(_adjust_config, scales_output=_t5_scales_output),
+    settings=SETTINGS,
+    tables=(*TABLES, OUTPUT),
 )
 MT5 = Family(
     config=partial(_config, defaults=MT5_DEFAULTS),
@@ -210,4 +222,6 @@ MT5 = Family(
     convert_weights=_convert_weights,
     tokenizers=(TOKENIZER,),
     adjust_config=partial(_adjust_config, scales_output=lambda values: False),
+    settings=SETTINGS,
+    tables=(*TABLES, OUTPUT),
 )

@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
+from dragoman.errors import shown
 from dragoman.files.regular_files import VOCABULARY_BYTES
 from dragoman.reference_model import (
     CheckpointError,
@@ -27,13 +28,15 @@ from dragoman.runtime.audio import LogMel
 from dragoman.runtime.speech.prompts import CODES, language_code
 from dragoman.settings.speech import SpeechTokens
 
-from ..formats.json_files import Values, read_json
+from ..formats.contents import FEATURES
+from ..formats.json_files import Values, read_json, read_json_if_present
 from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
+from ..tokenizers.classes import GPT2
 from ..tokenizers.encodings import GPT2_PATTERN, Encoding
-from ..tokenizers.readers import byte_level
+from ..tokenizers.kind import byte_level
 from ..tokenizers.tiktoken import tokenizer_of_ranks
-from .bart import config_of
+from .bart import SETTINGS, config_of
 from .bart import weight_name as bart_weight_name
 from .family import Family, merge_tied, renamed, with_defaults
 from .generation import SettingsReader, generation_config
@@ -123,7 +126,7 @@ def generation(
     others = {n: v for n, v in settings.items() if n not in (*LIMITS, *SAMPLING)}
     others["max_new_tokens"] = next(stated, None)
     rules = generation_config(others, config, notes)
-    check_features(directory, config)
+    check_features(directory, config, notes)
     vocabulary = _special_tokens(directory)
     languages, tasks = _languages_and_tasks(settings, vocabulary, config, problems)
     no_timestamps = _count(settings, "no_timestamps_token_id", problems)
@@ -136,7 +139,7 @@ def generation(
     language, task = _defaults(settings, languages, tasks, problems)
     timestamps = settings.get("return_timestamps")
     if timestamps not in (None, False, True):
-        problems.append(f"return_timestamps: expected true or false, found {timestamps!r}")
+        problems.append(f"return_timestamps: expected true or false, found {shown(timestamps)}")
     elif timestamps and no_timestamps is None:
         problems.append("return_timestamps: the model has no timestamps (no_timestamps_token_id)")
     speech = SpeechTokens(
@@ -167,7 +170,7 @@ def alignment_heads(
     stated = settings.get("alignment_heads") or []
     if not isinstance(stated, list) or not all(map(_is_head, stated)):
         problems.append(
-            f"alignment_heads: expected pairs of layer and head, from 0 on, found {stated!r:.60}"
+            f"alignment_heads: expected pairs of layer and head, from 0 on, found {shown(stated)}"
         )
         return ()
     layers, heads = config.decoder_layers, config.num_heads
@@ -199,16 +202,22 @@ def with_prompt(rules: GenerationConfig, speech: SpeechTokens, positions: int) -
     return dataclasses.replace(rules, speech=speech, prompt=prompt, max_new_tokens=limit)
 
 
-def check_features(directory: Path, config: ModelConfig) -> None:
-    """Compare `preprocessor_config.json`, if it exists, with the features of the runtime.
+def check_features(directory: Path, config: ModelConfig, notes: list[str]) -> None:
+    """Compare the features of a checkpoint, if it states them, with those of the runtime.
+
+    They are in `preprocessor_config.json` or, since transformers 5, in `processor_config.json`.
+
+    Args:
+        notes: receives a sentence on settings that are not known
 
     Raises:
-        CheckpointError: the model was trained on other features, or the file is not a JSON object.
+        CheckpointError: the model was trained on other features, or a file is not a JSON object.
     """
     path = directory / "preprocessor_config.json"
+    stated: Values = read_json_if_present(path)
     if not path.exists():
-        return
-    stated = read_json(path)
+        path = directory / "processor_config.json"
+        stated = read_json_if_present(path).get("feature_extractor") or {}
     computed = LogMel()
     expected = {
         "feature_size": config.feature_size,
@@ -217,12 +226,14 @@ def check_features(directory: Path, config: ModelConfig) -> None:
         "hop_length": computed.hop,
     }
     problems = [
-        f"{name}: expected {value}, found {stated[name]!r}"
+        f"{name}: expected {value}, found {shown(stated[name])}"
         for name, value in expected.items()
         if stated.get(name, value) != value
     ]
+    problems += FEATURES.unsupported(stated)
     if problems:
         raise CheckpointError(path, problems)
+    notes += FEATURES.notes(path.name, stated)
 
 
 def _special_tokens(directory: Path) -> dict[str, int]:
@@ -261,7 +272,7 @@ def _languages_and_tasks(
     ):
         table = settings.get(name, fallback if older else {})
         if not isinstance(table, dict) or not all(type(token) is int for token in table.values()):
-            problems.append(f"{name}: expected an object of token ids, found {table!r}")
+            problems.append(f"{name}: expected an object of token ids, found {shown(table)}")
             table = {}
         tables.append(table)
     languages, tasks = tables
@@ -281,7 +292,7 @@ def _defaults(
         if not isinstance(forced, list) or not all(
             isinstance(pair, list) and len(pair) == 2 for pair in forced
         ):
-            problems.append(f"forced_decoder_ids: expected pairs, found {forced!r}")
+            problems.append(f"forced_decoder_ids: expected pairs, found {shown(forced)}")
             forced = []
         tokens = [token for _, token in forced]
         language = next((code for code, token in languages.items() if token in tokens), None)
@@ -290,7 +301,7 @@ def _defaults(
         language = language_code(str(language))
     for name, value, known in (("language", language, languages), ("task", task, tasks)):
         if value is not None and known and (not isinstance(value, str) or value not in known):
-            problems.append(f"{name}: expected one of {', '.join(known)}, found {value!r}")
+            problems.append(f"{name}: expected one of {', '.join(known)}, found {shown(value)}")
     return (language if languages else None), (task if tasks else None)
 
 
@@ -312,7 +323,7 @@ def _count(settings: Mapping[str, Any], name: str, problems: list[str]) -> int |
     value = settings.get(name)
     if value is None or (type(value) is int and value >= 0):
         return value
-    problems.append(f"{name}: expected an integer of at least 0, found {value!r}")
+    problems.append(f"{name}: expected an integer of at least 0, found {shown(value)}")
     return None
 
 
@@ -348,12 +359,17 @@ def hide_timestamps(tokenizer: Tokenizer) -> Tokenizer:
 def _library_file(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     if checkpoint.library is None:
         return None
-    return TokenizerFiles(None, hide_timestamps(checkpoint.library))
+    tokenizer = checkpoint.assembled()
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = checkpoint.library
+    return TokenizerFiles(
+        None, hide_timestamps(tokenizer), cleans_up=checkpoint.cleans_up(tokenizer)
+    )
 
 
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    tokenizer = byte_level(checkpoint, {"eos": "<|endoftext|>"})
-    return None if tokenizer is None else TokenizerFiles(None, tokenizer)
+    tokenizer = byte_level(checkpoint, GPT2)
+    return None if tokenizer is None else TokenizerFiles(None, hide_timestamps(tokenizer))
 
 
 def _ranks(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
@@ -385,4 +401,6 @@ WHISPER = Family(
     convert_weights=convert_weights,
     tokenizers=(TOKENIZER,),
     generation=generation,
+    settings=SETTINGS | DEFAULTS.keys(),
+    tables=(TOKENS, OUTPUT),
 )

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.files.strict_json import read_json_object
 
 from ..registry import MODEL_TYPES, FormatName
+from .adapter_config import refuse_alone
 
 CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
 MODULES_FILE = "modules.json"
 WEIGHTS_FILE = "model.safetensors"
 CTRANSLATE2_FILE = "model.bin"
@@ -68,6 +70,7 @@ def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
     for known in FORMATS:
         if known.matches(directory, values):
             return known
+    refuse_alone(directory)
     raise DragomanError(
         f"{directory}: expected a checkpoint, with {CONFIG_FILE} beside its weights or "
         f"{CTRANSLATE2_FILE} of CTranslate2, found {_describe(directory)}"
@@ -97,6 +100,7 @@ def check_is_checkpoint(directory: Path) -> dict[str, Any]:
             )
         )
     if weights and not _has_any(directory, *weights, *(n + INDEX_SUFFIX for n in weights)):
+        refuse_alone(directory)
         raise DragomanError(f"{directory}: {no_weights()}")
     return values
 
@@ -116,7 +120,9 @@ def read_configuration(directory: Path) -> dict[str, Any]:
 
 def unknown_model_type(model_type: object) -> str:
     """Return the problem of a `model_type` without a registered family."""
-    return f"model_type: expected one of {', '.join(sorted(MODEL_TYPES))}, found {model_type!r}"
+    return (
+        f"model_type: expected one of {', '.join(sorted(MODEL_TYPES))}, found {shown(model_type)}"
+    )
 
 
 def no_weights() -> str:

@@ -7,7 +7,6 @@ libraries, and `huggingface_hub` only before a download.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import threading
@@ -16,10 +15,11 @@ from http.client import responses
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.files.strict_json import read_json, read_json_object
-from dragoman.progress import Progress
+from dragoman.progress import Progress, quiet
 
+from .contents import READ_FILES
 from .detection import (
     CTRANSLATE2_FILE,
     INDEX_SUFFIX,
@@ -32,27 +32,6 @@ from .detection import (
 MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*")
 LONGEST_ID = 96
 """Maximum characters of a model id at the hub."""
-
-FILES = (
-    *("config.json", "generation_config.json", "preprocessor_config.json"),
-    *("tokenizer.json", "tokenizer_config.json", "added_tokens.json"),
-    *("vocab.json", "target_vocab.json", "merges.txt", "*.tiktoken", "tiktoken.model"),
-    "vocab.txt",
-    *("modules.json", "config_sentence_transformers.json"),
-    *(
-        f"sentence_{name}_config.json"
-        for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-    ),
-    *("source.spm", "target.spm", "spiece.model"),
-    *("sentencepiece.model", "sentencepiece.bpe.model"),
-    *(
-        f"{name}vocabulary.{suffix}"
-        for name in ("", "shared_", "source_", "target_")
-        for suffix in ("json", "txt")
-    ),
-    *("source_tokenizer.json", "target_tokenizer.json", "recipe.json", "held_out.tsv"),
-)
-"""Files that readers need besides weights."""
 
 WITH_WEIGHTS = ("Transformer", "Dense")
 """Modules of sentence-transformers that have weights."""
@@ -95,11 +74,11 @@ def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
     progress.stage(f"fetching {model_id}, MB")
     with _one_line_errors(model_id, revision):
         download = _downloader(model_id, progress)
-        directory = download(revision or "main", FILES)
+        directory = download(revision or "main", READ_FILES)
         modules = _modules(directory / MODULES_FILE)
         folders = sorted({folder for _, folder in modules} - {""})
         if folders:
-            download(directory.name, [f"{folder}/{n}" for folder in folders for n in FILES])
+            download(directory.name, [f"{folder}/{n}" for folder in folders for n in READ_FILES])
         for folder in [f for kind, f in modules if kind in WITH_WEIGHTS] or [""]:
             values = read_configuration(directory / folder)
             in_tensors = bool(modules) or "model_type" in values
@@ -199,17 +178,13 @@ def _reporting(progress: Progress) -> type[Any]:
 @contextlib.contextmanager
 def _one_line_errors(model_id: str, revision: str | None) -> Iterator[None]:
     """Raise every failure as a `DragomanError`, and hide the library's log messages."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
     try:
-        yield
+        with quiet("huggingface_hub"):
+            yield
     except (DragomanError, ModuleNotFoundError):
         raise
     except Exception as error:  # errors of the library, HTTP client, storage and disk
         raise DragomanError(f"{model_id}: {_problem(error, model_id, revision)}") from error
-    finally:
-        logger.setLevel(level)
 
 
 def _problem(error: Exception, model_id: str, revision: str | None) -> str:
@@ -223,7 +198,7 @@ def _problem(error: Exception, model_id: str, revision: str | None) -> str:
     if isinstance(cause, errors.RepositoryNotFoundError):
         return f"no such directory, and no such model at {hub}; if it is private, log in {LOG_IN}"
     if isinstance(cause, errors.RevisionNotFoundError):
-        return f"expected a branch, a tag or a commit as its revision, found {revision!r}"
+        return f"expected a branch, a tag or a commit as its revision, found {shown(revision)}"
     if isinstance(cause, errors.HfHubHTTPError):
         status = cause.response.status_code
         found = cause.server_message or responses.get(status, "")

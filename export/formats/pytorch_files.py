@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dragoman.errors import shown
 from dragoman.reference_model import CheckpointError
 
 MAX_LISTED = 5
@@ -58,7 +59,7 @@ def check_tensors(weights: Mapping[Any, Any], path: Path) -> None:
         CheckpointError: other values are found; lists the first of them.
     """
     problems = [
-        f"expected names as text, found {name!r:.80}" for name in weights if not _is_text(name)
+        f"expected names as text, found {shown(name)}" for name in weights if not _is_text(name)
     ]
     if not problems:
         others = [name for name, value in weights.items() if not isinstance(value, Tensor)]

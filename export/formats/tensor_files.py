@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dragoman.errors import shown
 from dragoman.files.regular_files import FileError, check_regular
 from dragoman.reference_model import CheckpointError
 from dragoman.reference_model.checkpoint import read_safetensors
 
+from .contents import listed
 from .detection import INDEX_SUFFIX, TENSOR_FILES, no_weights
 from .json_files import read_json
 from .pytorch_files import check_tensors, load_pytorch
@@ -33,15 +35,44 @@ def read_weights(directory: Path) -> tuple[Weights, Path]:
     """Read all tensors of a directory; return them with their file or index.
 
     Raises:
-        CheckpointError: there are no weights, or they cannot be read.
+        CheckpointError: there are no weights, they cannot be read, or a second file has others.
     """
     for name in TENSOR_FILES:
         file, index = directory / name, directory / (name + INDEX_SUFFIX)
         if file.exists():
-            return read_file(file), file
+            weights = read_file(file)
+            for other in TENSOR_FILES[TENSOR_FILES.index(name) + 1 :]:
+                _check_same(weights, file, directory / other)
+            return weights, file
         if index.exists():
             return _read_parts(directory, index), index
     raise CheckpointError(directory, [no_weights()])
+
+
+def _check_same(weights: Weights, file: Path, other: Path) -> None:
+    """Check that a second file has the same weights, in the lower precision of the two.
+
+    Weights that only one has are no difference: formats store tied weights once or twice.
+
+    Raises:
+        CheckpointError: weights differ, or the files have none in common.
+    """
+    if not other.exists():
+        return
+    others = read_file(other)
+    common = weights.keys() & others.keys()
+    differing = sorted(n for n in common if not _equal_in_lower(weights[n], others[n]))
+    if differing or not common:
+        found = listed(differing) if differing else "other names"
+        problem = f"expected the weights of {file.name}, found others: {found}; remove one of both"
+        raise CheckpointError(other, [problem])
+
+
+def _equal_in_lower(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    dtype = one.dtype if one.itemsize <= other.itemsize else other.dtype
+    return one.to(dtype).equal(other.to(dtype))
 
 
 def read_file(path: Path) -> Weights:
@@ -146,9 +177,8 @@ def _state_dict(content: Any, key: str | None, path: Path) -> Weights:
     if key in nested:
         return nested[key]
     if nested:
-        problem = (
-            f"expected state_dict in config.json to be one of {', '.join(nested)}, found {key!r}"
-        )
+        known = ", ".join(nested)
+        problem = f"expected state_dict in config.json to be one of {known}, found {shown(key)}"
     else:
         problem = f"expected a dictionary of tensors by name, found {_describe(content)}"
     raise CheckpointError(path, [problem])
@@ -158,7 +188,7 @@ def _find_file(directory: Path, name: str | None) -> Path:
     if name is not None:
         if Path(name).name == name and (directory / name).is_file():
             return directory / name
-        raise CheckpointError(directory, [f"weights: expected a file in it, found {name!r}"])
+        raise CheckpointError(directory, [f"weights: expected a file in it, found {shown(name)}"])
     files = sorted(p for p in directory.glob("*") if p.suffix in SUFFIXES and p.is_file())
     if len(files) != 1:
         problem = (

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, models
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
+from dragoman.files.regular_files import VOCABULARY_BYTES, read_regular
+from dragoman.runtime.texts.codecs.tokenizer_file import check_tokenizer, read_tokenizer
 
 from ..formats.json_files import read_json_if_present
-from .files import LIBRARY_FILE, read_library_file, read_vocabulary
-
-CONFIG_FILE = "tokenizer_config.json"
+from .classes import (
+    CLASSES,
+    OF_MODELS,
+    TokenizerClass,
+    assemble,
+)
+from .files import LIBRARY_FILE, check_ids, read_library_file, read_vocabulary
+from .settings import CONFIG_FILE, read_settings
+from .vocabulary import Vocabulary, library_vocabulary, sentencepiece_vocabulary
 
 T = TypeVar("T")
 
@@ -51,6 +61,87 @@ class TokenizerCheckpoint:
         path = self.directory / LIBRARY_FILE
         return read_library_file(path, self.vocab_size) if path.exists() else None
 
+    def assembled(self, languages: Sequence[str] = ()) -> Path | Tokenizer | None:
+        """Return the tokenizer of `tokenizer.json` and the files beside it.
+
+        Args:
+            languages: tokens of the languages that the tokenizer's class knows
+
+        Returns:
+            the path of the file, if the others change nothing; None without that file
+
+        Raises:
+            DragomanError: the files contradict each other.
+        """
+        if self.library is None:
+            return None
+        path = self.directory / LIBRARY_FILE
+        data = json.loads(read_regular(path, VOCABULARY_BYTES))
+        settings = replace(read_settings(self.directory, data), languages=languages)
+        kind, found = CLASSES.get(self._loaded_class), type(self.library.model).__name__
+        if kind is not None and kind.model != found:
+            if self.class_name is not None:
+                raise DragomanError(
+                    f"{path}: model: expected {kind.model}, because tokenizer_class is "
+                    f"{self.class_name}, found {found}; with PreTrainedTokenizerFast, the file is "
+                    "used as it is"
+                )
+            kind = None
+        if kind is None and data.get("padding"):  # names a special token, too
+            padding = {"pad_token": data["padding"]["pad_token"]}
+            settings = replace(settings, values={**padding, **settings.values})
+        made = assemble(kind, library_vocabulary(data) if kind else read_tokenizer(path), settings)
+        check_tokenizer(made, path)
+        return path if json.loads(made.to_str()) == json.loads(self.library.to_str()) else made
+
+    def from_sentencepiece(
+        self,
+        file_name: str,
+        kind: TokenizerClass,
+        languages: Sequence[str] = (),
+        added: Mapping[int, AddedToken] = MappingProxyType({}),
+    ) -> Tokenizer | None:
+        """Return the tokenizer that a class makes of a SentencePiece model; None without it.
+
+        Args:
+            languages: tokens of the languages that the class knows
+            added: added tokens, unless the settings list some
+        """
+        path = self.directory / file_name
+        if not path.exists():
+            return None
+        settings = read_settings(self.directory, None)
+        # As in transformers, special tokens of the model stand in place of further ones.
+        settings = replace(settings, languages=languages, added=settings.added or added, further=())
+        vocabulary = sentencepiece_vocabulary(path)
+        tokenizer = assemble(kind, vocabulary, settings)
+        check_tokenizer(tokenizer, path)
+        ids = {piece: tokenizer.token_to_id(piece) or 0 for piece, _ in vocabulary.scored}
+        check_ids(path, ids, self.vocab_size)
+        return tokenizer
+
+    def from_vocabulary(self, kind: TokenizerClass, vocabulary: Vocabulary) -> Tokenizer:
+        """Return the tokenizer that a class makes of a vocabulary."""
+        tokenizer = assemble(kind, vocabulary, read_settings(self.directory, None))
+        check_tokenizer(tokenizer, self.directory)
+        return tokenizer
+
+    def cleans_up(self, tokenizer: object) -> bool:
+        """Return whether `transformers` removes spaces before punctuation from decoded texts.
+
+        Args:
+            tokenizer: the tokenizer, or the path of `tokenizer.json`
+        """
+        made = self.library if isinstance(tokenizer, Path) else tokenizer
+        bpe = isinstance(made, Tokenizer) and isinstance(made.model, models.BPE)
+        forced = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+        wanted = self.setting("clean_up_tokenization_spaces", bool)
+        return bool(wanted and (not bpe or self.setting(forced, bool)))
+
+    @property
+    def _loaded_class(self) -> str:
+        return self.class_name or OF_MODELS.get(str(self.values.get("model_type")), "")
+
     @property
     def class_name(self) -> str | None:
         """The tokenizer's class in `transformers`, without the suffix "Fast"."""
@@ -67,28 +158,14 @@ class TokenizerCheckpoint:
         if value is None or isinstance(value, kind):
             return value
         raise DragomanError(
-            f"{self.directory / CONFIG_FILE}: {name}: expected {kind.__name__}, found {value!r:.40}"
+            f"{self.directory / CONFIG_FILE}: {name}: expected {kind.__name__}, found "
+            f"{shown(value)}"
         )
 
     def special(self, name: str, default: str) -> str:
         """Return the text of a special token by its name, such as "eos"."""
         token = self.settings.get(f"{name}_token") or default
         return str(token.get("content", default) if isinstance(token, dict) else token)
-
-    def strips_left(self, name: str, text: str, default: bool) -> bool:
-        """Return whether a special token includes the white space before it.
-
-        Args:
-            name: name of the token, such as "mask"
-            text: text of the token
-            default: value for a checkpoint without the setting
-        """
-        self.added_tokens()  # are checked
-        listed = (self.setting("added_tokens_decoder", dict) or {}).values()
-        stated = [token for token in listed if token["content"] == text]
-        stated += [self.settings.get(f"{name}_token")]
-        of_token = next((token for token in stated if isinstance(token, dict)), None)
-        return default if of_token is None else of_token.get("lstrip") is True
 
     def added_tokens(self) -> dict[str, int]:
         """Return the added tokens of the checkpoint with their ids."""
@@ -109,20 +186,8 @@ class TokenizerCheckpoint:
         listed = (self.setting("added_tokens_decoder", dict) or {}).values()
         return [token["content"] for token in listed if not token.get("special", True)]
 
-    def refuse_added_texts(self, pieces: Mapping[str, int]) -> None:
-        """Raise a DragomanError for an added token that is not special.
-
-        A SentencePiece model cannot encode it.
-        """
-        for text in self.added_texts():
-            if text not in pieces:
-                raise DragomanError(
-                    f"{self.directory}: expected {LIBRARY_FILE}, because the added token "
-                    f"{text!r} is text, found only a SentencePiece model"
-                )
-
 
 def _text(content: object) -> str:
     if isinstance(content, str):
         return content
-    raise TypeError(f"found content {content!r:.40}")
+    raise TypeError(f"found content {shown(content)}")

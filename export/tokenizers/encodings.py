@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dragoman.errors import shown
+
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 CL100K_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
@@ -121,7 +123,7 @@ def library_pattern(pattern: str) -> str:
         token = _TOKEN.match(pattern, position)
         if token is None or _MULTIPLE.search(token["folded"] or ""):
             found = pattern[position : position + 20]
-            raise PatternError(f"found {found!r} at position {position}")
+            raise PatternError(f"found {shown(found)} at position {position}")
         if token["anchor"]:
             translated.append(_ANCHORS[token["anchor"]])
         elif token["possessive"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,10 +10,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import VOCABULARY_BYTES
-from dragoman.runtime.format.texts import Languages, SourceTemplate, Tokenizers
+from dragoman.runtime.format.texts import Languages, Prompts, SourceTemplate, Tokenizers
 from dragoman.runtime.format.writing import BundleWriter
+from dragoman.runtime.texts.codecs.pieces import AddedPiece
 from dragoman.runtime.texts.codecs.tokenizer_file import read_tokenizer
 
 from ..formats.json_files import read_json_if_present
@@ -24,19 +26,21 @@ class PieceModel:
 
     Attributes:
         pieces: piece -> token id; an id without a piece belongs to a special token
-        unknown, leading_code: see `runtime.texts.codecs.pieces.Vocabulary`
+        unknown, leading_code, added: see `runtime.texts.codecs.pieces.Vocabulary`
     """
 
     model: Path
     pieces: Mapping[str, int] = field(repr=False)
     unknown: int | None
     leading_code: bool = False
+    added: tuple[AddedPiece, ...] = ()
 
     def vocabulary(self) -> str:
         """Return the JSON that the runtime reads."""
         data = {
             "unknown": self.unknown,
             "leading_code": self.leading_code,
+            "added": [dataclasses.asdict(token) for token in self.added],
             "pieces": dict(self.pieces),
         }
         return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
@@ -51,12 +55,18 @@ class TokenizerFiles:
             SentencePiece model; source is None for a model whose input is not text
         template: the special tokens around a source text; None: those in the source's file
         languages: languages of a multilingual model
+        pretokenized: whether texts are tokens of the vocabulary, separated by spaces
+        cleans_up: see `runtime.format.texts.Tokenizers.clean_up_tokenization_spaces`
+        prompts: prompts of an embedding model
     """
 
     source: Path | Tokenizer | PieceModel | None
     target: Path | Tokenizer | PieceModel
     template: SourceTemplate | None = None
     languages: Languages | None = None
+    pretokenized: bool = False
+    cleans_up: bool = False
+    prompts: Prompts | None = None
 
     def write(self, files: BundleWriter) -> Tokenizers:
         """Write the tokenizers into a bundle; a shared tokenizer is written once.
@@ -66,13 +76,17 @@ class TokenizerFiles:
         """
         if self.source is None:
             target, vocabulary = _write(self.target, files, "")
-            return Tokenizers(None, target, None, vocabulary, self.template)
+            return Tokenizers(None, target, None, vocabulary, *self._rest)
         if self.source == self.target:
             target, vocabulary = _write(self.target, files, "")
-            return Tokenizers(target, target, vocabulary, vocabulary, self.template)
+            return Tokenizers(target, target, vocabulary, vocabulary, *self._rest)
         source, source_vocabulary = _write(self.source, files, "source_")
         target, target_vocabulary = _write(self.target, files, "target_")
-        return Tokenizers(source, target, source_vocabulary, target_vocabulary, self.template)
+        return Tokenizers(source, target, source_vocabulary, target_vocabulary, *self._rest)
+
+    @property
+    def _rest(self) -> tuple[SourceTemplate | None, bool, bool, Prompts | None]:
+        return self.template, self.pretokenized, self.cleans_up, self.prompts
 
 
 def _write(
@@ -132,7 +146,7 @@ def check_ids(path: Path, vocabulary: Mapping[str, int], size: int) -> None:
         first = min(outside)
         raise DragomanError(
             f"{path}: expected token ids in [0, {size}), the model's vocabulary, found "
-            f"{len(outside)} outside, such as {first} ({outside[first]!r})"
+            f"{len(outside)} outside, such as {first} ({shown(outside[first])})"
         )
 
 
@@ -140,7 +154,7 @@ def check_has_tokens(path: Path, vocabulary: Mapping[str, int], *tokens: str) ->
     """Raise a DragomanError if a vocabulary lacks one of these tokens."""
     missing = [token for token in tokens if token not in vocabulary]
     if missing:
-        raise DragomanError(f"{path}: expected a token {missing[0]!r}, found none")
+        raise DragomanError(f"{path}: expected a token {shown(missing[0])}, found none")
 
 
 def all_present(directory: Path, *names: str) -> bool:

@@ -1,4 +1,4 @@
-"""Kinds of tokenizers: their files in Hugging Face directories, and the readers of these files."""
+"""Kinds of tokenizers: their files in Hugging Face directories, and readers that families share."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dragoman.errors import DragomanError
+from tokenizers import Tokenizer, models
+
+from dragoman.errors import DragomanError, shown
+from dragoman.files.regular_files import VOCABULARY_BYTES, check_regular
+from dragoman.runtime.texts.codecs.tokenizer_file import panics_as_errors
 
 from .checkpoint import TokenizerCheckpoint
-from .files import LIBRARY_FILE, TokenizerFiles
+from .classes import TokenizerClass
+from .files import LIBRARY_FILE, TokenizerFiles, all_present, read_vocabulary
 from .multilingual import Multilingual, has_languages, multilingual_ranks
-from .readers import library_file
 from .tiktoken import plain_ranks
+from .vocabulary import Vocabulary
 
 Reader = Callable[[TokenizerCheckpoint], TokenizerFiles | None]
 """Reads the tokenizers of a checkpoint; returns None if the reader's files do not exist."""
@@ -52,6 +57,42 @@ class TokenizerKind:
         if self.languages and has_languages(checkpoint, self.languages):
             return multilingual_ranks(checkpoint, self.languages)
         return plain_ranks(checkpoint)
+
+
+def library_file(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
+    """Use `tokenizer.json` and the files beside it for both sides."""
+    tokenizer = checkpoint.assembled()
+    if tokenizer is None:
+        return None
+    return TokenizerFiles(tokenizer, tokenizer, cleans_up=checkpoint.cleans_up(tokenizer))
+
+
+def byte_level(checkpoint: TokenizerCheckpoint, kind: TokenizerClass) -> Tokenizer | None:
+    """Read byte-level pair encoding from `vocab.json` and `merges.txt`; None without them."""
+    directory = checkpoint.directory
+    if not all_present(directory, "vocab.json", "merges.txt"):
+        return None
+    path, merges = directory / "vocab.json", directory / "merges.txt"
+    vocabulary = read_vocabulary(path, checkpoint.vocab_size)
+    check_regular(merges, VOCABULARY_BYTES)
+    try:
+        with panics_as_errors():
+            pairs = models.BPE.read_file(str(path), str(merges))[1]
+            return checkpoint.from_vocabulary(kind, Vocabulary(vocabulary, pairs))
+    except DragomanError:
+        raise
+    except Exception as error:  # the library raises no narrower type
+        raise DragomanError(f"{merges}: not the merges of {path.name}: {error}") from error
+
+
+def sentencepiece_file(
+    checkpoint: TokenizerCheckpoint, file_name: str, kind: TokenizerClass
+) -> TokenizerFiles | None:
+    """Read one SentencePiece model for both sides, as a class of `transformers` does."""
+    tokenizer = checkpoint.from_sentencepiece(file_name, kind)
+    if tokenizer is None:
+        return None
+    return TokenizerFiles(tokenizer, tokenizer, cleans_up=checkpoint.cleans_up(tokenizer))
 
 
 PLAIN = TokenizerKind((), (library_file,))
@@ -100,6 +141,6 @@ def _of_another_class(reader: Reader, checkpoint: TokenizerCheckpoint) -> Tokeni
     if files is not None and checkpoint.library is None:
         raise DragomanError(
             f"{checkpoint.directory}: expected {LIBRARY_FILE}, because the tokenizer's class "
-            f"{checkpoint.class_name!r:.60} is unknown, found none"
+            f"{shown(checkpoint.class_name)} is unknown, found none"
         )
     return files

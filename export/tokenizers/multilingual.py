@@ -10,19 +10,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.format.texts import Languages, SourceTemplate
+from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 
 from ..formats.json_files import read_json_if_present
 from .checkpoint import TokenizerCheckpoint
-from .files import LIBRARY_FILE, PieceModel, TokenizerFiles, check_has_tokens, check_ids
-from .readers import read_pieces
+from .classes import TokenizerClass
+from .files import LIBRARY_FILE, PieceModel, TokenizerFiles, check_has_tokens
 from .tiktoken import tokenizer_of_ranks
 
 FAIRSEQ_MODEL = "sentencepiece.bpe.model"
-FAIRSEQ_END, FAIRSEQ_UNKNOWN = 2, 3
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,14 @@ def has_languages(checkpoint: TokenizerCheckpoint, languages: Multilingual) -> b
 def multilingual_library_file(
     checkpoint: TokenizerCheckpoint, languages: Multilingual
 ) -> TokenizerFiles | None:
-    """Use `tokenizer.json`, whose vocabulary has the language tokens."""
+    """Use `tokenizer.json`, whose vocabulary has the language tokens, and the files beside it."""
     if checkpoint.library is None:
         return None
     path = checkpoint.directory / LIBRARY_FILE
     tokens, end = _tokens_and_end(checkpoint, languages, checkpoint.library, path)
-    return multilingual_files(checkpoint, languages, path, tokens, end)
+    tokenizer = checkpoint.assembled([languages.token(code) for code in languages.codes])
+    assert tokenizer is not None
+    return multilingual_files(checkpoint, languages, tokenizer, tokens, end)
 
 
 def multilingual_ranks(
@@ -151,7 +153,7 @@ def _tokens_and_end(
 
 
 def fairseq_pieces(
-    checkpoint: TokenizerCheckpoint, languages: Multilingual
+    checkpoint: TokenizerCheckpoint, languages: Multilingual, kind: TokenizerClass
 ) -> TokenizerFiles | None:
     """Read a SentencePiece model with the numbering of fairseq; languages follow the pieces.
 
@@ -160,12 +162,19 @@ def fairseq_pieces(
     path = checkpoint.directory / FAIRSEQ_MODEL
     if not path.exists():
         return None
-    processor, pieces = read_pieces(checkpoint, path)
-    shifted = {piece: token + 1 for piece, token in pieces.items()}
-    tokens = languages.tokens_from(processor.get_piece_size() + 1, checkpoint.added_tokens())
-    check_ids(path, {**shifted, **tokens}, checkpoint.vocab_size)
-    tokenizer = PieceModel(path, shifted, FAIRSEQ_UNKNOWN)
-    return multilingual_files(checkpoint, languages, tokenizer, tokens, FAIRSEQ_END)
+    codes = [languages.token(code) for code in languages.codes]
+    # transformers would number the mask before the languages, unlike the models' embeddings.
+    first = load_sentencepiece(path).get_piece_size() + 1
+    added = {
+        first + i: AddedToken(token, normalized=False, special=True)
+        for i, token in enumerate([*codes, "<mask>"])
+    }
+    tokenizer = checkpoint.from_sentencepiece(
+        FAIRSEQ_MODEL, kind, codes, added if kind.model == "BPE" else {}
+    )
+    assert tokenizer is not None
+    tokens, end = _tokens_and_end(checkpoint, languages, tokenizer, path)
+    return multilingual_files(checkpoint, languages, tokenizer, tokens, end)
 
 
 def multilingual_files(
@@ -192,4 +201,5 @@ def multilingual_files(
             default_target=checkpoint.setting("tgt_lang", str),
             generation={**checkpoint.values, **generation},
         ),
+        cleans_up=checkpoint.cleans_up(tokenizer),
     )

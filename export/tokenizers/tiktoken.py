@@ -18,15 +18,16 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import VOCABULARY_BYTES, read_regular
 from dragoman.runtime.format.texts import SourceTemplate
 from dragoman.runtime.texts.codecs.tokenizer_file import panics_as_errors, summary
 from dragoman.runtime.texts.surfaces import BYTE_OF_LETTER
 
-from .checkpoint import CONFIG_FILE, TokenizerCheckpoint
+from .checkpoint import TokenizerCheckpoint
 from .encodings import ENCODINGS, Encoding, library_pattern
 from .files import TokenizerFiles, check_has_tokens, check_ids
+from .settings import CONFIG_FILE
 
 OTHER_NAME = "tiktoken.model"
 """The name of a file of ranks in `transformers`."""
@@ -152,7 +153,9 @@ def _read(path: Path, size: int) -> dict[str, int]:
             if rank >= size:
                 raise ValueError(f"a rank in [0, {size}), the model's vocabulary, found {rank}")
             if token in ranks or rank in taken:
-                raise ValueError(f"each token and each rank once, found {_shown(line)} again")
+                raise ValueError(
+                    f"each token and each rank once, found {shown(line.decode('latin-1'))} again"
+                )
         except ValueError as error:
             raise DragomanError(f"{path}: line {number}: expected {error}") from error
         ranks[token] = rank
@@ -179,14 +182,12 @@ def _entry(line: bytes) -> tuple[str, int]:
         # Whisper's multilingual ranks end with an empty token, written as "=".
         token = b"" if match[1] == b"=" else base64.b64decode(match[1], validate=True)
     except ValueError:
-        raise ValueError(f"a token in base64 and its rank, found {_shown(line)}") from None
+        raise ValueError(
+            f"a token in base64 and its rank, found {shown(line.decode('latin-1'))}"
+        ) from None
     if len(token) > LONGEST_TOKEN:
         raise ValueError(f"a token of at most {LONGEST_TOKEN} bytes, found one of {len(token)}")
     return token.decode("latin-1").translate(_LETTERS), int(match[2])
-
-
-def _shown(line: bytes) -> str:
-    return repr(line[:40].decode("latin-1"))
 
 
 def _other_tokens(
@@ -205,8 +206,8 @@ def _other_tokens(
         for other in (by_id[token], ranked.get(token, content)):
             if other != content:
                 raise DragomanError(
-                    f"{checkpoint.directory}: expected one token for each id, found {content!r} "
-                    f"and {other!r} for {token}"
+                    f"{checkpoint.directory}: expected one token for each id, found "
+                    f"{shown(content)} and {shown(other)} for {token}"
                 )
     missing = set(range(max(ranked))) - ranked.keys() - by_id.keys()
     if missing:
@@ -221,7 +222,7 @@ def _other_tokens(
             if (first := others.get(content, ranks.get(content, token))) != token:
                 raise DragomanError(
                     f"{checkpoint.directory}: expected one id for each token, found {first} and "
-                    f"{token} for {content!r}"
+                    f"{token} for {shown(content)}"
                 )
             others[content] = token
     return others
@@ -267,5 +268,5 @@ def _add(tokenizer: Tokenizer, others: Mapping[str, int], checkpoint: TokenizerC
         if tokenizer.token_to_id(content) != token or not is_decoded:
             raise DragomanError(
                 f"{checkpoint.directory}: expected added tokens that the library tokenizers can "
-                f"encode and decode, found {content!r}"
+                f"encode and decode, found {shown(content)}"
             )

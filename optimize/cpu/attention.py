@@ -9,6 +9,8 @@ In the encoder it is self-attention, which stays the standard operator. On input
 splits and merges heads itself, in 0.5 to 0.9 times the time of MultiHeadAttention. Two cases become
 MultiHeadAttention: relative position biases (T5), which are the same for every row and are not
 expanded either; and the encoder of a speech model, which has no mask.
+
+Other fusions of attention share the patterns of heads, which come first.
 """
 
 from __future__ import annotations
@@ -18,19 +20,74 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
+from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
 from ..graph_values import MICROSOFT, new_weight, number
-from .heads import (
-    LARGEST_MASK_BIAS,
-    attributes,
-    check_heads,
-    check_value_size,
-    known_heads,
-    merge_heads,
-    split_heads,
-)
+
+LARGEST_MASK_BIAS = -1e4
+"""The largest bias that masks a key, which ONNX Runtime's own operators add by default."""
+
+
+def split_heads(op: Any, x: Any, split: Any, name: str) -> Any:
+    """Return the pattern [B, T, H * Dh] -> [B, T, H, Dh], bound to the name, -> [B, H, T, Dh]."""
+    return op.Transpose(op.Reshape(x, split, _outputs=[name]), perm=[0, 2, 1, 3])
+
+
+def merge_heads(op: Any, attended: Any, merge: Any) -> Any:
+    """Return the pattern [B, H, T, Dh] -> [B, T, H * Dh]."""
+    return op.Reshape(op.Transpose(attended, perm=[0, 2, 1, 3]), merge)
+
+
+def known_heads(split: ir.Value) -> tuple[int, int] | None:
+    """Return the number and size of heads of a value [B, T, H, Dh]; None if unknown."""
+    shape = split.shape
+    if shape is None or len(shape) != 4:
+        return None
+    heads, size = shape[2], shape[3]
+    return (heads, size) if isinstance(heads, int) and isinstance(size, int) else None
+
+
+def check_heads(attended: ir.Value, split: ir.Value) -> MatchResult:
+    """Fail for an Attention with unknown heads.
+
+    Fail also for attributes that have no direct equivalent in ONNX Runtime's own operators.
+    """
+    result, node = MatchResult(), attended.producer()
+    assert node is not None
+    if unknown := sorted(set(node.attributes) - {"scale"}):
+        return result.fail(f"expected no attributes except scale, found {unknown}", attended)
+    if known_heads(split) is None:
+        return result.fail(
+            f"expected heads [B, Q, H, Dh] of known size, found {split.shape}", split
+        )
+    return result
+
+
+def check_value_size(attended: ir.Value, operator: str) -> MatchResult:
+    """Fail for values of another size than keys, which the operator does not take."""
+    result, node = MatchResult(), attended.producer()
+    assert node is not None
+    key, value = (_last_size(node.inputs[index]) for index in (1, 2))
+    if key != value:
+        reason = f"expected values of the size of keys, {key}, as {operator} requires, found"
+        return result.fail(f"{reason} {value}", attended)
+    return result
+
+
+def _last_size(value: ir.Value | None) -> int | None:
+    """Return the size of the last axis, if it is known."""
+    shape = None if value is None else value.shape
+    return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
+
+
+def attributes(attended: ir.Value, split: ir.Value) -> dict[str, Any]:
+    """Return number of heads and scale, as attributes of ONNX Runtime's own operators."""
+    node, heads = attended.producer(), known_heads(split)
+    assert node is not None and heads is not None
+    scale = node.attributes.get_float("scale", None)
+    return {"num_heads": heads[0]} | ({} if scale is None else {"scale": scale})
+
 
 MASK_FILTER_VALUE = float(np.finfo(np.float32).min)
 """The number added to the scores of padding.
@@ -44,12 +101,15 @@ class MaskedAttention(RewriteRuleClassBase):
 
     q [B, Q, H * Dh]; k, v [B, S, H * Dh], or [G, H, S, Dh] if `split_keys` -> [B, Q, H * Dh].
     If `biased`, biases [1, H, Q, S] are added to the scores of all keys except padding.
+
+    A query whose keys are all masked gets an average instead of zeros. In a bundle every source has
+    a token; in `foreign` graphs, of which this is not known, the candidates are refused.
     """
 
-    def __init__(self, *, split_keys: bool, biased: bool = False) -> None:
+    def __init__(self, *, split_keys: bool, biased: bool = False, foreign: bool = False) -> None:
         name = "cross-attention" if split_keys else "self-attention"
         super().__init__(f"biased-{name}" if biased else name, remove_nodes=False)
-        self.split_keys, self.biased = split_keys, biased
+        self.split_keys, self.biased, self.foreign = split_keys, biased, foreign
 
     def pattern(
         self,
@@ -96,6 +156,12 @@ class MaskedAttention(RewriteRuleClassBase):
         result = check_heads(attended, query_heads)
         if not result:
             return result
+        if self.foreign:
+            reason = (
+                "expected a bundle, whose sources have at least one token: MultiHeadAttention "
+                "would give a query whose keys are all masked an average instead of zeros"
+            )
+            return result.fail(reason, attended)
         if self.split_keys and (key.shape is None or len(key.shape) != 4):
             return result.fail(f"expected keys [G, H, S, Dh], found {key.shape}", key)
         if not self.split_keys and _shares_sources(query, query_heads):
@@ -241,13 +307,15 @@ def _has_separate_heads(node: ir.Node) -> bool:
     return (node.op_type, node.domain) == ("Attention", "") and "q_num_heads" not in node.attributes
 
 
-ATTENTION = RulePass(
-    "attention",
-    lambda: [
+def _rules(*, foreign: bool) -> list[RewriteRule]:
+    return [
         WholeSelfAttention.rule(),
-        MaskedAttention.rule(split_keys=True),
-        MaskedAttention.rule(split_keys=False, biased=True),
+        MaskedAttention.rule(split_keys=True, foreign=foreign),
+        MaskedAttention.rule(split_keys=False, biased=True, foreign=foreign),
         UnmaskedAttention.rule(),
-    ],
-    _has_separate_heads,
-)
+    ]
+
+
+ATTENTION = RulePass("attention", lambda: _rules(foreign=False), _has_separate_heads)
+FOREIGN_ATTENTION = RulePass("attention", lambda: _rules(foreign=True), _has_separate_heads)
+"""The pass for graphs of other exporters."""

@@ -18,7 +18,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
 from ..graph_values import MICROSOFT, floats, folded_weight, is_weight, producer, product
-from .heads import known_heads, split_heads
+from .attention import known_heads, split_heads
 
 
 class QueryScale(RewriteRuleClassBase):

@@ -18,7 +18,7 @@ from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
 
 from ..graph_pass import RulePass
 from ..graph_values import MICROSOFT, number
-from .heads import (
+from .attention import (
     LARGEST_MASK_BIAS,
     attributes,
     check_heads,

@@ -16,9 +16,8 @@ from ..precision.calibration import CalibrationBatch
 from ..precision.int8 import Int8
 from ..precision.weights import QUANTIZATION_TOLERANCE
 from ..targets import Schemes, TargetRecipe
-from .attention import ATTENTION
-from .bias_gelu import BIAS_GELU
-from .layer_norm import LAYER_NORM
+from .attention import ATTENTION, FOREIGN_ATTENTION
+from .layer_norm_and_gelu import BIAS_GELU, LAYER_NORM
 from .logits import GREEDY_CHOICE, TIED_OUTPUT
 from .packed_projections import PACKED_PROJECTIONS
 from .quantized_caches import QuantizedCaches, largest_written
@@ -111,5 +110,7 @@ RECIPE = TargetRecipe(
     schemes=schemes,
     caches=quantized_caches,
     check=check_counts,
-    file_passes=(*FUSIONS, *FP32),
+    file_passes=tuple(
+        FOREIGN_ATTENTION if step is ATTENTION else step for step in (*FUSIONS, *FP32)
+    ),
 )

@@ -1,8 +1,7 @@
 """Fusing decomposed attention to Attention (ONNX, opset 23), and expanding its masks.
 
 Self-attention, cached or not, and cross-attention are fused. A query whose keys are all masked gets
-zeros, as the operator specifies; the decomposed form gives zeros, NaN or an average, depending on
-how the mask is written.
+what the decomposed form gave it, see `attention_masks`.
 
 ONNX allows a mask with one row for all queries (Attention, opset 23: it must be broadcastable to
 the scores). ONNX Runtime's CPU kernel does not accept one, so that the row is expanded.
@@ -20,6 +19,7 @@ from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, 
 
 from ..graph_pass import ROUNDING, Changes, Property, RulePass
 from ..graph_values import new_weight
+from .attention_masks import check_type, total_mask
 from .attention_scores import Scores, find_scores
 from .matching import UnsupportedPatternError, describe, is_number, make_rule, rank
 
@@ -100,13 +100,16 @@ class FuseAttention(RewriteRuleClassBase):
                 raise UnsupportedPatternError(f"expected NaN to become 0, found {describe(zero)}")
             _check_only_use(context, softmax)
             self.scores = find_scores(scores)
+            check_type(self.scores.masks, zeros=zero is not None)
             _check_axis(softmax, self.scores)
             _check_operands(self.scores, value)
         except UnsupportedPatternError as error:
             return result.fail(str(error), softmax)
         return result
 
-    def rewrite(self, op: Any, value: ir.Value, softmax: ir.Value, **_: Any) -> Any:
+    def rewrite(
+        self, op: Any, value: ir.Value, softmax: ir.Value, zero: ir.Value | None = None, **_: Any
+    ) -> Any:
         """Return the replacement."""
         scores = self.scores
         key = op.Transpose(scores.key, perm=scores.key_order) if scores.key_order else scores.key
@@ -115,11 +118,11 @@ class FuseAttention(RewriteRuleClassBase):
             attributes |= {"q_num_heads": 1, "kv_num_heads": 1}
         if softmax.dtype is not None and softmax.dtype != value.dtype:
             attributes["softmax_precision"] = int(softmax.dtype)
-        mask = self._mask(op, softmax.graph)
+        mask = self._mask(op, softmax.graph, zeros=zero is not None)
         inputs = [scores.query, key, value, *[mask] * (mask is not None)]
         return op.Attention(*inputs, **attributes)
 
-    def _mask(self, op: Any, graph: Any) -> Any:
+    def _mask(self, op: Any, graph: Any, *, zeros: bool) -> Any:
         """Make the sum of the masks, expanded to the scores in the last two axes.
 
         ONNX Runtime's CPU kernel broadcasts only the other axes.
@@ -132,13 +135,10 @@ class FuseAttention(RewriteRuleClassBase):
         known = all(
             isinstance(d, int) or (d is not None and d.value) for d in (query_size, key_size)
         )
-        memo = (graph, *[m.identity() for m in scores.masks], scores.rank, *names)
+        memo = (graph, *[m.identity() for m in scores.masks], scores.rank, zeros, *names)
         if known and memo in self.expanded:
             return self.expanded[memo]
-        parts = [m.build(op) for m in scores.masks]
-        total = parts[0]
-        for part in parts[1:]:
-            total = op.Add(total, part)
+        total = total_mask(op, scores.masks, zeros=zeros)
         if scores.rank == 3 and any(rank(m.value) == 3 for m in scores.masks):
             total = op.Unsqueeze(total, op.Constant(value_ints=[1]))
         sizes = {(_axis(m.value, -2), _axis(m.value, -1)) for m in scores.masks}

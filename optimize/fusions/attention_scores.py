@@ -7,54 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ..graph_values import number, producer
+from .attention_masks import Mask
 from .matching import FLOATS, UnsupportedPatternError, describe, first_input, rank, split_constant
 
 ABSORBS = 16.0
 """A fill value acts like -inf if adjacent floats are this far apart there, since adding a score to
 it makes no difference."""
-
-
-@dataclass(frozen=True)
-class Mask:
-    """A mask: numbers added to the scores, or a condition under which a number replaces them.
-
-    Attributes:
-        value: the numbers; with `fill`, the condition
-        fill: the number that replaces scores
-        keep: whether the scores are kept where the condition is true, or where it is false
-        factor: the factor by which the numbers are multiplied
-        dtype: the type of the queries
-    """
-
-    value: ir.Value
-    fill: ir.Value | None = None
-    keep: bool = True
-    factor: float = 1.0
-    dtype: ir.DataType = ir.DataType.FLOAT
-
-    def identity(self) -> tuple[Any, ...]:
-        """Return a key that is equal for masks that `build` makes the same nodes for."""
-        return (self.value, self.fill, self.keep, self.factor, self.dtype)
-
-    def build(self, op: Any) -> Any:
-        """Make nodes for the additive mask, in the type of the queries."""
-        numpy = self.dtype.numpy()
-        if self.fill is not None:
-            zero = op.Constant(value=ir.tensor(np.zeros((), numpy)))
-            pair = (zero, self.fill) if self.keep else (self.fill, zero)
-            return op.Where(self.value, *pair)
-        result: Any = self.value
-        if self.value.dtype is not None and self.value.dtype != self.dtype:
-            result = op.Cast(result, to=int(self.dtype))
-        if self.factor != 1:
-            result = op.Mul(result, op.Constant(value=ir.tensor(np.array(self.factor, numpy))))
-        return result
 
 
 @dataclass(frozen=True)
@@ -107,6 +70,10 @@ def find_scores(value: ir.Value) -> Scores:
                 scale *= factor
             case "Where":
                 value, mask = _replaced(node)
+                if scale < 0:
+                    raise UnsupportedPatternError(
+                        f"expected masked scores to stay negative, found a factor of {scale:g}"
+                    )
                 masks.append(mask)
             case "Sub":
                 raise UnsupportedPatternError(
@@ -182,9 +149,10 @@ def _replaced(node: ir.Node) -> tuple[ir.Value, Mask]:
         )
     dtype = (fill.dtype or ir.DataType.FLOAT).numpy()
     # Attention adds the number instead of replacing the score, so it must absorb the score.
-    absorbs = filled == -np.inf or (
-        filled < 0 and float(np.spacing(dtype.type(-filled))) >= ABSORBS
-    )
+    with np.errstate(over="ignore"):  # the next number after the largest is infinite
+        absorbs = filled < 0 and (
+            filled == -np.inf or float(np.spacing(dtype.type(-filled))) >= ABSORBS
+        )
     if not absorbs:
         raise UnsupportedPatternError(
             f"expected masked scores to become -inf or close to it, found {filled:g}: adding it "

@@ -6,7 +6,6 @@ merges common subexpressions.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,20 +13,19 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes.common import (
     CommonSubexpressionEliminationPass,
-    IdentityEliminationPass,
     InlinePass,
     LiftConstantsToInitializersPass,
     NameFixPass,
     RemoveUnusedNodesPass,
-    ShapeInferencePass,
 )
 from onnxscript import optimizer
 from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, RewriteRuleSet
 from onnxscript.version_converter import ConvertVersionPass
 
+from ..checking.interface import remove_identities
 from ..graph_pass import ROUNDING, Changes, PassError, Property
-from ..graph_values import constant
+from ..graph_values import constant, infer_shapes
 from .matching import describe, make_rule
 
 OPSET = 23
@@ -55,15 +53,10 @@ class UpgradeOpset:
             )
         if before >= OPSET:
             return Changes(0)
-        log = logging.getLogger("onnxscript.version_converter")
-        level = log.level
-        log.setLevel(logging.CRITICAL)  # it logs the errors that are raised below
         try:
             ConvertVersionPass(OPSET, fallback=True)(model)
         except Exception as error:  # the converters' error types share no base
             raise PassError(f"expected opset {OPSET}, found {before}: {error}") from error
-        finally:
-            log.setLevel(level)
         if model.opset_imports.get("") != OPSET:
             raise PassError(
                 f"expected opset {OPSET}, found {before}, from which ONNX's version converter "
@@ -71,7 +64,7 @@ class UpgradeOpset:
             )
         # The IR version released with opset 23.
         model.ir_version = max(model.ir_version or 0, 11)
-        ShapeInferencePass()(model)
+        infer_shapes(model)
         return Changes(1)
 
 
@@ -278,26 +271,24 @@ class Cleanup:
     def apply(self, model: ir.Model) -> Changes:
         """Change the model in place."""
         matches = int(InlinePass()(model).modified)
-        log = logging.getLogger("onnxscript.optimizer")
-        level = log.level
-        log.setLevel(logging.ERROR)  # hides messages on constants too large to fold
-        try:
-            for _ in range(ROUNDS):
-                ShapeInferencePass()(model)
-                nodes = len(model.graph)
-                changed = RewriteRuleSet(list(_rules())).apply_to_model(model)
-                IdentityEliminationPass()(model)
-                fold_constants_ir(model, onnx_shape_inference=True)
-                RemoveUnusedNodesPass()(model)
-                CommonSubexpressionEliminationPass()(model)
-                changed += len(model.graph) < nodes
-                matches += changed
-                if not changed:
-                    break
-        finally:
-            log.setLevel(level)
-        ShapeInferencePass()(model)
+        for _ in range(ROUNDS):
+            infer_shapes(model)
+            nodes = _count_nodes(model)
+            changed = RewriteRuleSet(list(_rules())).apply_to_model(model)
+            remove_identities(model)
+            fold_constants_ir(model, onnx_shape_inference=True)
+            RemoveUnusedNodesPass()(model)
+            CommonSubexpressionEliminationPass()(model)
+            changed += _count_nodes(model) < nodes
+            matches += changed
+            if not changed:
+                break
+        infer_shapes(model)
         return Changes(matches, uncounted=True)
+
+
+def _count_nodes(model: ir.Model) -> int:
+    return sum(map(len, model.graphs()))
 
 
 CLEANUP = Cleanup()
@@ -326,9 +317,8 @@ class Tidy:
         ir.passes.Sequential(
             LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
             CommonSubexpressionEliminationPass(),
-            IdentityEliminationPass(),
-            RemoveUnusedNodesPass(),
-            NameFixPass(),
         )(model)
+        remove_identities(model)
+        ir.passes.Sequential(RemoveUnusedNodesPass(), NameFixPass())(model)
         removed = before - len(list(model.graph.all_nodes()))
         return Changes(max(0, removed), uncounted=True)

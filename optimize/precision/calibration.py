@@ -147,6 +147,12 @@ def _named(spec: GraphSpec, by_role: dict[Role, NDArray[Any]]) -> dict[str, NDAr
 ROWS = 4096
 """Maximum number of input rows kept for each product, to measure the error."""
 
+FEW = 8
+"""Of fewer different rows, moments say too little about other inputs to compensate errors on them:
+the products of others would be up to nine times as far off as plain rounding makes them."""
+SAME = 1e-5
+"""Relative difference of rows that differ by rounding only."""
+
 
 class ValueRange(NamedTuple):
     """A range of numbers that includes 0."""
@@ -179,6 +185,17 @@ class InputStatistics:
     def finite(self) -> bool:
         """Whether no observed number is NaN or infinite."""
         return bool(np.isfinite(self.moments).all())
+
+    @property
+    def diverse(self) -> bool:
+        """Whether there are enough different rows for the moments to hold for other inputs.
+
+        The first layer of a decoder that gives one token always reads the start token, for example.
+        """
+        direction = np.random.default_rng(0).standard_normal(self.rows.shape[1])
+        places = np.sort(self.rows @ direction)
+        size = float(np.abs(places).max(initial=0))
+        return int((np.diff(places) > SAME * size).sum()) + 1 >= FEW
 
 
 @dataclass

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.onnx_graphs.graph_files import module_of
 from dragoman.runtime.format.contract import GraphSpec
 
@@ -166,5 +166,5 @@ def _unknown(products: Sequence[RoundedProduct], name: str) -> str:
     close, *_ = difflib.get_close_matches(name, known, n=1) or known
     return (
         f"keep-fp32: expected the name of a product, a module or a layer, such as {close}, found "
-        f"{name!r}: dragoman sensitivity lists them"
+        f"{shown(name)}: dragoman sensitivity lists them"
     )

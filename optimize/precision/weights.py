@@ -253,7 +253,7 @@ def round_for(
         numbers,
         bits=scheme.bits,
         block=scheme.block,
-        moments=known.moments if known is not None and usable else None,
+        moments=known.moments if known is not None and usable and known.diverse else None,
         scale_type=scheme.scale_type,
     )
     if x is None:

@@ -163,7 +163,8 @@ def pinned_bundle(
     sizes = {"query": 1, "read": 1, "capacity": capacity}
     specs = {name: pinned_spec(spec, sizes) for name, spec in manifest.graphs.items()}
     if "candidates" in specs:
-        models["candidates"] = candidates_graph(specs["candidates"])
+        suppressed = manifest.generation.suppressed_token_ids
+        models["candidates"] = candidates_graph(specs["candidates"], suppressed)
     records = []
     if "decoder" in models:
         records = apply_passes(

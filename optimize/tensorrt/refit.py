@@ -80,6 +80,12 @@ def _check(engines: Bundle, graphs: Bundle) -> TensorRTEngines:
                 f"{engines.directory}: new weights need the same {name}: expected {before}, found "
                 f"{after}"
             )
+    suppressed = [set(each.generation.suppressed_token_ids) for each in (old, new)]
+    if "candidates" in old.graphs and suppressed[0] != suppressed[1]:
+        raise DragomanError(
+            f"{engines.directory}: new weights need the same suppressed tokens, which the engine "
+            "of candidates leaves out: build the engines of this checkpoint without --refit"
+        )
     return built
 
 

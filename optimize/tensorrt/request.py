@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.runtime.backends.tensorrt.packages import Package, find_package
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision, Profile, Range, TensorRTEngines
@@ -141,7 +141,7 @@ class EngineRequest:
         if self.source_length is not None:
             check_range("source length", self.source_length)
         if self.capacity is not None and self.capacity < 1:
-            raise DragomanError(f"capacity: expected at least 1, found {self.capacity}")
+            raise DragomanError(f"capacity: expected at least 1, found {shown(self.capacity)}")
         check_capabilities(find_package(target), self.compute_capabilities, precision)
 
     def for_model(self, model: PositionLimits, default_capacity: int) -> EngineOptions:

@@ -2,21 +2,26 @@
 
 from typing import TYPE_CHECKING
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.lazy import lazy_attributes
 
 from . import bible_en_es, g2p_en, multi30k_en_de, verses_en
 from .examples import Example, read_examples, read_lines, write_examples
+from .parallel_text import Cleaning
 from .parallel_text import describe as describe_cleaning
 from .recipe import Data, Recipe, Tokenizers
 from .training_file import PairFiles, read_training_file
 
 if TYPE_CHECKING:
     from .run import InitialModel, evaluate, read_initial_model, run_recipe
+    from .tokenizers import Vocabulary
 else:
     __getattr__ = lazy_attributes(
         __name__,
-        {"run": ("InitialModel", "evaluate", "read_initial_model", "run_recipe")},
+        {
+            "run": ("InitialModel", "evaluate", "read_initial_model", "run_recipe"),
+            "tokenizers": ("Vocabulary",),
+        },
     )
 
 RECIPES: dict[str, Recipe] = {
@@ -31,18 +36,20 @@ def find_recipe(name: str) -> Recipe:
         DragomanError: there is no such recipe; lists all recipes.
     """
     if name not in RECIPES:
-        raise DragomanError(f"unknown recipe {name!r}, expected one of: {', '.join(RECIPES)}")
+        raise DragomanError(f"unknown recipe {shown(name)}, expected one of: {', '.join(RECIPES)}")
     return RECIPES[name]
 
 
 __all__ = [
     "RECIPES",
+    "Cleaning",
     "Data",
     "Example",
     "InitialModel",
     "PairFiles",
     "Recipe",
     "Tokenizers",
+    "Vocabulary",
     "describe_cleaning",
     "evaluate",
     "find_recipe",

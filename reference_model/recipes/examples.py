@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import write_whole
 
 
@@ -29,7 +29,9 @@ def write_examples(examples: Iterable[Example], path: Path) -> None:
     for example in examples:
         texts = (example.source, *example.references)
         if any(symbol in text for text in texts for symbol in "\t\n\r"):
-            raise DragomanError(f"expected texts without tabs and line breaks, found {texts!r}")
+            raise DragomanError(
+                f"expected texts without tabs and line breaks, found {shown(texts)}"
+            )
         lines.append("\t".join(texts) + "\n")
     write_whole(path, lambda partial: partial.write_text("".join(lines), "utf-8", newline="\n"))
 

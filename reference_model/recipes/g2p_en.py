@@ -32,6 +32,7 @@ from ..config import ModelConfig
 from ..training import TrainingOptions
 from .examples import Example, bucket
 from .recipe import Data, Recipe, Tokenizers
+from .tokenizers import ZERO_WIDTH, without
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 PHONEMES = (
@@ -75,6 +76,7 @@ def make_source_tokenizer() -> Tokenizer:
     tokenizer = _tokenizer(ascii_lowercase)
     tokenizer.normalizer = normalizers.Sequence(
         [
+            without(ZERO_WIDTH),
             normalizers.Strip(),
             normalizers.NFD(),
             normalizers.StripAccents(),

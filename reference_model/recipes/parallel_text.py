@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 
 from ..settings import check_settings
 from .examples import Example, read_lines
@@ -81,9 +81,9 @@ class Cleaning:
 
     def _out_of_range(self) -> Iterator[str]:
         if self.longest is not None and self.longest < 1:
-            yield f"longest: expected at least 1, found {self.longest}"
+            yield f"longest: expected at least 1, found {shown(self.longest)}"
         if self.ratio is not None and self.ratio < 1:
-            yield f"ratio: expected at least 1, found {self.ratio}"
+            yield f"ratio: expected at least 1, found {shown(self.ratio)}"
 
 
 def clean(

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from tokenizers import Tokenizer
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import write_whole
 
 from ..checkpoint import WEIGHTS_FILE, load_checkpoint, save_checkpoint
@@ -232,7 +232,7 @@ def _check_lengths(pair: Pair, longest: tuple[int, int], texts: tuple[str, str])
         if len(ids) > positions:
             raise DragomanError(
                 f"expected texts of at most {positions} tokens, the model's positions, found one "
-                f"of {len(ids)}: {text[:40]!r}..."
+                f"of {len(ids)}: {shown(text)}"
             )
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from tokenizers import (
     AddedToken,
+    Regex,
     Tokenizer,
     decoders,
     models,
@@ -22,7 +23,7 @@ from tokenizers import (
     trainers,
 )
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import write_whole
 
 from ..settings import check_settings
@@ -56,7 +57,7 @@ class Vocabulary:
 
     def _out_of_range(self) -> Iterator[str]:
         if self.size <= len(SPECIAL_TOKENS):
-            yield f"size: expected more than {len(SPECIAL_TOKENS)}, found {self.size}"
+            yield f"size: expected more than {len(SPECIAL_TOKENS)}, found {shown(self.size)}"
 
 
 def train_tokenizers(vocabulary: Vocabulary, examples: Sequence[Example]) -> Tokenizers:
@@ -75,11 +76,50 @@ def train_tokenizers(vocabulary: Vocabulary, examples: Sequence[Example]) -> Tok
     )
 
 
+ZERO_WIDTH = r"\u00AD\u200B\u200E\u200F\u202A-\u202E\u2060-\u2069\uFEFF"
+"""Soft hyphens, zero-width spaces and marks of direction."""
+_CONTROLS = r"\x00-\x08\x0E-\x1B\u007F-\u0084\u0086-\u009F"
+_JOINERS = r"\u200C\u200D"
+_STRAY_JOINERS = rf"(?<![^\s{_JOINERS}])[{_JOINERS}]+|[{_JOINERS}]+(?![^\s{_JOINERS}])"
+"""Zero-width joiners and non-joiners that have no neighbour on one side. Others are part of words,
+as in Persian, and of emoji."""
+_WHITE_SPACE = r"[\s\x1C-\x1F\u2581]+"
+"""Tabs, line ends, no-break and other spaces, and the mark of `Metaspace` for a space."""
+
+
+def white_space_rules(*, left: bool = True) -> list[normalizers.Normalizer]:
+    """Make normalizers for white space: a single space for each run of it, and none around a text.
+
+    Characters without width that are not part of a word are removed. The rules are similar to
+    SentencePiece's `nmt_nfkc`, which replaces some of these characters by spaces.
+
+    Args:
+        left: whether to remove the space before a text
+    """
+    return [
+        without(ZERO_WIDTH),
+        normalizers.Replace(Regex(_STRAY_JOINERS), ""),
+        normalizers.Replace(Regex(_WHITE_SPACE), " "),
+        normalizers.Strip(left=left, right=True),
+    ]
+
+
+def without(characters: str) -> normalizers.Normalizer:
+    """Make a normalizer that removes characters, given as ranges of a regular expression."""
+    return normalizers.Replace(Regex(f"[{characters}]"), "")
+
+
 def _train(vocabulary: Vocabulary, texts: Iterable[str], side: str) -> Tokenizer:
     bpe = vocabulary.kind == "bpe"
     tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN) if bpe else models.Unigram())
-    if vocabulary.lowercase:
-        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFKC(),
+            without(_CONTROLS),
+            *white_space_rules(),
+            *([normalizers.Lowercase()] if vocabulary.lowercase else []),
+        ]
+    )
     words = pre_tokenizers.Metaspace()
     tokenizer.pre_tokenizer = (
         words

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import FileError
 from dragoman.files.strict_json import read_json_object
 
@@ -73,18 +73,18 @@ def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
             licences={},
         )
     except ConfigError as error:
-        raise DragomanError(f"{path}: model: {'; '.join(error.problems)}") from error
+        raise DragomanError(f"{path}: model", error.problems) from error
 
 
 def _model(values: object) -> Mapping[str, Any]:
     if not isinstance(values, dict):
-        raise ConfigError([f"expected an object, found {values!r:.80}"])
+        raise ConfigError([f"expected an object, found {shown(values)}"])
     decided = [name for name in DECIDED if name in values]
     if decided:
         raise ConfigError([f"{name}: expected none, the vocabulary decides it" for name in decided])
     preset = values.get("preset", "base")
     if not isinstance(preset, str) or preset not in PRESETS:
-        raise ConfigError([f"unknown preset {preset!r}, expected one of {', '.join(PRESETS)}"])
+        raise ConfigError([f"unknown preset {shown(preset)}, expected one of {', '.join(PRESETS)}"])
     changes = {name: value for name, value in values.items() if name != "preset"}
     return {**PRESETS[preset], **changes}
 

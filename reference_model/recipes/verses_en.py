@@ -16,7 +16,15 @@ import re
 from functools import cache
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from dragoman.errors import DragomanError
 
@@ -24,6 +32,7 @@ from ..config import ModelConfig
 from ..training import TrainingOptions
 from .examples import Example, chapter_bucket
 from .recipe import Data, Recipe, Tokenizers
+from .tokenizers import white_space_rules
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 VOCABULARY = 2048
@@ -80,16 +89,20 @@ def split_verse(verse: str) -> Example:
 
 def make_source_tokenizer() -> Tokenizer:
     """Make the tokenizer of beginnings of verses: the start token, then byte pairs."""
-    return _tokenizer("<s> $A")
+    return _tokenizer("<s> $A", left=True)
 
 
 def make_target_tokenizer() -> Tokenizer:
-    """Make the tokenizer of ends of verses, or whole ones: byte pairs, then the end token."""
-    return _tokenizer("$A </s>")
+    """Make the tokenizer of ends of verses, or whole ones: byte pairs, then the end token.
+
+    It keeps the space between the beginning and the end of a verse.
+    """
+    return _tokenizer("$A </s>", left=False)
 
 
-def _tokenizer(template: str) -> Tokenizer:
+def _tokenizer(template: str, *, left: bool) -> Tokenizer:
     tokenizer = Tokenizer.from_str(_byte_pairs())
+    tokenizer.normalizer = normalizers.Sequence(white_space_rules(left=left))
     ids = [(token, tokenizer.token_to_id(token)) for token in SPECIAL_TOKENS]
     tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=ids)
     tokenizer.encode_special_tokens = True  # a user's "</s>" is text

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dragoman.errors import shown
+
 from ..settings import check_settings
 
 
@@ -51,20 +53,20 @@ class TrainingOptions:
     def _out_of_range(self) -> Iterator[str]:
         for name in ("epochs", "batch_tokens", "accumulate", "warmup_steps", "average_epochs"):
             if getattr(self, name) < 1:
-                yield f"{name}: expected at least 1, found {getattr(self, name)}"
+                yield f"{name}: expected at least 1, found {shown(getattr(self, name))}"
         if self.patience is not None and self.patience < 1:
-            yield f"patience: expected at least 1, found {self.patience}"
+            yield f"patience: expected at least 1, found {shown(self.patience)}"
         if self.cool_down_epochs < 0:
-            yield f"cool_down_epochs: expected at least 0, found {self.cool_down_epochs}"
+            yield f"cool_down_epochs: expected at least 0, found {shown(self.cool_down_epochs)}"
         for name in ("learning_rate_scale", "adam_epsilon"):
             if getattr(self, name) <= 0:
-                yield f"{name}: expected more than 0, found {getattr(self, name)}"
+                yield f"{name}: expected more than 0, found {shown(getattr(self, name))}"
         if not all(0 <= beta < 1 for beta in self.adam_betas):
             yield f"adam_betas: expected numbers from 0 to below 1, found {list(self.adam_betas)}"
         if not 0 <= self.seed < 2**32:
-            yield f"seed: expected 0 to below 2^32, found {self.seed}"
+            yield f"seed: expected 0 to below 2^32, found {shown(self.seed)}"
         if not 0 <= self.label_smoothing < 1:
-            yield f"label_smoothing: expected 0 to below 1, found {self.label_smoothing}"
+            yield f"label_smoothing: expected 0 to below 1, found {shown(self.label_smoothing)}"
 
 
 def inverse_square_root(step: int, *, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:

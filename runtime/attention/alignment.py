@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 
 from ..texts.codecs.interface import TextStream
 
+NO_WORDS = (
+    "replace_unknown: expected a bundle with tokenizers or vocabularies, whose source words "
+    "replace unknown tokens, found one of token ids only"
+)
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -116,6 +121,10 @@ class WordStream:
     def step(self, token: int) -> str:
         """Return the text that a token adds."""
         return self._stream.step(self._stand_in if token == self._unknown else token)
+
+    def rest(self) -> str:
+        """Return the text that is held back."""
+        return self._stream.rest()
 
 
 def word_token(stream: Callable[[], TextStream], vocabulary: int, unknown: int) -> int:

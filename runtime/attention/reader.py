@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
 
 from ..backends.interface import Backend
@@ -17,31 +21,86 @@ from ..encoding.front_end import EncoderFrontEnd
 from ..format.contract import Role
 from ..format.manifest import Manifest
 from ..front_end import FrontEnd
-from ..scoring.options import ScoringOptions
-from ..scoring.results import ScoredPair
+from ..scoring.interface import ScoredPair, ScoringOptions
 from ..scoring.speech import SpeechScorer
 from ..scoring.teacher_forcing import ForcedPair
-from ..scoring.texts import TextScorer
+from ..scoring.texts import TextScorer, split_pair
 from ..texts.codecs.interface import TextStream
+from ..texts.front_end import token_ids
 from ..texts.tokenizer import TextCodec
-from .alignment import Alignment, WordStream, align, attended_word, word_token, words_of
-from .maps import Attention
+from .alignment import NO_WORDS, Alignment, WordStream, align, attended_word, word_token, words_of
+
+Weights = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Attention weights of all layers and heads; each row sums to 1.
+
+    Attributes:
+        source: source tokens as the vocabulary spells them; for audio, times in seconds
+        read: decoder inputs: start token, prompt and target without its last token; for a
+            decoder-only model, the text
+        target: the token after each decoder input; the end token after a text without a target
+        encoder: encoder self-attention [layers, heads, S, S]; None without an encoder
+        decoder: decoder self-attention [layers, heads, T, T]; None without a decoder
+        cross: cross-attention [layers, heads, T, S]; None unless there are encoder and decoder
+        alignment_heads: (layer, head) pairs whose cross-attention aligns words
+    """
+
+    source: tuple[str, ...]
+    read: tuple[str, ...]
+    target: tuple[str, ...]
+    encoder: Weights | None
+    decoder: Weights | None
+    cross: Weights | None
+    alignment_heads: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def aligning(self) -> Weights:
+        """Mean cross-attention of the alignment heads, [T, S].
+
+        If the model names no alignment heads, all heads of the penultimate layer are used, which
+        align best according to Garg et al. 2019 (section 3.2).
+
+        Raises:
+            ValueError: there is no cross-attention.
+        """
+        if self.cross is None:
+            raise ValueError("expected cross-attention, found none")
+        if self.alignment_heads:
+            chosen = [self.cross[layer, head] for layer, head in self.alignment_heads]
+            return np.asarray(np.mean(chosen, axis=0))
+        return np.asarray(self.cross[max(0, len(self.cross) - 2)].mean(axis=0))
 
 
 class EncoderAttentionReader:
     """Reads the attention of an encoder-only model."""
 
-    def __init__(self, backend: Backend, encoder: EncoderFrontEnd) -> None:
-        self._backend, self._encoder = backend, encoder
+    def __init__(self, name: str, backend: Backend, encoder: EncoderFrontEnd) -> None:
+        self._name, self._backend, self._encoder = name, backend, encoder
 
-    def attention(self, source: Any) -> Attention:
+    def attention(self, source: Any, target: None, options: ScoringOptions) -> Attention:
         """Return the attention maps of a source.
+
+        Args:
+            options: only `split_special_tokens` applies
 
         Raises:
             RejectedError: the source cannot be read.
             BackendError: the bundle has no attention graph, or the backend does not run it.
+            DragomanError: there is a target, or another option.
         """
-        text = self._encoder.tokenize(source)
+        splits = bool(options.split_special_tokens)
+        others = dataclasses.asdict(options.replace(split_special_tokens=None))
+        unusable = [] if target is None else ["target"]
+        unusable += [n for n, value in others.items() if value != getattr(ScoringOptions, n)]
+        if unusable:
+            raise DragomanError(
+                f"{', '.join(unusable)}: expected none, {self._name} is an encoder-only model and "
+                "reads a source"
+            )
+        text = self._encoder.tokenize(source, split_special_tokens=splits)
         ids = np.array([text.ids])
         outputs = self._backend.attention(
             {
@@ -92,8 +151,7 @@ class AttentionReader:
 
     def alignment(
         self,
-        source: Any,
-        tokens: Sequence[int],
+        pair: tuple[Any, Sequence[int]],
         options: ScoringOptions,
         *,
         unknown_replaced: bool = False,
@@ -101,33 +159,49 @@ class AttentionReader:
         """Align the words of a source and an output.
 
         Args:
-            tokens: the output's tokens without the end token
+            pair: the source, and the output's tokens without the end token
             unknown_replaced: whether unknown tokens were replaced by `with_unknown_replaced`
         """
         try:
-            pair, weights = self._aligning(source, tokens, options)
+            read, weights = self._aligning(*split_pair(pair), options)
         except RejectedError as error:
             return Alignment(error=str(error))
-        source_words, of_source = self._source_words(source, pair)
+        source_words, of_source = self._source_words(pair[0], read, options)
         stream = self._word_stream() if unknown_replaced else None
-        target_words, of_target = self._target_words(pair, stream)
+        target_words, of_target = self._target_words(read, stream)
         pairs = align(weights, of_source, of_target)
         return Alignment(tuple(source_words), tuple(target_words), pairs)
 
     def with_unknown_replaced(
-        self, source: Any, tokens: Sequence[int], options: ScoringOptions
+        self,
+        source: Any,
+        tokens: Sequence[int],
+        options: ScoringOptions,
+        skip_special_tokens: bool = True,
+        by: Literal["word", "token"] = "word",
     ) -> str | None:
-        """Replace each unknown token of an output by the source word that it attends to most.
+        """Replace each unknown token of an output by what it attends to most in the source.
+
+        Args:
+            by: what replaces it, a source word or a source token
 
         Returns:
             the text; None if the output has no unknown tokens
+
+        Raises:
+            RejectedError: the source cannot be read.
+            DragomanError: `by` is neither, or the bundle has no words.
         """
-        unknown = None if self._codec is None else self._codec.unknown_target
-        stream = self._word_stream()
+        if by not in ("word", "token"):
+            raise DragomanError(f"by: expected 'word' or 'token', found {shown(by)}")
+        if self._codec is None:
+            raise DragomanError(NO_WORDS)
+        unknown = self._codec.unknown_target
+        stream = self._word_stream(skip_special_tokens)
         if stream is None or unknown not in tokens:
             return None
         pair, weights = self._aligning(source, tokens, options)
-        words, of_source = self._source_words(source, pair)
+        words, of_source = self._source_words(source, pair, options, each_token=by == "token")
         text = ""
         for token, row in zip(pair.target, weights, strict=True):
             piece = stream.step(token)
@@ -136,9 +210,9 @@ class AttentionReader:
                 space = piece[: len(piece) - len(piece.lstrip())]
                 piece = f"{space if text else ''}{words[word]}"
             text += piece
-        return text
+        return text + stream.rest()
 
-    def _word_stream(self) -> TextStream | None:
+    def _word_stream(self, skip_special_tokens: bool = True) -> TextStream | None:
         """Decode targets with unknown tokens as words; None if there is no unknown token."""
         codec = self._codec
         if codec is None or codec.unknown_target is None:
@@ -146,19 +220,21 @@ class AttentionReader:
         unknown, vocabulary = codec.unknown_target, self._manifest.model.target_vocab_size
         if self._stand_in is None:
             self._stand_in = word_token(codec.stream, vocabulary, unknown)
-        return WordStream(codec.stream(), unknown, self._stand_in)
+        stream = codec.stream(skip_special_tokens=skip_special_tokens)
+        return WordStream(stream, unknown, self._stand_in)
 
     def _aligning(
         self, source: Any, tokens: Sequence[int], options: ScoringOptions
     ) -> tuple[ForcedPair, NDArray[np.float32]]:
         """Return an output and its attention to the source [target, S]."""
-        pair = self._pair(source, list(tokens), options.replace(end_token=False))
+        pair = self._pair(source, token_ids(tokens), options.replace(end_token=False))
         weights = self._of_pair(pair).aligning
         return pair, weights[len(pair.given) - 1 :]
 
     def _pair(self, source: Any, target: Any, options: ScoringOptions) -> ForcedPair:
         if target is None:  # a decoder-only model reads the text without a continuation
-            read = tuple(self._front_end.tokenize(source, None))
+            splits = bool(options.split_special_tokens)
+            read = tuple(self._front_end.tokenize(source, None, split_special_tokens=splits))
             if not read:
                 raise RejectedError("expected a text, found an empty one")
             return ForcedPair([], read, (self._manifest.model.end_token_id,))
@@ -199,14 +275,28 @@ class AttentionReader:
             found.append(str(token) if piece is None else piece)
         return tuple(found)
 
-    def _source_words(self, source: Any, pair: ForcedPair) -> tuple[list[str], list[int | None]]:
-        """Return the words of a source; words of a text may be out of vocabulary."""
+    def _source_words(
+        self, source: Any, pair: ForcedPair, options: ScoringOptions, *, each_token: bool = False
+    ) -> tuple[list[str], list[int | None]]:
+        """Return the words, or tokens, of a source; those of a text may be out of vocabulary."""
         ids = [int(token) for token in pair.source]
         if self._codec is None:
             return list(map(str, ids)), list(range(len(ids)))
         if isinstance(source, str):
-            return self._codec.source_words(source)
-        return words_of(ids, self._codec.source_stream())
+            splits = bool(options.split_special_tokens)
+            words, of_token = self._codec.source_words(
+                source,
+                most=len(ids) if options.truncate else None,
+                split_special_tokens=splits,
+                each_token=each_token,
+            )
+            special = self._codec.template_tokens(options.source_language)
+            return _first_words(words, of_token, ids, special)
+        stream = self._codec.source_stream()
+        if not each_token:
+            return words_of(ids, stream)
+        pieces = [stream.step(token).strip() for token in ids]
+        return pieces, [place if piece else None for place, piece in enumerate(pieces)]
 
     def _target_words(
         self, pair: ForcedPair, stream: TextStream | None
@@ -219,6 +309,24 @@ class AttentionReader:
         if self._codec is None:
             return list(map(str, pair.target)), list(range(len(pair.target)))
         return words_of(pair.target, stream or self._codec.stream())
+
+
+def _first_words(
+    words: list[str], of_token: list[int | None], ids: Sequence[int], special: Sequence[int]
+) -> tuple[list[str], list[int | None]]:
+    """Return the words of a source, of which a truncated one has only the first.
+
+    Args:
+        words, of_token: the words of the whole source, see `Words`
+        ids: the tokens that were read
+        special: the special tokens around a text, of which those at the end stay
+    """
+    if len(of_token) <= len(ids):
+        return words, of_token
+    last = sum(1 for _ in takewhile(special.__contains__, reversed(ids)))
+    of_token = [*of_token[: len(ids) - last], *[None] * last]
+    count = max((word for word in of_token if word is not None), default=-1) + 1
+    return words[:count], of_token
 
 
 def _first(weights: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
@@ -244,4 +352,7 @@ def generation_of(options: ScoringOptions) -> GenerationOptions:
         language=options.language,
         task=options.task,
         timestamps=options.timestamps,
+        split_special_tokens=options.split_special_tokens,
+        strict_audio=options.strict_audio,
+        truncate=options.truncate,
     )

@@ -1,10 +1,11 @@
 """Reads audio and computes the features that a speech model takes.
 
-Features need only NumPy. Files are read with `soundfile` and resampled with `soxr`, which are
+Features need only NumPy. Files are decoded with FFmpeg (`av`) and resampled with `soxr`, which are
 imported when a file is read.
 """
 
+from .ffmpeg import AudioError
 from .log_mel import LogMel
-from .reading import Audio, AudioError, read_audio
+from .reading import Audio, AudioWarning, read_audio, read_blocks
 
-__all__ = ["Audio", "AudioError", "LogMel", "read_audio"]
+__all__ = ["Audio", "AudioError", "AudioWarning", "LogMel", "read_audio", "read_blocks"]

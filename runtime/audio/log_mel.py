@@ -1,8 +1,9 @@
-"""The log-mel spectrogram of Whisper (Radford et al., 2022, section 2.2)."""
+"""The log-mel spectrogram of Whisper (Radford et al., 2022, section 2.2), and sound to try it."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -40,18 +41,42 @@ class LogMel(AudioFeatures):
         padded = np.zeros(min(len(signal) + self.n_fft, self.samples), np.float32)
         padded[: len(signal)] = signal[: len(padded)]
         log_power = np.full((self.bins, self.frames), np.log10(LEAST_POWER), np.float32)
-        self._log_power(padded, log_power[:, : len(padded) // self.hop])
+        framed = np.pad(padded, self.n_fft // 2, mode="reflect")
+        self._log_power(framed, log_power[:, : len(padded) // self.hop])
         return _normalized(log_power)
 
-    def whole(self, signal: Signal) -> Features:
+    def whole(self, blocks: Iterable[Signal]) -> Features:
         """Compute the features of a signal of any length: [bins, samples // hop].
 
         They differ from the features of its windows: the maximum of the whole signal sets the
         floor, and the end is padded by reflection instead of zeros.
+
+        Args:
+            blocks: the signal in blocks of any lengths; they are not kept
         """
-        log_power = np.empty((self.bins, len(signal) // self.hop), np.float32)
-        self._log_power(signal, log_power)
-        return _normalized(log_power)
+        half, step = self.n_fft // 2, BLOCK * self.hop
+        rows = np.empty((0, self.bins), np.float32)  # grows in place
+        held, samples, begun = np.empty(0, np.float32), 0, False
+
+        def compute(frames: int) -> None:
+            nonlocal held
+            rows.resize((len(rows) + frames, self.bins), refcheck=False)
+            if frames:
+                self._log_power(held, rows[-frames:].T)
+            held = held[frames * self.hop :]
+
+        for block in blocks:
+            samples += len(block)
+            held = np.concatenate([held, block])
+            if not begun and len(held) > self.n_fft + half:
+                held, begun = np.concatenate([held[half:0:-1], held]), True
+            # What is held is never too little to be reflected at the end.
+            complete = (len(held) - self.n_fft - half) // step * BLOCK if begun else 0
+            if complete > 0:
+                compute(complete)
+        held = np.pad(held, (0 if begun else half, half), mode="reflect")
+        compute(samples // self.hop - len(rows))
+        return _normalized(rows.T)
 
     def segment(self, features: Features, begin: int) -> Features:
         """Return the window that begins at a frame of the features from `whole`: [bins, frames].
@@ -64,9 +89,12 @@ class LogMel(AudioFeatures):
         segment[:, : left.shape[1]] = left
         return segment
 
-    def _log_power(self, signal: Signal, out: Features) -> None:
-        """Write the base-10 logarithm of the power of the first frames to `out`."""
-        padded = np.pad(signal, self.n_fft // 2, mode="reflect")
+    def _log_power(self, padded: Signal, out: Features) -> None:
+        """Write the base-10 logarithm of the power of the first frames to `out`.
+
+        Args:
+            padded: signal whose first frame begins with its first sample
+        """
         frames = sliding_window_view(padded, self.n_fft)[:: self.hop]
         window = _hann_window(self.n_fft)
         frequencies, weights, begins = _triangles(self.bins, self.n_fft, self.sampling_rate)
@@ -145,3 +173,30 @@ def _hertz_to_mel(hertz: float) -> float:
 def _mel_to_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
     logarithmic = _KNEE_HERTZ * np.exp((mel - _KNEE_MEL) / _MELS_PER_LOG)
     return np.where(mel < _KNEE_MEL, mel * _KNEE_HERTZ / _KNEE_MEL, logarithmic)
+
+
+def sound(rate: int, seconds: float) -> NDArray[np.float32]:
+    """Generate sound for a speech model: syllables with a gliding pitch and three formants.
+
+    It is computed by a formula, without random numbers, so that every version of NumPy gives the
+    same samples but for rounding.
+
+    Args:
+        rate: sampling rate in hertz
+
+    Returns:
+        [samples], in [-1, 1]
+    """
+    time = np.arange(max(1, round(seconds * rate)), dtype=np.float64) / rate
+    pitch = 120 + 30 * np.sin(2 * np.pi * 0.7 * time)
+    phase = 2 * np.pi * np.cumsum(pitch) / rate
+    signal = np.zeros(len(time))
+    for harmonic in range(1, 21):
+        frequency = harmonic * pitch
+        gain = sum(
+            np.exp(-(((frequency - formant * (1 + 0.2 * np.sin(2 * np.pi * k * time))) / 150) ** 2))
+            for k, formant in ((1.3, 500), (0.9, 1500), (1.1, 2500))
+        )
+        signal += gain * np.sin(harmonic * phase)
+    loudness = np.maximum(0, np.sin(2 * np.pi * 2 * time)) ** 0.5
+    return np.asarray(np.clip(0.2 * loudness * signal, -1, 1), np.float32)

@@ -26,6 +26,15 @@ class DeviceLostError(DragomanError):
     status, code = 500, "backend_error"
 
 
+class ClosedModelError(DragomanError):
+    """A model was used after `Model.close`."""
+
+    status, code = 503, "unavailable"
+
+    def __init__(self, message: str = "the model is closed: load it again") -> None:
+        super().__init__(message)
+
+
 def no_attention(name: str) -> str:
     """Return the message for a bundle without the attention graph."""
     return (
@@ -177,11 +186,16 @@ class Backend(Protocol):
     def limits(self) -> Limits:
         """The limits on batches."""
 
-    def rows_that_fit(self, source: int) -> int | None:
-        """Return the number of rows with sources of this length that fit into memory now.
+    def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> int | None:
+        """Return the number of rows to decode at a time, by the device's free memory.
+
+        Args:
+            source: number of tokens of a source
+            capacity: number of target positions of a row
+            share: share of the free memory that may be used
 
         Returns:
-            the number of rows; None if unknown
+            the number of rows; None on the processor
         """
 
     def start(
@@ -237,4 +251,7 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """Free the backend's resources. No other method may be called afterwards."""
+        """Free the backend's resources, those of running batches when they end.
+
+        Later calls raise a `ClosedModelError`. Closing again does nothing.
+        """

@@ -46,10 +46,10 @@ class HostPrediction:
         tokens = best_tokens(self.logits, more)
         chosen = np.take_along_axis(self.logits, tokens, 1)
         found = Candidates(tokens, chosen - self.normalizers[:, None])
-        return drop_suppressed(found, self._suppressed, count)
+        return _drop_suppressed(found, self._suppressed, count)
 
 
-def drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: int) -> Candidates:
+def _drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: int) -> Candidates:
     """Return the first `count` candidates that are not suppressed.
 
     Args:

@@ -15,11 +15,12 @@ class BackendRecord:
 
     Attributes:
         name: public name
-        module: module within this package, with `open_backend(bundle, threads) -> Backend`
+        module: module within this package, with `open_backend(bundle, threads) -> Backend`; that of
+            a GPU has `open_backend(bundle, threads, gpu) -> Backend`
         library: required Python package
         extra: extra that installs the package: pip install 'dragoman[EXTRA]'
         runs: supported format of executables, see `format.manifest`
-        on: hardware, for messages and pages
+        device: kind of device: the processor, or an NVIDIA GPU
         targets: supported targets of bundles; None: any
         precisions: supported precisions of bundles; None: any
         missing_kernels: reason why other targets and precisions do not run
@@ -30,7 +31,7 @@ class BackendRecord:
     library: str
     extra: str
     runs: Literal["onnx", "tensorrt"]
-    on: str
+    device: Literal["cpu", "cuda"]
     targets: tuple[str, ...] | None = None
     precisions: tuple[Precision, ...] | None = None
     missing_kernels: str = ""
@@ -76,11 +77,11 @@ class BackendRecord:
 BACKENDS: tuple[BackendRecord, ...] = (
     BackendRecord(
         *("onnxruntime", "onnxruntime.cpu", "onnxruntime", "cpu", "onnx"),
-        on="the processor",
+        device="cpu",
     ),
     BackendRecord(
         *("onnxruntime-cuda", "onnxruntime.cuda", "onnxruntime", "cuda", "onnx"),
-        on="an NVIDIA GPU",
+        device="cuda",
         targets=("neutral",),
         precisions=("fp32", "fp16", "int8", "int4"),
         missing_kernels="lacks kernels for it (the CUDA provider has no ArgMax in bf16, and few of "
@@ -88,12 +89,12 @@ BACKENDS: tuple[BackendRecord, ...] = (
     ),
     BackendRecord(
         *("tensorrt-rtx", "tensorrt.backend", "tensorrt_rtx", "tensorrt-rtx", "tensorrt"),
-        on="an NVIDIA GPU",
+        device="cuda",
         targets=("tensorrt-rtx",),
     ),
     BackendRecord(
         *("tensorrt", "tensorrt.backend", "tensorrt", "tensorrt", "tensorrt"),
-        on="an NVIDIA GPU",
+        device="cuda",
         targets=("tensorrt",),
     ),
 )

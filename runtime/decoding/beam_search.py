@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.settings.generation import EarlyStopping
+from dragoman.settings.generation_settings import EarlyStopping
 
 from ..backends.prediction import best_tokens
 from .request import Request
@@ -142,7 +142,8 @@ class BeamSearch:
         scores = step.logits(row, self._strategy.width)
         for sequence, place in zip(self._running, self._rows, strict=True):
             scores[place] -= step.normalizer(row + place)
-            self._rules.apply(scores[place], sequence.row, count)
+            rules.apply(scores[place], sequence.row, count)
+            scores[place] -= rules.normalizer(scores[place])
         return scores
 
     def _candidates_of_each(
@@ -163,8 +164,9 @@ class BeamSearch:
             tokens, log_probabilities = best.tokens.tolist(), best.log_probabilities.tolist()
             for beam, (score, place) in enumerate(zip(self._scores, self._rows, strict=True)):
                 allowed = step.allowed(row + place)
+                excess = allowed if self._rules.renormalize else 0.0
                 found += [
-                    Candidate(score + among_all, beam, token, among_all - allowed)
+                    Candidate(score + among_all - excess, beam, token, among_all - allowed)
                     for token, among_all in zip(
                         tokens[place], log_probabilities[place], strict=True
                     )

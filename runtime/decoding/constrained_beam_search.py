@@ -276,12 +276,13 @@ class ConstrainedBeamSearch(BeamSearch):
             if rules.forbid(self._running[beam].row, token):
                 continue
             logit = step.logit(row + place, token)
-            own = logit - step.normalizer(row + place)
-            score = own if scores is None else float(scores[place, token])
-            if score == -np.inf:
-                score = own
+            score = own = logit - step.normalizer(row + place)
             if token not in rules.suppressed:
                 own = logit - step.allowed_normalizer(row + place)
+            if scores is not None and scores[place, token] > -np.inf:
+                score = float(scores[place, token])
+            elif rules.renormalize:
+                score = own
             candidates.append(Candidate(self._scores[beam] + score, beam, token, own))
         return candidates
 

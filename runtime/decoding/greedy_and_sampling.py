@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class SingleSearch(ABC):
         self.sequence = first_sequence(request)
         self.finished = self.sequence.count > 0 and finish(self.sequence, self._rules)
         self._outputs = [self.sequence]
+        self._scores: list[float] = []
+        """Log-probability of each new token under the rules."""
 
     def required_outputs(self) -> RequiredOutputs:
         """Return the outputs of the next step that `advance` requires."""
@@ -47,14 +50,15 @@ class SingleSearch(ABC):
         if forced is not None:
             sequence.append(forced, 0.0)
         else:
-            token, log_probability = self._choose(step, row, count)
+            token, log_probability, score = self._choose(step, row, count)
             if rules.forbid(sequence.row, token):  # the rules leave no token
                 self._outputs, self.finished = [], True
                 return NextTokens([token])
             sequence.append(token, log_probability, step.alternatives(row, rules.alternatives))
+            self._scores.append(score)
         self.finished = finish(sequence, rules)
         if self.finished:
-            sequence.score = sequence.log_probability
+            sequence.score = math.fsum(self._scores)
         return NextTokens([sequence.row.tokens[-1]])
 
     def outputs(self) -> list[TokenSequence]:
@@ -69,8 +73,8 @@ class SingleSearch(ABC):
     def _pick(self, scores: NDArray[np.float32], count: int) -> int:
         """Choose the count-th new token by scores [V]; at least one is finite."""
 
-    def _choose(self, step: StepScores, row: int, count: int) -> tuple[int, float]:
-        """Choose an allowed token; return it with the model's own log-probability.
+    def _choose(self, step: StepScores, row: int, count: int) -> tuple[int, float, float]:
+        """Choose an allowed token; return it with the model's own log-probability and its score.
 
         If no token is allowed, token 0 is chosen, as in Hugging Face, with log-probability 0 like
         a forced token. If a prohibition excludes token 0, there is no output.
@@ -78,9 +82,12 @@ class SingleSearch(ABC):
         scores: NDArray[np.float32] = step.logits(row, 1)[0]
         self._rules.apply(scores, self.sequence.row, count)
         if scores.max() == -np.inf:
-            return 0, 0.0
+            return 0, 0.0, 0.0
         token = self._pick(scores, count)
-        return token, step.logit(row, token) - step.allowed_normalizer(row)
+        log_probability = step.logit(row, token) - step.allowed_normalizer(row)
+        if not self._rules.renormalize:
+            return token, log_probability, log_probability
+        return token, log_probability, float(scores[token]) - self._rules.normalizer(scores)
 
 
 @dataclass(frozen=True)
@@ -103,9 +110,10 @@ class GreedySearch(SingleSearch):
     def _reads_logits(self, count: int) -> bool:
         return bool(self._rules.active(count))
 
-    def _choose(self, step: StepScores, row: int, count: int) -> tuple[int, float]:
+    def _choose(self, step: StepScores, row: int, count: int) -> tuple[int, float, float]:
         if not self._reads_logits(count):
-            return step.selected(row)
+            token, log_probability = step.selected(row)
+            return token, log_probability, log_probability
         return super()._choose(step, row, count)
 
     def _pick(self, scores: NDArray[np.float32], count: int) -> int:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.settings.generation import GenerationSettings
+from dragoman.settings.generation_settings import GenerationSettings
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.settings.generation import GenerationSettings
+from dragoman.settings.generation_settings import GenerationSettings
 
 from .batching import EncoderInput
 from .logits_processors import (
@@ -36,6 +36,7 @@ class Rules:
         forced_first: first new token, independent of scores
         forced_last: new token at the limit, independent of scores
         alternatives: number of best tokens to report for each new token
+        renormalize: whether scores are those of distributions over the allowed tokens
     """
 
     limit: int
@@ -46,6 +47,7 @@ class Rules:
     forced_first: int | None = None
     forced_last: int | None = None
     alternatives: int = 0
+    renormalize: bool = False
 
     @classmethod
     def of(
@@ -74,6 +76,7 @@ class Rules:
             forced_first=settings.forced_first_token_id,
             forced_last=settings.last_token(limit),
             alternatives=alternatives,
+            renormalize=settings.renormalize_logits,
         )
 
     def forced_at(self, count: int) -> int | None:
@@ -90,11 +93,11 @@ class Rules:
     def excluded(self, count: int) -> set[int] | None:
         """Return the tokens excluded at the count-th new token, without suppressed tokens.
 
-        None if the rules do more than exclude tokens.
+        None if the rules change the scores of other tokens, too.
         """
         active = self.active(count)
         plain = [processor for processor in active if isinstance(processor, SuppressTokens)]
-        if len(plain) < len(active):
+        if len(plain) < len(active) or (active and self.renormalize):
             return None
         return {token for processor in plain for token in processor.tokens}
 
@@ -103,6 +106,13 @@ class Rules:
         SuppressTokens(self.suppressed).apply(scores, row)
         for processor in self.active(count):
             processor.apply(scores, row)
+
+    def normalizer(self, scores: NDArray[np.float32]) -> float:
+        """Return what to subtract from scores [V] after `apply`; 0 unless they are renormalized."""
+        largest = scores.max()
+        if not self.renormalize or largest == -np.inf:
+            return 0.0
+        return float(largest + np.log(np.exp(scores - largest).sum(dtype=np.float64)))
 
     def forbid(self, row: Row, token: int) -> bool:
         """Return whether a token must not follow."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from dragoman.errors import DragomanError
 from dragoman.files.text_lines import one_line
 
+from ..arguments import StoppedError
 from ..backends.interface import DeviceLostError
 
+Outcome = TypeVar("Outcome")
 FinishReason = Literal["end", "length", "empty", "rejected"]
 
 NO_OUTPUT = "found no output that all rules and phrases allow"
@@ -18,6 +21,10 @@ NO_OUTPUT = "found no output that all rules and phrases allow"
 
 class RejectedError(DragomanError):
     """An input cannot be decoded."""
+
+
+class TooManyTokensError(RejectedError):
+    """A source has more tokens than the model, or its engines, can read."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,8 @@ class Hypothesis:
             language, comes first, then the prefix.
         score: ranks hypotheses. With beams, it is the sum of log-probabilities after all rules,
             divided by length ** length_penalty; the length includes the end token and excludes the
-            prefix. Otherwise it equals `log_probability`.
+            prefix. Otherwise it equals `log_probability`, or with `renormalize_logits` the sum
+            of log-probabilities among allowed tokens.
         log_probability: sum of `token_log_probabilities`
         finish_reason: "end": the model produced its end token; "length": the limit was reached
         end_token: the end token; None: the limit was reached
@@ -101,9 +109,11 @@ class Result:
             reached, or there is no output
         score: for text, the score of the best hypothesis; for speech, the sum of the scores of
             windows
+        truncated: for text, whether the source was cut, see `GenerationOptions.truncate`
         hypotheses: for text, the requested hypotheses; the first is the output. Beams are ranked;
             samples are in the order of their numbers. Empty for an input that was not decoded, and
             for speech.
+        warnings: for speech, what is missing or damaged in the audio file, a line each
     """
 
     text: str | None
@@ -115,7 +125,9 @@ class Result:
     language: str | None = None
     end_token: int | None = None
     score: float = 0.0
+    truncated: bool = False
     hypotheses: tuple[Hypothesis, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,26 +136,50 @@ class Token:
 
     Attributes:
         id: the token
-        text: text that the token adds; empty while a character is incomplete. None for a bundle
-            without tokenizers.
+        text: text that the token adds; empty for the end token and while a character is incomplete.
+            None for a bundle without tokenizers.
         log_probability: natural logarithm of its probability
+        is_end: whether it is the end token, which ends the output, or a window of speech
     """
 
     id: int
     text: str | None
     log_probability: float
+    is_end: bool = False
 
 
 class UnfinishedError(DeviceLostError):
     """The device failed permanently during a call.
 
     Attributes:
-        finished: finished results by index of their source
+        finished: finished results by index of their input
     """
 
-    def __init__(self, message: str, finished: dict[int, Result]) -> None:
+    def __init__(self, message: str, finished: Mapping[int, Any]) -> None:
         super().__init__(message)
-        self.finished = finished
+        self.finished = dict(finished)
+
+
+def collected(results: Iterable[tuple[int, Outcome]], count: int) -> list[Outcome]:
+    """Return the results of a call in the order of its inputs.
+
+    Args:
+        results: results in order of completion, with the indices of their inputs
+        count: number of inputs
+
+    Raises:
+        StoppedError: the call was stopped; holds the finished results.
+        UnfinishedError: the device failed permanently; holds the finished results.
+    """
+    finished: dict[int, Outcome] = {}
+    try:
+        finished.update(results)
+    except StoppedError as error:
+        error.finished = dict(finished)
+        raise
+    except DeviceLostError as error:
+        raise UnfinishedError(str(error), finished) from error
+    return [finished[index] for index in range(count)]
 
 
 def text_line(result: Result) -> str:
@@ -170,12 +206,17 @@ def result_data(result: Result) -> dict[str, Any]:
         "error": result.error,
     }
     if result.segments is None:
+        data["truncated"] = result.truncated
         return data | {"hypotheses": [_hypothesis(h) for h in result.hypotheses]}
     segments = [
         {"start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
         for s in result.segments
     ]
-    return data | {"language": result.language, "segments": segments}
+    return data | {
+        "language": result.language,
+        "segments": segments,
+        "warnings": result.warnings,
+    }
 
 
 def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:

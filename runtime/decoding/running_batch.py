@@ -10,8 +10,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 
+from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend, BackendError, DecodingState
 from ..format.model_spec import ModelSpec
 from .batching import as_batch, pad
@@ -221,10 +222,25 @@ class RunningBatch(Generic[Key]):
 
 @dataclass(frozen=True)
 class SelectedToken:
-    """A token that was selected for an output; includes end tokens."""
+    """A token that was selected for an output.
+
+    Attributes:
+        is_end: whether it is the end token of the output
+    """
 
     token: int
     log_probability: float
+    is_end: bool = False
+
+
+def selected_tokens(sequence: TokenSequence, first: int) -> list[SelectedToken]:
+    """Return the new tokens of a sequence from number `first` on, counted from 0."""
+    last = sequence.count - 1 if sequence.end_token is not None else None
+    tokens = sequence.row.tokens[sequence.begin + first :]
+    return [
+        SelectedToken(token, sequence.log_probabilities[number], number == last)
+        for number, token in enumerate(tokens, first)
+    ]
 
 
 def only_strategy(strategies: Sequence[Strategy]) -> Strategy:
@@ -238,33 +254,37 @@ def only_strategy(strategies: Sequence[Strategy]) -> Strategy:
         raise DragomanError(f"num_return_sequences: expected 1 to stream, found {len(strategies)}")
     if strategy.width > 1:
         raise DragomanError(
-            f"num_beams: expected 1 to stream, found {strategy.width}: tokens of beams are not "
-            "final until the end"
+            f"num_beams: expected 1 to stream, found {shown(strategy.width)}: tokens of beams are "
+            "not final until the end"
         )
     return strategy
 
 
-def stream_tokens(backend: Backend, model: ModelSpec, job: Job[Key]) -> Iterator[SelectedToken]:
+def stream_tokens(
+    backend: Backend, model: ModelSpec, job: Job[Key], check: StopCheck = never_stopped
+) -> Iterator[SelectedToken]:
     """Decode one job of width 1, and yield every new token as soon as it is selected.
 
+    Args:
+        check: called before each step
+
     Raises:
+        StoppedError: `check` stopped the stream.
         BackendError, MemoryError: the backend failed, for example out of memory.
     """
     batch: RunningBatch[Key] = RunningBatch(backend, model, width=1, capacity=job.request.capacity)
     with closing(batch):
+        check()
         finished = batch.admit([job])
         sequence = (finished or batch.running)[0].search.sequence
         yielded = 0
         while True:
-            for token, log_probability in zip(
-                sequence.row.tokens[sequence.begin + yielded :],
-                sequence.log_probabilities[yielded:],
-                strict=True,
-            ):
+            for selected in selected_tokens(sequence, yielded):
                 yielded += 1
-                yield SelectedToken(token, log_probability)
+                yield selected
             if finished:
                 return
+            check()
             finished = batch.step()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
+from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend, BackendError, DeviceLostError
 from ..format.model_spec import ModelSpec
 from .running_batch import IDLE_SHARE, DecodedJob, Job, Key, RunningBatch
@@ -154,17 +155,22 @@ class Scheduler(Generic[Key]):
         """Add a job to the scheduler's own queue, which `run` processes in order."""
         self._groups[0].waiting.append(job)
 
-    def run(self) -> Iterator[DecodedJob[Key] | FailedJob[Key]]:
+    def run(self, check: StopCheck = never_stopped) -> Iterator[DecodedJob[Key] | FailedJob[Key]]:
         """Decode all jobs in the queue; more can be added meanwhile.
+
+        Args:
+            check: called before each step
 
         Yields:
             each job when it is finished or has failed with a `BackendError`
 
         Raises:
+            StoppedError: `check` stopped the call; unfinished jobs are lost.
             DeviceLostError: the device failed permanently.
         """
         try:
             while self.isolating or not self._groups[0].done:
+                check()
                 for outcome in self.step():
                     if isinstance(outcome, FailedJob) and not _is_expected(outcome.error):
                         raise outcome.error

@@ -6,13 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.errors import DragomanError
-from dragoman.settings.generation import (
-    MOST_SAMPLES,
-    GenerationOptions,
-    Part,
-    setting_names,
-)
+from dragoman.errors import DragomanError, shown
+from dragoman.settings.generation import MOST_SAMPLES, GenerationOptions
+from dragoman.settings.generation_settings import GenerationSettings, Part, setting_names
 
 from ..format.manifest import Manifest
 from .beam_search import Beam
@@ -66,12 +62,13 @@ class GenerationLimits:
             longest, limit_name = longest - prompt, f"{limit_name} less the prompt"
         if limit > longest:
             raise DragomanError(
-                f"max_new_tokens: expected at most {longest}, the {limit_name}, found {limit}"
+                f"max_new_tokens: expected at most {longest}, the {limit_name}, found "
+                f"{shown(limit)}"
             )
         if (options.min_new_tokens or 0) > limit:
             raise DragomanError(
                 f"min_new_tokens: expected at most max_new_tokens {limit}, found "
-                f"{options.min_new_tokens}"
+                f"{shown(options.min_new_tokens)}"
             )
         batch_tokens = options.max_batch_tokens
         if batch_tokens is None:
@@ -96,19 +93,20 @@ def strategies(
     sampling = options.do_sample
     if sampling is None:
         sampling = settings.do_sample and (options.num_beams or 1) == 1
-    beams = options.num_beams
+    beams, coldest = options.num_beams, options.temperature == 0
     if beams is None:
-        beams = 1 if sampling else settings.num_beams
+        beams = 1 if sampling or coldest else settings.num_beams
+    sampling = sampling and not coldest
     _check(options, manifest, beams, sampling=sampling)
     if sampling:
         return [
-            Sample(options.seed, index, **options.or_else(settings, OF_SAMPLING))
+            Sample(options.seed, index, **options.with_defaults(settings, OF_SAMPLING))
             for index in range(options.num_return_sequences)
         ]
     if beams == 1:
         return [Greedy()]
     returned = options.num_return_sequences
-    beam = Beam(beams, returned=returned, **options.or_else(settings, OF_BEAMS))
+    beam = Beam(beams, returned=returned, **options.with_defaults(settings, OF_BEAMS))
     if required:
         return [ConstrainedBeam(**vars(beam), required=RequiredPhrases(required))]
     return [beam]
@@ -118,29 +116,34 @@ def _check(options: GenerationOptions, manifest: Manifest, beams: int, *, sampli
     problems = []
     vocabulary, returned = manifest.model.target_vocab_size, options.num_return_sequences
     if beams > vocabulary:
-        problems.append(f"num_beams: expected at most {vocabulary}, the vocabulary, found {beams}")
+        problems.append(
+            f"num_beams: expected at most {vocabulary}, the vocabulary, found {shown(beams)}"
+        )
     if not sampling and returned > beams:
         problems.append(
-            f"num_return_sequences: expected at most num_beams {beams}, found {returned}"
+            f"num_return_sequences: expected at most num_beams {shown(beams)}, found "
+            + shown(returned)
             + (": greedy search finds one" if beams == 1 else "")
         )
     if sampling and returned > MOST_SAMPLES:
         problems.append(
-            f"num_return_sequences: expected at most {MOST_SAMPLES} samples, found {returned}"
+            f"num_return_sequences: expected at most {MOST_SAMPLES} samples, found "
+            f"{shown(returned)}"
         )
     if options.alternatives > vocabulary:
         problems.append(
             f"alternatives: expected at most {vocabulary}, the vocabulary, found "
-            f"{options.alternatives}"
+            f"{shown(options.alternatives)}"
         )
     for names, used, words in (
-        (OF_SAMPLING, sampling, "sampling: set do_sample"),
+        (OF_SAMPLING, sampling or options.temperature == 0, "sampling: set do_sample"),
         (OF_BEAMS, beams > 1, "beam search: set num_beams"),
     ):
-        given = [name for name in names if getattr(options, name) is not None]
+        neutral = {name: (None, getattr(GenerationSettings, name, None)) for name in names}
+        given = [name for name in names if getattr(options, name) not in neutral[name]]
         if given and not used:
             problems.append(f"{', '.join(given)}: for {words}, or leave it out")
     if options.must_contain and beams == 1:
         problems.append("must_contain: expected num_beams of more than 1: it needs beam search")
     if problems:
-        raise DragomanError("; ".join(problems))
+        raise DragomanError(problems=problems)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
 from dragoman.settings.head import Head
 
+from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend
-from ..decoding.results import RejectedError
+from ..decoding.results import RejectedError, TooManyTokensError, collected
 from ..format.manifest import Manifest
-from ..texts.front_end import token_ids
+from ..texts.front_end import check_ids, token_ids
 from .results import Answer, Classification, Embedding, Filling, HiddenStates, Tagging
 from .running import Made, Outputs, run
 from .tasks import answer, classification, filling, tagging
-from .tokenizer import InputTokenizer, Tokenized, TooManyTokensError
+from .tokenizer import InputTokenizer, ReadingKeywords, Tokenized
 
 Result = TypeVar("Result", Embedding, HiddenStates, Classification, Tagging, Filling, Answer)
 
@@ -36,46 +37,80 @@ class EncoderFrontEnd:
         self._tokenizer = None
         if manifest.tokenizers is not None and manifest.tokenizers.source is not None:
             self._tokenizer = InputTokenizer.of(
-                directory / manifest.tokenizers.source, self._longest, head
+                directory / manifest.tokenizers.source,
+                self._longest,
+                head,
+                manifest.tokenizers.prompts,
             )
 
-    def embeddings(self, sources: Sequence[Any], *, truncate: bool) -> list[Embedding]:
+    def embeddings(
+        self,
+        sources: Sequence[Any],
+        check: StopCheck = never_stopped,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Embedding]:
         """Return the embedding of each source."""
         return self._each(
             sources,
-            truncate,
+            check,
+            reading,
             lambda outputs, text, _: Embedding(outputs.read("embedding"), truncated=text.truncated),
             lambda reason: Embedding(np.empty(0, np.float32), reason),
         )
 
-    def hidden_states(self, sources: Sequence[Any], *, truncate: bool) -> list[HiddenStates]:
+    def hidden_states(
+        self,
+        sources: Sequence[Any],
+        check: StopCheck = never_stopped,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[HiddenStates]:
         """Return the last hidden states of each source."""
         return self._each(
             sources,
-            truncate,
+            check,
+            reading,
             lambda outputs, text, _: HiddenStates(outputs.read("hidden"), truncated=text.truncated),
             lambda reason: HiddenStates(np.empty((0, 0), np.float32), reason),
         )
 
-    def classify(self, sources: Sequence[Any], *, truncate: bool) -> list[Classification]:
+    def classify(
+        self,
+        sources: Sequence[Any],
+        check: StopCheck = never_stopped,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Classification]:
         """Classify each text or pair of texts."""
         return self._each(
             sources,
-            truncate,
+            check,
+            reading,
             lambda outputs, text, _: classification(outputs, self.head, text),
             lambda reason: Classification(error=reason),
         )
 
-    def tag(self, sources: Sequence[Any], *, truncate: bool) -> list[Tagging]:
+    def tag(
+        self,
+        sources: Sequence[Any],
+        check: StopCheck = never_stopped,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Tagging]:
         """Label the words of each text."""
         return self._each(
             sources,
-            truncate,
+            check,
+            reading,
             lambda outputs, text, source: tagging(outputs, self.head, text, _text(source)),
             lambda reason: Tagging(error=reason),
         )
 
-    def fill(self, sources: Sequence[Any], *, top: int, truncate: bool) -> list[Filling]:
+    def fill(
+        self,
+        sources: Sequence[Any],
+        check: StopCheck = never_stopped,
+        *,
+        top: int,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Filling]:
         """Predict the `top` most probable tokens for each mask of each text."""
 
         def result(outputs: Outputs, text: Tokenized, source: Any) -> Filling:
@@ -85,29 +120,34 @@ class EncoderFrontEnd:
                 return Filling(error=f"expected a mask{name}, found none")
             return filling(outputs, self.head, text, _text(source), self._tokenizer, top)
 
-        return self._each(sources, truncate, result, lambda reason: Filling(error=reason))
+        return self._each(sources, check, reading, result, lambda reason: Filling(error=reason))
 
-    def answer(self, sources: Sequence[Any], *, longest: int, truncate: bool) -> list[Answer]:
+    def answer(
+        self,
+        sources: Sequence[Any],
+        check: StopCheck = never_stopped,
+        *,
+        longest: int,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Answer]:
         """Answer questions, each a pair of question and context, in at most `longest` tokens."""
         return self._each(
             sources,
-            truncate,
+            check,
+            reading,
             lambda outputs, text, source: answer(outputs, text, source[1], longest),
             lambda reason: Answer(error=reason),
         )
 
-    def tokenize(self, source: Any, *, truncate: bool = False) -> Tokenized:
+    def tokenize(self, source: Any, **reading: Unpack[ReadingKeywords]) -> Tokenized:
         """Return the tokens of a source.
 
         Raises:
             RejectedError: the source is not an input of this model, or is too long and `truncate`
                 is False.
         """
-        text = self._tokens(source, truncate)
-        vocabulary = self._manifest.model.source_vocab_size or 0
-        unknown = next((token for token in text.ids if not 0 <= token < vocabulary), None)
-        if unknown is not None:
-            raise RejectedError(f"expected token ids in [0, {vocabulary}), found {unknown}")
+        text = self._tokens(source, **reading)
+        check_ids(text.ids, self._manifest.model.source_vocab_size or 0)
         if not text.ids:
             raise RejectedError("expected at least one token, found none")
         return text
@@ -120,49 +160,58 @@ class EncoderFrontEnd:
     def _each(
         self,
         sources: Sequence[Any],
-        truncate: bool,
+        check: StopCheck,
+        reading: ReadingKeywords,
         result: Callable[[Outputs, Tokenized, Any], Result],
         failed: Callable[[str], Result],
     ) -> list[Result]:
-        """Compute the result of each source; `failed` creates results of rejected sources."""
-        return [
-            failed(str(made)) if isinstance(made, RejectedError) else made
-            for made in self._made(sources, truncate, result)
-        ]
+        """Compute the result of each source; `failed` creates results of rejected sources.
+
+        Raises:
+            StoppedError: `check` stopped the call; holds the finished results.
+            UnfinishedError: the device failed permanently; holds the finished results.
+        """
+        made = self._made(sources, check, reading, result)
+        results = ((i, failed(str(m)) if isinstance(m, RejectedError) else m) for i, m in made)
+        return collected(results, len(sources))
 
     def _made(
         self,
         sources: Sequence[Any],
-        truncate: bool,
+        check: StopCheck,
+        reading: ReadingKeywords,
         make: Callable[[Outputs, Tokenized, Any], Made],
-    ) -> list[Made | RejectedError]:
-        """Compute the result of each source, or the reason why it was rejected."""
-        texts = [self._try(source, truncate) for source in sources]
-        good = [(i, text) for i, text in enumerate(texts) if isinstance(text, Tokenized)]
+    ) -> Iterator[tuple[int, Made | RejectedError]]:
+        """Yield the index of each source with its result, or the reason why it was rejected."""
+        good: list[tuple[int, Tokenized]] = []
+        for index, source in enumerate(sources):
+            check()
+            text = self._try(source, reading)
+            if isinstance(text, RejectedError):
+                yield index, text
+            else:
+                good.append((index, text))
         found = run(
             self._backend,
             self._manifest,
             self.head,
             [text for _, text in good],
             lambda number, outputs: make(outputs, good[number][1], sources[good[number][0]]),
+            check,
         )
-        made: dict[int, Made | RejectedError] = {
-            i: one for (i, _), one in zip(good, found, strict=True)
-        }
-        return [
-            text if isinstance(text, RejectedError) else made[i] for i, text in enumerate(texts)
-        ]
+        yield from ((good[number][0], made) for number, made in found)
 
-    def _try(self, source: Any, truncate: bool) -> Tokenized | RejectedError:
+    def _try(self, source: Any, reading: ReadingKeywords) -> Tokenized | RejectedError:
         try:
-            return self.tokenize(source, truncate=truncate)
+            return self.tokenize(source, **reading)
         except TooManyTokensError as error:
-            advice = "" if truncate else "; truncate=True (--truncate) leaves out the rest"
-            return RejectedError(f"{error}{advice}")
+            if reading.get("truncate"):
+                return error
+            return RejectedError(f"{error}; truncate=True (--truncate) leaves out the rest")
         except RejectedError as error:
             return error
 
-    def _tokens(self, source: Any, truncate: bool) -> Tokenized:
+    def _tokens(self, source: Any, **reading: Unpack[ReadingKeywords]) -> Tokenized:
         answers = self.head.task == "question-answering"
         pairs = answers or self.head.task == "sequence-classification"
         if isinstance(source, str) or _is_pair(source):
@@ -172,14 +221,14 @@ class EncoderFrontEnd:
             if isinstance(source, str):
                 if answers:
                     raise RejectedError("expected a pair of question and context, found one text")
-                return self._tokenizer.encode(source, truncate=truncate)
+                return self._tokenizer.encode(source, **reading)
             if not pairs:
                 raise RejectedError("expected a text, found a pair: this model reads one text")
-            return self._tokenizer.encode(*source, truncate=truncate)
+            return self._tokenizer.encode(*source, **reading)
         if answers:
             raise RejectedError("expected a pair of question and context, both texts")
         ids = token_ids(source, or_text="a text or ")
-        if len(ids) > self._longest and not truncate:
+        if len(ids) > self._longest and not reading.get("truncate"):
             raise TooManyTokensError(
                 f"source has {len(ids)} tokens, expected at most {self._longest}"
             )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..arguments import StoppedError
+from ..decoding.results import RejectedError, UnfinishedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,3 +154,38 @@ class Answer:
     end: int = -1
     error: str | None = None
     truncated: bool = False
+
+
+def arrays(results: Sequence[Embedding | HiddenStates]) -> list[NDArray[np.float32]]:
+    """Return the array of each text, and warn about truncated texts.
+
+    Raises:
+        RejectedError: a text could not be read; names the first such text.
+    """
+    for index, result in enumerate(results):
+        if result.error is not None:
+            raise RejectedError(f"text {index}: {result.error}")
+    truncated = sum(result.truncated for result in results)
+    if truncated:
+        warnings.warn(f"{truncated} of {len(results)} texts were truncated", stacklevel=3)
+    return [_array(result) for result in results]
+
+
+def stacked(embeddings: Sequence[Embedding], size: int) -> NDArray[np.float32]:
+    """Return embeddings of this size as one array [N, D]; see `arrays`."""
+    return np.array(arrays(embeddings), np.float32).reshape(len(embeddings), size)
+
+
+@contextmanager
+def finished_as_arrays() -> Iterator[None]:
+    """Let errors hold finished results as arrays, without those of texts that cannot be read."""
+    try:
+        yield
+    except (StoppedError, UnfinishedError) as error:
+        read = {index: found for index, found in error.finished.items() if found.error is None}
+        error.finished = {index: _array(found) for index, found in read.items()}
+        raise
+
+
+def _array(result: Embedding | HiddenStates) -> NDArray[np.float32]:
+    return result.vector if isinstance(result, Embedding) else result.states

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dragoman.settings.head import Head
 
+from ..arguments import StopCheck
 from ..backends.interface import Backend, BackendError
 from ..backends.rows import padded_length
 from ..decoding.batching import MAX_LOGITS, as_batch, batches, pad, run_or_split
@@ -68,28 +69,32 @@ def run(
     head: Head,
     texts: Sequence[Tokenized],
     make: Callable[[int, Outputs], Made],
-) -> list[Made | RejectedError]:
-    """Run the graph on all texts and return the results of `make` in the same order.
+    check: StopCheck,
+) -> Iterator[tuple[int, Made | RejectedError]]:
+    """Run the graph on all texts and yield the index of each with the result of `make`.
 
     A batch that fails, for example out of memory, is halved; a text that fails in a batch of
     its own is rejected.
 
     Args:
         make: called with the index of a text and its outputs, before the next batch is computed
+        check: called before each batch
+
+    Raises:
+        StoppedError: `check` stopped the call.
     """
 
     def made(indices: list[int]) -> list[Made | RejectedError]:
+        check()
         found = _run(backend, manifest, head, [texts[i] for i in indices])
         return [make(i, outputs) for i, outputs in zip(indices, found, strict=True)]
 
-    results: dict[int, Made | RejectedError] = {}
     multiple, most = backend.limits.source_multiple, manifest.model.max_source_positions
     lengths = [padded_length(len(text.ids), multiple, most) for text in texts]
     rows = min(MAX_BATCH_SIZE, backend.limits.rows or MAX_BATCH_SIZE)
     tokens = min(tokens_of_batch(head), backend.limits.encoded or MAX_BATCH_TOKENS)
     for batch in batches(lengths, max_batch_size=rows, max_batch_tokens=tokens):
-        results.update(zip(batch, run_or_split(made, batch, RejectedError), strict=True))
-    return [results[i] for i in range(len(texts))]
+        yield from zip(batch, run_or_split(made, batch, RejectedError), strict=True)
 
 
 def tokens_of_batch(head: Head) -> int:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 
 from dragoman.settings.head import Head
 
-from ..decoding.results import RejectedError
+from ..decoding.results import RejectedError, TooManyTokensError
+from ..format.texts import Prompts
 from ..texts.codecs.interface import UnknownSymbolsError
-from ..texts.codecs.library import LibraryCodec, load_tokenizer
-from ..texts.codecs.tokenizer_file import failures_of, read_tokenizer
+from ..texts.codecs.library import LibraryCodec, LibraryTokenizer
 from ..texts.tokenizer import TooLongError, check_length
 
 Cut = Literal["longest_first", "only_second"]
@@ -40,8 +40,20 @@ class Tokenized:
     truncated: bool = False
 
 
-class TooManyTokensError(RejectedError):
-    """A text has more tokens than the model has positions."""
+class ReadingKeywords(TypedDict, total=False):
+    """How the texts of a call are read.
+
+    Attributes:
+        truncate: whether to drop tokens beyond the model's positions, instead of rejecting the text
+        split_special_tokens: whether special tokens in a text, such as `[SEP]`, are read as plain
+            text; masks are always read as such
+        prompt_name: name of the model's prompt that is put before each text, as in
+            sentence-transformers; None: its default, if it has one. Token ids get none.
+    """
+
+    truncate: bool
+    split_special_tokens: bool
+    prompt_name: str | None
 
 
 class InputTokenizer:
@@ -51,51 +63,71 @@ class InputTokenizer:
         path: a file of the `tokenizers` library
         longest: maximum number of tokens that the model reads
         cut: the text of a pair to truncate
-        reads_special_tokens: whether special tokens in a text, such as a mask, are parsed as
-            special tokens instead of plain text
+        mask: token that is always read as such; None: there is none
+        prompts: texts that are put before a text
 
     Raises:
         BundleError: the file is not a tokenizer, or fails on trial texts.
     """
 
-    def __init__(self, path: Path, longest: int, *, cut: Cut, reads_special_tokens: bool) -> None:
-        self._path, self._longest, self._cut = path, longest, cut
+    def __init__(
+        self,
+        path: Path,
+        longest: int,
+        *,
+        cut: Cut,
+        mask: int | None = None,
+        prompts: Prompts | None = None,
+    ) -> None:
+        self._longest, self._cut = longest, cut
+        self._prompts = prompts or Prompts({})
         self._codec = LibraryCodec(path)
-        load = read_tokenizer if reads_special_tokens else load_tokenizer
-        self._whole, self._cutting = load(path), load(path)
-        self._cutting.enable_truncation(longest, strategy=cut)
+        self._reader = LibraryTokenizer(path, kept=mask)
 
     @classmethod
-    def of(cls, path: Path, longest: int, head: Head) -> InputTokenizer:
+    def of(
+        cls, path: Path, longest: int, head: Head, prompts: Prompts | None = None
+    ) -> InputTokenizer:
         """Create the tokenizer that the task of a head requires."""
         answers = head.task == "question-answering"
         return cls(
             path,
             longest,
             cut="only_second" if answers else "longest_first",
-            reads_special_tokens=head.task == "masked-language-model",
+            mask=head.mask_token_id if head.task == "masked-language-model" else None,
+            prompts=prompts,
         )
 
-    def encode(self, text: str, pair: str | None = None, *, truncate: bool = False) -> Tokenized:
+    def encode(
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        truncate: bool = False,
+        split_special_tokens: bool = False,
+        prompt_name: str | None = None,
+    ) -> Tokenized:
         """Tokenize a text or a pair of texts.
 
         Args:
             pair: the second text; empty: no second text
-            truncate: whether to truncate to the model's positions
+            truncate, split_special_tokens, prompt_name: see `ReadingKeywords`
 
         Raises:
             TooManyTokensError: there are more tokens than the model reads, or the question leaves
                 no room for the truncated context.
             RejectedError: the text has unknown symbols, or the tokenizer fails.
+            DragomanError: the model has no such prompt.
         """
+        text = self._prompts.before(prompt_name) + text
         try:
             for part in (text, pair or ""):
                 part.encode()  # the library rejects lone surrogates
                 if not truncate:
-                    check_length(self._codec, part, self._longest)
+                    check_length(self._codec, part, self._longest, split=split_special_tokens)
             if truncate and self._cut == "only_second":
-                self._check_first(text)
-            encoding = self._encode(self._cutting if truncate else self._whole, text, pair)
+                self._check_first(text, split_special_tokens)
+            encoding = self._encode(text, pair, truncate, split_special_tokens)
         except UnicodeEncodeError as error:
             raise RejectedError(f"expected Unicode, found a lone surrogate: {error}") from error
         except UnknownSymbolsError as error:
@@ -119,41 +151,42 @@ class InputTokenizer:
 
     def piece(self, token: int) -> str | None:
         """Return a token as the vocabulary spells it."""
-        return self._whole.id_to_token(token)
+        return self._codec.piece(token)
 
     def text(self, token: int) -> str:
         """Decode a token as a word; special tokens as the vocabulary spells them."""
-        with failures_of(self._path):
-            return self._whole.decode([token]).strip() or self.piece(token) or ""
+        return self._codec.decode([token]).strip() or self.piece(token) or ""
 
     def after(self, token: int, following: int) -> str | None:
         """Return the text that `following` adds to the word of `token`; None for a new word."""
-        with failures_of(self._path):
-            before, both = self._whole.decode([token]), self._whole.decode([token, following])
+        before, both = self._codec.decode([token]), self._codec.decode([token, following])
         added = both.removeprefix(before)
         goes_on = before.strip() and both.startswith(before) and added.strip()
         return added if goes_on and not added[0].isspace() else None
 
-    def _check_first(self, text: str) -> None:
+    def _check_first(self, text: str, split: bool) -> None:
         """Check that the question leaves room for a token of the context.
 
         Only the context is truncated, and without room for it the library fails.
         """
-        room = max(0, self._longest - self._whole.num_special_tokens_to_add(True) - 1)
+        around = self._reader.tokenizer.num_special_tokens_to_add(True)
+        room = max(0, self._longest - around - 1)
         expected = f"expected at most {room}: only the context is cut"
         try:
-            check_length(self._codec, text, room)
+            check_length(self._codec, text, room, split=split)
         except TooLongError as error:
             raise TooManyTokensError(f"the question has {error}, {expected}") from error
-        tokens = len(self._encode(self._whole, text, None, special_tokens=False).ids)
+        tokens = len(
+            self._reader.encode(text, special_tokens=False, split_special_tokens=split).ids
+        )
         if tokens > room:
             raise TooManyTokensError(f"the question has {tokens} tokens, {expected}")
 
-    def _encode(
-        self, tokenizer: Tokenizer, text: str, pair: str | None, *, special_tokens: bool = True
-    ) -> Encoding:
-        with failures_of(self._path):
-            try:
-                return tokenizer.encode(text, pair or None, add_special_tokens=special_tokens)
-            except Exception as error:  # the library raises no narrower type
-                raise UnknownSymbolsError([str(error)]) from error
+    def _encode(self, text: str, pair: str | None, truncate: bool, split: bool) -> Encoding:
+        return self._reader.encode(
+            text,
+            pair or None,
+            special_tokens=True,
+            split_special_tokens=split,
+            truncation={"max_length": self._longest, "strategy": self._cut} if truncate else None,
+        )

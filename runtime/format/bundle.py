@@ -7,8 +7,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import SETTINGS_BYTES, FileError, read_regular
 
+from .known_answers import (
+    KNOWN_ANSWERS_FILE,
+    LARGEST_FILE,
+    KnownAnswers,
+    parse_known_answers,
+    record_of,
+)
 from .manifest import MANIFEST_FILE, BundleError, FileRecord, Manifest, OnnxGraphs
 from .onnx_graph import LARGEST_GRAPH, WEIGHTS_FILE, graph_problems
 from .validation import manifest_from_json
@@ -37,7 +45,7 @@ class Bundle:
         return sum(file.size for file in self.manifest.files)
 
 
-def read_bundle(directory: Path) -> Bundle:
+def read_bundle(directory: str | Path) -> Bundle:
     """Read a bundle and check it.
 
     The checks cover the manifest, the size and SHA-256 of every file, and the graphs: they have
@@ -45,7 +53,12 @@ def read_bundle(directory: Path) -> Bundle:
 
     Raises:
         BundleError: lists everything that is wrong.
+        DragomanError: `directory` is not a path.
     """
+    where: object = directory
+    if not isinstance(where, str | os.PathLike):
+        raise DragomanError(f"expected the path of a bundle, found {shown(where)}")
+    directory = Path(directory)
     manifest_path = directory / MANIFEST_FILE
     try:
         text = read_regular(manifest_path, SETTINGS_BYTES).decode()
@@ -61,6 +74,25 @@ def read_bundle(directory: Path) -> Bundle:
     if problems:
         raise BundleError(str(directory), problems)
     return Bundle(directory, manifest)
+
+
+def read_known_answers(bundle: Bundle) -> KnownAnswers | None:
+    """Read the known answers of a bundle; None: it has none.
+
+    Raises:
+        BundleError: they cannot be read; lists everything that is wrong.
+    """
+    if record_of(bundle.manifest) is None:
+        return None
+    path, problems = bundle.path(KNOWN_ANSWERS_FILE), list[str]()
+    try:
+        data = read_regular(path, LARGEST_FILE)
+    except FileError as error:
+        raise BundleError(str(path), [error.problem]) from error
+    known = parse_known_answers(data, bundle.manifest, problems)
+    if problems:
+        raise BundleError(str(path), problems)
+    return known
 
 
 def _file_problems(directory: Path, file: FileRecord, manifest: Manifest) -> list[str]:
@@ -79,6 +111,8 @@ def _file_problems(directory: Path, file: FileRecord, manifest: Manifest) -> lis
             return [f"{file.path}: expected {file.size} bytes, found {size}"]
         if _is_graph(relative, manifest):
             return [f"{file.path}: {p}" for p in _graph_problems(path, file, manifest)]
+        if file.path == KNOWN_ANSWERS_FILE:
+            return [f"{file.path}: {p}" for p in _answer_problems(path, file, manifest)]
         if _sha256(path) != file.sha256:
             return [f"{file.path}: {_CHANGED}"]
     except FileNotFoundError:
@@ -86,7 +120,7 @@ def _file_problems(directory: Path, file: FileRecord, manifest: Manifest) -> lis
     except OSError as error:
         return [f"{file.path}: cannot be read: {error.strerror}"]
     except ValueError as error:  # NUL or a lone surrogate
-        return [f"{file.path!r}: expected a path inside the bundle: {error}"]
+        return [f"{shown(file.path)}: expected a path inside the bundle: {error}"]
     return []
 
 
@@ -106,6 +140,18 @@ def _graph_problems(path: Path, file: FileRecord, manifest: Manifest) -> list[st
     stored = str(PurePosixPath(file.path).with_name(WEIGHTS_FILE))
     weights = next((other.size for other in manifest.files if other.path == stored), None)
     return graph_problems(data, weights)
+
+
+def _answer_problems(path: Path, file: FileRecord, manifest: Manifest) -> list[str]:
+    """Check the known answers, read once for hash and content."""
+    problems: list[str] = []
+    if file.size > LARGEST_FILE:
+        return [f"expected at most {LARGEST_FILE} bytes, found {file.size}"]
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        return [_CHANGED]
+    parse_known_answers(data, manifest, problems)
+    return problems
 
 
 def _sha256(path: Path) -> str:

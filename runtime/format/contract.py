@@ -197,8 +197,8 @@ ROLES: Mapping[Role, RoleDefinition] = {
     ),
     "candidate_token": RoleDefinition(
         *(Owner.STEP, Change.REPLACED, ("batch", "candidates"), "int64"),
-        "the most probable tokens after the last query that is read, best first, suppressed ones "
-        "included",
+        "the most probable tokens after the last query that is read, best first, suppressed tokens "
+        "excluded",
     ),
     "candidate_log_probability": RoleDefinition(
         *(Owner.STEP, Change.REPLACED, ("batch", "candidates"), "float32"),

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from dragoman.errors import DragomanError
 from dragoman.settings.fields import LEFT_OUT
-from dragoman.settings.generation import GenerationSettings
+from dragoman.settings.generation_settings import GenerationSettings
 from dragoman.settings.head import Head
 from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
@@ -32,8 +32,7 @@ class BundleError(DragomanError):
     """A bundle cannot be used; lists all problems."""
 
     def __init__(self, origin: str, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__(f"{origin}: " + "; ".join(problems))
+        super().__init__(origin, problems)
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,19 @@ class Origin:
 
     model: str
     commit: str
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter that was merged into the weights of the model.
+
+    Attributes:
+        name: name of its directory
+        sha256: SHA-256 of the file of its weights, in hex
+    """
+
+    name: str
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -186,6 +198,7 @@ class PassRecord:
             absolute value), measured with ONNX Runtime's own optimizations off; None: not measured
         tolerance: the largest allowed difference
         choices: the options that were chosen, where there were several
+        not_compared: branches and loop bodies of the graph that no sample executes
     """
 
     name: str
@@ -197,6 +210,7 @@ class PassRecord:
     difference: float | None
     tolerance: float
     choices: tuple[Choice, ...] = ()
+    not_compared: Annotated[tuple[str, ...], LEFT_OUT] = ()
 
 
 @dataclass(frozen=True)
@@ -218,6 +232,7 @@ class Manifest:
         passes: the passes that produced the graphs, in order
         notes: deviations from what the checkpoint suggests, a sentence each
         origin: the source model on the Hugging Face Hub, if any
+        adapters: the adapters that were merged into the source model, in order
         keep_fp32: modules of the trained model whose weights are kept in fp32 on request, such as
             "decoder.layers.3.feed_forward.inner"
     """
@@ -244,6 +259,7 @@ class Manifest:
     passes: tuple[PassRecord, ...] = ()
     notes: Annotated[tuple[str, ...], LEFT_OUT] = ()
     origin: Annotated[Origin | None, LEFT_OUT] = None
+    adapters: Annotated[tuple[Adapter, ...], LEFT_OUT] = ()
     keep_fp32: Annotated[tuple[str, ...], LEFT_OUT] = ()
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from dragoman.errors import shown
 from dragoman.settings.fields import LEFT_OUT
 
 
@@ -89,12 +90,12 @@ class ModelSpec:
                 sizes |= of_side
             else:
                 problems += [
-                    f"{name}: expected 0 in a model without {side}, found {value}"
+                    f"{name}: expected 0 in a model without {side}, found {shown(value)}"
                     for name, value in of_side.items()
                     if value != 0
                 ]
         problems += [
-            f"{name}: out of range, found {value}"
+            f"{name}: out of range, found {shown(value)}"
             for name, value in sizes.items()
             if value is not None and value < 1
         ]
@@ -111,9 +112,9 @@ class ModelSpec:
         ):
             value = getattr(self, name)
             if value < 0:
-                problems.append(f"{name}: out of range, found {value}")
+                problems.append(f"{name}: out of range, found {shown(value)}")
             if value >= vocabulary:
                 problems.append(
-                    f"{name}: expected less than {vocabulary}, the vocabulary, found {value}"
+                    f"{name}: expected less than {vocabulary}, the vocabulary, found {shown(value)}"
                 )
         return problems

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from .protobuf import BYTES, FIXED32, VARINT, Message, Schema, WireError
+from dragoman.errors import shown
+from dragoman.files.protobuf import BYTES, FIXED32, VARINT, Message, Schema, WireError
 
 WEIGHTS_FILE = "weights.bin"
 """The weights file in the directory of the graphs."""
@@ -54,6 +55,7 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "Reshape": "heads",
         "Shape": "shapes",
         "Sigmoid": "feed-forward with SiLU",
+        "Slice": "embeddings that are truncated",
         "Softmax": "attention spelled out for engines",
         "Squeeze": "shapes, masks",
         "Sub": "distances of relative positions",
@@ -84,7 +86,6 @@ outputs. It contains no subgraph (unlike Loop, Scan and If), and it opens no fil
 """
 
 _MOST_PROBLEMS = 8
-_LONGEST_NAME = 60
 
 _MODEL = Schema(
     "ModelProto",
@@ -184,6 +185,7 @@ _TENSOR = Schema(
 _ENTRY = Schema("StringStringEntryProto", once={"key": (BYTES, 1), "value": (BYTES, 2)})
 
 _EXTERNAL = 1
+_INT64 = 7
 _PLACE = (b"location", b"offset", b"length")
 
 _ALLOWED = {
@@ -216,6 +218,29 @@ def graph_problems(data: bytes, weights: int | None) -> list[str]:
     return [*problems]
 
 
+def bytes_read(data: bytes) -> int:
+    """Return the bytes of weights that a run of a graph reads.
+
+    Tables of which only rows are gathered, such as embeddings, do not count, and neither do the
+    64-bit integers of shapes.
+
+    Args:
+        data: the whole file of a graph without `graph_problems`
+    """
+    graph = Message(Message(data, _MODEL).part("graph"), _GRAPH)
+    read: set[bytes] = set()
+    for node in (Message(part, _NODE) for part in graph.parts("node")):
+        gathers = node.part("op_type").startswith(b"Gather")
+        read.update(node.parts("input")[1 if gathers else 0 :])
+    total = 0
+    for tensor in (Message(part, _TENSOR) for part in graph.parts("initializer")):
+        if tensor.part("name") in read and tensor.number("data_type") != _INT64:
+            total += len(tensor.part("raw_data"))
+            entries = [Message(part, _ENTRY) for part in tensor.parts("external_data")]
+            total += sum(int(e.part("value")) for e in entries if e.part("key") == b"length")
+    return total
+
+
 def _problems(model: Message, weights: int | None) -> Iterator[str]:
     domains = {domain.encode() for domain in OPERATORS}
     for part in model.parts("opset_import"):
@@ -233,9 +258,9 @@ def _problems(model: Message, weights: int | None) -> Iterator[str]:
 def _node_problems(node: Message, weights: int | None) -> Iterator[str]:
     domain, operator = node.part("domain"), node.part("op_type")
     if (domain, operator) not in _ALLOWED or node.part("overload"):
-        shown = _shown(domain + b"." + operator if domain else operator)
+        named = _shown(domain + b"." + operator if domain else operator)
         yield (
-            f"operator {shown}: expected one that this version of Dragoman writes "
+            f"operator {named}: expected one that this version of Dragoman writes "
             "(dragoman.runtime.format.onnx_graph)"
         )
         return
@@ -277,5 +302,4 @@ def _number(digits: bytes) -> int | None:
 
 
 def _shown(name: bytes) -> str:
-    text = repr(name[:_LONGEST_NAME].decode(errors="replace"))
-    return text if len(name) <= _LONGEST_NAME else text + "..."
+    return shown(name.decode(errors="replace"))

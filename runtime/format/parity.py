@@ -221,7 +221,8 @@ class BeamParity:
 
     Attributes:
         sequences: number of compared hypotheses; they have a smaller token limit than the bundle
-        ties: number of hypotheses with other tokens and the same score
+        ties: number of hypotheses with other tokens and the same score, or of a source for which
+            the oracle's search kept one of two candidates whose scores differ by rounding only
         score_difference: largest difference in score of identical hypotheses, divided by max(1,
             the oracle's score)
         own_difference: difference between a hypothesis's reported score and its score from
@@ -316,6 +317,7 @@ class Check:
         worst: largest difference as a multiple of the tolerance; None if items are compared
             for equality
         problem: the first difference as a sentence; "" if there is none
+        note: the reason why nothing was compared; "" if something was
     """
 
     name: str
@@ -325,6 +327,7 @@ class Check:
     passed: bool
     worst: float | None = None
     problem: str = ""
+    note: Annotated[str, LEFT_OUT] = ""
 
 
 @dataclass(frozen=True)

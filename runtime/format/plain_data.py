@@ -7,6 +7,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from dragoman.errors import shown
 from dragoman.settings.fields import LeftOut, annotated
 
 T = TypeVar("T")
@@ -17,7 +18,7 @@ class Problems(list[str]):
 
     def expected(self, path: str, expected: str, found: object) -> None:
         """Add a problem: the expected and the found value at a path."""
-        self.append(f"{path}: expected {expected}, found {_short(found)}")
+        self.append(f"{path}: expected {expected}, found {shown(found)}")
 
 
 def to_plain(value: Any, *, brief: bool = False) -> Any:
@@ -160,11 +161,3 @@ def _is_scalar(kind: Any, data: object) -> bool:
     if kind is bool or isinstance(data, bool):
         return kind is bool and isinstance(data, bool)
     return isinstance(data, int | float) if kind is float else isinstance(data, kind)
-
-
-def _short(value: object) -> str:
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # nested too deeply; too many digits
-        text = f"a {type(value).__name__} too large to show"
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -6,10 +6,11 @@ import dataclasses
 import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
-from dragoman.errors import DragomanError
-from dragoman.settings.generation import GenerationSettings
+from dragoman.errors import DragomanError, shown
+from dragoman.settings.fields import LEFT_OUT
+from dragoman.settings.generation_settings import GenerationSettings
 
 
 class LanguageError(DragomanError):
@@ -99,7 +100,7 @@ class Languages:
         if code not in self.tokens:
             raise LanguageError(
                 f"{side}_language: expected one of the {len(self.tokens)} languages of this model, "
-                f"found {code!r}; the closest are {', '.join(closest(code, self.tokens))}"
+                f"found {shown(code)}; the closest are {', '.join(closest(code, self.tokens))}"
             )
         return self.tokens[code]
 
@@ -108,6 +109,32 @@ def closest(code: str, known: Collection[str]) -> list[str]:
     """Return the three known codes most similar to a code, ignoring case."""
     folded = {name.casefold(): name for name in sorted(known)}
     return [folded[name] for name in difflib.get_close_matches(code.casefold(), folded, 3, 0.0)]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Texts that an embedding model puts before a source text.
+
+    Attributes:
+        texts: texts by name, such as "query"
+        default: name of the one before every text; None: none
+    """
+
+    texts: dict[str, str]
+    default: str | None = None
+
+    def before(self, name: str | None = None) -> str:
+        """Return the text of a name; None selects the default.
+
+        Raises:
+            DragomanError: the name is unknown.
+        """
+        name = self.default if name is None else name
+        if name is not None and name not in self.texts:
+            known = ", ".join(map(repr, self.texts))
+            expected = f"expected one of {known}" if known else "this model has no prompts"
+            raise DragomanError(f"prompt_name: {expected}, found {shown(name)}")
+        return "" if name is None else self.texts[name]
 
 
 @dataclass(frozen=True)
@@ -122,6 +149,9 @@ class Tokenizers:
         source_vocabulary, target_vocabulary: files of the token ids of SentencePiece pieces, see
             `texts.codecs.pieces.Vocabulary`
         template: special tokens around a source; None: the tokenizer file defines them
+        pretokenized: whether texts are tokens of the vocabulary, separated by spaces
+        clean_up_tokenization_spaces: whether spaces before punctuation are removed from outputs
+        prompts: prompts of an embedding model, if it has any
     """
 
     source: str | None
@@ -129,6 +159,9 @@ class Tokenizers:
     source_vocabulary: str | None = None
     target_vocabulary: str | None = None
     template: SourceTemplate | None = None
+    pretokenized: Annotated[bool, LEFT_OUT] = False
+    clean_up_tokenization_spaces: Annotated[bool, LEFT_OUT] = False
+    prompts: Annotated[Prompts | None, LEFT_OUT] = None
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dragoman.errors import shown
 from dragoman.files.strict_json import parse_json
 
 from .contract import CONTRACTS, OPTIONAL_GRAPHS, GraphSpec
@@ -42,7 +43,7 @@ def manifest_from_json(text: str, origin: str) -> Manifest:
     manifest = from_plain(Manifest, data, "manifest", problems)
     if manifest is not None and manifest.schema_version != SCHEMA_VERSION:
         problems.append(
-            f"schema_version: expected {SCHEMA_VERSION}, found {manifest.schema_version}"
+            f"schema_version: expected {SCHEMA_VERSION}, found {shown(manifest.schema_version)}"
         )
     if manifest is not None:
         problems.extend(inconsistencies(manifest))
@@ -124,7 +125,7 @@ def _limits(manifest: Manifest) -> Iterator[str]:
         yield (
             f"default_max_new_tokens: expected 1 to {longest} "
             f"(max_target_positions{', less the prompt' if prompt else ''}), "
-            f"found {manifest.default_max_new_tokens}"
+            f"found {shown(manifest.default_max_new_tokens)}"
         )
 
 
@@ -146,7 +147,7 @@ def _executable(manifest: Manifest) -> Iterator[str]:
     ):
         yield (
             f"executable.capacity: expected 1 to {manifest.model.max_target_positions}, the "
-            f"positions of the model, found {engines.capacity}"
+            f"positions of the model, found {shown(engines.capacity)}"
         )
     if set(engines.reports) != set(manifest.graphs):
         found = ", ".join(engines.reports) or "none"
@@ -165,7 +166,7 @@ def _tokenizers(manifest: Manifest) -> Iterator[str]:
     known = manifest.model.source_vocab_size or 0
     for token in (*template.prefix, *template.suffix) if template else ():
         if isinstance(token, int) and not 0 <= token < known:
-            yield f"tokenizers.template: expected ids in [0, {known}), found {token}"
+            yield f"tokenizers.template: expected ids in [0, {known}), found {shown(token)}"
 
 
 def _languages(manifest: Manifest) -> Iterator[str]:
@@ -176,11 +177,11 @@ def _languages(manifest: Manifest) -> Iterator[str]:
     known = min(manifest.model.source_vocab_size or known, known)
     for code, token in languages.tokens.items():
         if not 0 <= token < known:
-            yield f"languages.tokens.{code}: expected an id in [0, {known}), found {token}"
+            yield f"languages.tokens.{code}: expected an id in [0, {known}), found {shown(token)}"
     for name in ("default_source", "default_target"):
         code = getattr(languages, name)
         if code is not None and code not in languages.tokens:
-            yield f"languages.{name}: expected one of languages.tokens, found {code!r}"
+            yield f"languages.{name}: expected one of languages.tokens, found {shown(code)}"
 
 
 def _files(manifest: Manifest) -> Iterator[str]:

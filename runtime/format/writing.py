@@ -18,6 +18,7 @@ from dragoman.errors import DragomanError, refuse_existing
 from dragoman.files.strict_json import read_json_object
 
 from .bundle import Bundle
+from .known_answers import KNOWN_ANSWERS_FILE, KnownAnswers
 from .manifest import MANIFEST_FILE, FileRecord, Manifest
 from .parity import Parity
 from .plain_data import to_plain
@@ -182,6 +183,17 @@ def record_parity(bundle: Bundle, parity: Parity) -> None:
     data["parity"] = to_plain(parity, brief=True)
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     _write_manifest(text, bundle.directory)
+
+
+def add_known_answers(known: KnownAnswers, manifest: Manifest, directory: Path) -> Manifest:
+    """Write the known answers of a bundle; return its manifest with their record."""
+    with (directory / KNOWN_ANSWERS_FILE).open("wb") as file:
+        hashed = HashedFile(file)
+        hashed.write(known.to_json())
+    record = FileRecord(KNOWN_ANSWERS_FILE, hashed.size, hashed.sha256)
+    others = (file for file in manifest.files if file.path != record.path)
+    files = tuple(sorted((*others, record), key=lambda file: file.path))
+    return dataclasses.replace(manifest, files=files)
 
 
 def write_manifest(manifest: Manifest, directory: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError
 from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
+from ..arguments import StopCheck, never_stopped
 from ..audio import AudioError, LogMel
 from ..backends.interface import Backend
 from ..decoding.batching import as_batch, run_or_split
-from ..decoding.results import RejectedError
+from ..decoding.results import RejectedError, collected
 from ..format.manifest import Manifest
 from ..speech.prompts import PromptRequest
-from ..speech.recording import open_recording
+from ..speech.recording import read_spectrogram, warn_of_defects
 from ..texts.tokenizer import TextCodec
-from .options import ScoringOptions
-from .results import ScoredPair, rejected
-from .teacher_forcing import MAX_WINDOWS, ForcedPair, score_in_batches
+from .interface import ScoredPair, ScoringOptions, rejected
+from .teacher_forcing import MAX_WINDOWS, ForcedPair, scored
 from .texts import Targets, split_pair
 
 MAX_OPEN = 64
@@ -59,18 +59,29 @@ class SpeechScorer:
         self._manifest, self._speech, self._log_mel = manifest, speech, LogMel.of(features)
         self._backend, self._targets = backend, Targets(manifest, codec)
 
-    def score(self, pairs: Sequence[Any], options: ScoringOptions) -> list[ScoredPair]:
-        """Score pairs, with the features of at most `MAX_OPEN` pairs in memory."""
-        request = self._request(options)
-        scored: list[ScoredPair] = []
+    def score(
+        self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
+    ) -> list[ScoredPair]:
+        """Score pairs, with the features of at most `MAX_OPEN` pairs in memory.
+
+        Args:
+            check: called before each block of audio is read, and before each batch
+
+        Raises:
+            StoppedError, UnfinishedError: as for `score_in_batches`.
+        """
+        return collected(self._scored(pairs, options, check), len(pairs))
+
+    def _scored(
+        self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck
+    ) -> Iterator[tuple[int, ScoredPair]]:
+        model, request = self._manifest.model, self._request(options)
         for first in range(0, len(pairs), MAX_OPEN):
-            read = self._read_all(pairs[first : first + MAX_OPEN], request)
+            read = self._read_all(pairs[first : first + MAX_OPEN], request, options, check)
             prepared = [self._prepared(each, request, options.end_token) for each in read]
-            results = score_in_batches(
-                self._backend, self._manifest.model, prepared, options.max_batch_size
-            )
-            scored += map(self._with_language, results, read)
-        return scored
+            found = scored(self._backend, model, prepared, options.max_batch_size, check)
+            for index, result in found:
+                yield first + index, self._with_language(result, read[index])
 
     def prepare(
         self, pairs: Sequence[Any], options: ScoringOptions
@@ -81,40 +92,53 @@ class SpeechScorer:
             DragomanError: as for `Model.score`.
         """
         request = self._request(options)
-        read = self._read_all(pairs, request)
+        read = self._read_all(pairs, request, options, never_stopped)
         return [self._prepared(each, request, options.end_token) for each in read]
 
     def _read_all(
-        self, pairs: Sequence[Any], request: PromptRequest
+        self,
+        pairs: Sequence[Any],
+        request: PromptRequest,
+        options: ScoringOptions,
+        check: StopCheck,
     ) -> Sequence[SpeechPair | ScoredPair]:
-        read = [self._read(pair, request) for pair in pairs]
+        read = [self._read(pair, request, options, check) for pair in pairs]
         detecting = self._speech.languages and request.language_token(self._speech) is None
-        return self._with_languages(read) if detecting else read
+        return self._with_languages(read, check) if detecting else read
 
     def _with_language(self, result: ScoredPair, pair: SpeechPair | ScoredPair) -> ScoredPair:
         if isinstance(pair, ScoredPair) or result.error is not None:
             return result
         return dataclasses.replace(result, language=self._speech.language_of(pair.language))
 
-    def _read(self, pair: Any, request: PromptRequest) -> SpeechPair | ScoredPair:
+    def _read(
+        self, pair: Any, request: PromptRequest, options: ScoringOptions, check: StopCheck
+    ) -> SpeechPair | ScoredPair:
         try:
             source, target = split_pair(pair)
-            recording = open_recording(source, self._log_mel)
-            if recording.frames > self._log_mel.frames:
+            audio = read_spectrogram(
+                source, self._log_mel, strict=options.strict_audio, on_block=lambda _: check()
+            )
+            warn_of_defects(audio)
+            if audio.frames > self._log_mel.frames:
                 raise RejectedError(
                     f"expected audio of at most {self._log_mel.chunk_seconds:g} s to score, found "
-                    f"{recording.seconds:.2f} s"
+                    f"{audio.seconds:.2f} s"
                 )
             if isinstance(target, str):
                 # Whisper's transcripts begin with a space, which users and `run` omit.
                 text = target.strip()
-                tokens = self._targets.encode(f" {text}").tokens if text else []
+                tokens = []
+                if text:
+                    tokens = self._targets.encode(
+                        f" {text}", split_special_tokens=bool(options.split_special_tokens)
+                    ).tokens
             else:
                 tokens = self._targets.ids(target)
         except (RejectedError, AudioError) as error:
             return rejected(str(error))
         return SpeechPair(
-            recording.window(self._log_mel), tokens, request.language_token(self._speech)
+            self._log_mel.segment(audio.features, 0), tokens, request.language_token(self._speech)
         )
 
     def _prepared(
@@ -135,12 +159,13 @@ class SpeechScorer:
         return ForcedPair(pair.window, given, target)
 
     def _with_languages(
-        self, read: Sequence[SpeechPair | ScoredPair]
+        self, read: Sequence[SpeechPair | ScoredPair], check: StopCheck
     ) -> list[SpeechPair | ScoredPair]:
         """Detect languages: the most probable language token after the start token."""
         named: list[SpeechPair | ScoredPair] = list(read)
         waiting = [i for i, each in enumerate(read) if isinstance(each, SpeechPair)]
         for first in range(0, len(waiting), MAX_WINDOWS):
+            check()
             indices = waiting[first : first + MAX_WINDOWS]
             batch = [each for i in indices if isinstance(each := read[i], SpeechPair)]
             detected = run_or_split(self._detected, batch, rejected)
@@ -172,4 +197,6 @@ class SpeechScorer:
                 "source_language and target_language are for text models; a speech model takes "
                 "language and task"
             )
+        if options.truncate:
+            raise DragomanError("truncate: for text models; shorten the recording")
         return PromptRequest.of(options, self._speech)

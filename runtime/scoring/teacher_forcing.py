@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend, BackendError
 from ..decoding.batching import MAX_LOGITS, EncoderInput, as_batch, batches, pad, run_or_split
+from ..decoding.results import collected
 from ..format.model_spec import ModelSpec
-from .results import ScoredPair, rejected
+from .interface import ScoredPair, rejected
 
 
 @dataclass(frozen=True)
@@ -81,31 +83,49 @@ def score_in_batches(
     model: ModelSpec,
     pairs: Sequence[ForcedPair | ScoredPair],
     max_batch_size: int,
+    check: StopCheck = never_stopped,
 ) -> list[ScoredPair]:
     """Score the pairs that have no result yet; return all results in the same order.
 
     A batch that fails, for example out of memory, is halved. A pair that fails in a batch of its
     own is rejected.
+
+    Args:
+        check: called before each batch
+
+    Raises:
+        StoppedError: `check` stopped the call; holds the finished results.
+        UnfinishedError: the device failed permanently; holds the finished results.
     """
-    results = {i: pair for i, pair in enumerate(pairs) if isinstance(pair, ScoredPair)}
+    return collected(scored(backend, model, pairs, max_batch_size, check), len(pairs))
+
+
+def scored(
+    backend: Backend,
+    model: ModelSpec,
+    pairs: Sequence[ForcedPair | ScoredPair],
+    max_batch_size: int,
+    check: StopCheck,
+) -> Iterator[tuple[int, ScoredPair]]:
+    """Yield the index of each pair with its result, batch by batch; see `score_in_batches`."""
+    yield from ((i, pair) for i, pair in enumerate(pairs) if isinstance(pair, ScoredPair))
     left = {i: pair for i, pair in enumerate(pairs) if isinstance(pair, ForcedPair)}
     indices = list(left)
     rows = min(max_batch_size, backend.limits.rows or max_batch_size)
     lengths = [(len(left[i].source), len(left[i].read)) for i in indices]
+
+    def run(part: list[ForcedPair]) -> list[ScoredPair]:
+        check()
+        values = token_log_probabilities(backend, model, part)
+        return [
+            ScoredPair(pair.target, tuple(each.tolist()), float(each.sum()))
+            for pair, each in zip(part, values, strict=True)
+        ]
+
     for batch in forcing_batches(model, lengths, rows):
         members = [indices[i] for i in batch]
-        scored = run_or_split(
-            lambda part: [
-                ScoredPair(pair.target, tuple(values.tolist()), float(values.sum()))
-                for pair, values in zip(
-                    part, token_log_probabilities(backend, model, part), strict=True
-                )
-            ],
-            [left[i] for i in members],
-            rejected,
-        )
-        results.update(zip(members, scored, strict=True))
-    return [results[i] for i in range(len(pairs))]
+        found = run_or_split(run, [left[i] for i in members], rejected)
+        yield from zip(members, found, strict=True)
 
 
 def forcing_batches(

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.settings.fields import shown
+from dragoman.errors import shown
 
+from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend
 from ..decoding.results import RejectedError
 from ..format.manifest import Manifest
 from ..front_end import FrontEnd
 from ..texts.front_end import token_ids
-from ..texts.plan import check_languages, start_of
+from ..texts.plan import check_languages, check_truncation, start_of
 from ..texts.tokenizer import EncodedTarget, TextCodec, TooLongError, UnknownSymbolsError
-from .options import ScoringOptions
-from .results import ScoredPair, rejected
+from .interface import ScoredPair, ScoringOptions, rejected
 from .teacher_forcing import ForcedPair, score_in_batches
 
 
@@ -33,22 +33,36 @@ class TextScorer:
         self._manifest, self._backend, self._front_end = manifest, backend, front_end
         self._targets = Targets(manifest, codec)
 
-    def score(self, pairs: Sequence[Any], options: ScoringOptions) -> list[ScoredPair]:
-        """Score pairs in batches; return results in the same order."""
-        model, prepared = self._manifest.model, self.prepare(pairs, options)
-        return score_in_batches(self._backend, model, prepared, options.max_batch_size)
+    def score(
+        self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
+    ) -> list[ScoredPair]:
+        """Score pairs in batches; return results in the same order.
+
+        Args:
+            check: called before each pair is read, and before each batch
+
+        Raises:
+            StoppedError, UnfinishedError: as for `score_in_batches`.
+        """
+        model, prepared = self._manifest.model, self.prepare(pairs, options, check)
+        return score_in_batches(self._backend, model, prepared, options.max_batch_size, check)
 
     def prepare(
-        self, pairs: Sequence[Any], options: ScoringOptions
+        self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
     ) -> list[ForcedPair | ScoredPair]:
         """Prepare pairs as inputs of the graphs; pairs that cannot be scored are rejected.
 
+        Args:
+            check: called before each pair is read
+
         Raises:
+            StoppedError: `check` stopped the call.
             DragomanError, LanguageError: as for `Model.score`.
         """
         given, forced = self._given(options)
         prepared: list[ForcedPair | ScoredPair] = []
         for pair in pairs:
+            check()
             try:
                 source, target = split_pair(pair) if self._has_source(pair) else ("", pair)
                 prepared.append(self._prepared(source, target, given, forced, options))
@@ -64,7 +78,13 @@ class TextScorer:
         forced: int | None,
         options: ScoringOptions,
     ) -> ForcedPair:
-        tokens = self._front_end.tokenize(source, options.source_language)
+        splits = bool(options.split_special_tokens)
+        tokens = self._front_end.tokenize(
+            source,
+            options.source_language,
+            split_special_tokens=splits,
+            truncate=options.truncate,
+        )
         continued: list[int] = []
         if not self._manifest.model.has_encoder:
             continued, tokens = tokens, []
@@ -76,9 +96,9 @@ class TextScorer:
             if forced is not None and ids[:1] == [forced]:
                 ids = ids[1:]  # outputs of `generate` also begin with the forced token
             return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
-        encoded = self._targets.encode(target)
+        encoded = self._targets.encode(target, split_special_tokens=splits)
         before = [] if continued else _unread(encoded.before, given)
-        ids = [*before, *encoded.tokens]
+        ids = self._targets.ids([*before, *encoded.tokens])
         return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
 
     def _has_source(self, pair: Any) -> bool:
@@ -96,6 +116,7 @@ class TextScorer:
             DragomanError: an option is for speech models.
         """
         check_languages(options, self._manifest)
+        check_truncation(options.truncate, self._manifest)
         start, settings = start_of(self._manifest, options.target_language)
         forced = settings.forced_first_token_id
         return (start, *settings.prompt, *([] if forced is None else [forced])), forced
@@ -134,7 +155,7 @@ class Targets:
         self._positions = capacity or manifest.model.max_target_positions
         self._limit = "capacity of its engines" if capacity else "positions of this model"
 
-    def encode(self, text: str) -> EncodedTarget:
+    def encode(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
         """Tokenize a target text.
 
         Raises:
@@ -144,7 +165,9 @@ class Targets:
         if self._codec is None:
             raise RejectedError("this bundle has no tokenizers: expected token ids as target")
         try:
-            return self._codec.encode_target(text, most=self._positions)
+            return self._codec.encode_target(
+                text, most=self._positions, split_special_tokens=split_special_tokens
+            )
         except UnknownSymbolsError as error:
             raise RejectedError(f"target: {error}") from error
         except TooLongError as error:
@@ -160,7 +183,9 @@ class Targets:
         vocabulary = self._manifest.model.target_vocab_size
         unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
         if unknown is not None:
-            raise RejectedError(f"target: expected token ids in [0, {vocabulary}), found {unknown}")
+            raise RejectedError(
+                f"target: expected token ids in [0, {vocabulary}), found {shown(unknown)}"
+            )
         return tokens
 
     def finished(

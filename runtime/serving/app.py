@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -12,14 +12,17 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .apis import kserve, libretranslate, native
-from .apis.http import Endpoint, Protocol
-from .apis.openai import protocol as openai
+from dragoman.errors import DragomanError, shown
+
+from .apis import kserve, libretranslate, native, openai
+from .apis.http import Endpoint, Protocol, reported_error
+from .clients import read_proxies
 from .metrics import Metrics
-from .middleware import RequestMiddleware
+from .middleware import REQUEST_ID, RequestMiddleware
 from .models import ModelRegistry
 from .options import ServerOptions
 from .service import Service
@@ -48,7 +51,9 @@ def create_app(
 
     Raises:
         BundleError: a directory does not hold a bundle.
+        DragomanError: the root path is also the beginning of a route.
     """
+    _check_root_path(options.root_path)
     metrics = Metrics()
     models = ModelRegistry(directories, options, metrics.engine_observer)
     metrics.watch(models)
@@ -73,6 +78,7 @@ def create_app(
     app = Starlette(
         routes=[route for protocol in protocols for route in protocol.routes(service)],
         middleware=[
+            *_cors(options.cors_origins),
             Middleware(
                 RequestMiddleware,
                 protocols=protocols,
@@ -80,17 +86,57 @@ def create_app(
                 metrics=metrics,
                 log_bodies=options.log_texts,
                 body_bytes=options.max_body_bytes,
-            )
+                root_path=options.root_path,
+                trusted_proxies=read_proxies(options.trusted_proxies),
+            ),
         ],
         exception_handlers={HTTPException: _no_route},
         lifespan=lifespan,
     )
-    app.state.models = models
+    app.state.models, app.state.service = models, service
     return app
 
 
+def _check_root_path(root_path: str) -> None:
+    """Check that it is clear whether a proxy has removed the root path from a request."""
+    paths = [endpoint.path for protocol in PROTOCOLS for endpoint in protocol.endpoints]
+    taken = [path for path in ["/page/", *paths] if f"{path}/".startswith(f"{root_path}/")]
+    if root_path and taken:
+        raise DragomanError(
+            f"root_path: expected a path that no route begins with, found {root_path} of {taken[0]}"
+        )
+
+
+def _cors(origins: Sequence[str]) -> list[Middleware]:
+    """Return the middleware that lets pages of other origins use the server.
+
+    It answers preflight requests, which have no API key, before keys are checked.
+    """
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=[origin.lower() for origin in origins],
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=(
+                REQUEST_ID,
+                "Retry-After",
+                "Warning",
+                "Inference-Header-Content-Length",
+            ),
+        )
+    ]
+
+
 async def _no_route(request: Request, error: Exception) -> Response:
-    return native.PROTOCOL.error_response(error)
+    known = reported_error(error)
+    if known.status == 404:
+        known.args = (f"expected a route of this server, found {shown(request.url.path)}",)
+    if known.status == 405:
+        known.args = (f"expected {known.headers['Allow']}, found {shown(request.method)}",)
+    return native.PROTOCOL.error_response(known)
 
 
 def _page() -> Protocol:
@@ -106,4 +152,4 @@ def _page() -> Protocol:
         return Endpoint(path, answer, method="GET", is_open=True)
 
     files = resources.files(__package__).joinpath("page").iterdir()
-    return Protocol(tuple(map(endpoint, files)), (), native.PROTOCOL.error_body)
+    return Protocol("page", tuple(map(endpoint, files)), (), native.PROTOCOL.error_body)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dragoman.errors import DragomanError
-from dragoman.files.regular_files import write_whole
+from dragoman.files.regular_files import NO_HOME, user_cache, write_whole
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
 from ..backends import check_threads
@@ -77,8 +77,11 @@ def remember(manifest: Manifest, best: Arrangement) -> str | None:
     Returns:
         a warning if the file cannot be written
     """
+    file = _file(manifest)
+    if file is None:
+        return f"not kept for dragoman serve: {NO_HOME}"
     try:
-        write_whole(_file(manifest), lambda path: path.write_text(json.dumps(best), "ascii"))
+        write_whole(file, lambda path: path.write_text(json.dumps(best), "ascii"))
     except DragomanError as error:
         return f"not kept for dragoman serve: {error}"
     return None
@@ -86,8 +89,11 @@ def remember(manifest: Manifest, best: Arrangement) -> str | None:
 
 def recall(manifest: Manifest) -> Arrangement | None:
     """Return the arrangement saved by `remember`; None: there is no valid one."""
+    file = _file(manifest)
+    if file is None:
+        return None
     with suppress(OSError, ValueError, TypeError, DragomanError):
-        found = json.loads(_file(manifest).read_text("ascii"))
+        found = json.loads(file.read_text("ascii"))
         known = Arrangement(*found)
         if all(type(n) is int and n >= 1 for n in known):
             check_threads(known.workers * known.threads)
@@ -95,9 +101,8 @@ def recall(manifest: Manifest) -> Arrangement | None:
     return None
 
 
-def _file(manifest: Manifest) -> Path:
+def _file(manifest: Manifest) -> Path | None:
     """Return the cache file; its name depends on the bundle's files, the machine and its cores."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     of = [platform.node(), usable_cores(), *sorted(record.sha256 for record in manifest.files)]
     name = hashlib.sha256(json.dumps(of).encode()).hexdigest()[:24]
-    return Path(root) / "dragoman" / "arrangements" / f"{name}.json"
+    return user_cache("arrangements", f"{name}.json")

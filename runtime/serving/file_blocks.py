@@ -23,7 +23,7 @@ from dragoman.files.text_lines import decoded_line, source_of
 from dragoman.progress import Progress
 from dragoman.settings.generation import GenerationOptions
 
-from ..arguments import check_able
+from ..arguments import check_able, with_prefix
 from ..decoding.results import Result, json_line, text_line
 from ..format.bundle import read_bundle
 from ..format.manifest import MANIFEST_FILE, Manifest
@@ -62,11 +62,13 @@ class LineFile:
 
     Attributes:
         sha256: hash of the file's contents
+        prefixes: a file with the prefix of each line, split alike; None: no such file
     """
 
     path: Path
     sha256: str
     blocks: tuple[Block, ...]
+    prefixes: LineFile | None = None
 
     @property
     def lines(self) -> int:
@@ -86,15 +88,22 @@ class LineFile:
             raise DragomanError(f"{self.path}: was changed while it was decoded: lines are missing")
         return data
 
+    def inputs(self, block: Block) -> tuple[bytes, bytes | None]:
+        """Read the lines of a block and their prefixes; see `read`."""
+        if self.prefixes is None:
+            return self.read(block), None
+        return self.read(block), self.prefixes.read(self.prefixes.blocks[block.index])
 
-def split(path: Path, block_lines: int) -> LineFile:
+
+def split(path: Path, block_lines: int, prefixes: Path | None = None) -> LineFile:
     """Split a file into blocks, in one pass.
 
     Args:
         block_lines: lines of each block; the last may have fewer
+        prefixes: see `LineFile`
 
     Raises:
-        DragomanError: the path is not a file.
+        DragomanError: a path is not a file, or there is not one prefix for each line.
     """
     if not path.is_file():
         found = "something else" if path.exists() else "none"
@@ -115,7 +124,15 @@ def split(path: Path, block_lines: int) -> LineFile:
                 begun, lines = offset, 0
     if lines:
         end_block()
-    return LineFile(path, digest.hexdigest(), tuple(blocks))
+    if prefixes is None:
+        return LineFile(path, digest.hexdigest(), tuple(blocks))
+    whole = LineFile(path, digest.hexdigest(), tuple(blocks), split(prefixes, block_lines))
+    if whole.prefixes is not None and whole.prefixes.lines != whole.lines:
+        raise DragomanError(
+            f"{prefixes}: expected a prefix for each of the {whole.lines} lines of {path}, found "
+            f"{whole.prefixes.lines}"
+        )
+    return whole
 
 
 def lines_of(data: bytes) -> list[bytes]:
@@ -150,14 +167,16 @@ class BlockDecoder:
         output_format: OutputFormat,
         threads: int,
         backend: str | None,
+        device: str | None = None,
     ) -> None:
-        self._bundle, self._threads, self._backend = bundle, threads, backend
+        self._bundle, self._threads = bundle, threads
+        self._backend, self._device = backend, device
         self._options = options
         self._line: Callable[[Result], str] = json_line if output_format == "json" else text_line
 
     @cached_property
     def _model(self) -> Model:
-        return load(self._bundle, threads=self._threads, backend=self._backend)
+        return load(self._bundle, threads=self._threads, backend=self._backend, device=self._device)
 
     def check(self) -> None:
         """Load the model, and check the options.
@@ -167,8 +186,11 @@ class BlockDecoder:
         """
         self._model.generate([], self._options)
 
-    def decode(self, data: bytes) -> DecodedBlock:
+    def decode(self, data: bytes, prefixes: bytes | None = None) -> DecodedBlock:
         """Decode the lines of a block.
+
+        Args:
+            prefixes: a line with the prefix of each of them; None: that of the options
 
         Raises:
             UnfinishedError: the device failed.
@@ -176,9 +198,20 @@ class BlockDecoder:
         manifest = self._model.manifest
         takes_text = manifest.tokenizers is not None or manifest.speech is not None
         decoded = DecodedBlock()
-        sources = [source_of(decoded_line(line), takes_text=takes_text) for line in lines_of(data)]
-        good = [source for source in sources if not isinstance(source, DragomanError)]
-        results = iter(self._model.generate(good, self._options))
+        sources: list[Any] = [
+            source_of(decoded_line(line), takes_text=takes_text) for line in lines_of(data)
+        ]
+        options: list[Any] = [self._options] * len(sources)
+        if prefixes is not None:
+            lines = map(decoded_line, lines_of(prefixes))
+            options = [with_prefix(self._options, line, takes_text=takes_text) for line in lines]
+        for index, own in enumerate(options):
+            if isinstance(own, DragomanError):
+                sources[index] = own
+        good = [
+            index for index, source in enumerate(sources) if not isinstance(source, DragomanError)
+        ]
+        results = iter(self._model.generate([sources[i] for i in good], [options[i] for i in good]))
         for index, source in enumerate(sources):
             if isinstance(source, DragomanError):
                 text = "" if takes_text else None
@@ -203,12 +236,13 @@ def check_format(
     if output_format == "text":
         if options.num_return_sequences > 1:
             raise DragomanError(
-                f"num_return_sequences: expected 1, or JSON, found {options.num_return_sequences}: "
-                "there is a line of output for each of input"
+                f"num_return_sequences: expected 1, found {options.num_return_sequences}: text has "
+                "one line of output for each line of input; use JSON"
             )
         if options.timestamps:
             raise DragomanError(
-                "timestamps: expected JSON with them: there is a line of output for each of input"
+                "timestamps: expected false, found true: text has one line of output for each line "
+                "of input; use JSON"
             )
 
 
@@ -239,6 +273,7 @@ def describe_work(
     }
     return {
         "source": source.sha256,
+        "prefixes": None if source.prefixes is None else source.prefixes.sha256,
         "lines of a block": block_lines,
         "bundle": hashlib.sha256((bundle / MANIFEST_FILE).read_bytes()).hexdigest(),
         "options": repr(sorted(settings.items())),
@@ -333,6 +368,7 @@ def decode_file(
     output_format: OutputFormat,
     overwrite: bool,
     progress: Progress,
+    prefixes: Path | None = None,
 ) -> DecodedFile:
     """Decode a file line by line into an output file with the same order of lines.
 
@@ -341,6 +377,7 @@ def decode_file(
     Args:
         decode_blocks: decodes blocks and yields each when finished, in any order
         overwrite: whether an existing output is replaced
+        prefixes: see `split`
 
     Raises:
         DragomanError: the input, the output or an option is invalid, or the folder of blocks
@@ -348,9 +385,12 @@ def decode_file(
     """
     refuse_existing(output, overwrite)
     refuse_unwritable_file(output)
-    check_format(read_bundle(bundle).manifest, options, output_format)
+    manifest = read_bundle(bundle).manifest
+    check_format(manifest, options, output_format)
+    if prefixes is not None and manifest.speech is not None:
+        raise DragomanError("prefixes: for text models; a speech model takes no prefix")
     progress.stage("reading the file")
-    lines = split(source, block_lines)
+    lines = split(source, block_lines, prefixes)
     description = describe_work(lines, block_lines, bundle, options, output_format)
     finished = FinishedBlocks(output, description)
     missing = finished.missing(lines)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Histogram,
+    Info,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from dragoman import __version__
 
 from ..decoding.scheduler import Observer
 from .engine.request_handle import Times
@@ -26,6 +32,12 @@ STEP_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.
 """Buckets for parts of a request."""
 REQUEST_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Buckets for whole requests."""
+LIBRARIES = {
+    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
+    "tensorrt": ("tensorrt", "tensorrt-rtx"),
+    "tokenizers": ("tokenizers",),
+}
+"""Distributions whose version is reported under a label: the first that is installed."""
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -33,6 +45,7 @@ class Metrics:
     """The metrics of a server, in their own registry."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # a series of its own for each counter, which nobody asks for
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
@@ -47,12 +60,16 @@ class Metrics:
         def counter(name: str, words: str, labels: list[str]) -> Counter:
             return Counter(f"dragoman_{name}", words, labels, registry=self._registry)
 
+        Info(
+            "dragoman_build", "Versions of Dragoman and its libraries.", registry=self._registry
+        ).info(_versions())
         model = ["model"]
-        self._requests = counter("requests", "Requests answered.", ["route", "outcome"])
+        request = ["model", "protocol", "route"]
+        self._requests = counter("requests", "Requests answered.", [*request, "outcome"])
         self._request_seconds = histogram(
             "request_seconds",
             "From the first byte of a request to the last byte of its answer.",
-            ["route"],
+            request,
             REQUEST_SECONDS,
         )
         self._queue_seconds = histogram(
@@ -89,14 +106,18 @@ class Metrics:
         """Report queue lengths and loaded models whenever the metrics are read."""
         self._registry.register(_ModelCollector(models))
 
-    def request_ended(self, route: str, outcome: str, seconds: float) -> None:
+    def request_ended(
+        self, model: str | None, protocol: str, route: str, *, outcome: str, seconds: float
+    ) -> None:
         """Count a request.
 
         Args:
+            model: name of the model; None: the request named none that is served
             outcome: "ok", "client_error", "overloaded", "timeout", "server_error" or "gone"
         """
-        self._requests.labels(route, outcome).inc()
-        self._request_seconds.labels(route).observe(seconds)
+        labels = (model or "", protocol, route)
+        self._requests.labels(*labels, outcome).inc()
+        self._request_seconds.labels(*labels).observe(seconds)
 
     def admitted(self, model: str, times: Sequence[Times]) -> None:
         """Record how long admitted outputs, or encoder-only requests, waited in the queue."""
@@ -124,6 +145,15 @@ class Metrics:
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
+
+
+def _versions() -> dict[str, str]:
+    """Return versions by label; "": not installed."""
+    versions = {"version": __version__, "python": platform.python_version()}
+    for label, names in LIBRARIES.items():
+        found = [one.version for name in names for one in metadata.distributions(name=name)]
+        versions[label] = found[0] if found else ""
+    return versions
 
 
 class _EngineMetrics(Observer):

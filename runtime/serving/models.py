@@ -9,25 +9,26 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 
+from ..backends import import_backend
+from ..backends.interface import DeviceLostError
 from ..decoding.scheduler import Observer
 from ..format.bundle import read_bundle
 from ..format.manifest import MANIFEST_FILE, Manifest
 from ..loading import load
 from ..model import Model
 from .arrangement import arrangement
-from .engine.encoder_engine import EncoderEngine
+from .engine.encoder_engine import AnyEngine, EncoderEngine, open_engine
 from .engine.engine import DecodingEngine, threads_of
 from .options import EngineOptions, ServerOptions
 
 logger = logging.getLogger("dragoman.serving")
 
-AnyEngine = DecodingEngine | EncoderEngine
 EngineType = TypeVar("EngineType", DecodingEngine, EncoderEngine)
 FileIdentity = tuple[int, int, int]
 """Inode, time of modification and size of a manifest. Another bundle has another identity."""
@@ -102,13 +103,17 @@ class ServedModel:
         self._options, self._observer_of = options, observer_of
         self._identity = _identity(directory)
         """The version that `manifest` belongs to."""
-        self.manifest: Manifest = read_bundle(directory).manifest
+        bundle = read_bundle(directory)
+        import_backend(bundle, options.backend)  # a missing library is found before the start
+        self.manifest: Manifest = bundle.manifest
         self._current: _LoadedEngine | None = None
         self._retired: list[_LoadedEngine] = []
         self._changing = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
         self._refused: FileIdentity | None = None
         """The last version that could not be loaded."""
+        self._device_lost = False
+        """Whether the device is lost, so that this process cannot load the model again."""
 
     @property
     def loaded(self) -> bool:
@@ -118,6 +123,8 @@ class ServedModel:
     @property
     def alive(self) -> bool:
         """Whether the model can serve requests, once loaded."""
+        if self._device_lost:
+            return False
         return self._current is None or self._current.engine.alive
 
     @property
@@ -234,6 +241,7 @@ class ServedModel:
             try:
                 self._install(await asyncio.to_thread(self._open), identity)
             except DragomanError as error:
+                self._device_lost |= isinstance(error, DeviceLostError)
                 raise UnavailableError(f"{self.name} cannot be loaded: {error}") from error
             seconds = round(time.monotonic() - start, 3)
             logger.info("loaded", extra={"model": self.name, "seconds": seconds})
@@ -251,30 +259,21 @@ class ServedModel:
             batch_size=options.batch_size,
         )
         threads = threads_of(chosen.workers, chosen.threads)
-        model = load(bundle, threads=threads, backend=options.backend)
-        observer = self._observer_of(self.name)
-        if model.manifest.head is not None:
-            encoder = EncoderEngine(
-                model,
-                workers=chosen.workers,
-                batch_size=chosen.batch_size,
-                max_waiting=options.max_waiting,
-                observer=observer,
-            )
-            return _LoadedEngine(encoder)
-        engine = DecodingEngine(
+        model = load(bundle, threads=threads, backend=options.backend, check=options.check)
+        engine = open_engine(
             model,
             workers=chosen.workers,
             batch_size=chosen.batch_size,
             max_waiting=options.max_waiting,
             max_new_tokens=options.max_new_tokens,
-            observer=observer,
+            observer=self._observer_of(self.name),
         )
         return _LoadedEngine(engine)
 
     def _retire(self) -> None:
         current, self._current = self._current, None
         if current is not None:
+            self._device_lost |= not current.engine.alive
             self._retired = [*(r for r in self._retired if not r.is_closed), current]
             current.retire()
 
@@ -327,7 +326,7 @@ class ModelRegistry:
                 raise UnknownModelError(f"model: expected one of {known}, found none")
             return next(iter(self._models.values()))
         if name not in self._models:
-            raise UnknownModelError(f"model: expected one of {known}, found {name!r:.80}")
+            raise UnknownModelError(f"model: expected one of {known}, found {shown(name)}")
         return self._models[name]
 
     async def watch(self) -> None:
@@ -351,8 +350,16 @@ class ModelRegistry:
 
 
 def _identity(directory: Path) -> FileIdentity | None:
-    """Return the identity of the bundle in a directory; None: there is no bundle."""
-    with suppress(OSError):
-        status = (directory / MANIFEST_FILE).stat()
+    """Return the identity of the bundle in a directory; None: there is no bundle.
+
+    A directory that may not be searched stands for its bundle, which is then refused by name.
+    """
+    for path in (directory / MANIFEST_FILE, directory):
+        try:
+            status = path.stat()
+        except PermissionError:
+            continue
+        except OSError:
+            break
         return status.st_ino, status.st_mtime_ns, status.st_size
     return None

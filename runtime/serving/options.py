@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, listed, shown
 
-from .api_keys import read_keys
+from ..format.known_answers import CHECKS, Check
+from .clients import read_keys, read_proxies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,7 @@ class EngineOptions:
         max_waiting: maximum outputs of a model that wait to be decoded; further requests are
             refused
         max_new_tokens: maximum new tokens of an output; None: see `engine.LONGEST_OUTPUT`
-        backend: see `load`
+        backend, check: see `load`
     """
 
     workers: int | None = None
@@ -31,6 +34,7 @@ class EngineOptions:
     max_waiting: int = 256
     max_new_tokens: int | None = None
     backend: str | None = None
+    check: Check = "once"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +46,24 @@ class ServerOptions:
         idle_unload: idle seconds after which a model is unloaded; None: never
         timeout: seconds after which a request fails; a request may set a shorter timeout
         max_body_bytes: maximum size of a request body
-        max_audio: maximum length of a recording, in seconds
+        max_audio: maximum seconds of audio of a request
+        max_open_audio: maximum seconds of audio of all requests that are read or decoded at once;
+            further audio is refused
         api_keys: accepted API keys; empty: requests need no key
         log_texts: whether logs show the bodies of requests
+        split_special_tokens: whether special tokens in texts are read as plain text, unless a
+            request says otherwise
+        cors_origins: origins whose pages may use the server from a browser, such as
+            "https://app.example"; "*": all; empty: none
+        root_path: prefix of all paths, which a proxy puts before them, such as "/translator"
+        trusted_proxies: addresses and networks of proxies whose `X-Forwarded-For` says who the
+            client is, in logs; "unix": peers of the Unix socket
+        allow_token_ids: whether `/v1/embeddings` takes token ids; its clients may have those of
+            another tokenizer
         watch_seconds: interval at which bundle directories are checked for changes
+
+    Raises:
+        DragomanError: `cors_origins`, `root_path` or `trusted_proxies` have another form.
     """
 
     engine: EngineOptions = EngineOptions()
@@ -53,9 +71,29 @@ class ServerOptions:
     timeout: float = 600.0
     max_body_bytes: int = 64 << 20
     max_audio: float = 2 * 3600.0
+    max_open_audio: float = 4 * 3600.0
     api_keys: tuple[str, ...] = ()
     log_texts: bool = False
+    split_special_tokens: bool = True
+    cors_origins: tuple[str, ...] = ()
+    root_path: str = ""
+    trusted_proxies: tuple[str, ...] = ()
+    allow_token_ids: bool = False
     watch_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        read_proxies(self.trusted_proxies)
+        for origin in self.cors_origins:
+            if origin not in ("*", "null") and not re.fullmatch(r"[\w+.-]+://[^/\s]+", origin):
+                raise DragomanError(
+                    f"cors_origin: expected * or an origin such as https://app.example, found "
+                    f"{shown(origin)}"
+                )
+        if self.root_path and not re.fullmatch(r"(/[\w.~-]+)+", self.root_path, re.ASCII):
+            raise DragomanError(
+                "root_path: expected a path such as /translator, without a slash at its end, found "
+                f"{shown(self.root_path)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,15 +101,41 @@ class ListenOptions:
     """Options of a server's socket, TLS and shutdown.
 
     Attributes:
+        host: name or address
+        unix_socket: path to listen on instead of host and port
+        api_key_file: file of API keys, see `read_keys`; None: those of `ServerOptions`
         certificate, private_key: PEM files for TLS; None: plain HTTP
         drain_seconds: time that running requests have to finish at shutdown
+
+    Raises:
+        DragomanError: `host` is neither a name nor an address.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
+    unix_socket: Path | None = None
+    api_key_file: Path | None = None
     certificate: Path | None = None
     private_key: Path | None = None
     drain_seconds: int = 30
+
+    def __post_init__(self) -> None:
+        if not _is_host(self.host):
+            raise DragomanError(
+                "host: expected a name or an address such as 0.0.0.0 or ::1, without scheme and "
+                f"port, found {shown(self.host)}"
+            )
+
+
+def _is_host(text: str) -> bool:
+    """Return whether a text may be the name or address of a host."""
+    if ":" not in text:
+        return re.fullmatch(r"[\w.-]+", text) is not None
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +212,9 @@ def read_options(values: Mapping[str, Any]) -> ApplicationOptions:
     Raises:
         DragomanError: a name is unknown, a value has the wrong type, or `bundles` is missing.
     """
-    unknown = sorted(values.keys() - READERS.keys())
+    unknown = values.keys() - READERS.keys()
     if unknown:
-        raise DragomanError(
-            f"unknown: {', '.join(unknown):.200}; expected any of {', '.join(READERS)}"
-        )
+        raise DragomanError(f"unknown: {listed(unknown)}; expected any of {', '.join(READERS)}")
     if not values.get("bundles"):
         raise DragomanError("bundles: expected paths of bundles, found none")
     read = {RENAMED.get(name, name): _read(name, value) for name, value in values.items()}
@@ -171,7 +233,11 @@ def _read(name: str, value: Any) -> Any:
     try:
         return convert(value)
     except (KeyError, TypeError, ValueError) as error:
-        raise DragomanError(f"{name}: expected {expected}, found {value!r:.80}") from error
+        raise DragomanError(f"{name}: expected {expected}, found {shown(value)}") from error
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(value.split(",") if isinstance(value, str) else map(str, value))
 
 
 def _paths(value: Any) -> list[Path]:
@@ -209,6 +275,10 @@ def _positive_number(value: Any) -> float:
     return number
 
 
+def _check(value: Any) -> Check:
+    return CHECKS[CHECKS.index(value)]
+
+
 def _boolean(value: Any) -> bool:
     return {"true": True, "false": False}[str(value).lower()]
 
@@ -229,11 +299,18 @@ READERS: Mapping[str, Reader] = {
     "max_new_tokens": POSITIVE_INTEGER,
     "max_body": ("megabytes, at least 1", lambda value: _positive_integer(value) << 20),
     "max_audio": POSITIVE_NUMBER,
+    "max_open_audio": POSITIVE_NUMBER,
     "timeout": POSITIVE_NUMBER,
     "idle_unload": POSITIVE_NUMBER,
     "backend": ("a name", str),
+    "check": (f"one of {', '.join(CHECKS)}", _check),
     "api_key_file": ("the path of a file", lambda value: read_keys(Path(value))),
     "log_texts": ("true or false", _boolean),
+    "split_special_tokens": ("true or false", _boolean),
+    "cors_origin": ("origins", _texts),
+    "root_path": ("a path", str),
+    "trusted_proxies": ("addresses or networks", _texts),
+    "allow_token_ids": ("true or false", _boolean),
     "min_replicas": INTEGER,
     "max_replicas": POSITIVE_INTEGER,
     "target_ongoing_requests": POSITIVE_NUMBER,
@@ -243,5 +320,9 @@ READERS: Mapping[str, Reader] = {
     "drain_seconds": NUMBER,
     "gpus": NUMBER,
 }
-RENAMED = {"max_body": "max_body_bytes", "api_key_file": "api_keys"}
-"""Options whose fields hold something else than the option: bytes, and the keys themselves."""
+RENAMED = {
+    "max_body": "max_body_bytes",
+    "api_key_file": "api_keys",
+    "cors_origin": "cors_origins",
+}
+"""Options whose fields hold something else than the option: bytes, keys, several values."""

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 import logging
+import os
+import signal
 import socket
 import ssl
+import stat
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, TextIO
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from dragoman.errors import DragomanError
+from dragoman.errors import LONGEST_VALUE, DragomanError, shortened
 
 from .app import create_app
+from .clients import read_keys
 from .options import ListenOptions, ServerOptions
+from .service import Service
 
 logger = logging.getLogger("dragoman.serving")
 
+ANSWER_SECONDS = 2
+"""How long clients may take to read their last answers, after the time to drain."""
+END_SECONDS = 5
+"""Seconds after the time to drain in which the process ends, even if threads still compute."""
 LOGGERS = ("dragoman.serving", "uvicorn.error")
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {
     "message",
@@ -42,19 +56,32 @@ def serve(
 ) -> None:
     """Serve requests until SIGTERM or SIGINT.
 
-    The server then refuses new requests, and running ones have `drain_seconds` to finish.
+    The server then refuses new requests, and running ones have `drain_seconds` to finish; after
+    that, they fail. A second signal ends the process at once. SIGHUP reads API keys and the TLS
+    certificate again.
 
     Args:
         directories: bundle directories by model name
         preload: see `create_app`
 
     Raises:
-        DragomanError: the port is not available, or the certificate or key cannot be read.
+        DragomanError: the address is not available, or keys or certificate cannot be read.
         BundleError: a directory does not hold a bundle.
+        KeyboardInterrupt: the server was stopped by SIGINT.
     """
-    check_certificate(listen)
-    bound = bind(listen)
-    run_app(create_app(directories, options, preload=preload), bound, listen)
+    with early_signals(listen):
+        _serve(directories, options, listen, preload=preload)
+
+
+def _serve(
+    directories: dict[str, Path], options: ServerOptions, listen: ListenOptions, *, preload: bool
+) -> None:
+    tls = tls_context(listen)
+    if listen.api_key_file is not None:
+        options = dataclasses.replace(options, api_keys=read_keys(listen.api_key_file))
+    with listening(listen) as bound:
+        app = create_app(directories, options, preload=preload)
+        run_app(app, bound, listen, tls=tls, service=app.state.service)
 
 
 def run_app(
@@ -62,73 +89,273 @@ def run_app(
     bound: socket.socket,
     listen: ListenOptions,
     *,
+    tls: ssl.SSLContext | None = None,
+    service: Service | None = None,
     lifespan: Literal["on", "off"] = "on",
 ) -> None:
     """Run an application on a socket until the process is told to stop.
 
+    Args:
+        tls: context of `tls_context`
+        service: the application's; its requests end when the time to drain has passed, and its
+            API keys are replaced by SIGHUP
+
     Raises:
         DragomanError: the application could not start.
+        KeyboardInterrupt: the server was stopped by SIGINT.
     """
-    config = uvicorn.Config(
-        app,
-        host=listen.host,
-        port=listen.port,
-        ssl_certfile=listen.certificate,
-        ssl_keyfile=listen.private_key,
-        timeout_graceful_shutdown=listen.drain_seconds,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan=lifespan,
-    )
-    server = _Server(config)
+    server = Server(configuration(app, listen, lifespan=lifespan), listen, tls, service)
     with json_logs(), closing(bound):
         try:
             server.run(sockets=[bound])
-        except SystemExit:  # from uvicorn if startup fails; from signals at the end
+        except SystemExit:  # from uvicorn if startup fails
             if server.started:
                 raise
+        finally:
+            server.cancel_end()
     if not server.started:
         raise DragomanError("the server could not start; its log says why")
+    if server.stopped_by == signal.SIGINT:
+        raise KeyboardInterrupt
 
 
-class _Server(uvicorn.Server):
-    """A server that logs its address when it listens."""
+@contextmanager
+def early_signals(listen: ListenOptions) -> Iterator[None]:
+    """Within the context, SIGTERM ends the process cleanly, and SIGHUP waits to be handled.
+
+    That is what happens before and after `Server.capture_signals`.
+    """
+    if not _handles_signals():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        remove_path(listen)
+        os._exit(0)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, leave)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # forgets one that still waits
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _handles_signals() -> bool:
+    """Return whether this thread handles signals, on a system that has SIGHUP."""
+    return sys.platform != "win32" and threading.current_thread() is threading.main_thread()
+
+
+def configuration(
+    app: ASGIApp, listen: ListenOptions, *, lifespan: Literal["on", "off"] = "on"
+) -> uvicorn.Config:
+    """Return uvicorn's configuration of a server."""
+    return uvicorn.Config(
+        app,
+        http=HttpProtocol,
+        host=listen.host,
+        port=listen.port,
+        timeout_graceful_shutdown=listen.drain_seconds + 2 * ANSWER_SECONDS,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # the application reads them, from trusted proxies
+        server_header=False,
+        lifespan=lifespan,
+    )
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """Uvicorn's HTTP, where responses of unknown length to HTTP/1.0 end with the connection.
+
+    HTTP/1.0 has no chunks (RFC 9112, section 6.1); proxies use it, such as nginx by default.
+    """
+
+    def on_headers_complete(self) -> None:
+        """Begin to handle a request."""
+        super().on_headers_complete()
+        if self.scope["http_version"] == "1.0" and self.cycle is not None:
+            self.cycle.__class__ = _OldCycle
+
+
+class _OldCycle(RequestResponseCycle):
+    """A request in HTTP/1.0 and its response; the connection is closed in any case."""
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            self._is_open = b"content-length" not in names
+            if self._is_open:
+                self.chunked_encoding = False
+        elif self._is_open:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
+class Server(uvicorn.Server):
+    """A server that stops in order at a signal, and at once at a second one.
+
+    Attributes:
+        stopped_by: number of the signal; None: there was none
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listen: ListenOptions,
+        tls: ssl.SSLContext | None,
+        service: Service | None,
+    ) -> None:
+        super().__init__(config)
+        self.stopped_by: int | None = None
+        self._listen, self._service = listen, service
+        self._end: threading.Timer | None = None
+        self._tls = tls
+        """The context of new connections, which SIGHUP replaces."""
+        config.load()
+        if tls is not None:
+            config.ssl = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            config.ssl.sni_callback = self._choose_certificate
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve requests."""
         await super().startup(sockets)
         if sockets and self.started:
-            scheme = "https" if self.config.is_ssl else "http"
-            host, port, *_ = sockets[0].getsockname()
-            host = f"[{host}]" if ":" in host else host
-            logger.info("listening", extra={"url": f"{scheme}://{host}:{port}"})
+            scheme = "http" if self._tls is None else "https"
+            logger.info("listening", extra={"url": url_of(sockets[0], scheme)})
+            notify_manager("READY=1")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the port, and wait for running requests, but no longer than the time to drain."""
+        notify_manager("STOPPING=1")
+        seconds = self._listen.drain_seconds
+        if self._service is not None:
+            self._service.drain.begin(seconds)
+        loop = asyncio.get_running_loop()
+        loop.call_later(seconds, loop.call_later, ANSWER_SECONDS, self._disconnect)
+        self._end = threading.Timer(seconds + END_SECONDS, self._leave)
+        self._end.daemon = True
+        self._end.start()
+        await super().shutdown(sockets)
+
+    def cancel_end(self) -> None:
+        """Let the process live on, since the server has ended."""
+        if self._end is not None:
+            self._end.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Handle SIGTERM, SIGINT and SIGHUP within the context, in the main thread."""
+        with super().capture_signals():
+            if not _handles_signals():
+                yield
+                return
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._read_again)
+            mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+            try:
+                yield
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop in order; at once if it is the second signal, or nothing has been served yet."""
+        is_second, self.stopped_by, self.should_exit = self.should_exit, sig, True
+        if is_second or not self.started:
+            self._leave(is_clean=not is_second)
+
+    def _leave(self, *, is_clean: bool = True) -> None:
+        """End the process at once, without waiting for its threads."""
+        remove_path(self._listen)
+        number = self.stopped_by or 0
+        os._exit(0 if is_clean and number == signal.SIGTERM else 128 + number)
+
+    def _disconnect(self) -> None:
+        """Close the connections of clients that do not read."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+    def _choose_certificate(
+        self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext
+    ) -> None:
+        if self._tls is not None:
+            connection.context = self._tls
+
+    def _read_again(self) -> None:
+        """Read API keys and certificate again; what cannot be read stays as it was."""
+        listen = self._listen
+        try:
+            if listen.api_key_file is not None and self._service is not None:
+                keys = read_keys(listen.api_key_file)
+                self._service.api_keys.replace(keys)
+                extra = {"file": str(listen.api_key_file), "keys": len(keys)}
+                logger.info("API keys read again", extra=extra)
+        except DragomanError as error:
+            logger.error("API keys not read again", extra={"error": str(error)})
+        try:
+            if self._tls is not None:
+                self._tls = tls_context(listen)
+                extra = {"file": str(listen.certificate)}
+                logger.info("certificate read again", extra=extra)
+        except DragomanError as error:
+            logger.error("certificate not read again", extra={"error": str(error)})
 
 
-def check_certificate(listen: ListenOptions) -> None:
-    """Check that a TLS certificate and its key can be read.
+def notify_manager(state: str) -> None:
+    """Report a state to the service manager, if it has asked for it; see sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, suppress(OSError):
+        manager.sendto(state.encode(), address.replace("@", "\0", 1))
+
+
+def tls_context(listen: ListenOptions) -> ssl.SSLContext | None:
+    """Read the TLS certificate and its key.
+
+    Returns:
+        None: the server speaks plain HTTP
 
     Raises:
         DragomanError: the certificate or the key is missing or cannot be read.
     """
     certificate, key = listen.certificate, listen.private_key
     if certificate is None and key is None:
-        return
+        return None
     if certificate is None or key is None:
         raise DragomanError("expected both a certificate and its private key, found one of them")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, password="")  # without one, it would ask for it
     except OSError as error:  # includes ssl.SSLError
         raise DragomanError(
-            f"{certificate}, {key}: expected a certificate and its key in PEM: {error}"
+            f"{certificate}, {key}: expected a certificate and its key in PEM, without a password: "
+            f"{error}"
         ) from error
+    return context
+
+
+@contextmanager
+def listening(listen: ListenOptions) -> Iterator[socket.socket]:
+    """Open a listening socket within the context, see `bind`."""
+    bound = bind(listen)
+    try:
+        yield bound
+    finally:
+        bound.close()
+        remove_path(listen)
 
 
 def bind(listen: ListenOptions) -> socket.socket:
     """Open a listening socket.
 
     Raises:
-        DragomanError: the address or port is not available.
+        DragomanError: the address, port or path is not available.
     """
+    if listen.unix_socket is not None:
+        return _bind_path(listen.unix_socket)
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
     # With an explicit protocol, asyncio sets TCP_NODELAY. Otherwise the body of a response, sent
     # after its head, would wait 40 ms for the client's delayed acknowledgement.
@@ -136,12 +363,61 @@ def bind(listen: ListenOptions) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((listen.host, listen.port))
-    except OSError as error:
+    except (OSError, TypeError, ValueError) as error:  # the last two: a name that is none
         bound.close()
         raise DragomanError(
-            f"cannot listen on {listen.host}, port {listen.port}: {error.strerror or error}"
+            f"cannot listen on {shortened(listen.host, LONGEST_VALUE)}, port {listen.port}: "
+            f"{getattr(error, 'strerror', None) or error}"
         ) from error
     return bound
+
+
+def _bind_path(path: Path) -> socket.socket:
+    """Open a listening Unix socket, in place of one that a dead server has left behind."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise DragomanError("unix_socket: expected a system with Unix sockets; use --port")
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+            raise DragomanError(f"{path}: expected a free name or a Unix socket, found a file")
+        _remove_unused(path)
+        bound.bind(str(path))
+    except OSError as error:
+        bound.close()
+        raise DragomanError(f"cannot listen on {path}: {error.strerror or error}") from error
+    except DragomanError:
+        bound.close()
+        raise
+    return bound
+
+
+def remove_path(listen: ListenOptions) -> None:
+    """Remove the Unix socket of a server that has ended, unless another one listens on it."""
+    if listen.unix_socket is not None:
+        with suppress(OSError):
+            _remove_unused(listen.unix_socket)
+
+
+def _remove_unused(path: Path) -> None:
+    """Remove a Unix socket on which nobody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # a server whose queue of connections is full listens, too
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except (FileNotFoundError, BlockingIOError):
+            return
+
+
+def url_of(bound: socket.socket, scheme: str) -> str:
+    """Return the address of a listening socket as a URL; unix:PATH for a Unix socket."""
+    address = bound.getsockname()
+    if isinstance(address, str):
+        return f"unix:{address}"
+    host, port, *_ = address
+    host = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{host}:{port}"
 
 
 class JsonFormatter(logging.Formatter):

@@ -4,41 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
+from dragoman.settings.fields import replaced
 from dragoman.settings.generation import GenerationOptions
+from dragoman.settings.speech import LanguageOptions
 
-from ..arguments import check_able
-from ..attention.maps import Attention
-from ..attention.reader import as_target, generation_of
-from ..audio.reading import read_audio
+from ..arguments import DeadlineError, check_able
+from ..attention.reader import Attention, as_target, generation_of
 from ..backends.interface import no_attention
 from ..decoding.results import Result, Token
-from ..decoding.running_batch import SelectedToken
 from ..model import Model
-from ..scoring.options import ScoringOptions
-from .api_keys import ApiKeys
-from .engine.encoder_engine import ABILITIES, EncoderEngine, EncoderHandle
-from .engine.engine import MOST_OUTPUTS, DecodingEngine
-from .engine.request_handle import DeadlineError, DecodingHandle
+from ..scoring.interface import ScoringOptions
+from ..speech.recording import Spectrogram
+from ..texts.outputs import TokenStream
+from .apis.http import Drain
+from .audio_reading import AudioReader, OpenAudio
+from .clients import ApiKeys
+from .engine.encoder_engine import ABILITIES, EncoderEngine, EncoderHandle, outcome_of
+from .engine.engine import (
+    MOST_OUTPUTS,
+    READING_THREADS,
+    Arrived,
+    DecodingEngine,
+    listener_of,
+    prepared,
+    tokens_of,
+)
+from .engine.request_handle import DecodingHandle
 from .metrics import Metrics
 from .models import ModelRegistry, ServedModel
 from .options import ServerOptions
 
 Outcome = TypeVar("Outcome")
+Options = TypeVar("Options", bound=LanguageOptions)
 
-READING_THREADS = 4
-"""Threads that read texts and audio. Further requests are read one after another."""
+AUDIO_THREADS = 64
+"""Threads that read audio, of which few work at a time, see `AudioReader`."""
 MODEL_THREADS = 2
 """Threads that compute attention, count tokens, and use models in other ways than decoding."""
-SHORT_SOURCE = 1000
-"""Sources of up to so many characters or tokens are read on the event loop: that takes a tenth of a
-millisecond, less than handing them to a thread and back."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +67,15 @@ class Service:
 
     Attributes:
         api_keys: accepted API keys
+        drain: ends requests at shutdown
     """
 
     def __init__(self, models: ModelRegistry, options: ServerOptions, metrics: Metrics) -> None:
         self.models, self.options, self.metrics = models, options, metrics
-        self.api_keys = ApiKeys(options.api_keys)
+        self.api_keys, self.drain = ApiKeys(options.api_keys), Drain()
+        self._audio = AudioReader(options.max_audio, options.max_open_audio)
         self._reading_pool = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="reading")
+        self._audio_pool = ThreadPoolExecutor(AUDIO_THREADS, thread_name_prefix="audio")
         self._model_pool = ThreadPoolExecutor(MODEL_THREADS, thread_name_prefix="model")
 
     async def generate(
@@ -86,12 +99,15 @@ class Service:
         check_able(served.manifest, "generate")
         outputs = sum(each.num_return_sequences for each in options)
         if outputs > MOST_OUTPUTS:
-            raise DragomanError(f"expected at most {MOST_OUTPUTS} outputs in all, found {outputs}")
+            raise DragomanError(
+                f"expected at most {MOST_OUTPUTS} outputs in all, found {shown(outputs)}"
+            )
         since, deadline = self._limits(seconds)
+        options = [self._with_default(each) for each in options]
         async with served.engine(DecodingEngine) as engine:
             prepare = partial(engine.prepare, since=since, deadline=deadline)
-            prepared = await self._prepared(prepare, sources, options)
-            handles = [one for one in prepared if not isinstance(one, Result)]
+            read = await prepared(self._reading_pool, prepare, sources, options)
+            handles = [one for one in read if not isinstance(one, Result)]
             try:
                 engine.submit(*handles)
                 for handle in handles:
@@ -99,7 +115,7 @@ class Service:
             finally:
                 for handle in handles:
                     handle.future.cancel()
-            results = [one if isinstance(one, Result) else one.future.result() for one in prepared]
+            results = [one if isinstance(one, Result) else one.future.result() for one in read]
             self._count(served, handles, sum(len(result.tokens) for result in results))
             return results
 
@@ -120,35 +136,28 @@ class Service:
         """
         check_able(served.manifest, "stream")
         since, deadline = self._limits(seconds)
-        loop = asyncio.get_running_loop()
-        arrived = asyncio.Queue[Sequence[SelectedToken] | None]()
-
-        def listen(choices: Sequence[SelectedToken] | None) -> None:
-            loop.call_soon_threadsafe(arrived.put_nowait, choices)
-
+        options = self._with_default(options)
+        arrived = Arrived()
         async with served.engine(DecodingEngine) as engine:
-            prepare = partial(engine.prepare, since=since, deadline=deadline, listener=listen)
-            (handle,) = await self._prepared(prepare, [source], [options])
+            listener = listener_of(arrived)
+            prepare = partial(engine.prepare, since=since, deadline=deadline, listener=listener)
+            (handle,) = await prepared(self._reading_pool, prepare, [source], [options])
             if isinstance(handle, Result):
                 yield StreamEnd(handle)
                 return
-            output, count = engine.model.token_stream(), 0
-            try:
-                handle.future.add_done_callback(lambda _: listen(None))
-                engine.submit(handle)
+            texts = engine.model.text_stream(skip_special_tokens=options.skip_special_tokens)
+            output, count = TokenStream(texts), 0
+            async with aclosing(tokens_of(engine, handle, arrived, output)) as tokens:
                 try:
-                    while (choices := await arrived.get()) is not None:
-                        for token in output.tokens(choices):
-                            count += 1
-                            yield token
+                    async for token in tokens:
+                        count += not token.is_end
+                        yield token
                 except GeneratorExit:
                     self._count(served, [handle], count)
                     raise
-                result = handle.future.result()
-                self._count(served, [handle], len(result.tokens))
-                yield StreamEnd(result)
-            finally:
-                handle.future.cancel()
+            result = handle.future.result()
+            self._count(served, [handle], len(result.tokens))
+            yield StreamEnd(result)
 
     async def run_encoder(
         self,
@@ -163,7 +172,8 @@ class Service:
 
         Args:
             method: name of a method of `EncoderFrontEnd`
-            options: keyword arguments of the method
+            options: keyword arguments of the method, by default with the server's
+                `split_special_tokens`
 
         Raises:
             DragomanError: as in `generate`.
@@ -171,12 +181,9 @@ class Service:
         check_able(served.manifest, ABILITIES[method])
         since, deadline = self._limits(seconds)
         async with served.engine(EncoderEngine) as engine:
+            options = {"split_special_tokens": self.options.split_special_tokens} | options
             handle = EncoderHandle(method, sources, options, since=since, deadline=deadline)
-            try:
-                engine.submit(handle)
-                results = await asyncio.wrap_future(handle.future)
-            finally:
-                handle.future.cancel()
+            results = await outcome_of(engine, handle)
             self.metrics.admitted(served.name, [handle.times])
             return results
 
@@ -197,7 +204,7 @@ class Service:
         Raises:
             DragomanError: as in `generate`; or the bundle has no attention graph.
         """
-        manifest = served.manifest
+        manifest, options = served.manifest, self._with_default(options)
         if "attention" not in manifest.graphs:
             raise DragomanError(no_attention(served.name))
         if target is None and manifest.head is None and manifest.model.has_encoder:
@@ -234,44 +241,40 @@ class Service:
                     f"the request was not done within {deadline - since:.3g} s"
                 ) from error
 
-    async def read_audio(self, served: ServedModel, *files: bytes) -> list[Any]:
-        """Read audio files into samples, at the sampling rate of a model.
+    @asynccontextmanager
+    async def opened_audio(
+        self, served: ServedModel, files: Sequence[bytes]
+    ) -> AsyncIterator[list[Spectrogram]]:
+        """Read audio files for a model, and keep them open within the context.
 
         Raises:
             AudioError: a file is not an audio file, or the files together are too long.
+            OverloadedError: too much audio of other requests is open.
             DragomanError: the model does not take audio.
         """
-        audio = served.manifest.audio
-        if audio is None:
+        settings = served.manifest.audio
+        if settings is None:
             raise DragomanError(
                 f"{served.name} is not a speech model; send texts, or choose a speech model"
             )
-        left, found = self.options.max_audio, []
-        for data in files:
-            read = partial(read_audio, longest=max(0.0, left))
-            samples = await self._read(read, data, audio.sampling_rate)
-            left -= len(samples) / audio.sampling_rate
-            found.append(samples)
-        return found
+        audio = OpenAudio()
+        try:
+            loop = asyncio.get_running_loop()
+            read = partial(self._audio.read, audio, files, settings)
+            yield await loop.run_in_executor(self._audio_pool, read)
+        finally:
+            self._audio.close(audio)
 
     def close(self) -> None:
         """Stop the threads."""
-        for pool in (self._reading_pool, self._model_pool):
+        for pool in (self._reading_pool, self._audio_pool, self._model_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _prepared(
-        self,
-        prepare: Callable[[Any, GenerationOptions], DecodingHandle | Result],
-        sources: Sequence[Any],
-        options: Sequence[GenerationOptions],
-    ) -> list[DecodingHandle | Result]:
-        if len(sources) == 1 and _is_read_quickly(sources[0], options[0]):
-            return [prepare(sources[0], options[0])]
-        return await self._read(lambda: list(map(prepare, sources, options)))
-
-    async def _read(self, work: Callable[..., Outcome], *arguments: Any) -> Outcome:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reading_pool, work, *arguments)
+    def _with_default(self, options: Options) -> Options:
+        """Return options with the server's default of `split_special_tokens`."""
+        if options.split_special_tokens is not None:
+            return options
+        return replaced(options, {"split_special_tokens": self.options.split_special_tokens})
 
     def _limits(self, seconds: float | None) -> tuple[float, float]:
         """Return the arrival time of a request, which is now, and its deadline."""
@@ -281,9 +284,3 @@ class Service:
     def _count(self, served: ServedModel, handles: Sequence[DecodingHandle], tokens: int) -> None:
         times = [handle.times for handle in handles]
         self.metrics.decoded(served.name, times, tokens, time.monotonic())
-
-
-def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:
-    """Return whether a source is short, without phrases, which may decode the whole vocabulary."""
-    short = isinstance(source, str | list) and len(source) <= SHORT_SOURCE
-    return short and not (options.must_contain or options.must_not_contain or options.prefix)

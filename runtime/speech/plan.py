@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
-from dragoman.settings.generation import GenerationOptions, GenerationSettings
+from dragoman.settings.generation import GenerationOptions
+from dragoman.settings.generation_settings import GenerationSettings
 from dragoman.settings.speech import SpeechTokens
 
 from ..decoding.greedy_and_sampling import Sample
@@ -26,6 +27,7 @@ from .timestamps import TimestampProcessor
 FOR_TEXTS = (
     *("source_language", "target_language", "max_new_tokens_per_source_token", "prefix"),
     *("must_contain", "must_not_contain", "num_return_sequences", "alternatives"),
+    *("end_token_id", "truncate"),
 )
 
 
@@ -71,7 +73,7 @@ class SpeechPlan:
         return WindowPlan(
             manifest.model,
             speech,
-            manifest.generation.with_minimum(self.options.min_new_tokens),
+            self.options.rules(manifest.generation),
             instructions,
             limit,
             timed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
 from dragoman.settings.speech import LanguageOptions, SpeechTokens
 
@@ -39,6 +39,12 @@ CODES: dict[str, str] = {
 """Name in lower case -> code."""
 
 
+DETECTED = "auto"
+"""The language to request from a model that should detect it."""
+ENGLISH_ONLY = {"language": "en", "task": "transcribe"}
+"""What Whisper's models without languages and tasks do: requesting it changes nothing."""
+
+
 def language_code(name: str) -> str:
     """Return the code of a language given by name, code or Whisper token, ignoring case."""
     folded = name.strip().lower().removeprefix("<|").removesuffix("|>")
@@ -55,7 +61,8 @@ class PromptRequest:
     """The requested language, task and timestamps.
 
     Attributes:
-        language: language code; None: the bundle's default, or the most probable language
+        language: language code; "auto": the most probable language; None: the bundle's default,
+            or the most probable language
         task: task; None: see `SpeechTokens.default_task`
         timestamps: whether to generate timestamps
     """
@@ -87,23 +94,24 @@ class PromptRequest:
             DragomanError: the model does not know the language, the task or timestamps.
         """
         problems = []
+        language = None if self.language == DETECTED else self.language
         for name, value, known in (
-            ("language", self.language, speech.languages),
+            ("language", language, speech.languages),
             ("task", self.task, speech.tasks),
         ):
-            if value is not None and not known:
+            if value is not None and not known and value != ENGLISH_ONLY[name]:
                 problems.append(
-                    f"{name}: expected none, since this model transcribes a single language; "
-                    f"found {value!r}"
+                    f"{name}: expected {ENGLISH_ONLY[name]} or none, since this model transcribes "
+                    f"English only; found {shown(value)}"
                 )
-            elif value is not None and value not in known:
+            elif known and value is not None and value not in known:
                 problems.append(
-                    f"{name}: expected one of {', '.join(sorted(known))}, found {value!r}"
+                    f"{name}: expected one of {', '.join(sorted(known))}, found {shown(value)}"
                 )
         if self.timestamps and speech.no_timestamps_token_id is None:
             problems.append("timestamps: expected none, this model has no timestamp tokens")
         if problems:
-            raise DragomanError("; ".join(problems))
+            raise DragomanError(problems=problems)
 
     def with_timestamps(self, timestamps: bool) -> PromptRequest:
         """Return the same request with or without timestamps."""
@@ -112,7 +120,9 @@ class PromptRequest:
     def language_token(self, speech: SpeechTokens) -> int | None:
         """Return the language token; None if the prompt has none or the language is detected."""
         code = self.language or speech.default_language
-        return None if code is None else speech.languages[code]
+        if code is None or code == DETECTED or not speech.languages:
+            return None
+        return speech.languages[code]
 
     def instructions(self, speech: SpeechTokens) -> tuple[int, ...]:
         """Return the prompt tokens after the language, as in Hugging Face's `generate`."""
@@ -120,7 +130,7 @@ class PromptRequest:
         named = self.language_token(speech) is not None
         if task is None and named and "transcribe" in speech.tasks:
             task = "transcribe"
-        tokens = [] if task is None else [speech.tasks[task]]
+        tokens = [] if task is None or not speech.tasks else [speech.tasks[task]]
         if not self.timestamps and speech.no_timestamps_token_id is not None:
             tokens.append(speech.no_timestamps_token_id)
         return tuple(tokens)

@@ -1,29 +1,48 @@
-"""A recording that is being decoded, window by window."""
+"""Audio as a speech model takes it, and recordings that are being decoded window by window."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..audio import Audio, AudioError, LogMel, read_audio
+from ..audio import Audio, AudioError, AudioWarning, LogMel, read_blocks
 from ..decoding.search import TokenSequence
 from .timestamps import SECONDS_PER_FRAME, TimedTokens, split_segments
 
-AudioOrFeatures = Audio | NDArray[np.float32]
-"""Audio, or its features: float32 [bins, frames]."""
 
-
-class Recording:
-    """The features of a recording, the position of the next window and the output so far.
+@dataclass(frozen=True)
+class Spectrogram:
+    """The features of a recording.
 
     Attributes:
         features: float32 [bins, frames], at least one window
         frames: number of frames that are not padding
         seconds: length of the audio
+        defects: what is missing or damaged in the file
+    """
+
+    features: NDArray[np.float32]
+    frames: int
+    seconds: float
+    defects: tuple[str, ...] = ()
+
+
+AudioOrFeatures = Audio | NDArray[np.float32] | Spectrogram
+"""Audio, or its features: float32 [bins, frames]."""
+
+
+class Recording:
+    """A recording, the position of its next window and the output so far.
+
+    Attributes:
+        audio: features of the recording
         language: language token; None until it is known
         timed: whether timestamps are generated
         windows: number of windows decoded so far
@@ -31,8 +50,8 @@ class Recording:
         end_token: the end token of the last window
     """
 
-    def __init__(self, features: NDArray[np.float32], frames: int, seconds: float) -> None:
-        self.features, self.frames, self.seconds = features, frames, seconds
+    def __init__(self, audio: Spectrogram) -> None:
+        self.audio = audio
         self.language: int | None = None
         self.timed = False
         self.segments: list[TimedTokens] = []
@@ -45,18 +64,17 @@ class Recording:
 
     def window(self, log_mel: LogMel) -> NDArray[np.float32]:
         """Return the features of the next window: [bins, frames of a window]."""
-        return log_mel.segment(self.features, self._position)
+        return log_mel.segment(self.audio.features, self._position)
 
     @property
     def done(self) -> bool:
         """Whether all windows are decoded."""
-        return self._position >= self.frames
+        return self._position >= self.audio.frames
 
     def add(self, output: TokenSequence, timestamp_begin: int | None, window: int) -> None:
         """Add the output for the current window and advance to the next.
 
-        Timestamp tokens are interpreted even if none were requested, as in Hugging Face. Segments
-        are cut at the end of the audio.
+        Timestamp tokens are interpreted even if none were requested, as in Hugging Face.
 
         Args:
             timestamp_begin: the timestamp token of 0.00 s; None: the model has no timestamps, and
@@ -69,40 +87,94 @@ class Recording:
         self.ended = self.ended and output.end_token is not None
         self.end_token = output.end_token
         if timestamp_begin is None:
-            self.segments.append(TimedTokens(0.0, self.seconds, tuple(output.tokens)))
-            self._position = self.frames
+            self.segments.append(TimedTokens(0.0, self.audio.seconds, tuple(output.tokens)))
+            self._position = self.audio.frames
             return
         segments, advance = split_segments(
             tuple(output.tokens),
             timestamp_begin=timestamp_begin,
             first_frame=self._position,
-            frames=min(window, self.frames - self._position),
+            frames=min(window, self.audio.frames - self._position),
         )
-        self.segments += [replace(s, end=min(s.end, max(s.start, self.seconds))) for s in segments]
+        for segment in segments:
+            self.segments.append(self._within(segment))
         self._position += advance
 
+    def _within(self, segment: TimedTokens) -> TimedTokens:
+        """Return a segment with times within the recording.
 
-def open_recording(source: AudioOrFeatures | Sequence[Any], log_mel: LogMel) -> Recording:
-    """Read audio and compute its features; features are used as they are.
+        A window may be longer than the recording, and Whisper dates text to its padding. Text that
+        would begin there was spoken, if at all, after the previous segment.
+        """
+        seconds = self.audio.seconds
+        if segment.start < seconds:
+            return replace(segment, end=min(segment.end, seconds))
+        previous = self.segments[-1].end if self.segments else 0.0
+        return replace(segment, start=previous, end=seconds)
+
+
+def read_spectrogram(
+    source: AudioOrFeatures | Sequence[Any],
+    log_mel: LogMel,
+    *,
+    strict: bool = False,
+    longest: float = math.inf,
+    on_block: Callable[[float], None] | None = None,
+) -> Spectrogram:
+    """Read audio and compute its features, block by block; features are used as they are.
 
     Audio shorter than a window is padded with silence, which is also decoded, as in Hugging Face.
+
+    Args:
+        strict: whether to refuse a file of which a part is missing or damaged
+        longest: maximum duration of a file in seconds
+        on_block: receives the seconds of each block before it is used; may raise an error to stop
 
     Raises:
         AudioError: see `read_audio`; or the features are not float32, not finite, or have another
             number of bins.
     """
+    audio = source if isinstance(source, Spectrogram) else _read(source, log_mel, longest, on_block)
+    if strict and audio.defects:
+        raise AudioError(audio.defects[0])
+    return audio
+
+
+def warn_of_defects(audio: Spectrogram) -> None:
+    """Warn of what is missing or damaged in a file, for results that have no place for it."""
+    for defect in audio.defects:
+        warnings.warn(defect, AudioWarning, stacklevel=2)
+
+
+def _read(
+    source: Audio | NDArray[np.float32] | Sequence[Any],
+    log_mel: LogMel,
+    longest: float,
+    on_block: Callable[[float], None] | None,
+) -> Spectrogram:
     if isinstance(source, np.ndarray) and source.ndim == 2:
         features = _checked(source, log_mel)
-        frames = features.shape[1]
-        return Recording(features, frames, frames * SECONDS_PER_FRAME)
+        return Spectrogram(features, features.shape[1], features.shape[1] * SECONDS_PER_FRAME)
     if isinstance(source, str) and not source:
         raise AudioError("expected the path of an audio file, found an empty text")
-    signal = read_audio(source, log_mel.sampling_rate)  # type: ignore[arg-type]
-    seconds = len(signal) / log_mel.sampling_rate
-    if len(signal) <= log_mel.samples:
-        return Recording(log_mel.chunk(signal), log_mel.frames, seconds)
-    features = log_mel.whole(signal)
-    return Recording(features, features.shape[1], seconds)
+    rate, samples, defects = log_mel.sampling_rate, 0, list[str]()
+
+    def counted() -> Iterator[NDArray[np.float32]]:
+        nonlocal samples
+        for block in read_blocks(source, rate, defects, longest=longest):  # type: ignore[arg-type]
+            if on_block is not None:
+                on_block(len(block) / rate)
+            samples += len(block)
+            yield block
+
+    blocks, first = counted(), list[NDArray[np.float32]]()
+    for block in blocks:
+        first.append(block)
+        if samples > log_mel.samples:
+            features = log_mel.whole(chain(first, blocks))
+            return Spectrogram(features, features.shape[1], samples / rate, tuple(defects))
+    features = log_mel.chunk(np.concatenate(first))
+    return Spectrogram(features, log_mel.frames, samples / rate, tuple(defects))
 
 
 def _checked(features: NDArray[Any], log_mel: LogMel) -> NDArray[np.float32]:

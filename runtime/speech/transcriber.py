@@ -9,9 +9,10 @@ from dragoman.errors import DragomanError
 from dragoman.settings.generation import GenerationOptions
 from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
+from ..arguments import StopCheck, StoppedError, never_stopped
 from ..audio import AudioError, LogMel
-from ..backends.interface import Backend, DeviceLostError
-from ..decoding.results import NO_OUTPUT, RejectedError, Result, Segment, UnfinishedError
+from ..backends.interface import Backend
+from ..decoding.results import NO_OUTPUT, RejectedError, Result, Segment, collected
 from ..decoding.running_batch import DecodedJob, Job, SelectedToken, only_strategy, stream_tokens
 from ..decoding.scheduler import FailedJob, Scheduler
 from ..format.manifest import Manifest
@@ -19,7 +20,7 @@ from ..front_end import planned
 from ..texts.tokenizer import TextCodec, TokenizerError
 from .plan import SpeechPlan
 from .prompts import PromptRequest
-from .recording import Recording, open_recording
+from .recording import Recording, Spectrogram, read_spectrogram, warn_of_defects
 
 
 class Windows:
@@ -48,18 +49,27 @@ class Windows:
         begin = self._speech.timestamp_begin
         recording.add(outcome.sequences[0], begin, self._log_mel.frames)
 
-    def transcript(self, recording: Recording) -> Result:
+    def transcript(self, recording: Recording, *, skip_special_tokens: bool) -> Result:
         """Create the result of a recording after its last window.
+
+        Args:
+            skip_special_tokens: whether texts omit special tokens
 
         Raises:
             TokenizerError: the tokenizer fails on the tokens.
         """
         tokens = tuple(token for segment in recording.segments for token in segment.tokens)
-        text = self.text(tokens)
-        segments: tuple[Segment, ...] = (Segment(0.0, recording.seconds, text, tokens),)
+        text = self.text(tokens, skip_special_tokens=skip_special_tokens)
+        segments: tuple[Segment, ...] = (Segment(0.0, recording.audio.seconds, text, tokens),)
         if recording.timed:
             segments = tuple(
-                Segment(s.start, s.end, self.text(s.tokens), s.tokens) for s in recording.segments
+                Segment(
+                    s.start,
+                    s.end,
+                    self.text(s.tokens, skip_special_tokens=skip_special_tokens),
+                    s.tokens,
+                )
+                for s in recording.segments
             )
         return Result(
             text,
@@ -70,14 +80,18 @@ class Windows:
             language=self._speech.language_of(recording.language),
             end_token=recording.end_token,
             score=recording.score,
+            warnings=recording.audio.defects,
         )
 
-    def text(self, tokens: Sequence[int]) -> str | None:
-        """Decode tokens without special tokens and timestamps; None without tokenizers."""
+    def text(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str | None:
+        """Decode tokens without timestamps; None without tokenizers."""
         if self._codec is None:
             return None
         begin = self._speech.timestamp_begin
-        return self._codec.decode([t for t in tokens if begin is None or t < begin])
+        return self._codec.decode(
+            [t for t in tokens if begin is None or t < begin],
+            skip_special_tokens=skip_special_tokens,
+        )
 
 
 class PendingSpeech:
@@ -92,7 +106,7 @@ class PendingSpeech:
     @property
     def seconds(self) -> float:
         """The length of the audio."""
-        return self._recording.seconds
+        return self._recording.audio.seconds
 
     def add(self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]) -> Result | Job[int]:
         """Add the output of a window; return the job of the next one, or the result."""
@@ -104,7 +118,9 @@ class PendingSpeech:
         if not self._recording.done:
             return self._windows.job(self._recording, self._plan)
         try:
-            return self._windows.transcript(self._recording)
+            return self._windows.transcript(
+                self._recording, skip_special_tokens=self._plan.options.skip_special_tokens
+            )
         except TokenizerError as failure:
             return rejected(str(failure))
 
@@ -138,49 +154,69 @@ class Transcriber:
         self._windows = Windows(manifest, speech, self._log_mel, codec)
 
     def generate(
-        self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
+        self,
+        sources: Sequence[Any],
+        options: GenerationOptions | Sequence[GenerationOptions],
+        check: StopCheck = never_stopped,
     ) -> list[Result]:
         """Decode recordings; see `front_end.FrontEnd.generate`."""
-        results: dict[int, Result] = {}
-        try:
-            for index, result in self._results(sources, options):
-                results[index] = result
-        except DeviceLostError as error:
-            raise UnfinishedError(str(error), results) from error
-        return [results[index] for index in range(len(sources))]
+        return collected(self._results(sources, options, check), len(sources))
 
-    def begin(self, source: Any, options: GenerationOptions) -> PendingSpeech | Result:
+    def begin(
+        self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
+    ) -> PendingSpeech | Result:
         """Read audio and create the job of its first window; see `front_end.FrontEnd.begin`."""
-        return self._begin(source, self._plan(options))
+        check()
+        return self._begin(source, self._plan(options), check)
 
-    def stream(self, source: Any, options: GenerationOptions) -> Iterator[SelectedToken]:
+    def stream(
+        self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
+    ) -> Iterator[SelectedToken]:
         """Yield tokens for audio of at most one window as they are selected."""
         plan = self._plan(options)
         strategy = only_strategy([plan.strategy])
         try:
-            recording = open_recording(source, self._log_mel)
+            audio = read_spectrogram(
+                source, self._log_mel, strict=options.strict_audio, on_block=lambda _: check()
+            )
         except AudioError as error:
             raise RejectedError(str(error)) from error
-        if self._is_long(recording):
+        warn_of_defects(audio)
+        if self._is_long(audio):
             raise RejectedError(
                 f"expected audio of at most {self._log_mel.chunk_seconds:g} s to stream, found "
-                f"{recording.seconds:.2f} s"
+                f"{audio.seconds:.2f} s"
             )
         windows = plan.windows(self._manifest, self._speech, timed=plan.prompt.timestamps)
         language = plan.prompt.language_token(self._speech)
-        request = windows.request(recording.window(self._log_mel), language)
-        return stream_tokens(self._backend, self._manifest.model, Job(0, request, strategy))
+        request = windows.request(self._log_mel.segment(audio.features, 0), language)
+        job = Job(0, request, strategy)
+        return stream_tokens(self._backend, self._manifest.model, job, check)
 
-    def tokenize(self, source: Any, source_language: str | None) -> list[int]:
+    def rejected(self, reason: str) -> Result:
+        """Return the result of audio that cannot be decoded."""
+        return rejected(reason)
+
+    def tokenize(
+        self,
+        source: Any,
+        source_language: str | None,
+        *,
+        split_special_tokens: bool = False,
+        truncate: bool = False,
+    ) -> list[int]:
         """Raise an error: audio has no tokens."""
         raise RejectedError("expected a text model, found a speech model")
 
-    def text(self, tokens: Sequence[int]) -> str | None:
-        """Decode tokens without special tokens and timestamps; None without tokenizers."""
-        return self._windows.text(tokens)
+    def text(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str | None:
+        """Decode tokens without timestamps; None without tokenizers."""
+        return self._windows.text(tokens, skip_special_tokens=skip_special_tokens)
 
     def _results(
-        self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
+        self,
+        sources: Sequence[Any],
+        options: GenerationOptions | Sequence[GenerationOptions],
+        check: StopCheck,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results in order of completion, with the indices of their sources."""
         plans = list(planned(options, len(sources), self._plan))
@@ -192,8 +228,8 @@ class Transcriber:
         )
         waiting = iter(enumerate(zip(sources, plans, strict=True)))
         opened: dict[int, PendingSpeech] = {}
-        yield from self._open_more(waiting, opened, rows, scheduler)
-        for outcome in scheduler.run():
+        yield from self._open_more(waiting, opened, rows, scheduler, check)
+        for outcome in scheduler.run(check):
             index = outcome.job.key
             following = opened[index].add(0, outcome)
             if isinstance(following, Job):
@@ -201,7 +237,7 @@ class Transcriber:
                 continue
             del opened[index]
             yield index, following
-            yield from self._open_more(waiting, opened, rows, scheduler)
+            yield from self._open_more(waiting, opened, rows, scheduler, check)
 
     def _plan(self, options: GenerationOptions) -> SpeechPlan:
         return SpeechPlan.of(options, self._manifest, self._speech)
@@ -212,6 +248,7 @@ class Transcriber:
         opened: dict[int, PendingSpeech],
         rows: int,
         scheduler: Scheduler[int],
+        check: StopCheck,
     ) -> Iterator[tuple[int, Result]]:
         """Open recordings while there is room and queue their first windows.
 
@@ -223,7 +260,8 @@ class Transcriber:
             if following is None:
                 return
             index, (source, plan) = following
-            begun = self._begin(source, plan)
+            check()
+            begun = self._begin(source, plan, check)
             if isinstance(begun, PendingSpeech):
                 opened[index] = begun
                 for job in begun.jobs:
@@ -231,24 +269,33 @@ class Transcriber:
             else:
                 yield index, begun
 
-    def _begin(self, source: Any, plan: SpeechPlan | DragomanError) -> PendingSpeech | Result:
+    def _begin(
+        self, source: Any, plan: SpeechPlan | DragomanError, check: StopCheck
+    ) -> PendingSpeech | Result:
         try:
             if isinstance(plan, DragomanError):
                 raise plan
-            recording = open_recording(source, self._log_mel)
-            if self._is_long(recording):
+            strict = plan.options.strict_audio
+            audio = read_spectrogram(
+                source, self._log_mel, strict=strict, on_block=lambda _: check()
+            )
+            if self._is_long(audio):
                 PromptRequest(timestamps=True).check(self._speech)
+        except StoppedError:
+            raise
         except DragomanError as error:
             return rejected(str(error))
+        recording = Recording(audio)
         recording.language = plan.prompt.language_token(self._speech)
-        recording.timed = plan.prompt.timestamps or self._is_long(recording)
+        recording.timed = plan.prompt.timestamps or self._is_long(audio)
         return PendingSpeech(recording, plan, self._windows)
 
     def _rows(self, plan: SpeechPlan) -> int:
         """Return the maximum number of rows in a batch."""
-        positions = self._manifest.model.max_source_positions
-        fitting = self._backend.rows_that_fit(positions)
+        model = self._manifest.model
+        positions = model.max_source_positions
+        fitting = self._backend.rows_that_fit(positions, model.max_target_positions)
         return plan.rows(positions, fitting, self._backend.limits.rows)
 
-    def _is_long(self, recording: Recording) -> bool:
-        return recording.frames > self._log_mel.frames
+    def _is_long(self, audio: Spectrogram) -> bool:
+        return audio.frames > self._log_mel.frames

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE, GenerationOptions
 
-from ..backends.interface import Backend, DeviceLostError
-from ..decoding.results import RejectedError, Result, UnfinishedError
+from ..arguments import StopCheck, never_stopped
+from ..backends.interface import Backend
+from ..decoding.results import RejectedError, Result, TooManyTokensError, collected
 from ..decoding.running_batch import Job, SelectedToken, only_strategy, stream_tokens
 from ..decoding.scheduler import Scheduler
-from ..decoding.strategies import GenerationLimits
 from ..format.manifest import Manifest
 from ..front_end import planned
 from .outputs import PendingText, nothing
@@ -35,81 +35,135 @@ class TextFrontEnd:
         self._manifest, self._backend, self._codec = manifest, backend, codec
 
     def generate(
-        self, sources: Sequence[Any], options: GenerationOptions | Sequence[GenerationOptions]
+        self,
+        sources: Sequence[Any],
+        options: GenerationOptions | Sequence[GenerationOptions],
+        check: StopCheck = never_stopped,
     ) -> list[Result]:
         """Decode texts; see `front_end.FrontEnd.generate`."""
-        results: dict[int, Result] = {}
-        accepted: dict[int, PendingText] = {}
-        plans = planned(options, len(sources), self._plan)
-        for index, (source, plan) in enumerate(zip(sources, plans, strict=True)):
-            begun = self._begin(source, plan)
-            if isinstance(begun, PendingText):
-                accepted[index] = begun
-            else:
-                results[index] = begun
-        try:
-            for index, result in self._decoded(accepted):
-                results[index] = result
-        except DeviceLostError as error:
-            raise UnfinishedError(str(error), results) from error
-        return [results[index] for index in range(len(sources))]
+        return collected(self._results(sources, options, check), len(sources))
 
-    def begin(self, source: Any, options: GenerationOptions) -> PendingText | Result:
+    def begin(
+        self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
+    ) -> PendingText | Result:
         """Tokenize a text and create its jobs; see `front_end.FrontEnd.begin`."""
+        check()
         return self._begin(source, self._plan(options))
 
-    def stream(self, source: Any, options: GenerationOptions) -> Iterator[SelectedToken]:
+    def stream(
+        self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
+    ) -> Iterator[SelectedToken]:
         """Yield the tokens of one output as they are selected."""
         plan = self._plan(options)
-        tokens = self.tokenize(source, options.source_language)
+        tokens, _ = self._tokens(source, options)
         if not tokens:
             return iter(())
         job = Job(0, plan.request(tokens), only_strategy(plan.strategies))
         prefix = (SelectedToken(token, 0.0) for token in plan.prefix)
-        return chain(prefix, stream_tokens(self._backend, self._manifest.model, job))
+        return chain(prefix, stream_tokens(self._backend, self._manifest.model, job, check))
 
-    def tokenize(self, source: Any, source_language: str | None) -> list[int]:
+    def rejected(self, reason: str) -> Result:
+        """Return the result of a text that cannot be decoded."""
+        return nothing(self.text(()), "rejected", reason)
+
+    def tokenize(
+        self,
+        source: Any,
+        source_language: str | None,
+        *,
+        split_special_tokens: bool = False,
+        truncate: bool = False,
+    ) -> list[int]:
         """Return the source token ids of an input; empty for an empty input.
+
+        Args:
+            truncate: whether a source of an encoder that is too long is cut
 
         Raises:
             LanguageError: the language of a text is unknown, or is required and missing.
-            RejectedError: the input has unknown symbols or ids or too many tokens, the bundle has
-                no tokenizers for a text, or the tokenizer fails.
+            TooManyTokensError: the input has more tokens than the model or its engines can read.
+            RejectedError: the input has unknown symbols or ids, the bundle has no tokenizers for a
+                text, or the tokenizer fails.
         """
+        try:
+            return self._whole(source, source_language, split_special_tokens)
+        except TooManyTokensError:
+            if not (truncate and self._manifest.model.has_encoder):
+                raise
+        return self._cut(source, source_language, split_special_tokens)
+
+    def _whole(self, source: Any, source_language: str | None, splits: bool) -> list[int]:
         model = self._manifest.model
-        positions = model.input_positions
-        of_engines = self._backend.limits.source
-        if not model.has_encoder:
-            of_engines = self._manifest.executable.capacity
-        longest = of_engines or positions
+        positions, longest = model.input_positions, self._longest
         what = "source" if model.has_encoder else "prompt"
         reason = "positions of this model" if longest == positions else "limit of its engines"
         if isinstance(source, str):
             if self._codec is None:
                 raise RejectedError("this bundle has no tokenizers: expected token ids")
             try:
-                tokens = self._codec.encode(source, source_language, most=longest)
+                tokens = self._codec.encode(
+                    source,
+                    source_language,
+                    most=longest,
+                    split_special_tokens=splits,
+                )
             except UnknownSymbolsError as error:
                 raise RejectedError(str(error)) from error
             except TooLongError as error:
-                raise RejectedError(
+                raise TooManyTokensError(
                     f"{what} has {error}, expected at most {longest}, the {reason}"
                 ) from error
         else:
             tokens = token_ids(source, or_text="a text or ")
         if len(tokens) > longest:
-            raise RejectedError(
+            raise TooManyTokensError(
                 f"{what} has {len(tokens)} tokens, expected at most {longest}, the {reason}"
             )
-        vocabulary = model.input_vocab_size
-        unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
-        if unknown is not None:
-            raise RejectedError(f"expected token ids in [0, {vocabulary}), found {unknown}")
+        check_ids(tokens, model.input_vocab_size)
         return tokens
 
-    def text(self, tokens: Sequence[int]) -> str | None:
-        """Decode target tokens without special tokens; None if the bundle has no tokenizers."""
-        return self._codec.decode(tokens) if self._codec else None
+    def text(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str | None:
+        """Decode target tokens; None if the bundle has no tokenizers."""
+        if self._codec is None:
+            return None
+        return self._codec.decode(tokens, skip_special_tokens=skip_special_tokens)
+
+    @property
+    def _longest(self) -> int:
+        """The maximum number of tokens of an input."""
+        model, of_engines = self._manifest.model, self._backend.limits.source
+        if not model.has_encoder:
+            of_engines = self._manifest.executable.capacity
+        return of_engines or model.input_positions
+
+    def _tokens(self, source: Any, options: GenerationOptions) -> tuple[list[int], bool]:
+        """Return the token ids of an input, and whether it was truncated.
+
+        Raises:
+            LanguageError, RejectedError: as for `tokenize`; too many tokens only without
+                `truncate`.
+        """
+        language, splits = options.source_language, bool(options.split_special_tokens)
+        try:
+            return self._whole(source, language, splits), False
+        except TooManyTokensError as error:
+            if not self._manifest.model.has_encoder:
+                raise
+            if not options.truncate:
+                advice = "truncate=True (--truncate) cuts it"
+                raise TooManyTokensError(f"{error}; {advice}") from error
+        return self._cut(source, language, splits), True
+
+    def _cut(self, source: Any, language: str | None, splits: bool) -> list[int]:
+        """Return the first tokens of an input that is too long, and special ones at its end."""
+        codec, longest = self._codec, self._longest
+        if isinstance(source, str) and codec is not None:
+            return codec.encode_beginning(source, language, longest, split_special_tokens=splits)
+        tokens, special = token_ids(source), [self._manifest.model.end_token_id]
+        if codec is not None:
+            special = codec.template_tokens(language)
+        last = list(takewhile(special.__contains__, reversed(tokens)))[:longest]
+        return self._whole([*tokens[: longest - len(last)], *reversed(last)], language, splits)
 
     def _plan(self, options: GenerationOptions) -> TextPlan:
         return TextPlan.of(options, self._manifest, self._codec)
@@ -118,43 +172,65 @@ class TextFrontEnd:
         try:
             if isinstance(plan, DragomanError):
                 raise RejectedError(str(plan))
-            tokens = self.tokenize(source, plan.options.source_language)
+            tokens, truncated = self._tokens(source, plan.options)
             if not tokens:
                 return nothing(self.text(()), "empty")
-            return PendingText(tokens, plan, self._codec)
+            return PendingText(tokens, plan, self._codec, truncated=truncated)
         except RejectedError as error:
-            return nothing(self.text(()), "rejected", str(error))
+            return self.rejected(str(error))
 
-    def _decoded(self, accepted: dict[int, PendingText]) -> Iterator[tuple[int, Result]]:
+    def _results(
+        self,
+        sources: Sequence[Any],
+        options: GenerationOptions | Sequence[GenerationOptions],
+        check: StopCheck,
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield results in order of completion, with the indices of their sources."""
+        accepted: dict[int, PendingText] = {}
+        plans = planned(options, len(sources), self._plan)
+        for index, (source, plan) in enumerate(zip(sources, plans, strict=True)):
+            check()
+            begun = self._begin(source, plan)
+            if isinstance(begun, PendingText):
+                accepted[index] = begun
+            else:
+                yield index, begun
+        yield from self._decoded(accepted, check)
+
+    def _decoded(
+        self, accepted: dict[int, PendingText], check: StopCheck
+    ) -> Iterator[tuple[int, Result]]:
         """Yield results in order of completion, with the indices of their sources."""
         if not accepted:
             return
-        longest = max(len(pending.source) for pending in accepted.values())
-        rows, tokens = self._batch_limits([p.plan.limits for p in accepted.values()], longest)
+        rows, tokens = self._batch_limits(list(accepted.values()))
         scheduler: Scheduler[tuple[int, int]] = Scheduler(
             self._backend, self._manifest.model, rows=rows, tokens=tokens
         )
         for index in _largest_first(accepted):
             for job in accepted[index].jobs:
                 scheduler.add(Job((index, job.key), job.request, job.strategy))
-        for outcome in scheduler.run():
+        for outcome in scheduler.run(check):
             index, number = outcome.job.key
             result = accepted[index].add(number, outcome)
             if result is not None:
                 del accepted[index]
                 yield index, result
 
-    def _batch_limits(self, limits: Sequence[GenerationLimits], longest: int) -> tuple[int, int]:
-        """Return the maximum rows and source tokens of a batch with sources up to `longest`."""
+    def _batch_limits(self, accepted: Sequence[PendingText]) -> tuple[int, int]:
+        """Return the maximum rows and source tokens of a batch of these inputs."""
+        limits = [pending.plan.limits for pending in accepted]
         sizes = [limit.max_batch_size for limit in limits if limit.max_batch_size is not None]
         tokens = min(limit.max_batch_tokens for limit in limits)
         if sizes:
             rows = min(sizes)
         else:
+            longest = max(len(pending.source) for pending in accepted)
             encoded = longest if self._manifest.model.has_encoder else 1
-            rows_that_fit = self._backend.rows_that_fit(encoded)
-            rows = rows_that_fit or DEFAULT_BATCH_SIZE
-            tokens = tokens if rows_that_fit is None else rows * longest
+            capacity = max(job.request.capacity for pending in accepted for job in pending.jobs)
+            fitting = self._backend.rows_that_fit(encoded, capacity)
+            rows = fitting or DEFAULT_BATCH_SIZE
+            tokens = tokens if fitting is None else rows * longest
         return min(rows, self._backend.limits.rows or rows), tokens
 
 
@@ -172,14 +248,17 @@ def _largest_first(accepted: Mapping[int, PendingText]) -> list[int]:
     return sorted(accepted, key=size, reverse=True)
 
 
-def token_ids(source: Sequence[int] | NDArray[Any], *, or_text: str = "") -> list[int]:
+def token_ids(
+    source: Sequence[int] | NDArray[Any], *, or_text: str = "", vocabulary: int | None = None
+) -> list[int]:
     """Return a sequence of token ids as a list.
 
     Args:
         or_text: alternative to token ids in the error message
+        vocabulary: number of tokens; None: ids are not compared with it
 
     Raises:
-        RejectedError: the source is not a sequence of integers.
+        RejectedError: the source is not a sequence of integers, or an id is out of range.
     """
     try:
         ids = np.asarray(source)
@@ -192,4 +271,18 @@ def token_ids(source: Sequence[int] | NDArray[Any], *, or_text: str = "") -> lis
             f"expected {or_text}a one-dimensional array of integer token ids, found "
             f"{ids.dtype} of shape {list(ids.shape)}"
         )
-    return [int(i) for i in ids]
+    tokens = [int(i) for i in ids]
+    if vocabulary is not None:
+        check_ids(tokens, vocabulary)
+    return tokens
+
+
+def check_ids(tokens: Sequence[int], vocabulary: int) -> None:
+    """Check that token ids are in the vocabulary.
+
+    Raises:
+        RejectedError: an id is out of range.
+    """
+    unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
+    if unknown is not None:
+        raise RejectedError(f"expected token ids in [0, {vocabulary}), found {shown(unknown)}")

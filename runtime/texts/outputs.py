@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..decoding.results import NO_OUTPUT, Alternative, FinishReason, Hypothesis, Result, Token
 from ..decoding.running_batch import DecodedJob, Job, SelectedToken
 from ..decoding.scheduler import FailedJob
 from ..decoding.search import TokenSequence
+from .clean_up import CleaningStream
 from .plan import TextPlan
 from .tokenizer import TextCodec, TextStream, TokenizerError
 
@@ -19,18 +21,27 @@ def nothing(text: str | None, reason: FinishReason, error: str | None = None) ->
 
 
 def result_of(
-    sequences: Sequence[TokenSequence], prefix: Sequence[int], codec: TextCodec | None
+    sequences: Sequence[TokenSequence],
+    prefix: Sequence[int],
+    codec: TextCodec | None,
+    *,
+    skip_special_tokens: bool = True,
 ) -> Result:
     """Create the result of one source.
 
     Args:
         sequences: hypotheses, best first
         prefix: tokens that every output begins with
+        skip_special_tokens: whether texts omit special tokens
 
     Raises:
         TokenizerError: the tokenizer fails on the tokens.
     """
-    hypotheses = tuple(_hypothesis(sequence, prefix, codec) for sequence in sequences)
+
+    def decode(tokens: Sequence[int]) -> str | None:
+        return codec.decode(tokens, skip_special_tokens=skip_special_tokens) if codec else None
+
+    hypotheses = tuple(_hypothesis(sequence, prefix, decode) for sequence in sequences)
     best = hypotheses[0]
     return Result(
         best.text,
@@ -44,7 +55,7 @@ def result_of(
 
 
 def _hypothesis(
-    sequence: TokenSequence, prefix: Sequence[int], codec: TextCodec | None
+    sequence: TokenSequence, prefix: Sequence[int], decode: Callable[[Sequence[int]], str | None]
 ) -> Hypothesis:
     tokens = (*prefix, *sequence.tokens)
     alternatives: tuple[tuple[Alternative, ...], ...] = ()
@@ -53,14 +64,14 @@ def _hypothesis(
             *((),) * len(prefix),
             *(
                 tuple(
-                    Alternative(token, codec.decode([token]) if codec else None, log_probability)
+                    Alternative(token, decode([token]), log_probability)
                     for token, log_probability in best
                 )
                 for best in sequence.alternatives
             ),
         )
     return Hypothesis(
-        codec.decode(tokens) if codec else None,
+        decode(tokens),
         tokens,
         sequence.score,
         sequence.log_probability,
@@ -77,13 +88,17 @@ class PendingText:
     Args:
         source: token ids
         codec: tokenizers; None if the bundle has none
+        truncated: whether the source was cut
 
     Raises:
         RejectedError: see `TextPlan.request`.
     """
 
-    def __init__(self, source: list[int], plan: TextPlan, codec: TextCodec | None) -> None:
+    def __init__(
+        self, source: list[int], plan: TextPlan, codec: TextCodec | None, *, truncated: bool
+    ) -> None:
         self.source, self.plan, self._codec = source, plan, codec
+        self._truncated = truncated
         request = plan.request(source)
         self.jobs = [Job(n, request, strategy) for n, strategy in enumerate(plan.strategies)]
         self._outcomes: dict[int, DecodedJob[Any] | FailedJob[Any]] = {}
@@ -107,7 +122,13 @@ class PendingText:
         if not sequences:
             return self._rejected(NO_OUTPUT)
         try:
-            return result_of(sequences, self.prefix, self._codec)
+            result = result_of(
+                sequences,
+                self.prefix,
+                self._codec,
+                skip_special_tokens=self.plan.options.skip_special_tokens,
+            )
+            return dataclasses.replace(result, truncated=self._truncated)
         except TokenizerError as failure:
             return nothing("", "rejected", str(failure))
 
@@ -119,16 +140,37 @@ class TokenStream:
     """Decodes the token stream of one output.
 
     Args:
-        end_tokens: tokens that are skipped
         text: decoder of tokens; None if the bundle has no tokenizers
     """
 
-    def __init__(self, end_tokens: Collection[int], text: TextStream | None) -> None:
-        self._end_tokens, self._text = end_tokens, text
+    def __init__(self, text: TextStream | None) -> None:
+        self._text = text
+        self._last: Token | None = None
 
     def tokens(self, choices: Iterable[SelectedToken]) -> Iterator[Token]:
-        """Yield each chosen token with its text."""
+        """Yield each chosen token with its text.
+
+        A token whose text is held back, as an incomplete character or what a tokenizer may clean
+        up, is yielded together with the next one or the rest.
+        """
         for choice in choices:
-            if choice.token not in self._end_tokens:
-                piece = self._text.step(choice.token) if self._text else None
-                yield Token(choice.token, piece, choice.log_probability)
+            if self._text is None:
+                yield Token(choice.token, None, choice.log_probability, choice.is_end)
+                continue
+            if choice.is_end:
+                yield from self.rest()
+                yield Token(choice.token, "", choice.log_probability, is_end=True)
+                continue
+            token = Token(choice.token, self._text.step(choice.token), choice.log_probability)
+            if self._last is not None:
+                yield self._last
+            holds = isinstance(self._text, CleaningStream) or not token.text
+            self._last = token if holds else None
+            if not holds:
+                yield token
+
+    def rest(self) -> Iterator[Token]:
+        """Yield the token that is left when the output has ended, if any."""
+        if self._text is not None and self._last is not None:
+            last, self._last = self._last, None
+            yield dataclasses.replace(last, text=f"{last.text}{self._text.rest()}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.settings.fields import shown
+from dragoman.errors import shown
 from dragoman.settings.generation import GenerationOptions, Phrase
 
 from ..decoding.constrained_beam_search import Tokenizations
@@ -48,7 +48,7 @@ class Phrases:
                 reproduced by the tokenizer, or contains a phrase of `must_not_contain`; or the
                 bundle has no tokenizers for a text.
         """
-        prohibitions = _prohibitions(options.must_not_contain, manifest, codec, len(prompt))
+        prohibitions = _prohibitions(options, manifest, codec, len(prompt))
 
         def allowed(tokens: Sequence[int]) -> bool:
             row = Row((), list(prompt))
@@ -60,13 +60,13 @@ class Phrases:
 
         prefix: Sequence[int] = ()
         if options.prefix is not None:
-            (prefix,) = _ways("prefix", options.prefix, [""], manifest, codec)
+            (prefix,) = _ways("prefix", options.prefix, [""], options, manifest, codec)
             if not allowed(prefix):
                 raise _contradiction("prefix", options.prefix)
         required = []
         for phrase in options.must_contain:
             # A word may have different tokens at the beginning of a text and after a space.
-            ways = _ways("must_contain", phrase, [" ", ""], manifest, codec)
+            ways = _ways("must_contain", phrase, [" ", ""], options, manifest, codec)
             required.append([way for way in ways if allowed(way)])
             if not required[-1]:
                 raise _contradiction("must_contain", phrase)
@@ -74,22 +74,36 @@ class Phrases:
 
 
 def _prohibitions(
-    phrases: Sequence[Phrase], manifest: Manifest, codec: TextCodec | None, begin: int
+    options: GenerationOptions, manifest: Manifest, codec: TextCodec | None, begin: int
 ) -> list[Prohibition]:
     """Return rules that exclude phrases from an output that starts at decoder position `begin`."""
-    option = "must_not_contain"
+    option, phrases = "must_not_contain", options.must_not_contain
     for phrase in phrases:
         if not phrase or (isinstance(phrase, str) and INCOMPLETE in phrase):
             raise RejectedError(f"{option}: expected phrases, found {shown(phrase)}")
-    texts = [phrase for phrase in phrases if isinstance(phrase, str)]
-    ids = [_checked(option, phrase, manifest) for phrase in phrases if not isinstance(phrase, str)]
+    pretokenized = manifest.tokenizers is not None and manifest.tokenizers.pretokenized
+    texts = [phrase for phrase in phrases if isinstance(phrase, str) and not pretokenized]
+    ids = [
+        _ways(option, phrase, [""], options, manifest, codec)[0]
+        for phrase in phrases
+        if pretokenized or not isinstance(phrase, str)
+    ]
     found: list[Prohibition] = [NoBadWords(ids)] if ids else []
     if texts:
+        codec, vocabulary = _needed(option, codec), manifest.model.target_vocab_size
+        special = {
+            token: content
+            for token, content in codec.special_targets.items()
+            if token < vocabulary and token not in manifest.end_tokens
+        }
+        shown_tokens = frozenset(() if options.skip_special_tokens else special)
         try:
-            surfaces = _needed(option, codec).surfaces(manifest.model.target_vocab_size)
-        except TokenizerError as error:
+            surfaces = codec.surfaces(vocabulary, shown_tokens)
+            written = sorted(set().union(*map(codec.written, texts)))
+        except (TokenizerError, ValueError) as error:
             raise RejectedError(f"{option}: {error}") from error
-        found.append(ForbiddenTexts(texts, surfaces, begin))
+        named = [token for token, content in special.items() if content in texts]
+        found.append(ForbiddenTexts(written, surfaces, begin, named))
     return found
 
 
@@ -97,6 +111,7 @@ def _ways(
     option: str,
     phrase: Phrase,
     before: Sequence[str],
+    options: GenerationOptions,
     manifest: Manifest,
     codec: TextCodec | None,
 ) -> list[tuple[int, ...]]:
@@ -106,7 +121,9 @@ def _ways(
         before: texts that may precede the phrase
     """
     if isinstance(phrase, str):
-        ways = [_encoded(option, phrase.strip(), space, manifest, codec) for space in before]
+        ways = [
+            _encoded(option, phrase.strip(), space, options, manifest, codec) for space in before
+        ]
     else:
         ways = [_checked(option, phrase, manifest)]
     if not all(ways):
@@ -115,21 +132,32 @@ def _ways(
 
 
 def _encoded(
-    option: str, text: str, before: str, manifest: Manifest, codec: TextCodec | None
+    option: str,
+    text: str,
+    before: str,
+    options: GenerationOptions,
+    manifest: Manifest,
+    codec: TextCodec | None,
 ) -> tuple[int, ...]:
     codec = _needed(option, codec)
     if not text:
         return ()
     try:
-        found = codec.encode_target(before + text, most=manifest.model.max_target_positions)
+        found = codec.encode_target(
+            before + text,
+            most=manifest.model.max_target_positions,
+            split_special_tokens=bool(options.split_special_tokens),
+        )
     except (UnknownSymbolsError, TooLongError) as error:
         raise RejectedError(f"{option}: {error}, found {shown(text)}") from error
-    written = codec.decode(found.tokens).strip()
-    if written != text:
+    written = codec.decode(found.tokens, skip_special_tokens=False).strip()
+    # Tokenizers differ in the spaces that they write around special tokens.
+    special = any(token in codec.special_targets for token in found.tokens)
+    if "".join(written.split()) != "".join(text.split()) if special else written != text:
         # Show all spaces, which may be the only difference.
         raise RejectedError(
-            f"{option}: expected a text as this model writes it, found {text[:60]!r}, which it "
-            f"writes {written[:60]!r}"
+            f"{option}: expected a text as this model writes it, found {shown(text)}, which it "
+            f"writes {shown(written)}"
         )
     return _checked(option, found.tokens, manifest)
 
@@ -149,7 +177,9 @@ def _checked(option: str, ids: Phrase, manifest: Manifest) -> tuple[int, ...]:
     tokens = tuple(int(token) for token in ids)
     for token in tokens:
         if not 0 <= token < vocabulary:
-            raise RejectedError(f"{option}: expected token ids in [0, {vocabulary}), found {token}")
+            raise RejectedError(
+                f"{option}: expected token ids in [0, {vocabulary}), found {shown(token)}"
+            )
         if token in manifest.end_tokens:
-            raise RejectedError(f"{option}: expected no end token, found {token}")
+            raise RejectedError(f"{option}: expected no end token, found {shown(token)}")
     return tokens

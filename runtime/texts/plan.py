@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.errors import DragomanError
-from dragoman.settings.fields import shown
-from dragoman.settings.generation import GenerationOptions, GenerationSettings
+from dragoman.errors import DragomanError, shown
+from dragoman.settings.generation import GenerationOptions
+from dragoman.settings.generation_settings import GenerationSettings
 from dragoman.settings.speech import LanguageOptions
 
 from ..decoding.constrained_beam_search import ConstrainedBeam
@@ -50,9 +50,11 @@ class TextPlan:
         Raises:
             DragomanError: options contradict each other, or are not for this model.
             LanguageError: a language is unknown, missing, or given to a model without languages.
-            RejectedError: the model cannot produce a prefix or phrase.
+            RejectedError: the model cannot produce a prefix, a phrase or an end token.
         """
         check_languages(options, manifest)
+        check_truncation(options.truncate, manifest)
+        manifest = with_rules(manifest, options, codec)
         limits = GenerationLimits.of(options, manifest)
         start, settings = start_of(manifest, options.target_language)
         prompt = (start, *settings.prompt)
@@ -61,7 +63,7 @@ class TextPlan:
             options,
             limits,
             strategies(options, manifest, phrases.required),
-            settings.with_minimum(options.min_new_tokens),
+            settings,
             manifest.end_tokens,
             prompt,
             phrases,
@@ -122,6 +124,46 @@ class TextPlan:
         return request
 
 
+def with_rules(manifest: Manifest, options: GenerationOptions, codec: TextCodec | None) -> Manifest:
+    """Return a manifest whose generation settings have the rules and end tokens of a call.
+
+    Raises:
+        RejectedError: the vocabulary lacks an end token, or the model's settings suppress it.
+    """
+    settings = options.rules(manifest.generation)
+    if isinstance(options.end_token_id, tuple):
+        ends = [_end_token(token, manifest, codec) for token in options.end_token_id]
+        settings = dataclasses.replace(settings, end_token_ids=tuple(dict.fromkeys(ends)))
+    return (
+        manifest
+        if settings == manifest.generation
+        else dataclasses.replace(manifest, generation=settings)
+    )
+
+
+def _end_token(token: int | str, manifest: Manifest, codec: TextCodec | None) -> int:
+    vocabulary = manifest.model.target_vocab_size
+    found = None if isinstance(token, str) else token
+    if isinstance(token, str):
+        if codec is None:
+            raise RejectedError(
+                f"end_token_id: this bundle has no tokenizers: expected a token id, found "
+                f"{shown(token)}"
+            )
+        found = codec.target_token(token)
+    if found is None or not 0 <= found < vocabulary:
+        raise RejectedError(
+            f"end_token_id: expected a token of the vocabulary or an id in [0, {vocabulary}), "
+            f"found {shown(token)}"
+        )
+    if found in manifest.generation.suppressed_token_ids:
+        raise RejectedError(
+            f"end_token_id: expected a token that the model may generate, found {shown(token)}, "
+            "which its settings suppress"
+        )
+    return int(found)
+
+
 def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
     """Check the languages, and that no option is for speech models.
 
@@ -131,10 +173,12 @@ def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
         DragomanError: an option is for speech models.
         LanguageError: a language is unknown, missing, or given to a model without languages.
     """
-    if options.language is not None or options.task is not None or options.timestamps:
+    if (options.language, options.task) != (None, None) or (
+        options.timestamps or options.strict_audio
+    ):
         raise DragomanError(
-            "language, task and timestamps are for speech models; a multilingual text model "
-            "takes source_language and target_language"
+            "language, task, timestamps and strict_audio are for speech models; a multilingual "
+            "text model takes source_language and target_language"
         )
     languages = manifest.languages
     for side, code in (("source", options.source_language), ("target", options.target_language)):
@@ -146,6 +190,19 @@ def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
         languages.target_token(options.target_language)
         if options.source_language is not None:
             languages.source_token(options.source_language)
+
+
+def check_truncation(truncate: bool, manifest: Manifest) -> None:
+    """Check that a model has sources that may be cut.
+
+    Raises:
+        DragomanError: it is decoder-only.
+    """
+    if truncate and not manifest.model.has_encoder:
+        raise DragomanError(
+            "truncate: expected a model with an encoder; a decoder-only model continues the end of "
+            "its prompt: shorten the prompt"
+        )
 
 
 def start_of(manifest: Manifest, target_language: str | None) -> tuple[int, GenerationSettings]:

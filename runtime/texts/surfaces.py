@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, islice
 from typing import NamedTuple
@@ -27,7 +27,7 @@ _BOUNDARY = b"\xff"
 
 
 class Surfaces:
-    """The surface of each target token in UTF-8; empty for special tokens.
+    """The surface of each target token in UTF-8; empty for special tokens that texts omit.
 
     A text is the concatenation of its tokens' surfaces, except for spaces around it and incomplete
     characters.
@@ -37,18 +37,25 @@ class Surfaces:
         self._surfaces = list(surfaces)
 
     @classmethod
-    def of(cls, codec: Codec, vocabulary: int) -> Surfaces:
+    def of(cls, codec: Codec, vocabulary: int, shown: Collection[int] = ()) -> Surfaces:
         """Compute the surfaces of all tokens by decoding them.
 
         Args:
             vocabulary: number of tokens
+            shown: special tokens that texts show
 
         Raises:
             TokenizerError: texts are not the concatenation of surfaces, or the tokenizer fails.
         """
+        contents = {token: codec.special_tokens[token] for token in shown}
         for anchor in islice(_anchors(codec, vocabulary), ANCHORS):
             if _adds_up(codec, anchor, vocabulary):
-                return cls(anchor.surface(codec, token) or b"" for token in range(vocabulary))
+                return cls(
+                    contents[token].encode()
+                    if token in contents
+                    else anchor.surface(codec, token) or b""
+                    for token in range(vocabulary)
+                )
         raise TokenizerError(
             "the text of a token depends on the tokens around it: expected token ids"
         )
@@ -171,14 +178,21 @@ class ForbiddenTexts:
     Args:
         texts: non-empty texts
         begin: index of the first output token in the decoder's input
+        tokens: tokens that are always excluded
     """
 
-    def __init__(self, texts: Sequence[str], surfaces: Surfaces, begin: int) -> None:
+    def __init__(
+        self,
+        texts: Sequence[str],
+        surfaces: Surfaces,
+        begin: int,
+        tokens: Collection[int] = (),
+    ) -> None:
         # Lone surrogates are accepted here; no output contains them.
         self._texts = [text.encode(errors="surrogatepass") for text in texts]
         self._surfaces, self._begin = surfaces, begin
         self._longest = max(map(len, self._texts)) - 1  # longest beginning of a text
-        always: set[int] = set()
+        always = set(tokens)
         completing: dict[bytes, list[NDArray[np.intp]]] = {}
         for text in self._texts:
             always.update(surfaces.containing(text))
@@ -208,7 +222,7 @@ class ForbiddenTexts:
     def forbids(self, row: Row, token: int) -> bool:
         """Return whether a token would complete a text."""
         ending, surface = self._ending(row), self._surfaces[token]
-        return any(
+        return token in self._always or any(
             text in ending[max(0, len(ending) - len(text) + 1) :] + surface for text in self._texts
         )
 

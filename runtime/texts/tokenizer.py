@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dragoman.errors import DragomanError
 
 from ..format.texts import Languages, SourceTemplate, Tokenizers
+from .clean_up import CleaningStream, clean_up, uncleaned
 from .codecs import (
     Codec,
     EncodedTarget,
@@ -39,6 +40,7 @@ class TextCodec:
         source_vocabulary, target_vocabulary: files of token ids of SentencePiece pieces
         template: special tokens around a source text; None: the source's file defines them
         languages: languages of a multilingual model
+        cleans_up: whether decoded texts are passed to `clean_up`
 
     Raises:
         BundleError: a file is not a tokenizer or vocabulary or fails on trial texts, or it is a
@@ -54,6 +56,7 @@ class TextCodec:
         target_vocabulary: Path | None = None,
         template: SourceTemplate | None = None,
         languages: Languages | None = None,
+        cleans_up: bool = False,
     ) -> None:
         own_template = template is None
         self._target = _open(target, target_vocabulary, own_template)
@@ -63,7 +66,8 @@ class TextCodec:
             self._source = _open(source, source_vocabulary, own_template)
         self._template = template or SourceTemplate((), ())
         self._languages = languages
-        self._surfaces: Surfaces | None = None
+        self._surfaces: dict[frozenset[int], Surfaces] = {}
+        self._cleans_up = cleans_up
 
     @classmethod
     def of(
@@ -85,17 +89,24 @@ class TextCodec:
             target_vocabulary=target_vocabulary,
             template=tokenizers.template,
             languages=languages,
+            cleans_up=tokenizers.clean_up_tokenization_spaces,
         )
 
     def encode(
-        self, text: str, source_language: str | None = None, *, most: int | None = None
+        self,
+        text: str,
+        source_language: str | None = None,
+        *,
+        most: int | None = None,
+        split_special_tokens: bool = False,
     ) -> list[int]:
         """Tokenize a source text, with the special tokens that the model was trained with.
 
-        The result is empty if the text has only special tokens.
+        The result is empty if nothing is left of the text.
 
         Args:
             most: maximum number of tokens; only the beginning of a far longer text is encoded
+            split_special_tokens: whether special tokens in the text are read as plain text
 
         Raises:
             TooLongError: there are far more tokens than `most`; a small excess is returned.
@@ -105,52 +116,107 @@ class TextCodec:
             LanguageError: the language is unknown, or is required and missing.
             DragomanError: sources of the model are not texts.
         """
-        codec, language = self._of_source, None
-        if self._languages is not None and self._template.has_language:
-            language = self._languages.source_token(source_language)
-        _check(codec, text, most)
-        tokens = codec.encode(text)
-        return self._template.around(tokens, language) if tokens else []
+        _check(self._of_source, text, most, split_special_tokens)
+        tokens = self._of_source.encode(text, split_special_tokens=split_special_tokens)
+        return self._around(tokens, source_language)
 
-    def source_words(self, text: str) -> Words:
-        """Return the words of a source text and the word of each token of `encode`."""
+    def encode_beginning(
+        self,
+        text: str,
+        source_language: str | None,
+        most: int,
+        *,
+        split_special_tokens: bool = False,
+    ) -> list[int]:
+        """Tokenize a source text, cut at its end to `most` tokens including special tokens.
+
+        Special tokens at both ends are kept, as in Hugging Face's truncation.
+
+        Raises:
+            TokenizerError, UnknownSymbolsError, LanguageError, DragomanError: as for `encode`.
+        """
+        text = self._beginning(text, most, split_special_tokens)
+        around = len(self._template.around([], self._language_token(source_language)))
+        tokens = self._of_source.encode(
+            text, max(0, most - around), split_special_tokens=split_special_tokens
+        )
+        return self._around(tokens, source_language)
+
+    def template_tokens(self, source_language: str | None) -> list[int]:
+        """Return the special tokens that `encode` adds to a text."""
+        language = self._language_token(source_language)
+        return self._template.around(self._of_source.template_tokens, language)
+
+    def source_words(
+        self,
+        text: str,
+        *,
+        most: int | None = None,
+        split_special_tokens: bool = False,
+        each_token: bool = False,
+    ) -> Words:
+        """Return the words of a source text, or its tokens, and that of each token of `encode`.
+
+        Args:
+            most: only the beginning of a text with far more tokens is read
+        """
+        text = self._beginning(text, most, split_special_tokens)
         template = self._template
         before, after = [None] * len(template.prefix), [None] * len(template.suffix)
-        words, of_token = self._of_source.words(text)
+        words, of_token = self._of_source.words(
+            text, split_special_tokens=split_special_tokens, each_token=each_token
+        )
         return Words(words, [*before, *of_token, *after])
 
-    def encode_target(self, text: str, *, most: int | None = None) -> EncodedTarget:
+    def encode_target(
+        self, text: str, *, most: int | None = None, split_special_tokens: bool = False
+    ) -> EncodedTarget:
         """Tokenize a target text, without the end token.
 
         Args:
-            most: as for `encode`
+            most, split_special_tokens: as for `encode`
 
         Raises:
             TooLongError, TokenizerError, UnknownSymbolsError: as for `encode`.
         """
-        _check(self._target, text, most)
-        return self._target.encode_target(text)
+        _check(self._target, text, most, split_special_tokens)
+        return self._target.encode_target(text, split_special_tokens=split_special_tokens)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Decode target tokens to a text without special tokens."""
-        return self._target.decode(tokens)
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Decode target tokens to a text.
 
-    def surfaces(self, vocabulary: int) -> Surfaces:
+        Args:
+            skip_special_tokens: whether to omit special tokens
+        """
+        text = self._target.decode(tokens, skip_special_tokens=skip_special_tokens)
+        return clean_up(text) if self._cleans_up else text
+
+    def written(self, text: str) -> set[str]:
+        """Return the texts, as tokens write them, that decoding makes a part of an output of.
+
+        Raises:
+            ValueError: there are too many.
+        """
+        return uncleaned(text) if self._cleans_up else {text}
+
+    def surfaces(self, vocabulary: int, shown: frozenset[int] = frozenset()) -> Surfaces:
         """Return the text that each target token adds to an output; computed on the first call.
 
         Args:
             vocabulary: number of target tokens
+            shown: special tokens that outputs show
 
         Raises:
             TokenizerError: see `Surfaces.of`.
         """
-        if self._surfaces is None:
-            self._surfaces = Surfaces.of(self._target, vocabulary)
-        return self._surfaces
+        if shown not in self._surfaces:
+            self._surfaces[shown] = Surfaces.of(self._target, vocabulary, shown)
+        return self._surfaces[shown]
 
-    def stream(self) -> TextStream:
+    def stream(self, *, skip_special_tokens: bool = True) -> TextStream:
         """Return a decoder of a stream of target tokens."""
-        return self._target.stream()
+        stream = self._target.stream(skip_special_tokens=skip_special_tokens)
+        return CleaningStream(stream) if self._cleans_up else stream
 
     def source_stream(self) -> TextStream:
         """Return a decoder of a stream of source tokens.
@@ -172,10 +238,41 @@ class TextCodec:
         """Return a target token as the vocabulary spells it; None for ids without a token."""
         return self._target.piece(token)
 
+    def target_token(self, piece: str) -> int | None:
+        """Return the id of a target token as the vocabulary spells it; None if there is none."""
+        try:
+            piece.encode()
+        except UnicodeEncodeError:  # the libraries reject lone surrogates
+            return None
+        return self._target.token(piece)
+
+    @property
+    def special_targets(self) -> Mapping[int, str]:
+        """The special tokens of the target vocabulary by id."""
+        return self._target.special_tokens
+
     @property
     def unknown_target(self) -> int | None:
         """The id of the target vocabulary's unknown token; None if there is none."""
         return self._target.unknown
+
+    def _around(self, tokens: list[int], source_language: str | None) -> list[int]:
+        """Add the template's special tokens to the tokens of a text, if there are any."""
+        language = self._language_token(source_language)
+        return self._template.around(tokens, language) if tokens else []
+
+    def _beginning(self, text: str, most: int | None, splits: bool) -> str:
+        """Return a source text, or the beginning of one that is far longer than `most` tokens."""
+        try:
+            _check(self._of_source, text, most, splits)
+        except TooLongError as error:
+            return error.beginning
+        return text
+
+    def _language_token(self, source_language: str | None) -> int | None:
+        if self._languages is None or not self._template.has_language:
+            return None
+        return self._languages.source_token(source_language)
 
     @property
     def _of_source(self) -> Codec:
@@ -184,14 +281,14 @@ class TextCodec:
         return self._source
 
 
-def _check(codec: Codec, text: str, most: int | None) -> None:
+def _check(codec: Codec, text: str, most: int | None, split: bool) -> None:
     """Reject texts with lone surrogates and texts that are far too long."""
     try:
         text.encode()
     except UnicodeEncodeError as error:  # the libraries reject lone surrogates
         raise UnknownSymbolsError([text[error.start : error.end]]) from error
     if most is not None:
-        check_length(codec, text, most)
+        check_length(codec, text, most, split=split)
 
 
 def _open(path: Path, vocabulary: Path | None, own_template: bool) -> Codec:
@@ -216,18 +313,23 @@ class TooLongError(ValueError):
 
     Attributes:
         tokens: lower bound of the number of tokens
+        beginning: beginning of the text whose first tokens, as many as are allowed, are those of
+            the text
     """
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, beginning: str) -> None:
         super().__init__(f"at least {tokens} tokens")
-        self.tokens = tokens
+        self.tokens, self.beginning = tokens, beginning
 
 
-def check_length(codec: Codec, text: str, most: int) -> None:
+def check_length(codec: Codec, text: str, most: int, *, split: bool = False) -> None:
     """Check that a text has at most `most` tokens, encoding only as much of it as needed.
 
     Only tokens in the first half of an encoded beginning are counted, since later text cannot
     change them. A text within the limit is never rejected; an accepted text may slightly exceed it.
+
+    Args:
+        split: whether special tokens in the text are read as plain text
 
     Raises:
         TooLongError: there are more tokens.
@@ -236,9 +338,9 @@ def check_length(codec: Codec, text: str, most: int) -> None:
     counted = CHARACTERS_PER_TOKEN * most + FURTHER_CHARACTERS
     while 2 * counted < len(text):
         beginning = _whole_words(text[: 2 * counted], least=counted + counted // 2)
-        tokens = codec.count(beginning, counted)
+        tokens = codec.count(beginning, counted, split_special_tokens=split)
         if tokens > most:
-            raise TooLongError(tokens)
+            raise TooLongError(tokens, beginning)
         counted *= 2
 
 

@@ -17,13 +17,13 @@ def lazy_attributes(package: str, names: Mapping[str, Sequence[str]]) -> Callabl
 
     Args:
         package: its `__name__`
-        names: public names by submodule
+        names: public names by submodule, or by module relative to the package: ".errors"
     """
     modules = {name: module for module, defined in names.items() for name in defined}
 
     def get(name: str) -> object:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{modules[name]}"), name)
+        return getattr(import_module(f".{modules[name]}", package), name)
 
     return get

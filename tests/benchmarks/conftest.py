@@ -1,6 +1,14 @@
-"""Tests of other tools run where those are installed: `make test-peers`."""
+"""Comparisons without pauses, in which exported graphs come from the cache of the tests. Tests of
+other tools run where those are installed: `make test-peers`."""
 
 from importlib.util import find_spec
+
+import pytest
+
+from dragoman.benchmarks.compare import rounds
+from dragoman.benchmarks.compare.contenders import text
+
+from .doubles import bundle_of_cached_graphs
 
 PEERS = (
     "test_ctranslate2_peer.py",
@@ -9,3 +17,9 @@ PEERS = (
     "test_peers.py",
 )
 collect_ignore = [] if find_spec("ctranslate2") else [*PEERS]
+
+
+@pytest.fixture(autouse=True)
+def _fast_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(text, "bundle_of_checkpoint", bundle_of_cached_graphs)

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from dragoman.benchmarks.processes import HERE, Interpreter
+from dragoman.errors import DragomanError
 
 if TYPE_CHECKING:
-    from dragoman.benchmarks.compare.tasks.throughput import Decode, Share
+    from dragoman.benchmarks.compare.contenders.queue import Decode, Share
     from dragoman.benchmarks.peers.interface import Batch, Generate, Rows
+
+
+OPENVINO_PYTHON = os.environ.get("DRAGOMAN_OPENVINO_PYTHON")
+"""The environment of `peers-openvino`, which `make test-peers` sets up."""
+OPENVINO = Interpreter.of_environment(Path(OPENVINO_PYTHON)) if OPENVINO_PYTHON else HERE
+
+
+def prepare_nothing(checkpoint: Path, directory: Path) -> Path:
+    raise DragomanError("expected another checkpoint")
+
+
+def bundle_of_cached_graphs(checkpoint: Path, directory: Path, **kind: Any) -> Path:
+    """`bundle_of_checkpoint` with the tests' cache of graphs, in any process."""
+    from dragoman.benchmarks.models.bundles import bundle_of_checkpoint
+    from dragoman.export import exporter, neutral_bundle
+
+    from ..export_cache import cached_export
+
+    vars(neutral_bundle)["export_graph"] = cached_export(exporter.export_graph)
+    return bundle_of_checkpoint(checkpoint, directory, **kind)
 
 
 def load_sevens(directory: Path, threads: int) -> Generate:

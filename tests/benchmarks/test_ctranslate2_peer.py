@@ -79,6 +79,10 @@ REFUSED: dict[str, dict[str, Any]] = {
         "relative_max_distance": 16,
     },
     "pad_has_position": {"pad_has_position": False},
+    "d_value": {"d_value": 5},
+    "token_types": {"token_types": 2},
+    "score_scale": {"score_scale": 0.5},
+    "bilinear_scores": {"bilinear_scores": True},
 }
 """Options that are not converted."""
 
@@ -142,7 +146,7 @@ def without_end(rows: list[list[int]], end_token_id: int) -> list[list[int]]:
 
 def load(model: Transformer, directory: Path) -> CTranslate2Peer:
     convert(model, directory)
-    return CTranslate2Peer.load(directory, threads=1)
+    return CTranslate2Peer(directory, threads=1)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
@@ -196,7 +200,9 @@ def test_options_that_are_not_converted(name: str, tmp_path: Path) -> None:
 
 def test_every_option_of_the_model_is_tried() -> None:
     combinations = [*OPTIONS.values(), *REFUSED.values()]
-    tried = SIZES.keys() | {name for options in combinations for name in options} | {"dropout"}
+    tried = (
+        SIZES.keys() | {name for options in combinations for name in options} | {"dropout", "head"}
+    )
     assert {field.name for field in dataclasses.fields(ModelConfig)} <= tried
     activations = {options.get("activation", "relu") for options in OPTIONS.values()}
     assert activations == set(get_args(Activation))
@@ -211,7 +217,7 @@ def test_quantizing_is_smaller_and_leaves_the_model_alone(tmp_path: Path) -> Non
         assert torch.equal(old, new)
     fp32, int8 = ((tmp_path / name / "model.bin").stat().st_size for name in ("fp32", "int8"))
     assert int8 < fp32 / 2
-    peer = CTranslate2Peer.load(tmp_path / "int8", threads=1)
+    peer = CTranslate2Peer(tmp_path / "int8", threads=1)
     assert peer.compute_type == "int8_float32"
     sources = ragged_sources(model.config)
     assert [len(row) for row in peer.generate(sources, STEPS, STEPS)] == [STEPS] * len(sources)
@@ -223,12 +229,12 @@ def test_errors_of_conversion_and_loading(tmp_path: Path, monkeypatch: pytest.Mo
         convert(model, tmp_path / "new", quantization="int3")
     assert not (tmp_path / "new").exists()
     with pytest.raises(DragomanError, match="cannot load"):
-        CTranslate2Peer.load(tmp_path / "new", threads=1)
+        CTranslate2Peer(tmp_path / "new", threads=1)
     convert(model, tmp_path / "new")
     with pytest.raises(DragomanError, match="new or empty directory"):
         convert(model, tmp_path / "new")
     with pytest.raises(DragomanError, match="float13"):
-        CTranslate2Peer.load(tmp_path / "new", threads=1, compute_type="float13")
+        CTranslate2Peer(tmp_path / "new", threads=1, compute_type="float13")
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(DragomanError, match=r"pip install --group peers$"):
         convert(model, tmp_path / "other")

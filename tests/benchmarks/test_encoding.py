@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,21 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from dragoman.benchmarks.compare.contenders.encoding import (
+    Calls,
+    EncodingContender,
+    calls,
+    pieces,
+)
 from dragoman.benchmarks.compare.record import Circumstances, as_record
 from dragoman.benchmarks.compare.rounds import Entrant, Failure, Footprint, Turn, Turns, unchanged
 from dragoman.benchmarks.compare.tasks.encoding import (
-    Measurement,
     check_vectors,
     cosines,
     documentation,
     measurements_of,
     standings,
     without_wrong,
-)
-from dragoman.benchmarks.compare.tasks.encoding_contenders import (
-    Calls,
-    EncodingContender,
-    calls,
-    pieces,
 )
 from dragoman.benchmarks.processes import ProcessError
 
@@ -78,7 +77,7 @@ def contender(name: str, precision: str, *, peer: bool) -> EncodingContender:
     return EncodingContender(name, unchanged, load, precision=precision, peer=peer)
 
 
-def measured(**seconds: list[float]) -> list[Measurement]:
+def measured(**seconds: list[float]) -> list[dict[str, Any]]:
     """Of contenders, named by tool, precision and threads."""
     vectors = np.eye(4, dtype=np.float32)
     turns = {
@@ -97,7 +96,7 @@ def measured(**seconds: list[float]) -> list[Measurement]:
         for e in turns
     }
     item = Calls(16, [["a", "b"], ["c", "d"]])
-    return measurements_of(turns, contenders, item, vectors)
+    return list(map(dict, measurements_of(turns, contenders, item, vectors)))
 
 
 def test_ratios_are_against_peers_with_as_many_threads_or_fewer() -> None:
@@ -110,23 +109,25 @@ def test_ratios_are_against_peers_with_as_many_threads_or_fewer() -> None:
         Other_int8_1=[0.3],
         Other_bf16_2=[0.4],
     )
-    assert ours.ms_per_call == (100.0, 50.0, 200.0)
-    assert ours.texts_per_second == 20.0
-    assert (ours.best_fp32_peer, ours.fp32_ratio) == ("Peer fp32, 1 thread", 2.5)
-    assert (ours.best_reduced_peer, ours.reduced_ratio) == ("Other int8, 1 thread", 1.5)
-    assert (more.best_fp32_peer, more.fp32_ratio) == ("Peer fp32, 2 threads", 2.0)
-    assert (more.best_reduced_peer, more.reduced_ratio) == ("Other int8, 1 thread", 3.0)
-    assert (low.fp32_ratio, low.reduced_ratio) == (10.0, 6.0)
-    assert (fast.fp32_ratio, ours.cosine, ours.lowest_cosine) == (1.0, 1.0, 1.0)
+    assert ours["ms_per_call"] == (100.0, 50.0, 200.0)
+    assert ours["texts_per_second"] == 20.0
+    assert (ours["cosine"], ours["lowest_cosine"]) == (1.0, 1.0)
+    in_fp32 = itemgetter("best_fp32_peer", "fp32_ratio")
+    reduced = itemgetter("best_reduced_peer", "reduced_ratio")
+    assert in_fp32(ours) == ("Peer fp32, 1 thread", 2.5)
+    assert reduced(ours) == ("Other int8, 1 thread", 1.5)
+    assert in_fp32(more) == ("Peer fp32, 2 threads", 2.0)
+    assert reduced(more) == ("Other int8, 1 thread", 3.0)
+    assert (low["fp32_ratio"], low["reduced_ratio"], fast["fp32_ratio"]) == (10.0, 6.0, 1.0)
     (alone,) = measured(Dragoman_fp32_1=[0.2])
-    assert (alone.fp32_ratio, alone.best_reduced_peer) == (None, None)
+    assert (alone["fp32_ratio"], alone["best_reduced_peer"]) == (None, None)
 
 
 def test_where_we_stand() -> None:
     rows = measured(
         Dragoman_int8_1=[0.2], Dragoman_int8_2=[0.1], Peer_fp32_1=[0.5], Peer_fp32_2=[0.2]
     )
-    lines = list(standings(map(asdict, rows)))
+    lines = list(standings(rows))
     assert lines == [
         "Dragoman int8 against the best peer in fp32: 2.00 to 2.50 times as fast, least at "
         "16 tokens, batch 2, 2 threads, against Peer fp32, 2 threads"
@@ -135,10 +136,10 @@ def test_where_we_stand() -> None:
 
 def test_other_vectors_in_fp32_are_a_failure() -> None:
     right, low = measured(Peer_fp32_1=[0.5], Other_int8_1=[0.5])
-    wrong = replace(right, contender="Wrong fp32", lowest_cosine=0.99)
-    held = [Footprint(m.contender, 1, 1.0, 1.0, 1.0) for m in (right, wrong)]
-    figures = without_wrong([right, wrong, replace(low, lowest_cosine=0.9)], held, [])
-    assert [m.contender for m in figures["measurements"]] == ["Peer fp32", "Other int8"]
+    wrong = right | {"contender": "Wrong fp32", "lowest_cosine": 0.99}
+    held = [Footprint(m["contender"], 1, 1.0, 1.0, 1.0) for m in (right, wrong)]
+    figures = without_wrong([right, wrong, low | {"lowest_cosine": 0.9}], held, [])
+    assert [m["contender"] for m in figures["measurements"]] == ["Peer fp32", "Other int8"]
     assert figures["footprints"] == held[:1]
     assert figures["failures"] == [
         Failure("Wrong fp32", "expected cosines of 0.999 at least in fp32, found 0.99")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.benchmarks.compare import rounds
-from dragoman.benchmarks.compare.task import Run
-from dragoman.benchmarks.compare.tasks.encoding import measure_encoding
-from dragoman.benchmarks.compare.tasks.encoding_contenders import (
+from dragoman.benchmarks.compare.contenders.encoding import (
     PROSE,
     calls,
     contenders,
     load_tokenizer,
     pieces,
 )
-from dragoman.benchmarks.processes import HERE, Interpreter
+from dragoman.benchmarks.compare.task import Run
+from dragoman.benchmarks.compare.tasks.encoding import measure_encoding
+
+from .doubles import OPENVINO, OPENVINO_PYTHON
 
 pytestmark = pytest.mark.peers
-
-OPENVINO_PYTHON = os.environ.get("DRAGOMAN_OPENVINO_PYTHON")
-"""The environment of `peers-openvino`, which `make test-peers` sets up."""
 
 
 @pytest.fixture
@@ -58,11 +54,9 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "sentences"
 
 
-def test_encoders(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
-    openvino = Interpreter.of_environment(Path(OPENVINO_PYTHON)) if OPENVINO_PYTHON else HERE
+def test_encoders(checkpoint: Path, tmp_path: Path) -> None:
     tokenizer, prose = load_tokenizer(checkpoint), PROSE.read_text(encoding="utf-8")
-    everyone = contenders([*islice(pieces(prose, tokenizer, 20), 8)], openvino_in=openvino)
+    everyone = contenders([*islice(pieces(prose, tokenizer, 20), 8)], openvino_in=OPENVINO)
     selected = {c.name for c in everyone if c.timed}
     if OPENVINO_PYTHON is None:
         selected = {name for name in selected if "OpenVINO" not in name}
@@ -75,4 +69,4 @@ def test_encoders(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         rounds=1,
     )
     assert not figures["failures"]
-    assert {m.contender for m in figures["measurements"]} == selected
+    assert {m["contender"] for m in figures["measurements"]} == selected

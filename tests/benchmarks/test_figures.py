@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +12,23 @@ import pytest
 from click.testing import CliRunner
 
 from dragoman.benchmarks.compare.__main__ import TASKS, main
-from dragoman.benchmarks.compare.record import Circumstances, as_record, command_line
-from dragoman.benchmarks.compare.rounds import Entrant, Failure, Footprint, Turn, Turns, unchanged
-from dragoman.benchmarks.compare.tasks.decoding import (
-    Cost,
-    Measurement,
-    Workload,
-    check_lengths,
-    costs_of,
-    measurements_of,
-)
-from dragoman.benchmarks.compare.tasks.decoding_report import documentation, standings
-from dragoman.benchmarks.compare.tasks.floor import Floor, Pace
-from dragoman.benchmarks.compare.tasks.greedy import record_of
-from dragoman.benchmarks.compare.tasks.speech import Round, figures, load_transcriber
-from dragoman.benchmarks.compare.tasks.text_contenders import (
+from dragoman.benchmarks.compare.contenders.speech import load_transcriber
+from dragoman.benchmarks.compare.contenders.text import (
     AS_MANY_ROWS,
     BEFORE,
     REFERENCE,
     TextContender,
+    Workload,
     load_as_many_rows,
     load_bundle,
 )
+from dragoman.benchmarks.compare.record import Circumstances, as_record, command_line
+from dragoman.benchmarks.compare.rounds import Entrant, Failure, Footprint, Turn, Turns, unchanged
+from dragoman.benchmarks.compare.tasks.decoding import check_lengths, costs_of, measurements_of
+from dragoman.benchmarks.compare.tasks.decoding_report import documentation, standings
+from dragoman.benchmarks.compare.tasks.floor import Pace
+from dragoman.benchmarks.compare.tasks.greedy import record_of
+from dragoman.benchmarks.compare.tasks.speech import Round, figures
 from dragoman.benchmarks.peers.interface import Batch, Stages
 from dragoman.benchmarks.processes import ProcessError
 
@@ -81,16 +77,18 @@ def test_texts() -> None:
         2,
         2,
     )[1:]
-    assert (ours.ms_per_step, ours.tokens_per_second) == ((100.0, 50.0, 200.0), 20.0)
-    assert (ours.ratio, slow.ratio, fast.ratio, faster.ratio) == (1.5, 0.375, 1.0, 0.6)
-    assert {m.best_peer for m in (ours, more, slow, fast)} == {"OpenVINO int8, 1 thread"}
-    assert (ours.fp32_ratio, slow.fp32_ratio, faster.fp32_ratio) == (2.5, 0.625, 1.0)
-    assert {m.best_fp32_peer for m in (ours, slow, faster)} == {"CTranslate2 float32, 2 threads"}
-    assert (more.fp32_ratio, more.best_fp32_peer) == (None, None)
-    assert (ours.identical, fast.identical) == (2, 1)
-    assert (ours.thread_ratio, more.thread_ratio, slow.thread_ratio) == (1.5, 5.0, 0.375)
-    assert (ours.fp32_thread_ratio, more.fp32_thread_ratio) == (4.0, None)
-    assert [line for line in standings([asdict(ours), asdict(more)]) if "as many" in line] == [
+    both = itemgetter("ms_per_step", "tokens_per_second")
+    assert both(ours) == ((100.0, 50.0, 200.0), 20.0)
+    assert [m["ratio"] for m in (ours, slow, fast, faster)] == [1.5, 0.375, 1.0, 0.6]
+    assert {m["best_peer"] for m in (ours, more, slow, fast)} == {"OpenVINO int8, 1 thread"}
+    assert [m["fp32_ratio"] for m in (ours, slow, faster)] == [2.5, 0.625, 1.0]
+    in_fp32 = {m["best_fp32_peer"] for m in (ours, slow, faster)}
+    assert in_fp32 == {"CTranslate2 float32, 2 threads"}
+    assert (more["fp32_ratio"], more["best_fp32_peer"]) == (None, None)
+    assert (ours["identical"], fast["identical"]) == (2, 1)
+    assert [m["thread_ratio"] for m in (ours, more, slow)] == [1.5, 5.0, 0.375]
+    assert (ours["fp32_thread_ratio"], more["fp32_thread_ratio"]) == (4.0, None)
+    assert [line for line in standings([ours, more]) if "as many" in line] == [
         "Dragoman, 1 thread against the best peer in fp32 with as many: 4.00 to 4.00 times as "
         "fast, least at batch 2",
         "Dragoman, 1 thread against the best peer of all with as many: 1.50 to 1.50 times as "
@@ -115,13 +113,26 @@ def test_costs_of_beams_and_of_a_version() -> None:
     }
     first = {beams: turns(rows, 0.1, 0.1), greedy: turns(rows, 0.3, 0.4)}
     step, call = costs_of(calls, first, 8, 3)
-    assert (step.contender, step.compared_with) == ("Dragoman", greedy.contender)
-    assert (step.of, step.threads, step.batch_size) == ("step", 1, 8)
-    assert step.ratio == (2.0, 1.333, 2.667)
-    assert (call.contender, call.compared_with) == ("Dragoman int8", before.contender)
-    assert (call.of, call.threads, call.ratio) == ("call", 2, (2.5, 2.0, 3.0))
-    assert (step.ms, step.compared_ms) == ((250.0, 200.0, 300.0), (150.0, 75.0, 225.0))
-    assert (call.ms, call.compared_ms) == ((550.0, 200.0, 900.0), (200.0, 100.0, 300.0))
+    assert step == {
+        "contender": "Dragoman",
+        "compared_with": greedy.contender,
+        "threads": 1,
+        "batch_size": 8,
+        "of": "step",
+        "ms": (250.0, 200.0, 300.0),
+        "compared_ms": (150.0, 75.0, 225.0),
+        "ratio": (2.0, 1.333, 2.667),
+    }
+    assert call == {
+        "contender": "Dragoman int8",
+        "compared_with": before.contender,
+        "threads": 2,
+        "batch_size": 8,
+        "of": "call",
+        "ms": (550.0, 200.0, 900.0),
+        "compared_ms": (200.0, 100.0, 300.0),
+        "ratio": (2.5, 2.0, 3.0),
+    }
     assert costs_of(calls, {}, 8, 3) == [call]
 
 
@@ -150,13 +161,19 @@ def test_speech() -> None:
     assert (first.seconds, first.encoder, first.decoder) == (1.0, 0.5, 1 / 8)
     slow = Round(3.0, 1.0, 1 / 4, first.texts)
     ours, theirs = figures({"ours": [first, slow], "faster-whisper": [slow]}, clips, 4.0)
-    assert (ours.seconds, ours.real_time_factor) == ((2.0, 1.0, 3.0), 0.5)
-    assert ours.ms_per_clip_encoder == (375.0, 250.0, 500.0)
-    assert ours.ms_per_token_decoder == (187.5, 125.0, 250.0)
-    assert (ours.word_error, ours.total_ratio, ours.decoder_ratio) == (0.5, 1.5, 1.333)
-    assert (theirs.total_ratio, theirs.decoder_ratio) == (1.0, 1.0)
+    assert ours == {
+        "contender": "ours",
+        "seconds": (2.0, 1.0, 3.0),
+        "real_time_factor": 0.5,
+        "ms_per_clip_encoder": (375.0, 250.0, 500.0),
+        "ms_per_token_decoder": (187.5, 125.0, 250.0),
+        "word_error": 0.5,
+        "decoder_ratio": 1.333,
+        "total_ratio": 1.5,
+    }
+    assert (theirs["total_ratio"], theirs["decoder_ratio"]) == (1.0, 1.0)
     (alone,) = figures({"ours": [first]}, clips, 4.0)
-    assert (alone.total_ratio, alone.decoder_ratio) == (None, None)
+    assert (alone["total_ratio"], alone["decoder_ratio"]) == (None, None)
 
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -173,14 +190,12 @@ def recorded(workload: Workload, **more: Any) -> dict[str, Any]:
 def test_records_have_the_keys_of_those_committed() -> None:
     workload = Workload((1,), 1, 1, (1, 9), (1,), 1)
     failures = [Failure("a tool", "is missing")]
-    paces, floors = [Pace(1, 1.0, {})], [Floor("Dragoman", 1, 1, 1.0, 1.0, 1.0)]
+    paces, floors = [Pace(1, 1.0, {})], [{"contender": "Dragoman", "ms": 1.0}]
     text = recorded(workload, failures=failures)
     committed = json.loads((RESULTS / "cpu-big-1-2-threads.json").read_text(encoding="utf-8"))
     assert list(recorded(workload, paces=paces, floors=floors)) == list(committed)
     assert text["failures"] == [{"contender": "a tool", "reason": "is missing"}]
-    ratio = (1.25, 1.0, 1.5)
-    costs = [Cost("Dragoman", "another", 1, 8, "step", ratio, ratio, ratio)]
-    beams = recorded(replace(workload, num_beams=4), costs=costs)
+    beams = recorded(replace(workload, num_beams=4), costs=[{"of": "step"}])
     assert beams.keys() - text.keys() == {"num_beams", "costs"}
 
 
@@ -235,14 +250,41 @@ def test_every_task_has_help(name: str) -> None:
     assert name in listed
 
 
+NO_ABACUS = "--only: expected part of a contender's name, found abacus"
+REFUSED = {
+    "greedy --shape base --source-length 513": "sources of at most 512 tokens",
+    "greedy --shape base --new-tokens 512": "at most 511 new ones",
+    "greedy --longest-source 8 --source-length 9": "--longest-source to be at least",
+    "growth --shape tiny --only abacus": NO_ABACUS,
+    "growth --shape tiny --source-length 513": "at most 512 tokens and at most 511 new ones",
+    "growth --shape tiny --new-tokens 512": "found 512 and 512",
+    "serving --whisper whisper": "--whisper and --clips go together",
+    "throughput --shape tiny --only abacus": NO_ABACUS,
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_cannot_be_measured(words: str) -> None:
+    outcome = CliRunner().invoke(main, words.split())
+    assert outcome.exit_code == 1
+    assert REFUSED[words] in " ".join(outcome.output.split())
+
+
 def test_tables_of_a_record() -> None:
     """The best number of threads is in bold, and ratios are of the best."""
 
-    def row(name: str, threads: int, size: int, ms: float, *, fp32: bool) -> Measurement:
-        spread = (ms, ms - 0.5, ms + 1)
-        peers = ("A peer, 1 thread", 6 / ms, "A peer, 1 thread", 6 / ms if fp32 else None)
-        alike = (5 / ms, 5 / ms if fp32 else None)
-        return Measurement(name, threads, fp32, size, spread, 9.0, *peers, size - 1, *alike)
+    def row(name: str, threads: int, size: int, ms: float, *, fp32: bool) -> dict[str, Any]:
+        return {
+            "contender": name,
+            "threads": threads,
+            "batch_size": size,
+            "ms_per_step": (ms, ms - 0.5, ms + 1),
+            "ratio": 6 / ms,
+            "fp32_ratio": 6 / ms if fp32 else None,
+            "identical": size - 1,
+            "thread_ratio": 5 / ms,
+            "fp32_thread_ratio": 5 / ms if fp32 else None,
+        }
 
     measurements = [
         row(name, threads, size, ms * size, fp32=name != "Dragoman int8")
@@ -255,10 +297,11 @@ def test_tables_of_a_record() -> None:
         for name in ("Dragoman int8", "A peer")
         for threads in (1, 2)
     ]
-    floors = [Floor("Dragoman int8", 2, size, size / 2, 0.1, 0.2) for size in (1, 2)]
-    ratio = (1.25, 1.0, 1.5)
+    ours = {"contender": "Dragoman int8"}
+    floors = [ours | {"threads": 2, "batch_size": size, "ms": size / 2} for size in (1, 2)]
+    spreads = {"ms": (2.0, 1, 3), "compared_ms": (1.6, 1, 2), "ratio": (1.25, 1.0, 1.5)}
     costs = [
-        Cost("Dragoman int8", "another", threads, size, "step", (2.0, 1, 3), (1.6, 1, 2), ratio)
+        ours | {"threads": threads, "batch_size": size, "of": "step"} | spreads
         for threads in (1, 2)
         for size in (1, 2)
     ]

@@ -5,36 +5,23 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from dragoman.benchmarks.compare.rounds import unchanged
-from dragoman.benchmarks.compare.tasks.decoding import Workload
-from dragoman.benchmarks.compare.tasks.gpu_contenders import (
-    BackendContender,
-    engine_sizes,
-    gpu_contenders,
-)
-from dragoman.benchmarks.compare.tasks.text_contenders import TextContender
+from dragoman.benchmarks.compare.contenders.gpu import engine_sizes, gpu_contenders
+from dragoman.benchmarks.compare.contenders.text import Workload
 from dragoman.benchmarks.gpu import __main__ as gpu
-from dragoman.benchmarks.gpu import report, time_split
-from dragoman.benchmarks.gpu.device import bandwidth, launch_latency, shortest_step
-from dragoman.benchmarks.gpu.parts import NO_TIME, PARTS, Part
-from dragoman.benchmarks.gpu.report import Record, read_records, write_records
-from dragoman.benchmarks.gpu.time_split import Activity, split, stream_times
-from dragoman.benchmarks.peers.interface import Batch
-from dragoman.runtime import load
+from dragoman.benchmarks.gpu.device import bandwidth_share
+from dragoman.benchmarks.gpu.parts import DEVICE as DEVICE_PART
+from dragoman.benchmarks.gpu.parts import MESSAGES, NO_TIME, Part, command, parts_on
 from dragoman.runtime.format.manifest import Range
 
-from ..device_double import DoubleDevice
-from ..provider_double import opened
-from ..small_bundle import small_bundle
-
 WORKLOAD = Workload((1, 8, 32, 128), 260, 128, (1, 50263), (1,), 3, longest_source=440)
-DEVICE = {"gigabytes_per_second": 3000.0, "microseconds_per_launch": 2.0}
+DEVICE = {"peak_gb_per_second": 3000.0, "copied_gb_per_second": 2500.0}
 BASE = "Marian base, vocabulary 32000, random weights"
 BART = "BART bart-large-cnn, vocabulary 50264, random weights"
 
@@ -57,7 +44,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run_parts(*parts: Part, options: tuple[str, ...] = ()) -> tuple[int, str, dict[str, Any]]:
         """Exit status, output, and the records by part."""
-        monkeypatch.setattr(gpu, "PARTS", (device, *parts))
+        monkeypatch.setattr(gpu, "parts_on", lambda name: (device, *parts))
         result = CliRunner().invoke(gpu.main, ["--output", str(tmp_path / "out"), *options])
         file = tmp_path / "out" / "gpu.json"
         records = json.loads(file.read_text())["parts"] if file.exists() else {}
@@ -131,42 +118,11 @@ def test_a_part_without_time_keeps_its_earlier_record(
     assert "first: no time was left" in output
 
 
-@pytest.mark.parametrize("limit", ["first", "first=soon", "fourth=3", "=3"])
-def test_limits_that_are_none(run: Any, tmp_path: Path, limit: str) -> None:
-    code, output, records = run(part(tmp_path, "first", ""), options=("--limit", limit))
-    assert (code, records) == (1, {})
-    expected = f"expected PART=SECONDS with part of the name of device, first, found {limit}"
-    assert f"--limit: {expected}" in " ".join(output.split())
-
-
-def test_limits_of_parts(run: Any, tmp_path: Path) -> None:
-    hangs = part(tmp_path, "hangs", "import time; time.sleep(60)")
-    _, _, records = run(hangs, options=("--limit", "ang=1"))
-    assert records["hangs"]["failure"] == "took more than 1 s: "
-
-
 def test_a_file_that_has_no_records(tmp_path: Path) -> None:
     (tmp_path / "gpu.json").write_text('{"parity": []}')
     result = CliRunner().invoke(gpu.main, ["--output", str(tmp_path)])
     assert result.exit_code == 1
     assert "gpu.json: expected records of `make gpu`" in result.output
-
-
-def test_records_of_two_machines_are_joined(tmp_path: Path) -> None:
-    old, new, other = (
-        Record("2026-01-01", "", 1.0, {"gpu": gpu, "driver": "D"}, {}, "", {"rows": [{"a": a}]})
-        for gpu, a in (("A100", "old"), ("H100", "new"), ("H100", "other"))
-    )
-    write_records(tmp_path / "one.json", {"first": old, "second": other})
-    write_records(tmp_path / "two.json", {"first": new})
-    files = [str(tmp_path / name) for name in ("one.json", "two.json")]
-    result = CliRunner().invoke(report.main, [*files, "--output", str(tmp_path / "all.json")])
-    assert result.exit_code == 0
-    assert read_records(tmp_path / "all.json") == {"first": new, "second": other}
-    assert "first: H100, driver D" in result.output
-    assert "old" not in result.output
-    missing = CliRunner().invoke(report.main, [*files, str(tmp_path / "three.json")])
-    assert "three.json: expected records of `make gpu`, found no such file" in missing.output
 
 
 def test_without_a_gpu_nothing_is_written(
@@ -198,11 +154,17 @@ def comparison(shape: str, contender: str, batch: int, tokens_per_second: float)
     }
 
 
-def test_figures_are_shown_with_the_floor(run: Any, tmp_path: Path) -> None:
+def test_figures_are_shown_with_the_share_of_the_bandwidth(run: Any, tmp_path: Path) -> None:
+    """A step of 0.1 ms, which reads 6 layers of 512 and 32000 * 512 weights for the vocabulary."""
     measured = comparison(BASE, "Dragoman RTX fp16", 1, 10000.0)
     status, output, _ = run(part(tmp_path, "speed", written("gpu-base", measured)))
     assert status == 0
-    share = shortest_step(DEVICE, BASE, "Dragoman RTX fp16", 1) / 0.1
+    weights = 6 * (6 * 512 * 512 + 2 * 512 * 2048) + 32000 * 512
+    caches = 6 * 2 * (32 + 32) * 512
+    share = (weights + caches) * 2 / 0.1e-3 / 3000e9
+    assert bandwidth_share(
+        DEVICE, BASE, "PyTorch fp16", 1, 0.1, source_length=32, new_tokens=64
+    ) == pytest.approx(share)
     assert f"{share:.0%}" in output
     assert "not measured: CTranslate2 float16: is not installed" in output
     assert "NVIDIA" not in output
@@ -217,100 +179,22 @@ def test_figures_are_shown_with_those_of_nvidia(run: Any, tmp_path: Path) -> Non
     assert "25,222" in output
     assert "12,611 (2.00x)" in output
     assert "10,662 (2.37x)" in output
-    floor = shortest_step(DEVICE, BART, "bf16", 32, source_length=350, new_tokens=128)
     weights = 12 * (6 * 1024**2 + 2 * 1024 * 4096) + 50264 * 1024
     caches = 32 * 12 * 2 * (350 + 64) * 1024
-    assert floor == pytest.approx((weights + caches) * 2 / 3000e9 * 1e3 + 0.002)
+    assert f"{(weights + caches) * 2 / 0.1e-3 / 3000e9:.0%}" in output
 
 
-def test_the_floor_by_hand() -> None:
-    """6 layers of 512: 6 * (6 * 512^2 + 2 * 512 * 2048) weights, 32000 * 512 for the vocabulary."""
-    weights = 6 * (6 * 512 * 512 + 2 * 512 * 2048) + 32000 * 512
-    caches = 6 * 2 * (32 + 32) * 512
-    expected = (weights * 2 + 8 * caches * 2) / 3000e9 * 1e3 + 0.002
-    assert shortest_step(DEVICE, BASE, "PyTorch fp16", 8) == pytest.approx(expected)
-    assert shortest_step({}, BASE, "PyTorch fp16", 8) == 0
-    assert shortest_step(DEVICE, BASE, "Reference (PyTorch)", 8) == 0
+def test_the_share_of_what_is_unknown() -> None:
+    lengths: dict[str, Any] = {"source_length": 32, "new_tokens": 64}
+    assert bandwidth_share({}, BASE, "PyTorch fp16", 8, 0.1, **lengths) is None
+    assert bandwidth_share(DEVICE, BASE, "Reference (PyTorch)", 8, 0.1, **lengths) is None
+    assert bandwidth_share(DEVICE, "GPT-2", "PyTorch fp16", 8, 0.1, **lengths) is None
 
 
-def test_the_device_is_measured_and_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.benchmarks.gpu.device.BYTES", 1 << 12)
-    device = DoubleDevice()
-    assert bandwidth(device) > 0
-    assert launch_latency(device) > 0
-    device.assert_empty()
-
-
-def test_the_time_of_a_step_by_hand() -> None:
-    """Two steps, in microseconds: kernels of 30, 20 (which overlaps the first by 10) and 40, one of
-    50 after a gap of 5, and after 100 without work a copy of 10."""
-    activities = [
-        *(Activity(100, 130), Activity(120, 140), Activity(140, 180)),
-        *(Activity(285, 295), Activity(185, 235)),
-    ]
-    found = split(activities[:-1], 0.2, 2)
-    assert found["kernels"] == pytest.approx((80 + 10) / 2e3)
-    found = split(activities, 0.2, 2)
-    assert found == {
-        "kernels": pytest.approx((80 + 50 + 10) / 2e3),
-        "kernels per step": 2.5,
-        "launch gaps": pytest.approx(5 / 2e3),
-        "host": pytest.approx(0.2 - 0.0725),
-    }
-    assert split([], 0.2, 2)["host"] == 0.2
-
-
-def test_kernel_time_beyond_the_floor(run: Any, tmp_path: Path) -> None:
-    """The columns stay empty where either is unknown."""
-    row = {"contender": "PyTorch fp16", "batch": 1, "shape": BASE, "ms/step": 0.5}
-    rows = [{**row, "kernels": 0.4}, {**row, "kernels": ""}, {**row, "contender": "PyTorch"}]
-    rows[2]["kernels"] = 0.4
-    status, output, records = run(part(tmp_path, "split", written("time_split", rows)))
-    assert status == 0
-    assert "kernels beyond the floor" in output
-    floor = shortest_step(DEVICE, BASE, "PyTorch fp16", 1)
-    one, other, unknown = records["split"]["results"]["time_split"]
-    assert one["kernels beyond the floor"] == pytest.approx(0.4 - floor, abs=1e-4)
-    assert (other["floor"], other["kernels beyond the floor"]) == (round(floor, 4), "")
-    assert (unknown["floor"], unknown["kernels beyond the floor"]) == ("", "")
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_bundle(tmp_path_factory.mktemp("small"), 64)
-
-
-def test_steps_in_a_stream_are_timed_and_memory_is_freed(bundle: Path) -> None:
-    device, graphs = DoubleDevice(), load(bundle, threads=1)
-    model = opened(graphs.bundle, device)
-    times = stream_times(model, Batch([[3, 4, 5]] * 3, 12))
-    assert 0 < times["enqueueing"] < times["back-to-back steps"]
-    assert device.log.count("download") == 0
-    model.close()
-    device.assert_empty()
-    assert stream_times(graphs, Batch([[3, 4, 5]], 2)) == {}
-
-
-def test_without_a_profiler_the_rest_is_still_measured(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time_split, "BATCH_SIZES", (1,))
-    monkeypatch.setattr(time_split, "VOCABULARY", 17)
-    contender = TextContender("other fp16", unchanged, lambda d, n: lambda batch: [])
-    (row,) = time_split.measure(contender, bundle)
-    assert row["ms/step"] >= 0
-    assert row["kernels"] == ""
-    assert row["error"].startswith("RuntimeError: PyTorch, whose profiler times the kernels")
-
-
-def test_contenders_with_a_backend_of_dragoman() -> None:
-    contenders = gpu_contenders(engine_sizes(WORKLOAD))
-    backends = {c.name: c.backend for c in contenders if isinstance(c, BackendContender)}
-    assert backends["Dragoman CUDA int4"] == "onnxruntime-cuda"
-    assert backends["Dragoman RTX fp16"] == "tensorrt-rtx"
-    assert backends["Dragoman RTX bf16"] == "tensorrt-rtx"
-    others = {c.name for c in contenders} - backends.keys()
-    assert {"PyTorch fp16", "PyTorch bf16, CUDA graphs", "CTranslate2 bfloat16"} <= others
+def test_contenders() -> None:
+    names = {contender.name for contender in gpu_contenders(engine_sizes(WORKLOAD))}
+    assert {"Dragoman CUDA int4", "Dragoman RTX bf16", "PyTorch fp16"} <= names
+    assert {"transformers fp16", "transformers compiled fp16", "CTranslate2 bfloat16"} <= names
 
 
 def test_engines_are_built_for_the_workload() -> None:
@@ -322,9 +206,10 @@ def test_engines_are_built_for_the_workload() -> None:
     assert (one.batches, one.source) == ((Range(1, 3, 4),), Range(1, 260, 272))
 
 
-def test_every_part_is_a_module_with_these_options(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_every_part_is_a_module_with_these_options(device: str, tmp_path: Path) -> None:
     """Nothing is run; an unknown option or choice would be refused."""
-    for row in PARTS:
+    for row in parts_on(device):
         module = importlib.import_module(row.module)
         arguments = [*row.arguments, "--output", str(tmp_path)]
         if hasattr(module, "__path__"):  # a package, whose command is a group
@@ -333,3 +218,63 @@ def test_every_part_is_a_module_with_these_options(tmp_path: Path) -> None:
         else:
             command = module.main
         command.make_context(row.name, arguments)
+
+
+def test_all_parts_fit_into_half_an_hour() -> None:
+    parts = parts_on("cuda")
+    assert parts[0].name == DEVICE_PART
+    assert sum(part.seconds for part in parts) <= 30 * 60
+    assert max(part.seconds for part in parts) <= 540 - parts[0].seconds
+    assert len({part.name for part in parts}) == len(parts)
+
+
+def test_a_part_without_its_libraries_is_left_out(run: Any, tmp_path: Path) -> None:
+    needs = dataclasses.replace(part(tmp_path, "needs", "raise SystemExit(1)"), needs=("no_such",))
+    _, output, records = run(needs)
+    assert records["needs"]["failure"] == "left out: no_such is not installed"
+    assert "not complete: needs: left out: no_such is not installed" in output
+
+
+def test_what_failed_before_comes_last(run: Any, tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    names = ("fails", "works", "new")
+    fails, works, new = (
+        part(tmp_path, name, f"open({str(order)!r}, 'a').write({name + ' '!r})") for name in names
+    )
+    (tmp_path / "fails.py").write_text("raise SystemExit(1)")
+    run(fails, works)
+    order.write_text("")
+    (tmp_path / "fails.py").write_text(
+        (tmp_path / "works.py").read_text().replace("works", "fails")
+    )
+    _, _, records = run(fails, works, new, options=("--resume",))
+    assert order.read_text() == "new fails "
+    assert not any(record["failure"] for record in records.values())
+
+
+def test_a_part_may_write_what_it_has_when_its_time_is_over(run: Any, tmp_path: Path) -> None:
+    code = "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    "
+    _, _, records = run(part(tmp_path, "slow", code + written("rows", [{"a": 1}]), seconds=2))
+    assert records["slow"]["results"] == {"rows": [{"a": 1}]}
+    assert records["slow"]["failure"].startswith("took more than 2 s")
+
+
+def test_what_the_library_logs_is_kept(tmp_path: Path) -> None:
+    def measure(workspace: Path, device: str) -> Any:
+        log = logging.getLogger("dragoman.runtime.backends.onnxruntime.cuda")
+        for _ in range(2):
+            log.info("decoding without CUDA graphs: %s", "a reason")
+        yield [device]
+
+    outcome = CliRunner().invoke(command("rows", measure), ["--output", str(tmp_path)])
+    assert outcome.exit_code == 0, outcome.output
+    assert json.loads((tmp_path / "rows.json").read_text()) == ["cuda"]
+    assert (tmp_path / MESSAGES).read_text() == "decoding without CUDA graphs: a reason\n" * 2
+
+
+def test_a_dry_run_fails_with_any_part(run: Any, tmp_path: Path) -> None:
+    fails, works = (part(tmp_path, n, c) for n, c in (("a", "raise SystemExit(1)"), ("b", "")))
+    code, output, records = run(fails, works, options=("--device", "cpu"))
+    assert (code, list(records)) == (1, ["device", "a", "b"])
+    assert "the dry run is not complete" in output
+    assert run(works, options=("--device", "cpu"))[0] == 0

@@ -11,20 +11,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dragoman.benchmarks.compare import rounds
 from dragoman.benchmarks.compare.__main__ import TASKS, main
-from dragoman.benchmarks.compare.picture_style import write
+from dragoman.benchmarks.compare.picture_style import MARKERS, write
 from dragoman.benchmarks.compare.record import Circumstances, as_record
 from dragoman.benchmarks.compare.rounds import Contender, Failure, unchanged
 from dragoman.benchmarks.compare.task import Run
 from dragoman.benchmarks.compare.tasks import growth
 from dragoman.benchmarks.compare.tasks.growth import (
     GROWTH,
-    MARKERS,
     NAMES,
-    Measurement,
     Point,
-    Workload,
+    batches,
     contenders,
     measure_growth,
     picture,
@@ -33,36 +30,27 @@ from dragoman.benchmarks.peers.interface import Batch, Rows
 
 from .doubles import load_ending_early, load_sevens, load_short_of_memory
 
-WORKLOAD = Workload(
-    batch_sizes=(1, 2, 4),
-    source_length=6,
-    source_lengths=(3, 6, 9),
-    source_batch=2,
-    new_tokens=5,
-    tokens=(1, 60),
-)
+SERIES = {
+    "by_batch": [Point(1, 6), Point(2, 6), Point(4, 6)],
+    "by_source": [Point(2, 3), Point(2, 6), Point(2, 9)],
+}
 WHERE = Circumstances("a machine", 0.5, {}, "2026-01-31", "python -m this")
 
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(growth, "TURN_SECONDS", 0.0)
 
 
-def test_a_series_varies_one_size() -> None:
-    assert WORKLOAD.by_batch == [Point(1, 6), Point(2, 6), Point(4, 6)]
-    assert WORKLOAD.by_source == [Point(2, 3), Point(2, 6), Point(2, 9)]
-
-
 def test_batches_have_the_sizes_of_their_points() -> None:
-    batches = WORKLOAD.batches()
-    assert [*batches] == [Point(*p) for p in [(1, 6), (2, 6), (4, 6), (2, 3), (2, 9)]]
-    for point, batch in batches.items():
+    points = [Point(1, 6), Point(4, 3)]
+    found = batches(points, 5, (1, 59))
+    assert [*found] == ["batch 1, source 6", "batch 4, source 3"]
+    for point, batch in zip(points, found.values(), strict=True):
         assert [len(source) for source in batch.sources] == [point.source_length] * point.batch_size
-        assert {token for source in batch.sources for token in source} <= {*range(1, 60)}
+        assert {token for source in batch.sources for token in source} <= {*range(1, 59)}
         assert batch.new_tokens == 5
-    assert batches == WORKLOAD.batches()
+    assert found == batches(points, 5, (1, 59))
 
 
 def test_who_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +73,9 @@ def test_failures_are_named_while_others_go_on(tmp_path: Path) -> None:
             Contender("early", unchanged, load_ending_early),
             Contender("theirs", unchanged, load_sevens, peer=True),
         ],
-        WORKLOAD,
+        SERIES,
+        (1, 59),
+        new_tokens=5,
         threads=1,
         rounds=2,
     )
@@ -93,24 +83,22 @@ def test_failures_are_named_while_others_go_on(tmp_path: Path) -> None:
         Failure("early", "decoding: expected 1 rows of 5 new tokens, found 1 rows of [1]"),
         Failure("small", "working: MemoryError: too many sources"),
     ]
-    for series, points in (
-        (figures["by_batch"], WORKLOAD.by_batch),
-        (figures["by_source"], WORKLOAD.by_source),
-    ):
-        assert [(m.contender, m.batch_size, m.source_length) for m in series] == [
-            (name, *point) for name in ("ours", "theirs") for point in points
-        ]
+    for name, points in SERIES.items():
+        found = [(m["contender"], m["batch_size"], m["source_length"]) for m in figures[name]]
+        assert found == [(name, *point) for name in ("ours", "theirs") for point in points]
     for m in (*figures["by_batch"], *figures["by_source"]):
-        median, lowest, highest = m.ms_per_step
+        median, lowest, highest = m["ms_per_step"]
         assert 0 <= lowest <= median <= highest
-        assert m.peer == (m.contender == "theirs")
+        assert m["peer"] == (m["contender"] == "theirs")
     assert figures["by_batch"][1] == figures["by_source"][1]  # of the point where the series cross
     assert sum(stage.endswith("round 2 of 2") for stage in stages) == 5
 
 
 def test_nothing_is_left_of_contenders_that_all_fail(tmp_path: Path) -> None:
     early: Contender[Batch, Rows] = Contender("early", unchanged, load_ending_early)
-    figures = measure_growth(Run(tmp_path), [early], WORKLOAD, threads=1, rounds=1)
+    figures = measure_growth(
+        Run(tmp_path), [early], SERIES, (1, 59), new_tokens=5, threads=1, rounds=1
+    )
     assert (figures["by_batch"], figures["by_source"]) == ([], [])
     assert [failure.contender for failure in figures["failures"]] == ["early"]
 
@@ -118,9 +106,15 @@ def test_nothing_is_left_of_contenders_that_all_fail(tmp_path: Path) -> None:
 def a_record() -> dict[str, Any]:
     """Of every contender; figures grow with batches and sources."""
 
-    def series(points: list[Point]) -> list[Measurement]:
+    def series(points: list[Point]) -> list[dict[str, Any]]:
         return [
-            Measurement(name, "Dragoman" not in name, *p, (sum(p) + i, 1.0, 900.0), 1e4 / sum(p))
+            {
+                "contender": name,
+                "peer": "Dragoman" not in name,
+                **p._asdict(),
+                "ms_per_step": (sum(p) + i, 1.0, 900.0),
+                "tokens_per_second": 1e4 / sum(p),
+            }
             for i, name in enumerate(NAMES)
             for p in points
         ]
@@ -130,8 +124,7 @@ def a_record() -> dict[str, Any]:
         "new_tokens": 5,
         "threads": 2,
         "rounds": 3,
-        "by_batch": series(WORKLOAD.by_batch),
-        "by_source": series(WORKLOAD.by_source),
+        **{name: series(points) for name, points in SERIES.items()},
         "failures": [Failure("abacus", "no beads")],
     }
     return as_record(figures, WHERE)
@@ -190,17 +183,3 @@ def test_by_default_both_sizes_double() -> None:
     assert defaults["batch_sizes"] == (1, 2, 4, 8, 16, 32, 64)
     assert defaults["source_lengths"] == (8, 16, 32, 64, 128, 256, 512)
     assert (defaults["source_batch"], defaults["new_tokens"], defaults["threads"]) == (1, 64, 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--only", "abacus"], "--only: expected part of a contender's name, found abacus"),
-        (["--source-length", "513"], "sources of at most 512 tokens and at most 511 new ones"),
-        (["--new-tokens", "512"], "found 512 and 512"),
-    ],
-)
-def test_what_cannot_be_measured(options: list[str], message: str) -> None:
-    outcome = CliRunner().invoke(main, [*SMALL, *options])
-    assert outcome.exit_code == 1
-    assert message in outcome.output

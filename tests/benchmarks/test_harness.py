@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks.compare import rounds
 from dragoman.benchmarks.compare.rounds import (
     Contender,
     Entrant,
@@ -84,10 +83,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def take(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Results[tuple[int, int, float]]]:
-    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
+def take(checkpoint: Path, tmp_path: Path) -> Callable[..., Results[tuple[int, int, float]]]:
 
     def take(
         *contenders: Made, threads: Sequence[int] = (1,), **options: object
@@ -279,9 +275,10 @@ def test_the_latest_outcome_counts() -> None:
 def test_spread_and_ratios_by_hand() -> None:
     assert spread([0.3, 0.1, 0.2, 0.9], 1e3) == (250.0, 100.0, 900.0)
     assert paired([2.0, 9.0, 4.0], [1.0, 3.0, 8.0]) == (2.0, 0.5, 3.0)
-    assert against(0.25, {"tool a": 2.0, "tool b": 1.0}) == ("tool b", 4.0)
-    assert against(0.25, {}) == (None, None)
-    assert against(0.25, None) == (None, None)
+    peers = {"tool a": 2.0, "tool b": 1.0}
+    assert against(0.25, peers) == {"best_peer": "tool b", "ratio": 4.0}
+    assert against(0.25, peers, "fp32") == {"best_fp32_peer": "tool b", "fp32_ratio": 4.0}
+    assert against(0.25, {}) == {"best_peer": None, "ratio": None}
 
 
 def test_a_function_in_its_own_process() -> None:

@@ -3,23 +3,23 @@ with the reference."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from dragoman.benchmarks.compare.contenders import text as c
 from dragoman.benchmarks.compare.rounds import unchanged
 from dragoman.benchmarks.compare.task import Run
-from dragoman.benchmarks.compare.tasks import text_contenders as c
-from dragoman.benchmarks.compare.tasks.decoding import Workload, measure_decoding
-from dragoman.benchmarks.models.bundles import bundle_of_checkpoint
+from dragoman.benchmarks.compare.tasks.decoding import measure_decoding
 from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
 from dragoman.benchmarks.peers.interface import Batch
 from dragoman.benchmarks.processes import ProcessError
 
-WORKLOAD = Workload(
+from .doubles import prepare_nothing
+
+WORKLOAD = c.Workload(
     batch_sizes=(1, 3), source_length=6, new_tokens=4, tokens=(1, 199), threads=(1,), rounds=2
 )
 
@@ -36,26 +36,20 @@ def test_failures_are_named_and_left_out(checkpoint: Path, tmp_path: Path) -> No
     [unknown] = c.dragoman_contenders(c.load_bundle, [c.BundleKind("unknown", "moon", "fp32")])
     not_a_bundle = c.TextContender("no bundle", unchanged, c.load_bundle)
     no_torch = c.TextContender("no torch", unchanged, c.load_reference)
-    figures = measure_decoding(
-        Run(tmp_path, only=["good", "unknown", "no bundle", "no torch"]),
-        [c.reference(), unknown, not_a_bundle, no_torch, good],
-        WORKLOAD,
-        checkpoint,
-    )
+    run = Run(tmp_path, only=["good", "unknown", "no bundle", "no torch"])
+    chosen = run.chosen([c.reference(c.load_reference), unknown, not_a_bundle, no_torch, good])
+    assert [contender.timed for contender in chosen] == [False, True, True, True, True]
+    figures = measure_decoding(run, chosen, WORKLOAD, checkpoint)
     failures = figures["failures"]
-    assert [failure.contender for failure in failures] == [
-        "unknown",
-        "no bundle",
-        "no torch",
-    ]
+    assert [failure.contender for failure in failures] == ["unknown", "no bundle", "no torch"]
     assert "moon" in failures[0].reason
     assert "torch" in failures[2].reason
-    measured = [(m.contender, m.batch_size, m.identical) for m in figures["measurements"]]
+    measured = [(m["contender"], m["batch_size"], m["identical"]) for m in figures["measurements"]]
     assert measured == [("good", 1, 1), ("good", 3, 3)]
     for m in figures["measurements"]:
-        median, lowest, highest = m.ms_per_step
+        median, lowest, highest = m["ms_per_step"]
         assert 0 < lowest <= median <= highest
-        assert m.ratio is None
+        assert m["ratio"] is None
     assert [f.contender for f in figures["footprints"]] == ["good"]
 
 
@@ -73,7 +67,6 @@ def test_beams_of_all_sources_fit_in_one_batch() -> None:
 
 
 def test_a_broken_reference_is_an_error(tmp_path: Path) -> None:
-    prepare = partial(bundle_of_checkpoint, target="neutral", precision="fp32")
-    broken = c.TextContender(c.REFERENCE, prepare, c.load_reference, required=True)
-    with pytest.raises(ProcessError, match="Reference"):
-        measure_decoding(Run(tmp_path), [broken], WORKLOAD, tmp_path / "nothing")
+    broken = c.TextContender(c.REFERENCE, prepare_nothing, c.load_reference, required=True)
+    with pytest.raises(ProcessError, match=r"Reference .*: preparing: expected another"):
+        measure_decoding(Run(tmp_path), [broken], WORKLOAD, tmp_path)

@@ -3,28 +3,20 @@ reference does, all of them for exactly as many steps."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from dragoman.benchmarks.compare import rounds
+from dragoman.benchmarks.compare.contenders.text import CTRANSLATE2, Workload, translators
+from dragoman.benchmarks.compare.record import Row
 from dragoman.benchmarks.compare.task import Run
-from dragoman.benchmarks.compare.tasks.decoding import Measurement, Workload, measure_decoding
-from dragoman.benchmarks.compare.tasks.text_contenders import CTRANSLATE2, translators
+from dragoman.benchmarks.compare.tasks.decoding import measure_decoding
 from dragoman.benchmarks.models.random_checkpoint import write_random_text_model
-from dragoman.benchmarks.processes import HERE, Interpreter
+
+from .doubles import OPENVINO, OPENVINO_PYTHON
 
 pytestmark = pytest.mark.peers
-
-OPENVINO_PYTHON = os.environ.get("DRAGOMAN_OPENVINO_PYTHON")
-"""The environment of `peers-openvino`, which `make test-peers` sets up."""
-
-
-@pytest.fixture(autouse=True)
-def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "SETTLE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +40,22 @@ def ending(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measured(
     tools: tuple[str, ...], num_beams: int, checkpoint: Path, directory: Path
-) -> list[Measurement]:
+) -> list[Row]:
     """Of all contenders whose name begins so. That each takes every step is checked every turn."""
-    openvino = Interpreter.of_environment(Path(OPENVINO_PYTHON)) if OPENVINO_PYTHON else HERE
-    contenders = translators(num_beams, openvino_in=openvino)
+    contenders = translators(num_beams, openvino_in=OPENVINO)
     selected = {c.name for c in contenders if c.name.startswith(tools)}
     workload = Workload((1, 3), 7, 9, (1, 199), (1,), 1, num_beams=num_beams)
     run = Run(directory, only=sorted(selected))
-    figures = measure_decoding(run, contenders, workload, checkpoint)
-    measurements: list[Measurement] = figures["measurements"]
+    figures = measure_decoding(run, run.chosen(contenders), workload, checkpoint)
+    measurements: list[Row] = figures["measurements"]
     assert not figures["failures"]
     assert len(selected) >= len(tools)
-    assert {m.contender for m in measurements} == selected
+    assert {m["contender"] for m in measurements} == selected
     return measurements
 
 
-def differing(measurements: list[Measurement]) -> set[str]:
-    return {m.contender for m in measurements if m.fp32 and m.identical < m.batch_size}
+def differing(measurements: list[Row]) -> set[str]:
+    return {m["contender"] for m in measurements if m["fp32"] and m["identical"] < m["batch_size"]}
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])

@@ -6,16 +6,15 @@ import asyncio
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dragoman.benchmarks.compare.contenders.queue import Arrangement
 from dragoman.benchmarks.compare.serving.goodput import (
     Point,
-    Searched,
     highest,
     in_time,
     point_of,
@@ -25,22 +24,18 @@ from dragoman.benchmarks.compare.serving.goodput import (
 from dragoman.benchmarks.compare.serving.load import Answer, poisson_arrivals
 from dragoman.benchmarks.compare.serving.peer_server import (
     BatchingQueue,
-    TextItem,
-    Waiting,
     text_model,
 )
 from dragoman.benchmarks.compare.serving.soak import (
     ATTEMPT_SECONDS,
     OPTIONS,
     Clients,
-    Outcome,
     Received,
     problems,
     saturation,
     streamed_result,
 )
 from dragoman.benchmarks.compare.serving.workloads import ServedTool, ServerKind, served_tool
-from dragoman.benchmarks.compare.tasks.throughput import Arrangement
 from dragoman.benchmarks.processes import ProcessError
 
 UNLOADED = Point(1.0, 1.0, 0.05, 0.1, 0.1, 0)
@@ -85,21 +80,25 @@ def test_requests_that_fail_are_not_in_time() -> None:
 
 
 def test_percentiles_of_answers() -> None:
-    answers = [Answer(9.0, 200, [])] * 10 + [Answer(n / 100, 200, []) for n in range(91)]
-    found = point_of([*answers, Answer(0.5, 503, [])], 10.0)
+    answers = [Answer(9.0, 200)] * 10 + [Answer(n / 100, 200) for n in range(91)]
+    found = point_of([*answers, Answer(0.5, 503)], 10.0)
     assert found.p50 == pytest.approx(0.455, abs=0.02)
     assert found.p99 == pytest.approx(0.89, abs=0.02)
     assert found.failed == 1
 
 
-def tool(name: str, kind: ServerKind) -> ServedTool:
-    return served_tool(name, lambda a, b: b, kind=kind)
+def tool(name: str) -> ServedTool:
+    kinds: dict[str, ServerKind] = {"Dragoman": "dragoman", "CTranslate2": "ctranslate2"}
+    maker, mode = name.split()
+    return served_tool(maker, mode, lambda a, b: b, kinds[maker])
+
+
+def searched(name: str, own: float, common: float, workers: int = 1) -> dict[str, Any]:
+    arrangement = Arrangement(workers, 1, 8)
+    return {"tool": name, "arrangement": arrangement, "own": own, "common": common}
 
 
 def test_each_tool_is_compared_with_the_best_of_the_others() -> None:
-    def searched(name: str, own: float, common: float, workers: int = 1) -> Searched:
-        return Searched(name, Arrangement(workers, 1, 8), UNLOADED, [], 1.0, own, common, 0.1)
-
     found = [
         searched("Dragoman fp32", 10.0, 9.0),
         searched("Dragoman fp32", 30.0, 6.0, 2),
@@ -107,9 +106,8 @@ def test_each_tool_is_compared_with_the_best_of_the_others() -> None:
         searched("CTranslate2 float32", 20.0, 3.0),
         searched("CTranslate2 int8", 45.0, 0.0),
     ]
-    kinds: dict[str, ServerKind] = {"Dragoman": "dragoman", "CTranslate2": "ctranslate2"}
-    names = list(dict.fromkeys(each.tool for each in found))
-    tools = [tool(name, kinds[name.partition(" ")[0]]) for name in [*names, "CTranslate2 absent"]]
+    names = dict.fromkeys(each["tool"] for each in found)
+    tools = [tool(name) for name in [*names, "CTranslate2 absent"]]
     fp32, int8, peer, _ = standings(found, tools)
     assert (fp32["own"]["arrangement"].workers, fp32["own"]["rate"]) == (2, 30.0)
     assert (fp32["own"]["best_peer"], fp32["own"]["ratio"]) == ("CTranslate2 int8", 0.667)
@@ -124,9 +122,8 @@ def test_each_tool_is_compared_with_the_best_of_the_others() -> None:
 
 
 def test_there_is_no_ratio_to_peers_that_are_never_in_time() -> None:
-    alone = Searched("Dragoman int8", Arrangement(1, 1, 8), UNLOADED, [], 1.0, 9.0, 9.0, 0.1)
-    late = Searched("CTranslate2 int8", Arrangement(1, 1, 8), UNLOADED, [], 1.0, 0.0, 0.0, 0.1)
-    tools = [tool("Dragoman int8", "dragoman"), tool("CTranslate2 int8", "ctranslate2")]
+    alone, late = searched("Dragoman int8", 9.0, 9.0), searched("CTranslate2 int8", 0.0, 0.0)
+    tools = [tool("Dragoman int8"), tool("CTranslate2 int8")]
     ours, _ = standings([alone, late], tools)
     assert (ours["own"]["best_peer"], ours["own"]["ratio"]) == ("CTranslate2 int8", None)
     (single,) = standings([alone], tools[:1])
@@ -141,7 +138,7 @@ def test_a_text_of_a_peer_s_batch_may_be_as_long_as_the_longest() -> None:
         return [source[::-1] for source in sources]
 
     model = text_model(translate)
-    results = model.compute([TextItem([1, 2], 5), TextItem([3, 4], 9)])
+    results = model.compute([([1, 2], 5), ([3, 4], 9)])
     assert results == [{"tokens": [2, 1]}, {"tokens": [4, 3]}]
     assert requested == [([[1, 2], [3, 4]], 9)]
 
@@ -159,34 +156,14 @@ def test_the_peers_queue_gives_a_worker_all_that_waits() -> None:
         return [{"tripled": 3 * item} for item in items]
 
     queue = BatchingQueue(compute, workers=1, batch=3)
-    requests = [Waiting(n) for n in (0, 1, 2, 3, 99)]
-    queue.put(requests[0])
+    futures = [queue.put(0)]
     assert begun.acquire(timeout=60)
-    for request in requests[1:]:
-        queue.put(request)
+    futures += map(queue.put, (1, 2, 3, 99))
     may_go.release(3)
-    results = [request.future.result(60) for request in requests[:4]]
-    assert results == [{"tripled": 3 * n} for n in range(4)]
+    assert [future.result(60) for future in futures[:4]] == [{"tripled": 3 * n} for n in range(4)]
     with pytest.raises(ValueError, match="a tool's failure"):
-        requests[4].future.result(60)
+        futures[4].result(60)
     assert batches == [[0], [1, 2, 3], [99]]
-
-
-def outcome(**changes: object) -> Outcome:
-    values: dict[str, object] = {
-        "minutes": 2.0,
-        "rate": 9.0,
-        "answered": 9,
-        "streamed": 2,
-        "refused": 1,
-        "vanished": 1,
-        "malformed": 1,
-        "wrong": 0,
-        "unexpected": {},
-        "slots": 0,
-        "memory_mb": (100.0, 102.0),
-    }
-    return Outcome(**values | changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +178,8 @@ def outcome(**changes: object) -> Outcome:
     ],
 )
 def test_what_a_soak_objects_to(changes: dict[str, object], words: str | None) -> None:
-    found = problems(asdict(outcome(**changes)))
+    right = {"wrong": 0, "unexpected": {}, "slots": 0, "refused": 1, "memory_mb": (100.0, 102.0)}
+    found = problems(right | changes)
     assert (found == []) if words is None else (words in found[0])
 
 
@@ -224,9 +202,11 @@ def test_a_server_is_saturated_when_it_refuses() -> None:
         saturation(lambda rate: [Received(ATTEMPT_SECONDS / 2, 200)])
 
 
-STREAM = """data: {"id": 3, "text": "A", "log_probability": -0.5}
+STREAM = """data: {"id": 3, "text": "A", "log_probability": -0.5, "is_end": false}
 
-data: {"id": 4, "text": "", "log_probability": -0.5}
+data: {"id": 4, "text": "", "log_probability": -0.5, "is_end": false}
+
+data: {"id": 2, "text": "", "log_probability": -0.5, "is_end": true}
 
 event: end
 data: {"text": "A\ufffd", "tokens": [3, 4]}
@@ -273,6 +253,6 @@ def test_streams_and_other_answers_are_compared(kind: str | None) -> None:
 
 
 def test_how_dragomans_server_is_started(tmp_path: Path) -> None:
-    command = tool("Dragoman fp32", "dragoman").command(tmp_path, Arrangement(2, 1, 64))
+    command = tool("Dragoman fp32").command(tmp_path, Arrangement(2, 1, 64))
     assert command[2:5] == ["dragoman", "serve", str(tmp_path)]
     assert command[5:9] == ["--workers", "2", "--threads", "1"]

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import importlib
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from dragoman.benchmarks.compare.rounds import Worker, prepare
-from dragoman.benchmarks.compare.tasks.speech import (
+from dragoman.benchmarks.compare.contenders.speech import (
     OPENVINO_GENAI,
     SpeechContender,
     Transcript,
     contenders,
 )
+from dragoman.benchmarks.compare.rounds import Worker, prepare
 from dragoman.benchmarks.models.whisper_checkpoint import whisper_checkpoint
 from dragoman.benchmarks.peers.openvino import MODES
-from dragoman.benchmarks.processes import Interpreter
-from dragoman.export.checkpoints import read_checkpoint
+from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import Transformer
 
 from ..speech_models import MODELS, RATE, noise, save, whisper
-
-OPENVINO_PYTHON = os.environ.get("DRAGOMAN_OPENVINO_PYTHON")
-"""The environment of `peers-openvino`, which `make test-peers` sets up."""
+from .doubles import OPENVINO, OPENVINO_PYTHON
 
 
 def transformer(directory: Path) -> Transformer:
-    model = read_checkpoint(directory).model
+    model = load_hugging_face(directory)
     assert isinstance(model, Transformer)
     return model
 
@@ -60,7 +56,7 @@ def test_openvino_transcribes_the_same(multilingual: bool, tmp_path: Path) -> No
     clips = [tmp_path / f"{seed}.wav" for seed in range(3)]
     for seed, clip in enumerate(clips):
         soundfile.write(clip, noise(0.7 + 0.1 * seed, seed), RATE, subtype="FLOAT")
-    everyone = contenders(Interpreter.of_environment(Path(OPENVINO_PYTHON or "")))
+    everyone = contenders(OPENVINO)
     by_name = {contender.name: contender for contender in everyone}
     expected, found, bf16, int8 = (
         transcripts(by_name[contender], source, tmp_path, clips)

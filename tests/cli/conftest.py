@@ -27,18 +27,26 @@ Outcome = CompletedProcess[str]
 
 WORDS = ["dragoman", "transformer", "a", "encoder", "decoder", "attention", "is", "all", "you"]
 ENVIRONMENT = {"COLUMNS": "120", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+CACHE_PRELUDE = f"""
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from dragoman.export import neutral_bundle
+from tests.export_cache import cached_export
+neutral_bundle.export_graph = cached_export(neutral_bundle.export_graph)
+"""
 
 
 @pytest.fixture(scope="session")
 def spawn() -> Callable[..., Outcome]:
-    """Run `python -m dragoman` to its end. `prelude` is Python that the process runs first;
-    `stdout` is a file to write to instead of what is returned."""
+    """Run `python -m dragoman` to its end, with the cache of graphs. `prelude` is Python that
+    the process runs first; `stdout` is a file to write to instead of what is returned."""
 
     def run(
         *arguments: object, stdin: bytes = b"", prelude: str = "", stdout: Path | None = None
     ) -> Outcome:
         words = [str(argument) for argument in arguments]
         command = [sys.executable, "-m", "dragoman", *words]
+        if words[0] in {"build", "export"}:
+            prelude = CACHE_PRELUDE + prelude
         if prelude:
             start = "import runpy; runpy.run_module('dragoman', run_name='__main__')"
             code = f"import sys; sys.argv = {['dragoman', *words]!r}\n{prelude}\n{start}"

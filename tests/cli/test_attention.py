@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import numpy as np
 import pytest
 
-from dragoman.runtime import Model, load
+from dragoman.runtime import Model, load, read_bundle
 
 Dragoman = Callable[..., CompletedProcess[str]]
 
@@ -131,6 +131,31 @@ def test_alignments(shown: Path, dragoman: Dragoman) -> None:
     for result, alignment in zip(results, aligned, strict=True):
         assert alignment.target == tuple((result.text or "").split())
         assert [target for _, target in alignment.pairs] == list(range(len(alignment.target)))
+
+
+@pytest.mark.parametrize("tail", ["", "1"], ids=["", "then unknown"])
+def test_alignments_of_a_source_that_is_cut(shown: Path, dragoman: Dragoman, tail: str) -> None:
+    """They are those of its first letters, and the end token."""
+    positions = read_bundle(shown).manifest.model.max_source_positions
+    letters = "abcdefghijklmnopqrstuvwxyz" * 3
+    long, short = letters + "a" * 10_000 * len(tail) + tail, letters[: positions - 1]
+    options = ("--alignments", "--max-new-tokens", "6")
+    outcome = dragoman("run", shown, *options, "--truncate", long)
+    assert (outcome.returncode, outcome.stderr) == (0, "line 1: the source was truncated\n")
+    assert outcome.stdout == dragoman("run", shown, *options, short).stdout
+    with load(shown, threads=1) as model:
+        (result,) = model.generate([short], max_new_tokens=6)
+        pairs = [(long, result.tokens), (short, result.tokens)]
+        cut, whole = model.align(pairs, truncate=True)
+        assert cut == whole and cut.source == tuple(short) and cut.pairs
+        (rejected,) = model.align(pairs[:1])
+        assert rejected.error is not None and "tokens, expected at most" in rejected.error
+        scored = model.score([(source, "D") for source in (long, short)], truncate=True)
+        assert scored[0] == scored[1]
+        ids = model.attention([5] * 50, list(result.tokens), truncate=True)
+        assert len(ids.source) == positions
+        own = [model.attention(source, truncate=True) for source in (long, short)]
+        assert own[0].source == own[1].source and own[0].target == own[1].target
 
 
 def test_alignments_are_those_of_the_attention(shown: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
 from dragoman.runtime import read_bundle
+from dragoman.verification.stored import texts
 from dragoman.verification.tolerances import TOLERANCES
 
 Outcome = CompletedProcess[str]
@@ -33,6 +35,41 @@ def test_build_writes_a_bundle_and_reports_parity(build_outcome: tuple[Path, Out
     assert (task.metric, task.pairs, task.higher_is_better) == ("word error", 9, False)
     assert (task.allowed, task.chance, task.signature) == (0.0, 1.0, "recipe:g2p-en")
     assert manifest.tokenizers is not None
+
+
+def test_the_checkpoints_own_tokenizer_is_compared_on_texts(
+    build_outcome: tuple[Path, Outcome],
+) -> None:
+    directory, outcome = build_outcome
+    parity = read_bundle(directory).manifest.parity
+    assert parity is not None
+    (check,) = (check for check in parity.checks if check.name == "tokens of texts")
+    assert check.passed and check.note == "" and check.compared > 200
+    assert f"{check.compared} texts compared, none differs" in " ".join(
+        outcome.stdout.replace("│", " ").split()
+    )
+
+
+def test_a_text_with_other_tokens_stops_a_build(
+    dragoman: Dragoman, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a checkpoint whose files say what the bundle does not follow."""
+
+    def told_apart(tokenizer: Any, pretokenized: bool) -> Any:
+        side = side_of(tokenizer, pretokenized)
+        other = lambda text: side.encode_whole(text.replace("n", "m"))  # noqa: E731
+        return side._replace(encode_whole=other)
+
+    side_of = texts._side_of
+    monkeypatch.setattr(texts, "_side_of", told_apart)
+    outcome = dragoman("build", checkpoint, "-o", tmp_path / "out", "--target", "neutral")
+    assert outcome.returncode == 1
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith(
+        "Error: parity failed: tokens of texts: source text 'no ': token 0: expected 15 ('m'), "
+        "found 16 ('n'); "
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

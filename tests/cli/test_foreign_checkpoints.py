@@ -138,6 +138,10 @@ def test_a_marian_directory_becomes_a_bundle_that_translates(
     built = dragoman("build", marian, "-o", bundle, "--inputs", inputs)
     assert built.returncode == 0, built.stderr
     assert "3 of 3 identical" in " ".join(built.stdout.split())
+    parity = read_bundle(bundle).manifest.parity
+    assert parity is not None
+    (check,) = (check for check in parity.checks if check.name == "tokens of texts")
+    assert check.passed and check.compared > 200 and not check.note  # by MarianTokenizer
     found = dragoman("run", bundle, *TEXTS)
     assert found.returncode == 0, found.stderr
     assert [line.strip() for line in found.stdout.splitlines()] == theirs("MarianMTModel", marian)

@@ -64,6 +64,25 @@ def test_an_onnx_file_and_its_report(dragoman: Dragoman, gelu_file: Path, tmp_pa
     ]
 
 
+NEVER = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[b,5] x) => (float[b,5] y, float[b,5] z) {
+    q = Mul(x, x) s = ReduceSum<keepdims=0>(q) n = Constant<value_float=-1.0>() c = Less(s, n)
+    y, z = If(c) <then_branch: graph = t () => (float[b,5] p, float[b,5] r) {
+        p = Relu(x) r = Identity(p) }, else_branch: graph = e () => (float[b,5] u, float[b,5] v) {
+        u = Neg(x) v = Identity(u) }> }"""
+
+
+def test_a_branch_that_was_not_compared_is_named(dragoman: Dragoman, tmp_path: Path) -> None:
+    source, output, report = (tmp_path / name for name in ("if.onnx", "fused.onnx", "report.json"))
+    ir.save(ir.from_onnx_text(NEVER), source)
+    outcome = dragoman("optimize", source, "-o", output, "--report", report)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert "not compared: then_branch of If y: no input was found" in outcome.stdout
+    recorded = json.loads(report.read_text("utf-8"))
+    assert {tuple(record["not_compared"]) for record in recorded} == {("then_branch of If y",)}
+    assert [value.name for value in ir.load(output).graph.outputs] == ["y", "z"]
+
+
 def test_an_existing_file_is_replaced_only_with_force(
     dragoman: Dragoman, gelu_file: Path, tmp_path: Path
 ) -> None:

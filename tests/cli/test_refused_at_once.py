@@ -129,7 +129,10 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["verify", "HERE/bundle", "HERE/none"],
         "expected the directory of a checkpoint",
     ),
-    "verify, nothing to compare with": (["verify", "HERE/bundle"], "expected a CHECKPOINT"),
+    "verify, inputs and nothing to compare with": (
+        ["verify", "HERE/bundle", "--limit", "3"],
+        "expected a CHECKPOINT",
+    ),
     "verify, a signature without a key": (
         ["verify", "HERE/bundle", "--signature", "HERE/file.onnx"],
         "expected the signer's public key, or the certificates",

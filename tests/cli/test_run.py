@@ -68,7 +68,8 @@ def test_bad_lines_are_reported_and_the_others_decoded(run: Dragoman, model: Mod
     assert outcome.stderr.splitlines() == [
         "line 2: expected UTF-8 text: invalid start byte at byte 2",
         "line 4: unknown to this model: ' '",
-        "line 5: source has at least 2304 tokens, expected at most 32, the positions of this model",
+        "line 5: source has at least 2304 tokens, expected at most 32, the positions of this "
+        "model; truncate=True (--truncate) cuts it",
     ]
 
 
@@ -161,9 +162,11 @@ def test_an_object_for_each_line(run: Dragoman, model: Model) -> None:
         "finish_reason": expected.finish_reason,
         "end_token": expected.end_token,
         "error": None,
+        "truncated": False,
         "hypotheses": [as_object(hypothesis)],
     }
     nothing = {"text": "", "tokens": [], "log_probability": 0.0, "score": 0.0, "end_token": None}
+    nothing["truncated"] = False
     assert empty == nothing | {"finish_reason": "empty", "error": None, "hypotheses": []}
     error = "expected UTF-8 text: invalid start byte at byte 2"
     assert bad == nothing | {"finish_reason": "rejected", "error": error, "hypotheses": []}
@@ -193,7 +196,8 @@ def test_several_outputs(run: Dragoman, model: Model) -> None:
 def test_keys_are_in_the_order_of_the_documentation(run: Dragoman, words: tuple[str]) -> None:
     (found,) = objects(run("--json", "--alternatives", 2, *words))
     keys = documented("### The object of a line")
-    assert [*found] == [key for key in keys if key not in ("language", "segments")]
+    of_speech = ("language", "segments", "warnings")
+    assert [*found] == [key for key in keys if key not in of_speech]
     for hypothesis in found["hypotheses"]:
         assert [*hypothesis] == documented("### A hypothesis")
         assert [*hypothesis["alternatives"][0][0]] == documented("### An alternative")
@@ -242,3 +246,13 @@ def test_the_extra_is_named(
     outcome = dragoman("run-file", bundle, tmp_path / "in", "-o", tmp_path / "out")
     assert outcome.returncode == 2
     assert outcome.stderr == "Error: this needs the package ray: pip install 'dragoman[ray]'\n"
+
+
+def test_special_tokens_in_texts(run: Dragoman, model: Model) -> None:
+    text = "ab</s>c"
+    outcome = run(text, "--keep-special-tokens")
+    (expected,) = model.generate([text], skip_special_tokens=False)
+    assert outcome.stdout == f"{expected.text}\n" and expected.error is None
+    outcome = run(text, "--split-special-tokens")
+    assert (outcome.returncode, outcome.stdout) == (1, "\n")
+    assert "unknown to this model: '<'" in outcome.stderr

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
 from dragoman.runtime import Model, load
-from dragoman.settings.generation import EarlyStopping
+from dragoman.settings.generation_settings import EarlyStopping
 
 from .conftest import publish
 from .test_user_mistakes import error_of
@@ -107,6 +110,118 @@ def test_phrases_that_must_not_occur(run: Dragoman, model: Model) -> None:
     assert lines == [result.text for result in expected]
 
 
+def test_a_file_of_prefixes(run: Dragoman, model: Model, tmp_path: Path) -> None:
+    """A line for each source; a blank line is no prefix, and a bad one rejects its source only."""
+    file = tmp_path / "prefixes"
+    file.write_bytes(b"N IY\n\n  \r\nxyz\n\xff\nD\n")
+    words = WORDS[:6]
+    outcome = run("--prefix-file", file, stdin="\n".join(words).encode())
+    prefixes: list[Any] = ["N IY", None, None, "", "", "D"]
+    expected = [
+        "" if prefix == "" else model.generate([word], prefix=prefix)[0].text
+        for word, prefix in zip(words, prefixes, strict=True)
+    ]
+    assert outcome.stdout.splitlines() == expected
+    assert outcome.returncode == 1
+    assert outcome.stderr.splitlines() == [
+        "line 4: prefix: unknown to this model: 'xyz', found 'xyz'",
+        "line 5: prefix: expected UTF-8 text: invalid start byte at byte 0",
+    ]
+    assert run("--prefix-file", file, "--stream", *words).stdout == outcome.stdout
+    beams = run("--prefix-file", file, "--beams", 2, "--json", *words)
+    texts = [json.loads(line)["text"] for line in beams.stdout.splitlines()]
+    assert texts[0].startswith("N IY") and texts[5].startswith("D")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("N IY\n", "--prefix-file: expected a line for each source, found 1 for more"),
+        ("N\n" * 3, "--prefix-file: expected a line for each of 2 sources, found more"),
+    ],
+)
+def test_another_number_of_prefixes(
+    run: Dragoman, tmp_path: Path, lines: str, message: str
+) -> None:
+    file = tmp_path / "prefixes"
+    file.write_text(lines)
+    for outcome in (
+        run("--prefix-file", file, "need", "a"),
+        run("--prefix-file", file, stdin=b"need\na\n"),
+    ):
+        assert outcome.returncode == 2
+        assert outcome.stderr == f"Error: {message}\n"
+
+
+def test_where_prefixes_come_from(run: Dragoman, tmp_path: Path) -> None:
+    both = run("--prefix", "N", "--prefix-file", __file__, "need")
+    assert error_of(both) == "Error: --prefix and --prefix-file exclude each other"
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit((tmp_path / "pipe").write_text, "N IY\n")
+        pipe = run("--prefix-file", tmp_path / "pipe", "need")
+        assert written.result()
+    assert (pipe.returncode, pipe.stderr) == (0, "")
+    assert pipe.stdout.startswith("N IY")
+    directory = run("--prefix-file", tmp_path, "need")
+    assert error_of(directory) == (
+        f"Error: --prefix-file: expected a file of lines, found a directory: {tmp_path}"
+    )
+    none = run("--prefix-file", tmp_path / "none", "need")
+    assert error_of(none) == (
+        f"Error: --prefix-file: expected a file of lines, found none: {tmp_path / 'none'}"
+    )
+
+
+def test_end_tokens(run: Dragoman, model: Model) -> None:
+    """As the vocabulary spells them, or their ids."""
+    plain = run(*WORDS).stdout.splitlines()
+    symbol = plain[0].split()[1]
+    token = next(t for t in range(42) if model.token_text(t) == symbol)
+    expected = [r.text for r in model.generate(WORDS, end_token_id=token)]
+    for end in (symbol, token):
+        assert run("--end-token", end, *WORDS).stdout.splitlines() == expected
+    assert expected[0] == plain[0].split()[0]
+    (last,) = model.manifest.end_tokens
+    both = run("--end-token", symbol, "--end-token", last, *WORDS).stdout.splitlines()
+    assert both == [r.text for r in model.generate(WORDS, end_token_id=[token, last])]
+    assert run("--end-token", symbol, "--stream", *WORDS).stdout.splitlines() == expected
+    assert error_of(run("--end-token", "none", "need")) == (
+        "Error: --end-token: expected a token of the vocabulary or an id in [0, 42), found 'none'"
+    )
+
+
+def test_rules(run: Dragoman, model: Model) -> None:
+    rules = ("--repetition-penalty", 3, "--no-repeat-ngram-size", 1, "--renormalize-logits")
+    options = {"repetition_penalty": 3, "no_repeat_ngram_size": 1, "renormalize_logits": True}
+    assert run(*rules, "--scores", *WORDS).stdout.splitlines() == shown(model, WORDS, **options)
+    beams = ("--beams", 2, "--min-new-tokens", 3, "--scores", *WORDS)
+    usual, renormalized = run(*beams).stdout, run("--renormalize-logits", *beams).stdout
+    assert usual != renormalized
+    expected = {"num_beams": 2, "min_new_tokens": 3, "renormalize_logits": True}
+    assert renormalized.splitlines() == shown(model, WORDS, **expected)
+
+
+def test_long_sources_are_cut(run: Dragoman, model: Model) -> None:
+    long = "dragoman" * 9
+    outcome = run("--truncate", "need", long)
+    results = model.generate(["need", long], truncate=True)
+    assert outcome.stdout.splitlines() == [result.text for result in results]
+    assert (outcome.returncode, outcome.stderr) == (0, "line 2: the source was truncated\n")
+    (found,) = [json.loads(run("--truncate", "--json", long).stdout)]
+    assert found["truncated"] is True
+    streamed = run("--truncate", "--stream", "need", long)
+    assert (streamed.stdout, streamed.stderr) == (outcome.stdout, outcome.stderr)
+    assert run("--stream", "need", "--truncate").stderr == ""
+
+
+def test_options_without_an_effect(run: Dragoman) -> None:
+    plain = run(*WORDS).stdout
+    neutral = ("--beams", 1, "--length-penalty", 1, "--top-p", 1)
+    assert run(*neutral, *WORDS).stdout == plain
+    assert run("--sample", "--temperature", 0, "--seed", 3, *WORDS).stdout == plain
+
+
 def test_token_ids(dragoman: Dragoman, token_bundle: Path) -> None:
     options = ("--prefix", "7 8", "--must-not-contain", " 16 ", "--must-not-contain", "3 3")
     outcome = dragoman("run", token_bundle, "--threads", 1, *options, "3 4 5 2")
@@ -170,6 +285,7 @@ def test_json(run: Dragoman) -> None:
     assert len(scores) == 4 and scores == sorted(scores, reverse=True)
     assert found | {"hypotheses": None} == {
         "error": None,
+        "truncated": False,
         "hypotheses": None,
         **{key: hypotheses[0][key] for key in found if key in hypotheses[0]},
     }
@@ -263,9 +379,8 @@ MISTAKES = {
     ),
     "--early-stopping never": "--early-stopping: for beam search: set --beams, or leave it out",
     "--sample --beams 4": "--beams: expected 1, or no --sample, found 4 with --sample",
-    "--temperature 0": "Invalid value for '--temperature': 0.0 is not in the range x>0.",
-    "--temperature -1": "Invalid value for '--temperature': -1.0 is not in the range x>0.",
-    "--sample --temperature nan": "--temperature: expected a number in (0, inf), found nan",
+    "--temperature -1": "Invalid value for '--temperature': -1.0 is not in the range x>=0.",
+    "--sample --temperature nan": "--temperature: expected a number in [0, inf), found nan",
     "--temperature 0.8": "--temperature: for sampling: set --sample, or leave it out",
     "--top-k 5 --seed 3": "--top-k, --seed: for sampling: set --sample, or leave it out",
     "--top-k -1": "Invalid value for '--top-k': -1 is not in the range x>=0.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -226,10 +227,55 @@ def test_json_has_the_same_keys_for_every_file(
     done = dragoman("run", built, "--json", "--threads", 1, stdin=lines)
     assert done.returncode == 1
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    keys = [key for key in documented("### The object of a line") if key != "hypotheses"]
+    of_texts = ("hypotheses", "truncated")
+    keys = [key for key in documented("### The object of a line") if key not in of_texts]
     assert [[*each] for each in found] == [keys] * 3
     assert [each["error"] is None for each in found] == [True, False, False]
     assert [each["segments"] == [] for each in found] == [False, True, True]
+
+
+def test_a_file_that_ends_early_is_transcribed_with_a_warning(
+    dragoman: Dragoman, spawn: Dragoman, built: Path, clips: Path, tmp_path: Path
+) -> None:
+    cut, whole = tmp_path / "cut.wav", clips / "a.wav"
+    cut.write_bytes(whole.read_bytes()[:12_000])
+    with load(built, threads=1) as model:
+        (expected,) = model.generate([soundfile.read(whole, dtype="float32")[0][: 11_956 // 2]])
+    done = dragoman("run", built, cut, "--json", "--threads", 1)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["text"], found["error"]) == (0, expected.text, None)
+    (warning,) = found["warnings"]
+    assert warning == (f"{cut}: the file ends early: expected 22400 bytes of samples, found 11956")
+    assert done.stderr == f"line 1: {warning}\n"
+    done = dragoman("run", built, cut, whole, "--strict-audio", "--threads", 1)
+    assert (done.returncode, done.stderr) == (1, f"line 1: {warning}\n")
+    assert done.stdout.splitlines()[0] == "" != done.stdout.splitlines()[1]
+    pairs = f"{cut}\t w1\n".encode()
+    done = spawn("score", built, "--threads", 1, stdin=pairs)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (0, f"Warning: {warning}")
+    done = spawn("score", built, "--strict-audio", "--threads", 1, stdin=pairs)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, f"line 1: {warning}")
+
+
+def test_names_that_are_not_utf_8(
+    spawn: Dragoman, built: Path, clips: Path, tmp_path: Path
+) -> None:
+    good, odd = tmp_path / "good.wav", Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.wav"))
+    gone = os.fsdecode(b"gone\xff.wav")
+    for path in (good, odd):
+        path.write_bytes((clips / "a.wav").read_bytes())
+    for given in (
+        spawn("run", built, odd, gone, good, "--json", "--threads", 1),
+        spawn(
+            *("run", built, "--json", "--threads", 1),
+            stdin=b"\n".join(os.fsencode(name) for name in (odd, gone, good)),
+        ),
+    ):
+        assert given.returncode == 1
+        assert "Traceback" not in given.stderr and r"gone\udcff.wav" in given.stderr
+        first, missing, last = map(json.loads, given.stdout.splitlines())
+        assert first == last and first["text"]
+        assert "No such file" in missing["error"]
 
 
 def test_beams_and_scores(dragoman: Dragoman, built: Path, clips: Path) -> None:
@@ -271,13 +317,13 @@ def test_other_commands(
     assert "source 50" in measured.stdout
 
 
-@pytest.mark.parametrize("options", [["--language", "de"], ["--timestamps"]])
+@pytest.mark.parametrize("options", [["--language", "de"], ["--timestamps"], ["--strict-audio"]])
 def test_a_model_of_texts_refuses_them(
     dragoman: Dragoman, bundle: Path, options: list[str]
 ) -> None:
     done = dragoman("run", bundle, "word", *options)
     assert done.returncode == 2
-    assert "language, task and timestamps are for speech models" in done.stderr
+    assert "language, task, timestamps and --strict-audio are for speech models" in done.stderr
 
 
 def test_missing_or_unreadable_clips(

@@ -12,6 +12,7 @@ from subprocess import PIPE, CompletedProcess
 
 import pytest
 
+from .conftest import status_of
 from .test_disk_full import limited
 
 Outcome = CompletedProcess[str]
@@ -25,16 +26,20 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.fixture
-def arguments(tmp_path: Path) -> list[str]:
-    """Of a training that takes seconds, without its output."""
+def arguments_in(directory: Path) -> list[str]:
+    """Of a training that takes seconds, without its output; its files are in a directory."""
     animals, food = ("cat", "dog", "otter", "mouse"), ("bread", "cheese", "nuts", "fish")
     pairs = [f"the {a} eats {f}\tel {a} come {f}\n" for a in animals for f in food]
-    (tmp_path / "train.tsv").write_text("".join([*pairs, pairs[0], "\tnada\n"]), encoding="utf-8")
-    (tmp_path / "dev.tsv").write_text("".join(pairs[:4]), encoding="utf-8")
-    (tmp_path / "en-es.json").write_text(json.dumps(SETTINGS), encoding="utf-8")
-    files = [tmp_path / name for name in ("en-es.json", "train.tsv", "dev.tsv")]
+    (directory / "train.tsv").write_text("".join([*pairs, pairs[0], "\tnada\n"]), encoding="utf-8")
+    (directory / "dev.tsv").write_text("".join(pairs[:4]), encoding="utf-8")
+    (directory / "en-es.json").write_text(json.dumps(SETTINGS), encoding="utf-8")
+    files = [directory / name for name in ("en-es.json", "train.tsv", "dev.tsv")]
     return ["train", str(files[0]), "--pairs", str(files[1]), "--dev", str(files[2])]
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    return arguments_in(tmp_path)
 
 
 def weights(directory: Path) -> bytes:
@@ -55,12 +60,20 @@ def test_from_pairs_to_a_bundle(dragoman: Dragoman, arguments: list[str], tmp_pa
     assert told.returncode == 0 and len(told.stdout.splitlines()) == 1
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training that nothing interrupts."""
+    directory = tmp_path_factory.mktemp("whole")
+    output = ["-o", str(directory / "model"), "--threads", "1"]
+    assert status_of([*arguments_in(directory), *output]) == 0
+    return directory / "model"
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_training_ends_with_the_same_weights(
-    spawn: Spawn, arguments: list[str], tmp_path: Path, how: signal.Signals
+    dragoman: Dragoman, arguments: list[str], whole: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    assert spawn(*arguments, "-o", whole, "--threads", 1).returncode == 0
+    part = tmp_path / "part"
     command = [sys.executable, "-m", "dragoman", *arguments, "-o", str(part), "--threads", "1"]
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stderr is not None
@@ -73,13 +86,15 @@ def test_an_interrupted_training_ends_with_the_same_weights(
         assert process.returncode == 130
         assert rest.rstrip().endswith("Interrupted.")
     assert not (part / "model.safetensors").exists()
-    resumed = spawn(*arguments, "-o", part, "--threads", 1)
+    resumed = dragoman(*arguments, "-o", part, "--threads", 1)
     assert resumed.returncode == 0
     assert "epoch 1:" not in resumed.stderr, "it began anew"
     assert weights(part) == weights(whole)
 
 
-def test_no_space_for_a_checkpoint(spawn: Spawn, arguments: list[str], tmp_path: Path) -> None:
+def test_no_space_for_a_checkpoint(
+    spawn: Spawn, dragoman: Dragoman, arguments: list[str], tmp_path: Path
+) -> None:
     """One line; what was saved before is whole, and training goes on from there."""
     full = spawn(*arguments, "-o", tmp_path / "model", "--threads", 1, prelude=limited(100_000))
     assert full.returncode == 2
@@ -87,7 +102,7 @@ def test_no_space_for_a_checkpoint(spawn: Spawn, arguments: list[str], tmp_path:
     assert error.startswith(f"Error: cannot write {tmp_path / 'model' / 'training'}")
     assert "File too large" in error
     assert not list(tmp_path.glob("**/*.partial"))
-    assert spawn(*arguments, "-o", tmp_path / "model", "--threads", 1).returncode == 0
+    assert dragoman(*arguments, "-o", tmp_path / "model", "--threads", 1).returncode == 0
 
 
 def test_another_file_in_the_same_directory_is_refused(

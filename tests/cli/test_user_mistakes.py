@@ -37,13 +37,39 @@ def error_of(outcome: Outcome) -> str:
         (["export", "c"], "Missing option '-o' / '--output'"),
         (["build", "c", "-o", "o", "--precision", "fp8"], "'fp8' is not one of 'fp32', 'fp16'"),
         (["build", "c", "-o", "o", "--limit", "0"], "0 is not in the range x>=1"),
-        (["verify", "b"], "expected a CHECKPOINT to compare with, or a signature to check"),
+        (["verify", "b", "--limit", "3"], "expected a CHECKPOINT to compare with"),
         (["bench", "b", "--runs", "0"], "0 is not in the range x>=1"),
         (["train", "g2p-xx"], "unknown recipe 'g2p-xx', expected one of: g2p-en, verses-en"),
     ],
 )
 def test_a_command_that_is_not_one(dragoman: Dragoman, arguments: list[str], message: str) -> None:
     assert message in error_of(dragoman(*arguments))
+
+
+LONG, DIGITS = "x" * 100_000, "9" * 4000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *([LONG], ["run", LONG], ["run", f"--{LONG}"], ["run", "b", "--beams", LONG]),
+        *(["run", "b", "--beams", "9" * 5000], ["run", "b", "--threads", DIGITS]),
+        *(["run", "b", "--top-p", LONG], ["run", "b", "--backend", LONG]),
+        *(["run", "b", "--task", LONG], ["build", LONG, "-o", "o"], ["train", LONG]),
+        *(["build", "g2p-en", "-o", LONG], ["build", "g2p-en", "-o", "o", "--metric", LONG]),
+        *(["optimize", LONG, "-o", "o"], ["attention", "b", "a", "-o", LONG], ["inspect", LONG]),
+        *(["serve", LONG], ["serve", "b", "--port", DIGITS], ["report", LONG, "-o", "o"]),
+    ],
+    ids=lambda arguments: " ".join(word[:12] for word in arguments),
+)
+def test_no_error_echoes_a_long_value(dragoman: Dragoman, arguments: list[str]) -> None:
+    assert len(error_of(dragoman(*arguments))) <= 1100
+
+
+@pytest.mark.parametrize("option", ["--beams", "--max-new-tokens", "--prefix", "--must-contain"])
+def test_no_error_of_a_model_echoes_a_long_value(run: Dragoman, option: str) -> None:
+    value = DIGITS if option in ("--beams", "--max-new-tokens") else LONG
+    assert len(error_of(run("a", option, value))) <= 1100
 
 
 @pytest.mark.parametrize("command", ["run", "inspect", "bench"])
@@ -125,6 +151,30 @@ def test_a_gpu_backend_without_a_gpu(
     for command in ("run", "bench"):
         message = error_of(dragoman(command, neutral, "--backend", "onnxruntime-cuda"))
         assert "has no CUDAExecutionProvider" in message and "dragoman[cuda]" in message
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["run"], ["run-file", "s", "-o", "o"], ["encode"], ["score"], ["verify"], ["bench"]],
+    ids=lambda command: command[0],
+)
+def test_commands_that_run_a_bundle_take_a_device(dragoman: Dragoman, command: list[str]) -> None:
+    """Its name is checked before the bundle is read."""
+    name, *arguments = command
+    message = error_of(dragoman(name, "b", *arguments, "--device", "gpu1"))
+    assert message == (
+        "Error: --device: expected cpu, cuda or cuda:N, such as cuda:1, found 'gpu1'"
+    )
+
+
+def test_a_device_that_does_not_run_the_bundle(dragoman: Dragoman, bundle: Path) -> None:
+    for command in ("run", "score", "verify", "bench"):
+        message = error_of(dragoman(command, bundle, "--device", "cuda:1"))
+        assert "its graphs are for target cpu" in message and "expected target neutral" in message
+        options = ["--backend", "onnxruntime", "--device", "cuda:1"]
+        message = error_of(dragoman(command, bundle, *options))
+        assert "device: expected cpu for the backend onnxruntime, found cuda:1" in message
+    assert dragoman("run", bundle, "a", "--device", "cpu").returncode == 0
 
 
 def test_verbose_shows_where_it_happened(dragoman: Dragoman, tmp_path: Path) -> None:

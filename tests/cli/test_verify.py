@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import Any
 import pytest
 
 from dragoman.runtime import load, read_bundle
+from dragoman.runtime.format.bundle import read_known_answers
+from dragoman.runtime.format.known_answers import KNOWN_ANSWERS_FILE
 from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.format.writing import write_manifest
 from dragoman.verification import tolerances
 
+from ..bundle_files import record_again
 from .conftest import WORDS
 
 Outcome = CompletedProcess[str]
@@ -258,3 +262,52 @@ def test_only_the_worst_divergences_keep_their_texts(
     assert [d.found is not None for d in divergences] == [True] * 4 + [False] * 5
     assert all(d.origin.startswith("held_out.tsv, line ") for d in divergences)
     assert {len(d.expected) for d in divergences if d.expected} == {3}
+
+
+@pytest.fixture
+def damaged(bundle_copy: Path) -> Path:
+    """A bundle one of whose known answers is another one, behind right hashes."""
+    file = bundle_copy / KNOWN_ANSWERS_FILE
+    known = json.loads(file.read_bytes())
+    answer = next(a for a in known["answers"] if a["at_load"] and len(a["tokens"]) > 1)
+    answer["log_probabilities"][0] -= 1
+    file.write_text(json.dumps(known))
+    record_again(bundle_copy)
+    return bundle_copy
+
+
+def test_known_answers_need_no_checkpoint(dragoman: Dragoman, bundle: Path) -> None:
+    known = read_known_answers(read_bundle(bundle))
+    assert known is not None
+    outcome = dragoman("verify", bundle, "--threads", 1)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert outcome.stdout.count("passed") == 4 * len(known.answers)
+    shown = dragoman("inspect", bundle).stdout
+    assert f"{len(known.answers)}, {len(known.at_load)} of them at load" in shown
+    assert "passed on this machine" in shown
+
+
+def test_a_known_answer_that_differs_exits_with_1(dragoman: Dragoman, damaged: Path) -> None:
+    outcome = dragoman("verify", damaged, "--threads", 1)
+    assert outcome.returncode == 1
+    (line,) = outcome.stderr.splitlines()
+    assert "gives other probabilities than those proven at build" in line
+    assert "failed" in outcome.stdout
+    assert "not checked here yet" in dragoman("inspect", damaged).stdout
+    outcome = dragoman("run", damaged, "dragoman")
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert "known answers differ" in outcome.stderr
+    assert dragoman("run", damaged, "dragoman", "--check", "never").returncode == 0
+    assert dragoman("score", damaged, "--check", "always").returncode == 2
+
+
+def test_a_bundle_without_known_answers_needs_a_checkpoint(
+    dragoman: Dragoman, bundle_copy: Path
+) -> None:
+    (bundle_copy / KNOWN_ANSWERS_FILE).unlink()
+    record_again(bundle_copy)
+    outcome = dragoman("verify", bundle_copy)
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    (line,) = outcome.stderr.splitlines()
+    assert "expected a bundle with known answers, which dragoman build writes, found none" in line
+    assert dragoman("verify", bundle_copy, "--limit", 3).returncode == 2

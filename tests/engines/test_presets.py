@@ -95,4 +95,5 @@ def _model(name: str) -> Transformer:
     changes = T5 if name == "t5" else {}
     size = "tiny" if name == "t5" else name
     config = preset(size, source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, **changes)
-    return random_model(config, seed=1)
+    # What is tested are kernels; sharper attention brings fp16 near the limit of its rounding.
+    return random_model(config, seed=1, sharpness=2.0)

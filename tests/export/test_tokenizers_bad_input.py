@@ -30,9 +30,11 @@ def text_tokenizers(
 PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁a"]
 
 
-def library(directory: Path, *languages: str) -> None:
+def library(directory: Path, *languages: str, bpe: bool = False) -> None:
     vocabulary = {piece: i for i, piece in enumerate(PIECES)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106
+    if bpe:
+        tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))  # noqa: S106
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.add_special_tokens([*PIECES[:4], *languages])
     tokenizer.save(str(directory / "tokenizer.json"))
@@ -92,7 +94,7 @@ def test_a_class_that_does_not_tell_leaves_it_to_the_model(
 
 @pytest.mark.parametrize("stated", ["NllbTokenizer", "NllbTokenizerFast"])
 def test_the_suffix_fast_does_not_change_the_kind(stated: str, tmp_path: Path) -> None:
-    library(tmp_path, "deu_Latn")
+    library(tmp_path, "deu_Latn", bpe=True)
     write(tmp_path / "tokenizer_config.json", {"tokenizer_class": stated})
     files = find(tmp_path, "bart")
     assert files is not None and files.languages is not None
@@ -177,10 +179,12 @@ def test_an_unknown_class_without_files(tmp_path: Path) -> None:
     assert find_of_encoder(tmp_path, "bert") is None
 
 
-def test_an_encoder_needs_more_than_a_sentencepiece_model(tmp_path: Path) -> None:
+def test_a_damaged_sentencepiece_model_of_an_encoder(tmp_path: Path) -> None:
     assert find_of_encoder(tmp_path, "xlm-roberta") is None
     (tmp_path / "sentencepiece.bpe.model").write_bytes(b"pieces")
-    with pytest.raises(DragomanError, match=r"expected tokenizer\.json, found only sentencepiece"):
+    with pytest.raises(
+        DragomanError, match=r"sentencepiece\.bpe\.model: not a SentencePiece model"
+    ):
         find_of_encoder(tmp_path, "xlm-roberta")
     library(tmp_path)
     assert find_of_encoder(tmp_path, "xlm-roberta") is not None

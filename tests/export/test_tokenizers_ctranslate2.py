@@ -160,10 +160,47 @@ def test_languages_are_tokens_of_the_vocabulary(
     assert codec.decode([first + 1, *encoded(spm, vocabulary, "a dog"), 2]) == "a dog"
 
 
-def test_a_directory_without_tokenizers(tmp_path: Path) -> None:
-    directory = model_directory(tmp_path, MARIAN, shared_vocabulary=["<unk>", "</s>", "a"])
-    assert text_tokenizers(directory) is None
-    assert find_whisper_tokenizers(directory, {}) is None
+def test_a_directory_without_any_vocabulary(tmp_path: Path) -> None:
+    assert text_tokenizers(tmp_path) is None
+    assert find_whisper_tokenizers(tmp_path, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "prefix", "suffix"),
+    [
+        (MARIAN, [], []),
+        (MARIAN | {"add_source_eos": True}, [], [1]),
+        (OPENNMT | {"add_source_bos": True, "add_source_eos": True}, [2], [1]),
+    ],
+)
+def test_without_tokenizers_texts_are_tokens(
+    tmp_path: Path, settings: dict[str, Any], prefix: list[int], suffix: list[int]
+) -> None:
+    """Split at spaces, and nothing else: a no-break space is one of the tokens."""
+    vocabulary = ["<unk>", "</s>", "<s>", "\u00a0", "\uffeda", "Ab", "b"]
+    files = text_tokenizers(model_directory(tmp_path, settings, shared_vocabulary=vocabulary))
+    codec = codec_of(files, tmp_path / "bundle")
+    assert files is not None and files.pretokenized and files.languages is None
+    for text, expected in {
+        "\u00a0 \uffeda Ab b": [3, 4, 5, 6],
+        "  b \t b\r": [6, 6],
+        "ab B <unk> b": [0, 0, 0, 6],
+    }.items():
+        assert codec.encode(text) == [*prefix, *expected, *suffix]
+    assert codec.encode(" ") == []
+    assert codec.decode([5, 0, 3, 4]) == "Ab <unk> \u00a0 \uffeda"
+    assert codec.source_words("Ab zz b").words == ["Ab", "zz", "b"]
+    assert codec.unknown_target == 0
+
+
+def test_a_token_that_no_vocabulary_has_is_named(tmp_path: Path) -> None:
+    vocabularies = {"source_vocabulary": ["</s>", "a", "b"], "target_vocabulary": ["</s>", "x"]}
+    files = text_tokenizers(model_directory(tmp_path, OPENNMT, **vocabularies))
+    codec = codec_of(files, tmp_path / "bundle")
+    with pytest.raises(ValueError, match=r"^unknown to this model: 'c', '<unk>'$"):
+        codec.encode("a c b <unk>")
+    with pytest.raises(ValueError, match=r"^unknown to this model: 'a'$"):
+        codec.encode_target("x a")
 
 
 def test_whisper_shows_no_timestamps(tmp_path: Path) -> None:

@@ -146,20 +146,49 @@ DAMAGES: dict[str, tuple[str, Change, str]] = {
     "a setting of another type": (
         "pegasus",
         write("tokenizer_config.json", {"offset": "many"}),
-        "tokenizer_config.json: offset: expected int, found 'many'",
+        "tokenizer_config.json: offset: expected an integer of at least 0, found 'many'",
     ),
     "added tokens without content": (
         "pegasus",
         write("tokenizer_config.json", {"added_tokens_decoder": {"3": {}}}),
-        "added_tokens_decoder: expected tokens by their ids",
+        "added_tokens_decoder.3: expected a token with its content, found {}",
     ),
-    "an added token that is text": (
+    "an added token by its name": (
+        "pegasus",
+        write("tokenizer_config.json", {"added_tokens_decoder": {"nine": {"content": "{"}}}),
+        "tokenizer_config.json: added_tokens_decoder: expected tokens by their ids, found 'nine'",
+    ),
+    "a flag of an added token": (
         "pegasus",
         write(
-            "tokenizer_config.json",
-            {"added_tokens_decoder": {"9": {"content": "{", "special": False}}},
+            "tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "{", "lstrip": 1}}}
         ),
-        "expected tokenizer.json, because the added token '{' is text",
+        "added_tokens_decoder.9: expected flags that are true or false, found {'content': '{'",
+    ),
+    "special tokens without a list": (
+        "t5",
+        write("special_tokens_map.json", {"additional_special_tokens": "<x>"}),
+        "additional_special_tokens: expected a list of tokens, found '<x>'",
+    ),
+    "a special token that is a number": (
+        "t5",
+        write("tokenizer_config.json", {"eos_token": 1}),
+        "tokenizer_config.json: eos_token: expected a token, found 1",
+    ),
+    "special tokens that are always text": (
+        "t5",
+        write("tokenizer_config.json", {"split_special_tokens": True}),
+        "tokenizer_config.json: split_special_tokens: expected false, found true; calls have this",
+    ),
+    "random splits of texts": (
+        "t5",
+        write("tokenizer_config.json", {"sp_model_kwargs": {"enable_sampling": True}}),
+        "tokenizer_config.json: sp_model_kwargs: expected none, found {'enable_sampling': True}",
+    ),
+    "ids that are no numbers": (
+        "t5",
+        write("added_tokens.json", {"<x>": "9"}),
+        "added_tokens.json: <x>: expected a token id, found '9'",
     ),
 }
 
@@ -180,11 +209,17 @@ def test_a_model_too_large_for_its_vocabulary(spm: bytes, tmp_path: Path) -> Non
         find(tmp_path, "pegasus", size=120)
 
 
-def test_the_library_file_of_another_class_is_used_unchanged(spm: bytes, tmp_path: Path) -> None:
+def test_the_library_file_of_another_class_is_of_one_language(spm: bytes, tmp_path: Path) -> None:
     checkpoint(tmp_path, "mbart", spm)
     write("tokenizer_config.json", {"tokenizer_class": "BarthezTokenizer"})(tmp_path)
-    files = find(tmp_path, "mbart")
-    assert files is not None and files.template is None and files.languages is None
+    with pytest.raises(
+        DragomanError,
+        match=r"tokenizer\.json: model: expected Unigram, because tokenizer_class is "
+        r"BarthezTokenizer, found WordLevel; with PreTrainedTokenizerFast, the file is used",
+    ):
+        find(tmp_path, "mbart")
+    write("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})(tmp_path)
+    assert find(tmp_path, "mbart") is not None
 
 
 def test_default_languages_are_those_stated(spm: bytes, tmp_path: Path) -> None:

@@ -175,13 +175,14 @@ def with_special_tokens(tokens: Iterable[bytes]) -> dict[bytes, int]:
 def test_special_tokens_have_the_ids_that_the_checkpoint_lists(
     merged: list[bytes], tmp_path: Path
 ) -> None:
-    """Between the ranks and after them. Typed, they are text; in outputs they are left out."""
+    """Between the ranks and after them. In outputs they are left out."""
     ranks = with_special_tokens([*BYTES, *merged])
     write(tmp_path, ranks, pat_str=GPT2, added_tokens_decoder=added(SPECIAL, special=True))
     codec = codec_of(find(tmp_path, 262), tmp_path / "bundle")
     theirs = encoding_of(ranks, GPT2)
     for text in [*TEXTS, "<s>", "the</s>the <mask>", "<|reserved_token_259|>"]:
-        assert codec.encode(text) == theirs.encode_ordinary(text)
+        assert codec.encode(text, split_special_tokens=True) == theirs.encode_ordinary(text)
+    assert codec.encode("<s>the</s>") == [3, *theirs.encode_ordinary("the"), 258]
     assert codec.decode([3, ranks[b"a"], 258, 259, 260, ranks[b"b"], 261, 9999]) == "ab"
     written = Tokenizer.from_file(str(tmp_path / "bundle" / "tokenizer.json"))
     assert {name: written.token_to_id(name) for name in SPECIAL} == SPECIAL
@@ -192,7 +193,8 @@ def test_added_texts_are_tokens_in_texts(tmp_path: Path) -> None:
     settings = added(texts, special=False) | added({"<s>": 258}, special=True)
     write(tmp_path, ranked(BYTES), pat_str=WORDS, added_tokens_decoder=settings)
     codec = codec_of(find(tmp_path, 259), tmp_path / "bundle")
-    tokens = codec.encode("a<tool>日本<s>")
+    assert codec.encode("a<tool>日本<s>") == [97, 256, 257, 258]
+    tokens = codec.encode("a<tool>日本<s>", split_special_tokens=True)
     assert tokens == [97, 256, 257, *b"<s>"]
     assert codec.decode([*tokens, 258]) == "a<tool>日本<s>"
 
@@ -264,7 +266,8 @@ def test_bart(trained: dict[bytes, int], tmp_path: Path) -> None:
     codec = codec_of(find(tmp_path, 504, "bart"), tmp_path / "bundle")
     theirs = encoding_of(trained, GPT2)
     for text in filter(None, TEXTS):
-        assert codec.encode(text) == [500, *theirs.encode_ordinary(text), 502]
+        tokens = codec.encode(text, split_special_tokens=True)
+        assert tokens == [500, *theirs.encode_ordinary(text), 502]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"pat_str": GPT2}))
     with pytest.raises(DragomanError, match="expected a token '</s>', found none"):
         find(tmp_path, 504, "bart")

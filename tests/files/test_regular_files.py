@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dragoman.files.regular_files import FileError, check_regular, memory_of_machine, read_regular
+from dragoman.errors import DragomanError
+from dragoman.files.regular_files import (
+    FileError,
+    check_regular,
+    memory_of_machine,
+    read_regular,
+    write_whole,
+)
 from dragoman.files.strict_json import read_json
 
 
@@ -88,3 +96,18 @@ def test_a_file_whose_system_states_no_size_is_read_to_the_limit() -> None:
         read_regular(path, 10)
     with pytest.raises(FileError, match="expected JSON"):
         read_json(path)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_file_of_a_closed_folder_is_refused_in_one_sentence(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, not even a file that does not exist can be removed."""
+
+    def refuse(self: Path, *arguments: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number), str(self))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(DragomanError, match=f"cannot write {tmp_path}/file: "):
+        write_whole(tmp_path / "file", lambda path: path.write_text("text"))

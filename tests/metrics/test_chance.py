@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sacrebleu import BLEU
 from sacrebleu.significance import PairedTest
 
-from dragoman.metrics import METRICS, bootstrap
+from dragoman.metrics import METRICS
+from dragoman.metrics.metric import SEED, bootstrap_chance
 from dragoman.metrics.segment_metrics import SegmentMetric
 
 WORDS = ["the", "a", "cat", "dog", "man", "sat", "ran", "on", "under", "mat", "and", "was", "not"]
@@ -79,7 +80,7 @@ def test_the_bootstrap_of_sums_is_that_of_sacrebleu(share: float) -> None:
     sums = np.stack([generator.integers(0, 4, 80), generator.integers(5, 9, 80)], 1).astype(float)
     other = sums.copy()
     other[: int(80 * share), 0] += 2
-    indices = np.random.default_rng(bootstrap.SEED).integers(80, size=(1000, 80))
+    indices = np.random.default_rng(SEED).integers(80, size=(1000, 80))
 
     def figures(of: NDArray[np.float64]) -> NDArray[np.float64]:
         total: NDArray[np.float64] = of[indices].sum(1)
@@ -88,7 +89,7 @@ def test_the_bootstrap_of_sums_is_that_of_sacrebleu(share: float) -> None:
     apart = np.abs(figures(sums) - figures(other))
     observed = abs(sums[:, 0].sum() / sums[:, 1].sum() - other[:, 0].sum() / other[:, 1].sum())
     expected = (np.sum(apart - apart.mean() > observed) + 1) / 1001
-    assert bootstrap.chance(sums, other) == pytest.approx(expected)
+    assert bootstrap_chance(sums, other) == pytest.approx(expected)
 
 
 def test_resamples_without_any_words_do_no_harm() -> None:

@@ -28,21 +28,28 @@ def decoder(vocabulary: int, dtype: DataType) -> GraphSpec:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
-    ("rows", "queries", "vocabulary"), [(1, 1, 5), (7, 1, 32), (7, 3, 33), (3, 2, 2100)]
+    ("rows", "queries", "vocabulary", "suppressed"),
+    [
+        *((1, 1, 5, 0), (7, 1, 32, 0), (7, 3, 33, 0), (3, 2, 2100, 0)),
+        *((1, 1, 5, 2), (7, 3, 33, 9), (3, 2, 2100, 90), (3, 1, 6000, 5000), (2, 1, 5020, 5000)),
+    ],
 )
 def test_the_best_tokens_and_their_log_probabilities(
-    rows: int, queries: int, vocabulary: int, dtype: DataType
+    rows: int, queries: int, vocabulary: int, suppressed: int, dtype: DataType
 ) -> None:
-    spec = candidates_spec(decoder(vocabulary, dtype), ())
-    model = candidates_graph(spec)
-    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    """Suppressed tokens are no candidates, but count in the log-probabilities of others."""
     generator = np.random.default_rng(vocabulary)
+    never = generator.choice(vocabulary, suppressed, replace=False)
+    spec = candidates_spec(decoder(vocabulary, dtype), never.tolist())
+    model = candidates_graph(spec, never.tolist())
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
     logits = (5 * generator.standard_normal((rows, queries, vocabulary))).astype(dtype)
     session = InMemorySession(model, onnxruntime.SessionOptions())
     found = session.run({"logits": logits})
     last = logits[:, -1].astype(np.float64)
     expected = last - np.log(np.exp(last).sum(1, keepdims=True))
-    count = min(32, vocabulary)
+    expected[:, never] = -np.inf
+    count = min(32, vocabulary - suppressed)
     assert [found[t.name].dtype for t in spec.outputs] == [np.int64, np.float32]
     tokens = found["candidate_token"].astype(np.int64)
     log_probabilities = found["candidate_log_probability"].astype(np.float32)
@@ -53,10 +60,23 @@ def test_the_best_tokens_and_their_log_probabilities(
     assert all(len(set(row)) == count for row in tokens.tolist())
 
 
-def test_suppressed_tokens_are_candidates_in_addition() -> None:
-    large, small = decoder(2100, "float32"), decoder(33, "float32")
-    assert candidates_spec(large, range(90)).output("candidate_token").shape == ("batch", 122)
-    assert candidates_spec(small, range(9)).output("candidate_token").shape == ("batch", 33)
+def test_suppressed_tokens_change_no_log_probability() -> None:
+    """Those of the tokens that remain are the same bits, in the same order."""
+    generator = np.random.default_rng(1)
+    logits = (5 * generator.standard_normal((3, 1, 2100))).astype(np.float32)
+    never = np.argsort(-logits[0, 0])[:20:2].tolist()
+    free, masked = (
+        InMemorySession(
+            candidates_graph(candidates_spec(decoder(2100, "float32"), tokens), tokens),
+            onnxruntime.SessionOptions(),
+        ).run({"logits": logits})
+        for tokens in ((), never)
+    )
+    for row in range(3):
+        kept = ~np.isin(free["candidate_token"][row], never)
+        for name in ("candidate_token", "candidate_log_probability"):
+            expected = free[name][row][kept]
+            np.testing.assert_array_equal(masked[name][row][: len(expected)], expected)
 
 
 def test_bundles_for_a_gpu_have_it_in_the_format_of_their_logits(

@@ -44,7 +44,7 @@ ENCODER = dataclasses.replace(
     max_target_positions=0,
     pad_has_position=False,
     activation="tanh",
-    head=HeadConfig(task="embedding", dense_size=12, normalize=True),
+    head=HeadConfig(task="embedding", dense_size=12, truncate_dim=6, normalize=True),
 )
 DECODER = dataclasses.replace(SMALL, source_vocab_size=0, encoder_layers=0, max_source_positions=0)
 

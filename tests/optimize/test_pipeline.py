@@ -9,10 +9,11 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import RewriteRule
 
+from dragoman.optimize.checking.samples import samples_for_model
 from dragoman.optimize.fusions import CLEANUP, EXPAND_MASKS
 from dragoman.optimize.graph_pass import Changes, PassError, RulePass
 from dragoman.optimize.pipeline import apply_passes
-from dragoman.optimize.running import difference, run, samples_for_model, with_outputs
+from dragoman.optimize.running import difference, run, with_outputs
 
 HEADER = '<ir_version: 10, opset_import: ["" : 23]>'
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import font_manager
 
-from dragoman.pictures.attention import HeatMap, draw
-from dragoman.pictures.fonts import DEFAULT, fonts_for
+from dragoman.pictures.attention import DEFAULT, HeatMap, draw, fonts_for
 
 
 @pytest.fixture(autouse=True)

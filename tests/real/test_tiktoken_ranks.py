@@ -79,7 +79,8 @@ def codec_of(files: TokenizerFiles, directory: Path) -> LibraryCodec:
 
 def assert_same(codec: LibraryCodec, encoding: tiktoken.Encoding) -> None:
     pages = [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("*.md"))]
-    code = [path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("export/*.py"))]
+    sources = sorted(ROOT.glob("src/dragoman/export/*.py"))
+    code = [path.read_text(encoding="utf-8") for path in sources]
     for text in [*TEXTS, *LONG, *pages, *code, *random_texts(2000)]:
         tokens = codec.encode(text)
         assert tokens == encoding.encode_ordinary(text), text[:60]

@@ -125,3 +125,26 @@ def test_the_word_error_is_low(model: Any, precision: str) -> None:
     )
     found = {clip: r.text or "" for clip, r in zip(LIBRIVOX, results, strict=True)}
     assert word_error(found, CLIPS) <= ALLOWED[size]
+
+
+SAID = {
+    "speech_44100_vbr_noxing.mp3": ("John Dashwood", "amiable himself"),
+    "sil_speech_16000_vbr_noxing.mp3": ("John Dashwood", "amiable himself"),
+    "tag_noxing.mp3": ("John Dashwood",),
+    "chained_opus.ogg": ("John Dashwood", "amiable himself"),
+    "cut_opus.ogg": ("John Dashwood",),
+    "pipe.flac": ("amiable himself",),
+    "h_zero_zero.wav": ("amiable himself",),
+    "h_2000000000.wav": ("amiable himself",),
+    "h_data_plus36.wav": ("amiable himself",),
+}
+
+
+def test_files_whose_headers_are_wrong_are_transcribed_whole(model: Any) -> None:
+    size, _, bundles = model
+    cases = Path(__file__).parents[1] / "runtime" / "audio" / "cases"
+    language: dict[str, Any] = {"language": "en"} if size == "base" else {}
+    results = load(bundles["fp32"], threads=2).generate([cases / name for name in SAID], **language)
+    for (name, words), result in zip(SAID.items(), results, strict=True):
+        assert all(some in (result.text or "") for some in words), (name, result.text)
+        assert bool(result.warnings) == (name in ("cut_opus.ogg", "h_data_plus36.wav"))

@@ -87,6 +87,27 @@ def search(limit: int, **settings: Any) -> list[Hypothesis]:
 
 
 @pytest.mark.parametrize(
+    ("limit", "settings", "margin"),
+    [
+        # In step 2 a. (.2) finishes, because it is ahead of aa (.175).
+        (6, {"early_stopping": True}, math.log(0.2 / 0.175)),
+        # The search ends after step 4: ln .0288 / 4^1.1 = -.772 cannot pass ln .04992 / 4^1.1.
+        (6, {"length_penalty": 1.1}, math.log(0.04992 / 0.0288) / 4**1.1),
+        # Step 2 keeps aa (.175) and drops ab (.125). At the limit all that is kept finishes.
+        (3, {"min_new_tokens": 2}, math.log(0.175 / 0.125)),
+        (1, {}, math.inf),
+        # In step 1 b (.4) finishes, and . (.1) does not.
+        (2, {"end_token_ids": (END, B), "early_stopping": True}, math.log(0.4 / 0.1)),
+        # In step 2 b. (.1) finishes, and would not if ba (.1) were ahead of it.
+        (3, {"forced_first_token_id": B}, 0.0),
+    ],
+)
+def test_margins_by_hand(limit: int, settings: dict[str, Any], margin: float) -> None:
+    for hypothesis in search(limit, **settings):
+        assert hypothesis.margin == pytest.approx(margin, abs=1e-6)
+
+
+@pytest.mark.parametrize(
     ("limit", "settings", "expected"),
     [
         # Two are finished after step 3.

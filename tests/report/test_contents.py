@@ -11,7 +11,7 @@ import pytest
 from dragoman.benchmarks.bundle_speed import source_lengths
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.parity import BeamParity, Cosines, OnePassParity, VectorParity
-from dragoman.verification.comparison import describe_sources, describe_windows
+from dragoman.verification.inputs.items import describe_sources, describe_windows
 from dragoman.verification.report.contents import counted, figure
 from dragoman.verification.report.gathering import licences_in
 from dragoman.verification.report.page import parted

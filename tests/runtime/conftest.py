@@ -27,6 +27,18 @@ CONTENTS = {
 }
 
 
+class SetAfter:
+    """An event that is set once it has been asked this many times."""
+
+    def __init__(self, times: int) -> None:
+        self.left, self.asked = times, 0
+
+    def is_set(self) -> bool:
+        self.asked += 1
+        self.left -= 1
+        return self.left < 0
+
+
 def tensor(role: str, dtype: str, *shape: int | str, layer: int | None = None) -> dict[str, Any]:
     name = role if layer is None else f"{role}_{layer}"
     return {"name": name, "role": role, "dtype": dtype, "shape": [*shape], "layer": layer}

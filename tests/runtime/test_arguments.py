@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ WRONG: dict[str, list[Any]] = {
     "length_penalty": ["1", True, math.nan, math.inf, 51, [1.0]],
     "early_stopping": ["always", "", 1, 0, [True]],
     "do_sample": [1, 0, "yes", [True]],
-    "temperature": ["1", 0, 0.0, -1, math.nan, math.inf, True],
+    "temperature": ["1", -1, math.nan, math.inf, True],
     "top_k": ["5", 5.0, -1, True],
     "top_p": ["1", 0, 1.1, -0.1, math.nan, True],
     "min_p": ["0", 1.1, -0.1, math.nan, False],
@@ -34,6 +36,14 @@ WRONG: dict[str, list[Any]] = {
     "must_not_contain": ["abc", 5, [5], [b"abc"], [["abc"]], None],
     "max_batch_size": ["auto", 8.0, True, np.array([]), {8}],
     "max_batch_tokens": ["many", 4096.0, False, np.array([[1]])],
+    "end_token_id": [2.0, "", b"a", [2.0], [[2]], [None], True, np.array([[2]])],
+    "repetition_penalty": ["2", 0, -1.5, math.nan, math.inf, True],
+    "no_repeat_ngram_size": ["2", 2.0, -1, True],
+    "renormalize_logits": [1, "yes", []],
+    "truncate": [1, None, "yes"],
+    "strict_audio": [1, None, "yes"],
+    "skip_special_tokens": [1, None, "yes"],
+    "split_special_tokens": [1, "yes", []],
     "source_language": [5, True, b"de", ["de"], np.array(["de", "en"]), Path("de")],
     "target_language": [5, 0, b"de", ["de"], np.array([]), {}],
     "language": [5, 0, b"en", ["en"], np.array([1, 2]), {}],
@@ -49,7 +59,15 @@ EXPECTED = {
     "length_penalty": "a number from -50 to 50",
     "early_stopping": 'True, False, "never" or None',
     "do_sample": "True, False or None",
-    "temperature": "a number in (0, inf)",
+    "end_token_id": "a token id, the token as the vocabulary spells it, or a list of them",
+    "repetition_penalty": "a number over 0, in the range of float32",
+    "no_repeat_ngram_size": "an integer of at least 0",
+    "renormalize_logits": "True, False or None",
+    "truncate": "True or False",
+    "strict_audio": "True or False",
+    "skip_special_tokens": "True or False",
+    "split_special_tokens": "True, False or None",
+    "temperature": "a number in [0, inf)",
     "top_k": "an integer of at least 0",
     "top_p": "a number of more than 0 and at most 1",
     "min_p": "a number from 0 to 1",
@@ -84,6 +102,57 @@ def test_an_option_of_another_kind_is_named(option: str, value: Any, text_model:
 
 def test_every_option_is_tested() -> None:
     assert sorted(WRONG) == sorted(GenerationOptions.__dataclass_fields__)
+
+
+LONG: list[Any] = [
+    *(10**4000, 10**5000, -(10**5000), "x" * 100_000, "a b " * 25_000, "\0" * 10_000, b"x" * 10**5),
+    *([10**5000], [10**4000] * 3, ["x" * 10**4] * 3, {"x" * 10**5: 1}, [[["x" * 10**5]]]),
+    *("\ud800" * 1000, [1] * 5000, np.ones(5000, np.int64)),
+]
+
+
+@pytest.mark.parametrize("value", LONG, ids=range(len(LONG)))
+def test_no_error_echoes_a_long_value(
+    text_model: Model, text_case: tuple[Any, Path], value: Any
+) -> None:
+    """Options, inputs, pairs, paths."""
+    unknown: dict[str, Any] = {"x" * 100_000: 1}
+    calls: list[Callable[[], Any]] = [
+        *(partial(text_model.generate, ["abc"], **{option: value}) for option in WRONG),
+        *(partial(text_model.stream, "abc", **{option: value}) for option in WRONG),
+        *(partial(call, value) for call in (text_model.generate, text_model.stream, load)),
+        *(partial(text_model.generate, [value]), partial(text_model.tokenize, value)),
+        *(
+            partial(call, pairs)
+            for call in (text_model.score, text_model.align)
+            for pairs in (value, [value], [("abc", value)])
+        ),
+        *(partial(load, text_case[1], **{option: value}) for option in ("threads", "backend")),
+        partial(text_model.generate, ["abc"], **unknown),
+    ]
+    for call in calls:
+        try:
+            results = list(call())
+        except DragomanError as error:
+            assert len(str(error)) <= 1100
+        else:
+            assert all(len(getattr(result, "error", None) or "") <= 1000 for result in results)
+
+
+def test_a_long_list_of_problems_is_counted() -> None:
+    problems = [f"missing field {number}" for number in range(10_000)]
+    error = DragomanError("config.json", problems)
+    assert error.problems == problems
+    assert str(error).startswith("config.json: missing field 0; missing field 1; ")
+    listed, _, rest = str(error).rpartition("; and ")
+    assert len(str(error)) < 10_100
+    assert rest == f"{10_000 - listed.count('missing')} more"
+
+
+def test_long_names_are_not_shown_whole() -> None:
+    unknown: dict[str, Any] = {"x" * 100_000: 1}
+    message = message_of(lambda: GenerationOptions().replace(**unknown))
+    assert message.startswith("unknown option xxx") and "x" * 200 not in message
 
 
 def test_a_long_value_is_not_shown_whole() -> None:

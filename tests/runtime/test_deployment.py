@@ -19,7 +19,7 @@ Case = tuple[Transformer, Path]
 WORDS = ["dragoman", "?", "", "interpreter"]
 FORBIDDEN = (
     *("torch", "onnx", "onnx_ir", "onnxscript", "safetensors", "click", "rich"),
-    *("soundfile", "soxr"),
+    *("av", "soxr"),
     *("dragoman.reference_model", "dragoman.export", "dragoman.optimize", "dragoman.cli"),
 )
 
@@ -109,7 +109,7 @@ def test_without_onnx_runtime_the_error_says_what_to_install(text_case: Case) ->
     assert "pip install 'dragoman[cpu]'" in message
 
 
-@pytest.mark.parametrize("missing", ["soundfile", "soxr"])
+@pytest.mark.parametrize("missing", ["av", "soxr"])
 def test_without_audio_libraries_the_error_says_what_to_install(
     tmp_path: Path, missing: str
 ) -> None:
@@ -145,3 +145,34 @@ def test_a_bundle_runs_in_an_environment_without_torch_and_onnx(
 
     output = run(GENERATE, "", str(text_case[1]), json.dumps(WORDS), python=bare_python)
     assert json.loads(output) == expected_of(text_model)
+
+
+FORK = """
+import os, signal
+from dragoman.runtime import load
+model = load(sys.argv[1], threads=2)
+words = json.loads(sys.argv[2])
+
+def texts():
+    return [result.text for result in model.generate(words)]
+
+before = texts()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    assert texts() == before
+    grandchild = os.fork()
+    if not grandchild:
+        signal.alarm(60)
+        del model
+        sys.exit(3)
+    _, status = os.waitpid(grandchild, 0)
+    sys.exit(os.waitstatus_to_exitcode(status))
+_, status = os.waitpid(child, 0)
+print(json.dumps([os.waitstatus_to_exitcode(status), texts() == before]))
+"""
+
+
+def test_a_process_that_forks_runs_the_model_and_exits(text_case: Case) -> None:
+    """A session waits for its threads when it is freed; those are in the parent only."""
+    assert json.loads(run(FORK, str(text_case[1]), json.dumps(WORDS))) == [3, True]

@@ -40,6 +40,14 @@ def test_a_loaded_model_has_its_bundle(text_case: Case, text_model: Model) -> No
     assert text_model.manifest.default_max_new_tokens == reference.config.max_target_positions
 
 
+def test_read_bundle_takes_what_load_takes(text_case: Case) -> None:
+    assert read_bundle(str(text_case[1])) == read_bundle(text_case[1])
+    wrong: Any = 5
+    for call in (load, read_bundle):
+        with pytest.raises(DragomanError, match=r"^expected the path of a bundle, found 5$"):
+            call(wrong)
+
+
 def test_a_bundle_that_was_read_is_not_read_again(
     copied: Path, text_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,7 +149,9 @@ def test_a_product_that_rounds_badly_comes_out_worst(
     """One weight of each output is so large that the scale they share rounds the others away; the
     input that it multiplies is nothing, since its gain is. The logits of this random model are so
     close that their own rounding weighs more."""
-    undamaged, sources = trained("encoder-decoder"), [[3, 4, 5, 6], [9, 8, 7, 6]]
+    undamaged = trained("encoder-decoder")
+    # Enough for the errors of other products to be compensated.
+    sources = [[3, 4, 5, 6], [9, 8, 7, 6], [5, 3, 9], [8, 4, 6, 7, 3]]
     model = copy.deepcopy(undamaged.model)
     layer = name.rpartition(".")[0].rpartition(".")[0]
     modules = dict(model.named_modules())

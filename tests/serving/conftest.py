@@ -12,15 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Bundle, Model, load, read_bundle
 from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.serving import process
 from dragoman.runtime.serving.app import create_app
-from dragoman.runtime.serving.options import EngineOptions, ServerOptions
+from dragoman.runtime.serving.options import EngineOptions, ListenOptions, ServerOptions
 
 from ..runtime.encoding.conftest import CONFIG, PIECES, transformers
 from ..speech_models import MODELS, save
@@ -102,7 +102,7 @@ MAKERS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The directory of a bundle by name; not to be changed."""
     made: dict[str, Path] = {}
@@ -128,16 +128,44 @@ def model(bundle: Callable[[str], Path]) -> Callable[[str], Model]:
     return model
 
 
-class Server(uvicorn.Server):
+class Server(process.Server):
     """Sets an event when it listens."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.ready = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
+
+    def _leave(self, *, is_clean: bool = True) -> None:
+        """Let the process go on, which is that of the tests."""
+
+
+@contextmanager
+def running(
+    directories: dict[str, Path],
+    listen: ListenOptions,
+    *,
+    preload: bool = True,
+    **options: Any,
+) -> Iterator[tuple[Server, str]]:
+    """A server in another thread, and its URL; the server ends with the context."""
+    engine = EngineOptions(**{"workers": 1, "threads": 1} | options.pop("engine", {}))
+    app = create_app(directories, ServerOptions(engine=engine, **options), preload=preload)
+    config = process.configuration(app, listen)
+    server = Server(config, listen, process.tls_context(listen), app.state.service)
+    with process.listening(listen) as bound:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        assert server.ready.wait(60)
+        try:
+            yield server, process.url_of(bound, "http")
+        finally:
+            server.should_exit = True
+            thread.join()
+            server.cancel_end()
 
 
 @contextmanager
@@ -145,24 +173,12 @@ def serving(
     directories: dict[str, Path], *, preload: bool = True, **options: Any
 ) -> Iterator[httpx.Client]:
     """A client of a server in another thread, on a free port; the server ends with the context."""
-    engine = EngineOptions(**{"workers": 1, "threads": 1} | options.pop("engine", {}))
-    app = create_app(directories, ServerOptions(engine=engine, **options), preload=preload)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5
-    )
-    server = Server(config)
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-        thread.start()
-        assert server.ready.wait(60)
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        try:
-            with httpx.Client(base_url=url, timeout=60) as client:
-                yield client
-        finally:
-            server.should_exit = True
-            thread.join()
+    listen = ListenOptions(port=0, drain_seconds=5)
+    with (
+        running(directories, listen, preload=preload, **options) as (_, url),
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+        yield client
 
 
 def copy_as(bundle: Path, directory: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,18 @@ def test_kserve_texts(kserve: Any, model: Models, binary: bool) -> None:
     )
     assert answer.get_response()["id"] == "7"
     assert answer.as_numpy("log_probability") is None
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_kserve_compressed_requests(kserve: Any, model: Models, algorithm: str) -> None:
+    answer = kserve.infer(
+        "letters-en-xx",
+        [texts(TEXTS)],
+        request_compression_algorithm=algorithm,
+        response_compression_algorithm=algorithm,
+    )
+    found = [text.decode() for text in answer.as_numpy("text").tolist()]
+    assert found == [result.text for result in model("letters").generate(TEXTS)]
 
 
 def test_kserve_embeddings_and_speech(kserve: Any, model: Models) -> None:
@@ -168,6 +181,35 @@ def test_embeddings(client: openai.OpenAI, model: Models) -> None:
         client.embeddings.create(model="nobody", input="a")
 
 
+@pytest.mark.parametrize(
+    "ids", [[1820, 893], [[1820, 893], [32, 9]], [["a"]], ["the man", [2, 9]], [[]], [2, "a"]]
+)
+def test_embeddings_of_ids_of_another_tokenizer_are_refused(
+    client: openai.OpenAI, ids: Any
+) -> None:
+    """LangChain sends those of tiktoken by default; small ones are in any vocabulary."""
+    with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False") as caught:
+        client.embeddings.create(model="vectors", input=ids)
+    assert "--allow-token-ids" in caught.value.message
+    with pytest.raises(openai.BadRequestError, match="input: expected texts, found None"):
+        client.embeddings.create(model="vectors", input=[None])  # type: ignore[arg-type]
+
+
+def test_embeddings_of_ids_of_the_model_are_an_option(
+    bundle: Callable[[str], Path], model: Models
+) -> None:
+    ids = list(map(model("vectors").tokenize, ["the man eats", "paris"]))
+    with serving({"vectors": bundle("vectors")}, allow_token_ids=True) as server:
+        for given, expected in ((ids, ids), (ids[0], ids[:1])):
+            body = {"model": "vectors", "input": given}
+            found = server.post("/v1/embeddings", json=body).json()
+            np.testing.assert_allclose(
+                [d["embedding"] for d in found["data"]],
+                model("vectors").encode(expected),
+                rtol=1e-6,
+            )
+
+
 def transcribe(client: openai.OpenAI, **options: Any) -> Any:
     file = ("noise.wav", wav(NOISE))
     return client.audio.transcriptions.create(file=file, model="speech", **options)
@@ -244,8 +286,49 @@ def test_libretranslate_several_texts_and_alternatives(server: httpx.Client, mod
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        *("dragoman\na\n\ninterpreters", "\n\na", "a\n", "\n", "", " \t", "a\r\n\r\nit", "a\rit"),
+        *("a\n \u3000\nit\n\n\n", "it\u2028a\u2029", "a\na\na"),
+    ],
+)
+def test_libretranslate_keeps_lines(
+    libre: Any, server: httpx.Client, model: Models, text: str
+) -> None:
+    """As many lines as the text has, each as it is translated alone; blank ones as they are."""
+    breaks = re.findall(r"\r\n|[\n\r\u2028\u2029]", text)
+    lines = re.split(r"\r\n|[\n\r\u2028\u2029]", text)
+    alone = {
+        line: [h.text or "" for h in result.hypotheses]
+        for line in lines
+        if line.strip()
+        for result in model("letters").generate([line], num_beams=3, num_return_sequences=3)
+    }
+
+    def translated(rank: int) -> str:
+        found = [alone[line][rank] if line in alone else line for line in lines]
+        return "".join(map("".join, zip(found, [*breaks, ""], strict=True)))
+
+    body = {"q": [text, "a", text], "source": "en", "target": "xx", "alternatives": 2}
+    found = server.post("/translate", json=body).json()
+    assert found["translatedText"] == [translated(0), found["translatedText"][1], translated(0)]
+    ranks = [1, 2] if alone else []
+    assert found["alternatives"][0] == found["alternatives"][2] == list(map(translated, ranks))
+    assert server.post("/translate", data=body | {"q": text}).json() == {
+        "translatedText": translated(0),
+        "alternatives": list(map(translated, ranks)),
+    }
+    greedy = model("letters").generate([line for line in lines if line in alone])
+    texts = iter([result.text or "" for result in greedy])
+    expected = [next(texts) if line in alone else line for line in lines]
+    found = libre.translate(text, "en", "xx")
+    assert found == "".join(map("".join, zip(expected, [*breaks, ""], strict=True)))
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"q": "a\n" * 1025}, "q: expected at most 1024 lines, found 1025"),
         ({"target": "de"}, "expected languages of a bundle"),
         ({"format": "html"}, "format: expected text"),
         ({"q": None}, "q: required field is missing"),

@@ -17,7 +17,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.serving.api_keys import read_keys
+from dragoman.runtime.serving.clients import read_keys
 
 from .conftest import serving
 

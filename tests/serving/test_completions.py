@@ -68,6 +68,51 @@ def test_samples(client: openai.OpenAI, model: Models) -> None:
     assert [c.text for c in answer.choices] == [h.text for r in expected for h in r.hypotheses]
 
 
+def test_options_of_decoding_are_fields(client: openai.OpenAI, model: Models) -> None:
+    """In `openai` they are extra fields, as for vLLM."""
+    extras: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"top_k": 3, "min_p": 0.01}, {"do_sample": True, "temperature": 1.0}),
+        ({"min_tokens": 8, "must_not_contain": ["the"]}, {"do_sample": True, "temperature": 1.0}),
+        ({"num_beams": 3, "length_penalty": 0.5}, {"num_beams": 3}),
+        ({"do_sample": False, "temperature": 0.5, "top_p": 0.5}, {}),
+    ]
+    for fields, also in extras:
+        named = {k: v for k, v in fields.items() if k not in ("min_tokens", "temperature", "top_p")}
+        expected = model("verses").generate(
+            [PROMPT],
+            max_new_tokens=9,
+            **{"min_new_tokens": fields.get("min_tokens", 0), "num_beams": 1}
+            | named
+            | also
+            | ({"top_k": fields.get("top_k", 0), "seed": 5} if "do_sample" in also else {}),
+        )
+        answer = client.completions.create(
+            model="verses", prompt=PROMPT, max_tokens=9, seed=5, extra_body=fields
+        )
+        assert answer.choices[0].text == expected[0].text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors_name_fields_as_the_client_does(client: openai.OpenAI, stream: bool) -> None:
+    for fields, words in (
+        ({"max_tokens": 0}, "^Error code: 400.*max_tokens: expected an integer of at least 1"),
+        ({"max_tokens": 10**9}, "max_tokens: expected at most"),
+        ({"min_tokens": 99}, "min_tokens: expected at most max_tokens 16, found 99"),
+        ({"top_k": -1}, "top_k: expected an integer of at least 0"),
+        ({"num_beams": 2, "do_sample": True}, "num_beams: expected 1, or no do_sample"),
+        ({"max_new_tokens": 5}, "unknown: max_new_tokens"),
+        ({"beams": 5}, "unknown: beams"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words) as caught:
+            client.completions.create(
+                model="verses", prompt="a", stream=stream, temperature=1, extra_body=fields
+            )
+        assert "new_tokens: " not in caught.value.message
+    for name, value in (("n", 0), ("logprobs", 10**9)):
+        with pytest.raises(openai.BadRequestError, match=f"{name}: expected"):
+            client.completions.create(model="verses", prompt="a", extra_body={name: value})
+
+
 GREEDY: Any = {"model": "verses", "prompt": PROMPT, "max_tokens": 40, "temperature": 0}
 WITH_USAGE: Any = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -152,7 +197,7 @@ def test_mistakes(client: openai.OpenAI) -> None:
         ({"echo": True, "logprobs": 0}, "logprobs: expected none with echo, found 0"),
         ({"frequency_penalty": 1.0}, "frequency_penalty: expected 0"),
         ({"n": 2, "temperature": 0}, "n: expected 1 with temperature 0"),
-        ({"max_tokens": 100_000}, "max_new_tokens: expected at most"),
+        ({"max_tokens": 100_000}, "max_tokens: expected at most"),
         ({"stop": ["", "a"]}, "stop: expected at most 4 strings"),
     ):
         asked: Any = {"model": "verses", "prompt": "a"} | options

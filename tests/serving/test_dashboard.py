@@ -38,7 +38,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             return (await client.get("/metrics")).text
 
     found = text_string_to_metric_families(asyncio.run(read()))
-    return {family.name: family.type for family in found if not family.name.endswith("_created")}
+    return {family.name: family.type for family in found}
 
 
 @pytest.fixture(scope="module")

@@ -101,6 +101,31 @@ def test_a_line_out_for_each(bundle: Path) -> None:
     }
 
 
+def test_prefixes_of_lines(bundle: Path, tmp_path: Path) -> None:
+    """In blocks of two lines."""
+    (tmp_path / "sources").write_bytes(b"1 2 3\n4\n5 6\n")
+    (tmp_path / "prefixes").write_bytes(b"7 8\n\nx\n")
+    source = split(tmp_path / "sources", 2, tmp_path / "prefixes")
+    decoded = [decoder(bundle).decode(*source.inputs(block)) for block in source.blocks]
+    with load(bundle, threads=1) as model:
+        results = [
+            model.generate([ids], OPTIONS, prefix=prefix)[0]
+            for ids, prefix in zip(SOURCES, ([7, 8], None), strict=False)
+        ]
+    texts = [" ".join(map(str, result.tokens)) for result in results]
+    assert texts[0].startswith("7 8 ")
+    assert [block.lines for block in decoded] == [texts, [""]]
+    assert decoded[1].rejected[0].startswith("prefix: expected token ids separated by spaces")
+    work = [
+        describe_work(each, 2, bundle, OPTIONS, "text")
+        for each in (source, split(tmp_path / "sources", 2))
+    ]
+    assert work[0] != work[1]
+    (tmp_path / "prefixes").write_bytes(b"7\n")
+    with pytest.raises(DragomanError, match=r"a prefix for each of the 3 lines of .*, found 1$"):
+        split(tmp_path / "sources", 2, tmp_path / "prefixes")
+
+
 def test_objects(bundle: Path) -> None:
     decoded = decoder(bundle, "json").decode(b"1 2 3\nword\n")
     with load(bundle, threads=1) as model:
@@ -114,6 +139,8 @@ def test_what_is_wrong_is_told_by_a_method(bundle: Path) -> None:
     made = decoder(bundle, backend="none")
     with pytest.raises(BackendError, match="unknown backend 'none'"):
         made.check()
+    with pytest.raises(DragomanError, match="device: expected cpu for the backend onnxruntime"):
+        BlockDecoder(bundle, OPTIONS, "text", 1, "onnxruntime", "cuda:1").check()
 
 
 def test_options_are_checked(bundle: Path) -> None:
@@ -132,7 +159,7 @@ def test_options_are_checked(bundle: Path) -> None:
 def test_several_lines_need_json(bundle: Path, options: GenerationOptions) -> None:
     manifest = read_bundle(bundle).manifest
     check_format(manifest, options, "json")
-    with pytest.raises(DragomanError, match="a line of output for each of input"):
+    with pytest.raises(DragomanError, match="one line of output for each line"):
         check_format(manifest, options, "text")
 
 

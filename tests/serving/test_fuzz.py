@@ -67,6 +67,7 @@ class Server:
         assert answer.status_code < 500 or late, words
         assert "internal_error" not in answer.text and "backend_error" not in answer.text, words
         assert answer.status_code < 400 or is_error(answer.json()), words
+        assert answer.status_code < 400 or len(answer.text) < 1200, words
 
     def check(self, path: str, **good: Any) -> None:
         """Check that a good request is answered as the first time."""

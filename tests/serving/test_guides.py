@@ -50,6 +50,7 @@ def test_defaults() -> None:
     assert f"`--max-waiting {EngineOptions().max_waiting}`" in SERVING
     assert f"`--max-body {options.max_body_bytes >> 20}`" in SERVING
     assert f"`--max-audio {options.max_audio:g}`" in SERVING
+    assert f"`--max-open-audio {options.max_open_audio:g}`" in SERVING
     assert f"`--timeout {options.timeout:g}`" in SERVING
     assert f"`--drain-seconds` [{ListenOptions().drain_seconds}]" in SERVING
     assert f"first {LOGGED_BYTES:,}\nbytes" in SERVING

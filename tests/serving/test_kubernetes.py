@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import click
 import httpx
 import kubernetes_validate
 import pytest
@@ -16,8 +15,8 @@ import yaml
 
 from dragoman.cli.serve import serve
 from dragoman.errors import DragomanError
-from dragoman.runtime.serving.api_keys import read_keys
 from dragoman.runtime.serving.app import create_app
+from dragoman.runtime.serving.clients import read_keys
 from dragoman.runtime.serving.options import ServerOptions
 
 from ..small_bundle import small_bundle
@@ -51,8 +50,10 @@ def container(pod: Manifest) -> Manifest:
 
 
 @pytest.fixture
-def options(container: Manifest) -> dict[str, Any]:
-    """The options that the command reads from the container's arguments."""
+def options(container: Manifest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options that the command reads from the container's environment."""
+    for variable in container["env"]:
+        monkeypatch.setenv(variable["name"], variable["value"])
     name, *arguments = container["args"]
     assert name == serve.name
     return serve.make_context(name, arguments).params
@@ -71,9 +72,12 @@ def test_a_field_that_does_not_exist_would_be_found() -> None:
         kubernetes_validate.validate(wrong, OLDEST, strict=True)
 
 
-def test_an_option_that_does_not_exist_would_be_found(container: Manifest) -> None:
-    with pytest.raises(click.NoSuchOption):
-        serve.make_context("serve", [*container["args"][1:], "--drain=3"])
+def test_an_option_that_does_not_exist_would_be_found(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_SERVE_DRAIN", "3")
+    with pytest.raises(DragomanError, match=r"^DRAGOMAN_SERVE_DRAIN: expected the name of an opt"):
+        serve.make_context("serve", [])
 
 
 def test_ports_lead_to_the_server(container: Manifest, options: dict[str, Any]) -> None:
@@ -128,12 +132,17 @@ def test_the_container_has_no_unnecessary_rights(pod: Manifest, container: Manif
     assert writable == ["/tmp"]  # noqa: S108
 
 
-def test_what_arguments_name_is_mounted(
+def test_names_of_services_are_no_options(pod: Manifest) -> None:
+    """A Service named dragoman-serve would put DRAGOMAN_SERVE_PORT into the environment."""
+    assert pod["spec"]["enableServiceLinks"] is False
+
+
+def test_what_options_name_is_mounted(
     pod: Manifest, container: Manifest, options: dict[str, Any]
 ) -> None:
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
     places = {Path(m["mountPath"]): volumes[m["name"]] for m in container["volumeMounts"]}
-    (bundle,) = options["bundle"]
+    (bundle,) = options["bundles"]
     claim = places[bundle.parent]["persistentVolumeClaim"]["claimName"]
     assert claim == manifest("bundles")["metadata"]["name"]
     keys, secret = options["api_key_file"], manifest("secret")
@@ -186,7 +195,20 @@ def test_the_image_is_what_the_pod_runs(pod: Manifest, container: Manifest) -> N
     assert f"USER {context['runAsUser']}:{context['runAsGroup']}\n" in text
     assert f"-t {container['image']} " in text
     assert "command" not in container
-    (extras,) = re.findall(r"'/source\[(.*)\]'", text)
+    assert 'ENTRYPOINT ["/opt/dragoman/bin/dragoman"]\nCMD ["serve"]\n' in text
+    (extras,) = re.findall(r'"\$1\[(.*)\]"', text)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
     assert {"cpu", "serve"} <= set(extras.split(","))
+
+
+def test_the_image_is_built_from_what_the_wheel_is_built_from() -> None:
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    first, *others = [line for line in lines if not line.startswith("#")]
+    assert first == "*"
+    kept = {line[1:] for line in others if line.startswith("!")}
+    assert kept >= {"src", "pyproject.toml", "hatch_build.py", "README.md", "constraints.txt"}
+    for path in kept:
+        assert list(ROOT.glob(path)), path
+    linked = [path.resolve() for path in (ROOT / "src" / "dragoman").iterdir() if path.is_symlink()]
+    assert {path.relative_to(ROOT).name for path in linked} <= {one.split("/")[0] for one in kept}

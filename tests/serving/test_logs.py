@@ -6,12 +6,16 @@ import io
 import json
 import logging
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.serving.options import ListenOptions
+from dragoman.runtime.serving import models
+from dragoman.runtime.serving.app import create_app
+from dragoman.runtime.serving.options import ListenOptions, ServerOptions
 from dragoman.runtime.serving.process import LOGGERS, bind, json_logs, run_app
 
 NAMES = pytest.mark.parametrize("name", LOGGERS)
@@ -52,3 +56,20 @@ def test_loggers_are_as_before_when_the_server_has_ended(
         run_app(refuses_to_start, bind(listen), listen)
     assert states() == before
     assert "no memory" in [json.loads(line)["event"] for line in error.getvalue().splitlines()]
+
+
+def test_a_bundle_that_does_not_load_is_one_line_of_the_log(
+    bundle: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise DragomanError("letters gives other tokens")
+
+    error = io.StringIO()
+    monkeypatch.setattr(models, "load", refuse)
+    monkeypatch.setattr(sys, "stderr", error)
+    app, listen = create_app({"letters": bundle("letters")}, ServerOptions()), ListenOptions(port=0)
+    with pytest.raises(DragomanError, match="the server could not start"):
+        run_app(app, bind(listen), listen)
+    events = [json.loads(line)["event"] for line in error.getvalue().splitlines()]
+    assert "letters cannot be loaded: letters gives other tokens" in events
+    assert not any("Traceback" in event for event in events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -21,12 +22,16 @@ from dragoman.runtime import (
     read_bundle,
 )
 from dragoman.runtime.decoding.scheduler import Observer
+from dragoman.runtime.format.known_answers import KNOWN_ANSWERS_FILE
+from dragoman.runtime.serving import models
 from dragoman.runtime.serving.engine.engine import DecodingEngine
 from dragoman.runtime.serving.metrics import Metrics
 from dragoman.runtime.serving.models import ModelRegistry, UnavailableError
 from dragoman.runtime.serving.options import EngineOptions, ServerOptions, bundle_names
 from dragoman.runtime.serving.service import Service
 
+from ..bundle_files import add_answers, record_again
+from ..zoo import letters_model
 from .conftest import copy_as, make_letters, serving
 
 Bundles = Callable[[str], Path]
@@ -175,7 +180,7 @@ def test_a_failing_engine_leaves_manifest_and_engine_unchanged(
 
         monkeypatch.setattr(served, "refresh", refresh)
         with monkeypatch.context() as patched:
-            patched.setattr("dragoman.runtime.serving.models.DecodingEngine", fails)
+            patched.setattr("dragoman.runtime.serving.models.open_engine", fails)
             replace(directory, other)
             watching = asyncio.ensure_future(models.watch())
             await tried.wait()
@@ -249,6 +254,46 @@ def test_a_damaged_replacement_changes_nothing(bundle: Bundles, tmp_path: Path) 
     asyncio.run(main())
 
 
+def test_a_bundle_whose_known_answers_differ_is_not_served_and_replaces_none(
+    bundle: Bundles, tmp_path: Path
+) -> None:
+    right = copy_as(bundle("letters"), tmp_path / "letters")
+    add_answers(right, letters_model())
+    wrong = copy_as(right, tmp_path / "wrong")
+    file = wrong / KNOWN_ANSWERS_FILE
+    file.write_text(file.read_text().replace('"log_probabilities": [-', '"log_probabilities": [-9'))
+    record_again(wrong)
+
+    async def main() -> None:
+        refused = registry_of(wrong=wrong)
+        with pytest.raises(
+            UnavailableError, match="gives other probabilities than those proven"
+        ) as error:
+            await refused.get().load()
+        assert error.value.status == 503
+        assert not refused.get().loaded
+        models = registry_of(letters=right)
+        service, served = Service(models, OPTIONS, Metrics()), models.get()
+        await served.load()
+        before = served.manifest
+        replace(right, wrong)
+        await served.refresh()
+        assert served.manifest == before, "the old one stays"
+        (result,) = await service.generate(served, ["dragoman"], [GenerationOptions()])
+        assert result.error is None
+        unchecked = ModelRegistry(
+            {"wrong": wrong},
+            ServerOptions(engine=EngineOptions(check="never")),
+            lambda name: Observer(),
+        )
+        await unchecked.get().load()
+        for registry in (refused, models, unchecked):
+            await registry.close()
+        service.close()
+
+    asyncio.run(main())
+
+
 def test_a_bundle_that_cannot_be_loaded_does_not_affect_others(
     bundle: Bundles, tmp_path: Path
 ) -> None:
@@ -265,6 +310,33 @@ def test_a_bundle_that_cannot_be_loaded_does_not_affect_others(
         assert states == {"letters": "UNAVAILABLE", "broken": "UNAVAILABLE"}
         assert client.post("/v2/repository/models/letters/load").status_code == 200
         assert client.post("/v2/repository/models/broken/load").status_code == 503
+
+
+def test_a_replacement_that_may_not_be_read_is_refused_by_name(
+    bundle: Bundles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As after `cp` with a umask of 077; the tests may run as root, who may read everything."""
+    directory = copy_as(bundle("letters"), tmp_path / "letters")
+    (model,) = registry_of(letters=directory).all
+    stat = Path.stat
+
+    def stat_or_not(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.parent == directory:
+            raise PermissionError(path)
+        return stat(path, follow_symlinks=follow_symlinks)
+
+    def refuse(path: Path) -> Bundle:
+        raise BundleError(str(path), ["manifest.json: expected a readable file"])
+
+    monkeypatch.setattr(Path, "stat", stat_or_not)
+    monkeypatch.setattr(models, "read_bundle", refuse)
+    for _ in range(2):
+        asyncio.run(model.refresh())
+    assert [record.message for record in caplog.records] == ["replacement refused"]  # once
+    assert "expected a readable file" in vars(caplog.records[0])["error"]
 
 
 def test_a_directory_without_a_bundle_is_refused(tmp_path: Path) -> None:

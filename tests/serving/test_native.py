@@ -50,6 +50,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"max_new_tokens": 4, "alternatives": 2},
     {"prefix": "D R", "min_new_tokens": 5},
     {"num_beams": 2, "must_contain": ["AE"], "must_not_contain": ["T"]},
+    {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2, "end_token_id": ["AE", 30]},
+    {"num_beams": 3, "min_new_tokens": 4, "renormalize_logits": True, "truncate": True},
+    {"do_sample": True, "temperature": 0, "top_p": 0.5, "prefix": []},
 ]
 
 
@@ -91,9 +94,18 @@ def test_a_stream_has_tokens_and_then_the_whole_result(client: httpx.Client, mod
     given = GenerationOptions(**options)  # type: ignore[arg-type]
     streamed = list(model("letters").stream("dragoman", given))
     assert tokens == [
-        ("message", {"id": t.id, "text": t.text, "log_probability": t.log_probability})
+        (
+            "message",
+            {
+                "id": t.id,
+                "text": t.text,
+                "log_probability": t.log_probability,
+                "is_end": t.is_end,
+            },
+        )
         for t in streamed
     ]
+    assert tokens[-1][1]["is_end"] == (last["finish_reason"] == "end")
     (whole,) = model("letters").generate(["dragoman"], given)
     assert (name, last) == ("end", plain(whole))
     assert "".join(t["text"] for _, t in tokens) == whole.text
@@ -128,6 +140,24 @@ def wav(samples: np.ndarray[Any, Any], rate: int = 16_000) -> bytes:
     file = io.BytesIO()
     soundfile.write(file, samples, rate, format="WAV", subtype="FLOAT")
     return file.getvalue()
+
+
+def test_special_tokens_in_texts_are_plain_text_by_default(
+    client: httpx.Client, model: Models
+) -> None:
+    letters, vectors = model("letters"), model("vectors")
+    (refused,) = ask(client, model="letters", source="ab</s>c")["results"]
+    assert refused["finish_reason"] == "rejected" and "unknown" in refused["error"]
+    found = ask(client, model="letters", source="ab</s>c", split_special_tokens=False)
+    assert found["results"] == [plain(r) for r in letters.generate(["ab</s>c"])]
+    text = "a [SEP] b"
+    for body, split in (({}, True), ({"split_special_tokens": False}, False)):
+        answer = ask(client, "/v1/encode", model="vectors", texts=[text], **body)
+        expected = vectors.encode([text], split_special_tokens=split)[0]
+        np.testing.assert_allclose(answer["results"][0]["vector"], expected, atol=1e-5)
+    assert not np.allclose(
+        vectors.encode([text]), vectors.encode([text], split_special_tokens=True), atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("seconds", [0.4, 1.0, 3.7])

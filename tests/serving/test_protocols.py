@@ -18,10 +18,10 @@ from starlette.responses import Response
 
 from dragoman.errors import DragomanError
 from dragoman.runtime import BundleError
+from dragoman.runtime.arguments import DeadlineError
 from dragoman.runtime.backends.interface import BackendError, DeviceLostError
 from dragoman.runtime.decoding.results import RejectedError, UnfinishedError
-from dragoman.runtime.serving.api_keys import UnauthorizedError
-from dragoman.runtime.serving.apis import native
+from dragoman.runtime.serving.apis import native, openai
 from dragoman.runtime.serving.apis.bodies import BodyError
 from dragoman.runtime.serving.apis.http import (
     BodyTooLargeError,
@@ -32,9 +32,8 @@ from dragoman.runtime.serving.apis.http import (
     reported_error,
 )
 from dragoman.runtime.serving.apis.open_inference import TensorError
-from dragoman.runtime.serving.apis.openai import protocol as openai
 from dragoman.runtime.serving.app import PROTOCOLS
-from dragoman.runtime.serving.engine.request_handle import DeadlineError
+from dragoman.runtime.serving.clients import UnauthorizedError
 from dragoman.runtime.serving.engine.request_queue import ClosedError, OverloadedError
 from dragoman.runtime.serving.models import UnavailableError, UnknownModelError
 

@@ -121,7 +121,7 @@ def test_a_client_that_disconnects_frees_its_rows(
             if stream:
                 gate.let(2)
                 assert b"200 OK" in leaving.recv(1 << 16)
-        gone = 'outcome="gone",route="/v1/generate"} 1.0'
+        gone = 'outcome="gone",protocol="dragoman",route="/v1/generate"} 1.0'
         while gone not in client.get("/metrics").text:
             pass  # until the server has noticed it
         gate.open()
@@ -209,9 +209,9 @@ def test_metrics(bundle: Bundles, model: Callable[[str], Model]) -> None:
     assert float(found[f"dragoman_decoder_step_seconds_count{of}"]) > tokens / 3
     assert found[f"dragoman_model_loaded{of}"] == "1.0"
     assert found[f"dragoman_rows_in_use{of}"] == found[f"dragoman_queue_length{of}"] == "0.0"
-    route = 'route="/v1/generate"'
-    assert found[f'dragoman_requests_total{{outcome="ok",{route}}}'] == "3.0"
-    assert found[f'dragoman_requests_total{{outcome="client_error",{route}}}'] == "1.0"
+    names = 'model="letters",outcome="{}",protocol="dragoman",route="/v1/generate"'
+    for outcome, count in (("ok", "3.0"), ("client_error", "1.0")):
+        assert found[f"dragoman_requests_total{{{names.format(outcome)}}}"] == count
     assert "process_resident_memory_bytes" in text
 
 

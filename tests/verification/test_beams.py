@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 
 from dragoman.cli.shared.tables import print_parity
-from dragoman.reference_model import GenerationConfig, Transformer
+from dragoman.reference_model import (
+    GenerationConfig,
+    Hypothesis,
+    Transformer,
+    beam_search_uncached,
+)
 from dragoman.runtime import GenerationOptions, Model
 from dragoman.runtime.decoding.batching import EncoderInput
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import BeamParity, Parity, TokenParity
+from dragoman.verification.checks import beams
 from dragoman.verification.checks.beams import MOST_SOURCES, compare_beams
 from dragoman.verification.inputs.parity_inputs import random_inputs
 from dragoman.verification.parity import check_parity
@@ -75,6 +81,31 @@ def test_another_search_than_the_checkpoint_s_is_noticed(
     assert not parity.passed
     assert parity.tokens.passed
     assert describe_failure(parity).startswith("parity failed: with 4 beams ")
+
+
+@pytest.mark.parametrize(("margin", "ties"), [(1e-7, 1), (1e-3, 0)])
+def test_a_near_tie_within_the_search_is_excused(
+    searched: tuple[Transformer, Model], monkeypatch: pytest.MonkeyPatch, margin: float, ties: int
+) -> None:
+    """The first output is another one than the oracle's, with a lower score."""
+    reference, bundle = searched
+    generate = bundle.generate
+
+    def with_another(*arguments: Any, **changes: Any) -> object:
+        results = generate(*arguments, **changes, num_return_sequences=2)
+        (second,) = [h for h in results[0].hypotheses if h != results[0].hypotheses[0]]
+        values = {n: getattr(second, n) for n in ("tokens", "score", "end_token", "finish_reason")}
+        return [dataclasses.replace(results[0], **values), *results[1:]]
+
+    def with_margin(*arguments: Any, **changes: Any) -> list[list[Hypothesis]]:
+        found = beam_search_uncached(*arguments, **changes)
+        return [[dataclasses.replace(h, margin=margin) for h in each] for each in found]
+
+    monkeypatch.setattr(bundle, "generate", with_another)
+    monkeypatch.setattr(beams, "beam_search_uncached", with_margin)
+    found = compared(bundle, reference)
+    assert (found.identical, found.ties) == (MOST_SOURCES - 1, ties)
+    assert found.passed == bool(ties)
 
 
 def test_greedy_bundles_have_no_such_figures(bundle: Model, reference: Transformer) -> None:
@@ -141,6 +172,22 @@ def test_scores_are_normalized_as_the_checkpoint_says(
     assert not found.passed
     assert found.beams == 4
     assert found.own_allowed is not None and found.own_difference > found.own_allowed
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_renormalized_scores_are_the_oracle_s(
+    searched: tuple[Transformer, Model], monkeypatch: pytest.MonkeyPatch, precision: Precision
+) -> None:
+    """A bundle that does not renormalize them fails."""
+    reference, bundle = searched
+    rules: dict[str, Any] = {"min_new_tokens": 6, "renormalize_logits": True}
+    generation = dataclasses.replace(reference.generation, **rules)
+    monkeypatch.setattr(reference, "generation", generation)
+    found = compared(relabelled(bundle, precision, **rules), reference)
+    assert found.passed and found.identical == MOST_SOURCES
+    assert found.score_difference < 1e-5 and found.own_difference < 1e-5
+    other = compared(relabelled(bundle, precision, min_new_tokens=6), reference)
+    assert not other.passed
 
 
 def test_another_number_of_beams_than_the_checkpoint_s_is_no_other_length_penalty(

@@ -16,8 +16,8 @@ from dragoman.reference_model import Transformer, beam_search_uncached, greedy_u
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import bible_en_es, find_recipe, read_examples
 from dragoman.runtime.format.manifest import Precision
-from dragoman.verification.comparison import Comparison
 from dragoman.verification.inputs.choosing import inputs_for
+from dragoman.verification.inputs.items import Comparison
 from dragoman.verification.parity import check_parity
 
 from .shipped_checkpoint import FILES, ShippedCheckpoint

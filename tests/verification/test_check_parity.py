@@ -6,14 +6,18 @@ import copy
 import dataclasses
 import re
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from dragoman.cli.shared.tables import print_parity
+from dragoman.export import export_bundle
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
-from dragoman.runtime import Model
+from dragoman.runtime import Model, load
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import Parity
 from dragoman.verification.checks.distances import DifferenceMeter
@@ -28,6 +32,11 @@ def checked(bundle: Model, reference: Transformer, inputs: ParityInputs | None =
     return check_parity(bundle, reference, inputs, backend="onnxruntime")
 
 
+def new_directory(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
 def perturbed(reference: Transformer, name: str, change: float) -> Transformer:
     """A copy with one weight changed: the bundle is then one of other weights than its oracle's."""
     other = copy.deepcopy(reference)
@@ -38,6 +47,47 @@ def perturbed(reference: Transformer, name: str, change: float) -> Transformer:
 
 def failed_tensors(parity: Parity) -> list[str]:
     return [tensor.name for tensor in parity.tensors if not tensor.passed]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"forced_first_token_id": 5, "max_new_tokens": 1},
+        {"forced_first_token_id": 5, "forced_last_token_id": 3, "max_new_tokens": 2},
+    ],
+    ids=["the only token", "both tokens"],
+)
+def test_outputs_whose_tokens_are_all_forced(
+    settings: dict[str, Any], reference: Transformer, tmp_path: Path
+) -> None:
+    """The first is no choice, so that there are no distributions; all else is compared."""
+    model = copy.deepcopy(reference)
+    model.generation = dataclasses.replace(model.generation, **settings)
+    export_bundle(model, tmp_path, name="forced")
+    with load(tmp_path, threads=1) as bundle:
+        parity = checked(bundle, model)
+    assert parity.passed
+    assert (parity.distributions is None) == (settings["max_new_tokens"] == 1)
+    assert (parity.tokens.sequences, parity.tokens.identical) == (24, 24)
+    assert [tensor.name for tensor in parity.tensors][-1] == "logits"
+    print_parity(parity)
+
+
+def test_rounded_weights_of_outputs_of_one_token(
+    make_model: Callable[..., Transformer], tmp_path: Path
+) -> None:
+    """The decoder's first products have one input only, to which weights must not be fitted."""
+    model = make_model(decoder_layers=2, seed=1)
+    model.generation = dataclasses.replace(
+        model.generation, forced_first_token_id=5, max_new_tokens=1
+    )
+    exported = export_bundle(model, new_directory(tmp_path / "exported"), name="forced")
+    rounded = new_directory(tmp_path / "rounded")
+    optimize_bundle(exported, rounded, target="cpu", precision="int8")
+    with load(rounded, threads=1) as bundle:
+        parity = checked(bundle, model)
+    assert parity.passed, describe_failure(parity)
+    assert "products" in [check.name for check in parity.checks]
 
 
 def test_a_faithful_bundle_passes_every_level(bundle: Model, reference: Transformer) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks.models.shipped import exported, held_out
+from dragoman.benchmarks.models.bundles import MODEL, exported, opened
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Bundle, Model, read_bundle
@@ -19,6 +19,7 @@ from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import DistributionParity
 from dragoman.verification.checks.distances import DistributionMeter
+from dragoman.verification.inputs.items import Comparison
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.oracle import forced_batches, oracle_outputs, rounded_oracle
 from dragoman.verification.parity import check_parity
@@ -56,7 +57,9 @@ DAMAGES: dict[Precision, dict[str, Damage]] = {
 
 @pytest.fixture(scope="module")
 def model() -> tuple[Transformer, ParityInputs]:
-    return held_out(WORDS)
+    checkpoint, inputs = opened(MODEL, Comparison(limit=WORDS))
+    assert isinstance(checkpoint.model, Transformer)
+    return checkpoint.model, inputs
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,8 @@ from dragoman.export.checkpoints import OpenedCheckpoint, open_checkpoint
 from dragoman.export.locating import locate_checkpoint
 from dragoman.reference_model import save_checkpoint
 from dragoman.reference_model.recipes import Example, write_examples
-from dragoman.verification.comparison import Comparison
 from dragoman.verification.inputs.choosing import inputs_for
-from dragoman.verification.inputs.items import recording_items
+from dragoman.verification.inputs.items import Comparison, recording_items
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 
 from ..zoo import letters_model, letters_tokenizers

@@ -16,6 +16,7 @@ from dragoman.reference_model import Transformer
 from dragoman.runtime import Model
 from dragoman.runtime.format.parity import Check, Coverage, Parity, TokenParity
 from dragoman.verification.numerics.checking import check_numerics
+from dragoman.verification.numerics.optional_graphs import compare_candidates
 from dragoman.verification.numerics.probes import Probe, probes_for, share_covered, short_probes
 from dragoman.verification.stored.checkpoint_weights import CheckpointWeights
 from dragoman.verification.verdict import describe_proof
@@ -40,6 +41,15 @@ def test_a_right_bundle_passes_and_the_record_says_what_was_covered(
     assert covered.source_vocabulary == covered.target_vocabulary == 1
     assert covered.cached_positions == covered.positions == 12
     assert covered.batch_sizes == (1, 2, 3, 5, 8, 33, 65)
+
+
+def test_a_suppressed_candidate_is_a_difference(bundle: Model) -> None:
+    vocabulary = bundle.manifest.model.target_vocab_size
+    logits = np.random.default_rng(0).standard_normal((3, vocabulary)).astype(np.float32)
+    right = compare_candidates(bundle.bundle, logits, ())
+    wrong = compare_candidates(bundle.bundle, logits, range(2, vocabulary))
+    assert right is not None and right.passed
+    assert wrong is not None and wrong.problem.startswith("candidate 0 is token")
 
 
 def test_probes_reach_both_ends_and_every_token(reference: Transformer) -> None:
@@ -139,15 +149,14 @@ def test_a_fault_at_one_batch_size_is_found(
     )
 
 
-def test_what_a_proof_excludes_is_said() -> None:
+def test_what_a_proof_covers_is_said() -> None:
     covered = Coverage(1234, True, (1, 16), (2, 12), 1.0, 0.5, 40, 20, (1, 2))
     parity = Parity(True, "", "", "", (), TokenParity(0, 0, (), True), coverage=covered)
     assert describe_proof(parity) == (
-        "This proof excludes weights other than the checkpoint's (1,234 compared), graphs that "
-        "compute anything else, sources of 1 to 16 tokens, targets of 2 to 12 tokens, 20 of 40 "
-        "cached positions, batches of 1, 2. It does not exclude faults at single target tokens "
-        "(50% of them were read); faults at single cached positions between; batches of other "
-        "sizes."
+        "This proof covers all weights (1,234 compared with the checkpoint's), everything that the "
+        "graphs compute, sources of 1 to 16 tokens, targets of 2 to 12 tokens, 20 of 40 cached "
+        "positions, batches of 1, 2. It does not cover faults at single target tokens (50% of them "
+        "were read); faults at single cached positions between; batches of other sizes."
     )
     assert describe_proof(dataclasses.replace(parity, passed=False)) == ""
     assert describe_proof(dataclasses.replace(parity, coverage=None)) == ""

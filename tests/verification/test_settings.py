@@ -310,8 +310,8 @@ CHANGES: list[tuple[str, Callable[[Manifest], dict[str, Any]], str]] = [
     ),
     (
         "plain",
-        _graph("candidates", _with("candidate_token", shape=("batch", 32))),
-        "graphs.candidates.outputs.candidate_token.shape: expected ['batch', 34] as",
+        _graph("candidates", _with("candidate_token", shape=("batch", 34))),
+        "graphs.candidates.outputs.candidate_token.shape: expected ['batch', 32] as",
     ),
     (
         "plain",

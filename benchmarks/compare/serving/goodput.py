@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...processes import HERE, ProcessError, call_in
+from ..contenders.queue import Arrangement
+from ..record import Row
 from ..rounds import Failure, prepare
 from ..task import Run
-from ..tasks.throughput import Arrangement
 from .load import SEED, Answer, poisson_arrivals, resident_mb, running, send_all, send_one_by_one
 from .workloads import ServedTool, Workload
 
@@ -27,8 +27,7 @@ UNLOADED = 40
 """Requests that are sent one by one to learn what there is without load."""
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """The latencies of requests at a rate, in seconds.
 
     Attributes:
@@ -45,36 +44,19 @@ class Point:
     failed: int
 
 
-@dataclass(frozen=True)
-class Searched:
-    """The measurements of a tool in one arrangement under load.
-
-    Attributes:
-        alone: latencies of requests sent one by one
-        points: latencies by rate
-        memory_mb: memory of the process at the end, in MB of 10^6 bytes
-        own: highest rate at which p95 was at most `SLOWER` times that of `alone`
-        common: highest rate at which p95 was at most `SLOWER` times `fastest`
-        fastest: lowest p95 without load of the tools in fp32, or of all others
-    """
-
-    tool: str
-    arrangement: Arrangement
-    alone: Point
-    points: list[Point]
-    memory_mb: float
-    own: float
-    common: float
-    fastest: float
-
-
 def measure_goodput(
     run: Run, workload: Workload, *, cores: int, seconds: float
-) -> tuple[list[Searched], list[Failure]]:
+) -> tuple[list[Row], list[Failure]]:
     """Measure all tools in all arrangements; failures are reported with the reason.
 
     Args:
         seconds: duration of each rate
+
+    Returns:
+        rows of a tool in an arrangement: the point `alone` of requests sent one by one, and those
+        by rate; `memory_mb` of the process at the end; and the highest rates at which p95 was at
+        most `SLOWER` times that of `alone` (`own`), and of `fastest` (`common`), the lowest p95
+        without load of the tools in fp32, or of all others
     """
     unloaded: list[tuple[ServedTool, list[str], Arrangement, Point]] = []
     failures: list[Failure] = []
@@ -89,28 +71,27 @@ def measure_goodput(
                 unloaded.append((tool, command, arrangement, point))
         except ProcessError as error:
             failures.append(Failure(tool.name, str(error)))
-    found = []
+    found: list[Row] = []
     for tool, command, arrangement, alone in unloaded:
         fastest = min(p.p95 for other, _, _, p in unloaded if other.fp32 == tool.fp32)
         name = f"{tool.name}: {arrangement}"
+        limits = fastest, alone.p95
         try:
-            points, memory = _under_load(
-                run, name, command, workload, (fastest, alone.p95), seconds
-            )
+            points, memory = _under_load(run, name, command, workload, limits, seconds)
         except ProcessError as error:
             failures.append(Failure(name, str(error)))
             continue
         found.append(
-            Searched(
-                tool.name,
-                arrangement,
-                alone,
-                points,
-                memory,
-                own=highest(points, alone.p95),
-                common=highest(points, fastest),
-                fastest=fastest,
-            )
+            {
+                "tool": tool.name,
+                "arrangement": arrangement,
+                "alone": alone._asdict(),
+                "points": [point._asdict() for point in points],
+                "memory_mb": memory,
+                "own": highest(points, alone.p95),
+                "common": highest(points, fastest),
+                "fastest": fastest,
+            }
         )
     return found, failures
 
@@ -178,11 +159,7 @@ def highest(points: Sequence[Point], unloaded: float) -> float:
 
 
 def in_time(point: Point, unloaded: float) -> bool:
-    """Return whether requests were served in time.
-
-    Args:
-        unloaded: seconds of a request without load
-    """
+    """Return whether requests were served in time, given the seconds of one without load."""
     return not point.failed and point.p95 <= SLOWER * unloaded
 
 
@@ -194,50 +171,43 @@ def point_of(answers: Sequence[Answer], rate: float) -> Point:
     failed = sum(answer.status != 200 for answer in answers)
     arrived = np.arange(len(counted)) / rate
     span = float((arrived + seconds).max())
-    return Point(
-        round(rate, 3),
-        round(len(counted) / span, 3),
-        round(p50, 5),
-        round(p95, 5),
-        round(p99, 5),
-        failed,
-    )
+    latencies = round(p50, 5), round(p95, 5), round(p99, 5)
+    return Point(round(rate, 3), round(len(counted) / span, 3), *latencies, failed)
 
 
-def standings(found: Sequence[Searched], tools: Sequence[ServedTool]) -> list[dict[str, Any]]:
+def standings(found: Sequence[Row], tools: Sequence[ServedTool]) -> list[Row]:
     """Compare the measured tools with their best peers.
 
-    `own` compares the rates `Searched.own` with all peers, and `own_in_fp32` with peers in fp32; it
-    is None for other tools. `common` compares `Searched.common` with peers in fp32, or with all
-    others. Each has the best arrangement, the best peer, and the ratio of their rates.
+    Returns:
+        rows of a tool: its rates `own` against all peers, `own_in_fp32` against peers in fp32, None
+        for other tools, and its rates `common` against peers in fp32, or against all others; each
+        with the best arrangement, the best peer, and the ratio of their rates
     """
-    measured = {searched.tool for searched in found}
-    working = [tool for tool in tools if tool.name in measured]
-    peers = [tool for tool in working if tool.peer]
 
-    def goodput(
-        tool: ServedTool, peers: Sequence[ServedTool], rate_of: Callable[[Searched], float]
-    ) -> dict[str, Any]:
-        def best(name: str) -> Searched:
-            return max((searched for searched in found if searched.tool == name), key=rate_of)
+    def best(tool: ServedTool, rate: str) -> Row:
+        return max((row for row in found if row["tool"] == tool.name), key=lambda row: row[rate])
 
-        own = best(tool.name)
-        rates = {peer.name: rate_of(best(peer.name)) for peer in peers}
+    def goodput(tool: ServedTool, peers: Sequence[ServedTool], rate: str) -> Row:
+        own = best(tool, rate)
+        rates = {peer.name: best(peer, rate)[rate] for peer in peers}
         name = max(rates, key=rates.__getitem__, default=None)
         return {
-            "arrangement": own.arrangement,
-            "rate": rate_of(own),
+            "arrangement": own["arrangement"],
+            "rate": own[rate],
             "best_peer": name,
-            "ratio": round(rate_of(own) / rates[name], 3) if name and rates[name] else None,
+            "ratio": round(own[rate] / rates[name], 3) if name and rates[name] else None,
         }
 
-    def standing(tool: ServedTool) -> dict[str, Any]:
-        alike = [peer for peer in peers if peer.fp32 == tool.fp32]
-        return {
+    measured = {row["tool"] for row in found}
+    working = [tool for tool in tools if tool.name in measured]
+    peers = [tool for tool in working if tool.peer]
+    return [
+        {
             "tool": tool.name,
-            "own": goodput(tool, peers, lambda searched: searched.own),
-            "own_in_fp32": goodput(tool, alike, lambda s: s.own) if tool.fp32 else None,
-            "common": goodput(tool, alike, lambda searched: searched.common),
+            "own": goodput(tool, peers, "own"),
+            "own_in_fp32": goodput(tool, alike, "own") if tool.fp32 else None,
+            "common": goodput(tool, alike, "common"),
         }
-
-    return list(map(standing, working))
+        for tool in working
+        for alike in [[peer for peer in peers if peer.fp32 == tool.fp32]]
+    ]

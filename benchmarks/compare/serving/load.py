@@ -9,18 +9,20 @@ import asyncio
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ...processes import ProcessError
 
-PATH = "/v1/generate"
+ROUTE = "/v1/generate"
 SEED = 19
+
+Received = TypeVar("Received")
 
 
 class Answer(NamedTuple):
@@ -29,12 +31,10 @@ class Answer(NamedTuple):
     Attributes:
         seconds: from the scheduled time of the request to the last byte of the answer
         status: HTTP status; 0: no answer
-        results: results in the body, if the status is 200
     """
 
     seconds: float
     status: int
-    results: list[dict[str, Any]]
 
 
 @contextmanager
@@ -96,18 +96,29 @@ def send_all(url: str, bodies: Sequence[dict[str, Any]], arrivals: Sequence[floa
     """
 
     async def send() -> list[Answer]:
-        started = time.perf_counter()
-
-        async def send_at(session: Any, body: dict[str, Any], arrival: float) -> Answer:
-            await asyncio.sleep(started + arrival - time.perf_counter())
-            return await _send(session, url, body, started + arrival)
-
         async with open_session() as session:
-            return await asyncio.gather(
-                *(send_at(session, *each) for each in zip(bodies, arrivals, strict=True))
+            return await at_times(
+                arrivals, lambda index, due: _send(session, url, bodies[index], due)
             )
 
     return asyncio.run(send())
+
+
+async def at_times(
+    arrivals: Sequence[float], act: Callable[[int, float], Awaitable[Received]]
+) -> list[Received]:
+    """Act at scheduled times, in seconds after now, whether or not earlier acts have ended.
+
+    Args:
+        act: is given the number of the time, and the time on the clock of `time.perf_counter`
+    """
+    started = time.perf_counter()
+
+    async def later(index: int, arrival: float) -> Received:
+        await asyncio.sleep(started + arrival - time.perf_counter())
+        return await act(index, started + arrival)
+
+    return await asyncio.gather(*(later(*each) for each in enumerate(arrivals)))
 
 
 def send_one_by_one(url: str, bodies: Sequence[dict[str, Any]]) -> list[Answer]:
@@ -133,9 +144,8 @@ async def _send(session: Any, url: str, body: dict[str, Any], due: float) -> Ans
     import aiohttp
 
     try:
-        async with session.post(url + PATH, json=body) as answer:
-            found = await answer.json() if answer.status == 200 else {}
+        async with session.post(url + ROUTE, json=body) as answer:
             await answer.read()
-            return Answer(time.perf_counter() - due, answer.status, found.get("results", []))
+            return Answer(time.perf_counter() - due, answer.status)
     except (aiohttp.ClientError, TimeoutError):
-        return Answer(time.perf_counter() - due, 0, [])
+        return Answer(time.perf_counter() - due, 0)

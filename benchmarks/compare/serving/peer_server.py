@@ -11,11 +11,11 @@ import asyncio
 import base64
 import io
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import click
@@ -24,10 +24,10 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dragoman.runtime.serving.api_keys import ApiKeys
 from dragoman.runtime.serving.apis.bodies import Fields, json_object
 from dragoman.runtime.serving.apis.http import Endpoint, Protocol
 from dragoman.runtime.serving.apis.native import error_body
+from dragoman.runtime.serving.clients import ApiKeys
 from dragoman.runtime.serving.metrics import Metrics
 from dragoman.runtime.serving.middleware import RequestMiddleware
 from dragoman.runtime.serving.options import ListenOptions
@@ -48,13 +48,6 @@ class PeerModel(NamedTuple):
     compute: Callable[[Sequence[Any]], Sequence[dict[str, Any]]]
 
 
-class TextItem(NamedTuple):
-    """A request to a text model."""
-
-    source: list[int]
-    max_new_tokens: int
-
-
 def text_model(translate: Callable[[Sequence[list[int]], int], Rows]) -> PeerModel:
     """Return a text model; a batch runs until its longest output ends.
 
@@ -62,40 +55,33 @@ def text_model(translate: Callable[[Sequence[list[int]], int], Rows]) -> PeerMod
         translate: (sources, maximum new tokens) -> outputs
     """
 
-    def compute(items: Sequence[TextItem]) -> list[dict[str, Any]]:
-        longest = max(item.max_new_tokens for item in items)
-        rows = translate([item.source for item in items], longest)
-        return [{"tokens": row} for row in rows]
+    def compute(items: Sequence[tuple[list[int], int]]) -> list[dict[str, Any]]:
+        longest = max(limit for _, limit in items)
+        return [{"tokens": row} for row in translate([source for source, _ in items], longest)]
 
-    def read(fields: Fields) -> TextItem:
-        return TextItem(fields.require("source", list), fields.require("max_new_tokens", int))
+    return PeerModel(
+        lambda fields: (fields.require("source", list), fields.require("max_new_tokens", int)),
+        compute,
+    )
 
-    return PeerModel(read, compute)
 
-
-def ctranslate2(directory: Path, workers: int, threads: int, compute_type: str) -> PeerModel:
+def ctranslate2(directory: Path, compute_type: str, workers: int, threads: int) -> PeerModel:
     """Load a translator that runs several batches in parallel with one copy of the weights."""
     from ...peers.ctranslate2_runtime import CTranslate2Peer
 
-    peer = CTranslate2Peer.load(directory, threads, compute_type, workers=workers)
+    peer = CTranslate2Peer(directory, threads, compute_type, workers=workers)
     return text_model(lambda sources, longest: peer.generate(list(sources), longest))
 
 
-def hugging_face(directory: Path, threads: int, batch: int) -> PeerModel:
-    """Load Hugging Face's Marian model, which decodes batches of similar length."""
-    import torch
-    import transformers
+def hugging_face(directory: Path, compute_type: str, workers: int, threads: int) -> PeerModel:
+    """Load Hugging Face's Marian model."""
+    from ...peers.hugging_face import load_model, until_the_end
 
-    from ...peers.hugging_face import until_the_end
-
-    torch.set_num_threads(threads)
-    library: Any = transformers
-    model = library.MarianMTModel.from_pretrained(directory).float().eval()
-    decode = until_the_end(model)
-    return text_model(lambda sources, longest: decode(sources, batch, longest))
+    decode = until_the_end(load_model(directory, threads))
+    return text_model(lambda sources, longest: decode(sources, len(sources), longest))
 
 
-def faster_whisper(directory: Path, workers: int, threads: int, compute_type: str) -> PeerModel:
+def faster_whisper(directory: Path, compute_type: str, workers: int, threads: int) -> PeerModel:
     """Load faster-whisper, which transcribes one clip per call, with parallel calls."""
     from ...peers.faster_whisper import FasterWhisperPeer
 
@@ -106,12 +92,7 @@ def faster_whisper(directory: Path, workers: int, threads: int, compute_type: st
     )
 
 
-@dataclass
-class Waiting:
-    """A request that waits for its result."""
-
-    item: Any
-    future: Future[dict[str, Any]] = field(default_factory=Future)
+KINDS = {"ctranslate2": ctranslate2, "hugging-face": hugging_face, "faster-whisper": faster_whisper}
 
 
 class BatchingQueue:
@@ -124,38 +105,33 @@ class BatchingQueue:
     """
 
     def __init__(
-        self,
-        compute: Callable[[Sequence[Any]], Sequence[dict[str, Any]]],
-        workers: int,
-        batch: int,
+        self, compute: Callable[[Sequence[Any]], Sequence[dict[str, Any]]], workers: int, batch: int
     ) -> None:
         self._compute, self._batch = compute, batch
-        self._waiting: deque[Waiting] = deque()
-        self._changed = threading.Condition()
+        self._waiting: SimpleQueue[tuple[Any, Future[dict[str, Any]]]] = SimpleQueue()
         for _ in range(workers):
             threading.Thread(target=self._work, daemon=True).start()
 
-    def put(self, request: Waiting) -> None:
-        """Add a request, whose future gets the result."""
-        with self._changed:
-            self._waiting.append(request)
-            self._changed.notify()
+    def put(self, item: Any) -> Future[dict[str, Any]]:
+        """Add an item, and return the future of its result."""
+        future: Future[dict[str, Any]] = Future()
+        self._waiting.put((item, future))
+        return future
 
     def _work(self) -> None:
         while True:
-            with self._changed:
-                while not self._waiting:
-                    self._changed.wait()
-                count = min(self._batch, len(self._waiting))
-                batch = [self._waiting.popleft() for _ in range(count)]
+            batch = [self._waiting.get()]
+            with suppress(Empty):
+                while len(batch) < self._batch:
+                    batch.append(self._waiting.get_nowait())
             try:
-                results = self._compute([request.item for request in batch])
+                results = self._compute([item for item, _ in batch])
             except Exception as error:
-                for request in batch:
-                    request.future.set_exception(error)
+                for _, future in batch:
+                    future.set_exception(error)
                 continue
-            for request, result in zip(batch, results, strict=True):
-                request.future.set_result(result)
+            for (_, future), result in zip(batch, results, strict=True):
+                future.set_result(result)
 
 
 def create_app(read: Callable[[Fields], Any], queue: BatchingQueue) -> Starlette:
@@ -163,13 +139,12 @@ def create_app(read: Callable[[Fields], Any], queue: BatchingQueue) -> Starlette
 
     async def generate(service: None, request: Request) -> Response:
         fields = Fields(json_object(await request.body()))
-        waiting = Waiting(read(fields))
+        item = read(fields)
         fields.end()
-        queue.put(waiting)
-        result = await asyncio.wrap_future(waiting.future)
+        result = await asyncio.wrap_future(queue.put(item))
         return JSONResponse({"model": "peer", "results": [result]})
 
-    protocol = Protocol((Endpoint("/v1/generate", generate),), ("/",), error_body)
+    protocol = Protocol("peer", (Endpoint("/v1/generate", generate),), ("/",), error_body)
     middleware = Middleware(
         RequestMiddleware, protocols=[protocol], keys=ApiKeys(()), metrics=Metrics()
     )
@@ -177,31 +152,17 @@ def create_app(read: Callable[[Fields], Any], queue: BatchingQueue) -> Starlette
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["ctranslate2", "hugging-face", "faster-whisper"]))
+@click.argument("kind", type=click.Choice(list(KINDS)))
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--compute-type", default="default")
 @click.option("--workers", type=int, required=True)
 @click.option("--threads", type=int, required=True)
 @click.option("--batch-size", type=int, required=True)
 @click.option("--port", type=int, required=True)
-def main(
-    kind: str,
-    directory: Path,
-    compute_type: str,
-    workers: int,
-    threads: int,
-    batch_size: int,
-    port: int,
-) -> None:
+def main(kind: str, directory: Path, batch_size: int, port: int, **settings: Any) -> None:
     """Serve a tool that loads DIRECTORY."""
-    if kind == "ctranslate2":
-        model = ctranslate2(directory, workers, threads, compute_type)
-    elif kind == "faster-whisper":
-        model = faster_whisper(directory, workers, threads, compute_type)
-    else:
-        model = hugging_face(directory, threads, batch_size)
-    listen = ListenOptions(port=port)
-    app = create_app(model.read, BatchingQueue(model.compute, workers, batch_size))
+    model, listen = KINDS[kind](directory, **settings), ListenOptions(port=port)
+    app = create_app(model.read, BatchingQueue(model.compute, settings["workers"], batch_size))
     run_app(app, bind(listen), listen, lifespan="off")
 
 

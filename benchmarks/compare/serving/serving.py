@@ -15,15 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 
 from dragoman.errors import DragomanError
 
 from ...processes import HERE, ProcessError, call_in
+from .. import options
+from ..contenders.queue import Arrangement
 from ..record import Record, Row, Table, table_of
 from ..rounds import Failure, prepare
-from ..task import ONLY, SHAPE, VOCAB_SIZE, Option, Run, Task
-from ..tasks.throughput import CORES, Arrangement
+from ..task import Options, Run, Task
 from .goodput import SLOWER, measure_goodput, standings
 from .load import SEED, running, send_one_by_one
 from .workloads import ServedTool, Workload, speech_workload, text_workload
@@ -33,33 +35,23 @@ if TYPE_CHECKING:
 
 OVERHEAD_OF = "Dragoman int8"
 OVERHEAD_REQUESTS, OVERHEAD_ROUNDS = 30, 3
-MARKERS = ("o", "s", "^", "D", "v", "X")
 
 
-def measure(
-    run: Run,
-    *,
-    shape: str,
-    vocab_size: int | None,
-    whisper: Path | None,
-    clips: Path | None,
-    cores: int | None,
-    seconds: float,
-) -> dict[str, Any]:
+def measure(run: Run, given: Options) -> dict[str, Any]:
     """Measure the goodput of all tools, and the overhead of HTTP and the queue."""
-    if (whisper is None) != (clips is None):
+    if (given.whisper is None) != (given.clips is None):
         raise DragomanError("--whisper and --clips go together")
-    cores = cores or os.cpu_count() or 1
-    if whisper is not None and clips is not None:
-        workload = speech_workload(whisper, clips)
+    cores = given.cores or os.cpu_count() or 1
+    if given.whisper is not None:
+        workload = speech_workload(given.whisper, given.clips)
     else:
-        workload = text_workload(shape, vocab_size, run.directory)
+        workload = text_workload(given.shape, given.vocab_size, run.checkpoint)
     tools = run.chosen(workload.tools)
     workload = replace(workload, tools=tools)
-    found, failures = measure_goodput(run, workload, cores=cores, seconds=seconds)
+    found, failures = measure_goodput(run, workload, cores=cores, seconds=given.seconds)
     added = None
     own = next((tool for tool in tools if tool.name == OVERHEAD_OF), None)
-    if whisper is None and own is not None:
+    if given.whisper is None and own is not None:
         run.progress("what HTTP and the queue add")
         try:
             added = _overhead_ms(own, run.directory / "overhead", workload, cores)
@@ -68,7 +60,7 @@ def measure(
     return {
         "model": workload.model,
         "requests": workload.requests,
-        "seconds": seconds,
+        "seconds": given.seconds,
         "seed": SEED,
         "slower": SLOWER,
         "tools": standings(found, tools),
@@ -165,7 +157,7 @@ def picture(record: Record) -> Figure:
 
     Peers are dashed; dotted lines are the common limit of p95.
     """
-    from ..picture_style import COLOURS, figure, styled, tidy
+    from ..picture_style import figure, legend_below, looks, styled, tidy
 
     best = [_best(record, tool, "own") for tool in record["tools"]]
     percentiles = ("p50", "p95", "p99")
@@ -173,18 +165,13 @@ def picture(record: Record) -> Figure:
         drawn = figure(4.2)
         drawn.suptitle(record["model"], fontsize="medium")
         panels = drawn.subplots(1, 3, sharey=True)
-        for entry, colour, marker in zip(best, COLOURS, MARKERS, strict=False):
+        for entry, look in zip(best, looks(), strict=False):
+            ours = entry["tool"].startswith("Dragoman")
+            look |= {"label": entry["tool"], "linestyle": "-" if ours else "--"}
             points = [point for point in entry["points"] if not point["failed"]]
+            rates = [point["rate"] for point in points]
             for panel, name in zip(panels, percentiles, strict=True):
-                panel.plot(
-                    [point["rate"] for point in points],
-                    [point[name] * 1000 for point in points],
-                    label=entry["tool"],
-                    color=colour,
-                    marker=marker,
-                    markersize=4,
-                    linestyle="-" if entry["tool"].startswith("Dragoman") else "--",
-                )
+                panel.plot(rates, [point[name] * 1000 for point in points], **look)
         for fastest in {entry["fastest"] for entry in best}:
             panels[1].axhline(record["slower"] * fastest * 1000, color="grey", linestyle=":")
         for panel, name in zip(panels, percentiles, strict=True):
@@ -193,8 +180,7 @@ def picture(record: Record) -> Figure:
             panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
             tidy(panel, x="requests a second", y=f"{name}, ms")
-        handles, labels = panels[0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        legend_below(drawn, panels[0])
     return drawn
 
 
@@ -208,17 +194,21 @@ SERVING = Task(
     name="serving",
     help="Compare how many requests a second servers answer in time.",
     options=(
-        SHAPE,
-        VOCAB_SIZE,
-        Option(
+        options.SHAPE,
+        options.VOCAB_SIZE,
+        options.option(
             "--whisper",
             "Speech instead of texts: an English-only Whisper in CTranslate2's format.",
-            Path,
+            kind=Path,
         ),
-        Option("--clips", "With --whisper: folder of audio files and transcripts.tsv.", Path),
-        CORES,
-        Option("--seconds", "That requests arrive at each rate.", float, 15.0),
-        ONLY,
+        options.option(
+            "--clips", "With --whisper: folder of audio files and transcripts.tsv.", kind=Path
+        ),
+        options.CORES,
+        options.option(
+            "--seconds", "That requests arrive at each rate.", 15.0, click.FloatRange(1)
+        ),
+        options.ONLY,
     ),
     measure=measure,
     rows="tools",

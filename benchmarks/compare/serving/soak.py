@@ -16,16 +16,17 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
+
 from ...processes import HERE, ProcessError, call_in
+from .. import options
 from ..record import Record, Table
-from ..task import Option, Run, Task
-from .load import PATH, SEED, open_session, poisson_arrivals, resident_mb, running
+from ..task import Options, Run, Task
+from .load import ROUTE, SEED, at_times, open_session, poisson_arrivals, resident_mb, running
 
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -54,51 +55,19 @@ SATURATED = 0.1
 BAD_BODIES = (b"", b"{", b'{"source": 1}', b'{"sources": {}}', b"\xff\xfe", b'{"source":"a","x":1}')
 
 
-@dataclass
-class Outcome:
-    """The outcome of a soak.
-
-    Attributes:
-        rate: requests per second, without bursts
-        streamed: number of streamed answers
-        wrong: number of answers that differ from the library's
-        unexpected: number of answers with an unexpected status, by status
-        slots: rows in use and waiting outputs at the end
-        memory_mb: memory after warm-up and at the end
-    """
-
-    minutes: float
-    rate: float
-    answered: int
-    streamed: int
-    refused: int
-    vanished: int
-    malformed: int
-    wrong: int
-    unexpected: dict[int, int]
-    slots: int
-    memory_mb: tuple[float, float]
-
-
 def problems(record: Record) -> list[str]:
-    """Return the failed checks.
-
-    Args:
-        record: the fields of an `Outcome`
-    """
-    found = []
-    if record["wrong"]:
-        found.append(f"expected the library's answers, found {record['wrong']} others")
-    if record["unexpected"]:
-        found.append(f"unexpected answers, by status: {record['unexpected']}")
-    if record["slots"]:
-        found.append(f"expected no slots in use at the end, found {record['slots']}")
+    """Return the failed checks of a soak."""
     early, late = record["memory_mb"]
-    if late > early * MEMORY:
-        found.append(f"expected at most {early * MEMORY:.1f} MB at the end, found {late:.1f} MB")
-    if not record["refused"]:
-        found.append("expected some requests of bursts to be refused, found none")
-    return found
+    checks = {
+        f"expected the library's answers, found {record['wrong']} others": record["wrong"],
+        f"unexpected answers, by status: {record['unexpected']}": record["unexpected"],
+        f"expected no slots in use at the end, found {record['slots']}": record["slots"],
+        f"expected at most {early * MEMORY:.1f} MB at the end, found {late:.1f} MB": (
+            late > early * MEMORY
+        ),
+        "expected some requests of bursts to be refused, found none": not record["refused"],
+    }
+    return [problem for problem, found in checks.items() if found]
 
 
 def library_answers(bundle: Path, sources: Sequence[str]) -> list[list[Any]]:
@@ -126,10 +95,15 @@ def streamed_result(events: str) -> Any:
         fields = dict(line.split(": ", 1) for line in message.split("\n"))
         found.append((fields.get("event"), json.loads(fields["data"])))
     *tokens, (name, result) = found
-    if name != "end" or [token["id"] for _, token in tokens] != result["tokens"]:
+    ids = [token["id"] for _, token in tokens if not token["is_end"]]
+    if name != "end" or ids != result["tokens"]:
         return None
     text = "".join(token["text"] for _, token in tokens)  # may lack an incomplete character
     return result if result["text"].startswith(text) else None
+
+
+COUNTS = ("answered", "streamed", "refused", "vanished", "malformed", "wrong")
+"""What is counted of clients; "wrong" are answers that differ from the library's."""
 
 
 class Received(NamedTuple):
@@ -147,7 +121,7 @@ class Clients:
         expected: see `library_answers`
 
     Attributes:
-        counts: counts by field of `Outcome`
+        counts: numbers by `COUNTS`
     """
 
     def __init__(
@@ -159,61 +133,48 @@ class Clients:
         self.counts: Counter[str] = Counter()
         self._unexpected: Counter[int] = Counter()
 
-    async def soak(self, rate: float, seconds: float) -> Outcome:
-        """Send valid and invalid requests at a rate, with bursts."""
-        async with self._connected():
+    async def soak(self, rate: float, seconds: float) -> dict[str, Any]:
+        """Send valid and invalid requests at a rate, with bursts.
+
+        Returns:
+            `rate`: requests per second, without bursts; numbers of clients by `COUNTS`, of answers
+            with an `unexpected` status, by status, of `slots`: rows in use and waiting outputs at
+            the end; and `memory_mb` after warm-up and at the end
+        """
+        async with open_session() as self._session:
             started, early = time.monotonic(), 0.0
             while (elapsed := time.monotonic() - started) < seconds:
                 if not early and elapsed >= max(seconds / 5, min(seconds / 2, WARM_UP)):
                     early = resident_mb(self._pid)
                 await self._period(rate, min(BURST_SECONDS, max(1.0, seconds - elapsed)))
             slots = await self._slots()
-        counts = self.counts
-        return Outcome(
-            round(seconds / 60, 2),
-            round(rate, 2),
-            counts["answered"],
-            counts["streamed"],
-            counts["refused"],
-            counts["vanished"],
-            counts["malformed"],
-            counts["wrong"],
-            dict(self._unexpected),
-            slots,
-            (early, resident_mb(self._pid)),
-        )
+        return {
+            "minutes": round(seconds / 60, 2),
+            "rate": round(rate, 2),
+            **{name: self.counts[name] for name in COUNTS},
+            "unexpected": dict(self._unexpected),
+            "slots": slots,
+            "memory_mb": (early, resident_mb(self._pid)),
+        }
 
     async def flood(self, rate: float, seconds: float) -> list[Received]:
         """Send only valid requests at a rate, in an open loop."""
-        started = time.monotonic()
+        started = time.perf_counter()
 
-        async def ask(arrival: float) -> Received:
-            await asyncio.sleep(started + arrival - time.monotonic())
+        async def ask(index: int, due: float) -> Received:
             status = await self._ask()
-            return Received(time.monotonic() - started, status)
+            return Received(time.perf_counter() - started, status)
 
-        async with self._connected():
-            return await asyncio.gather(*map(ask, self._arrivals(rate, seconds)))
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[None]:
         async with open_session() as self._session:
-            yield
+            return await at_times(self._arrivals(rate, seconds), ask)
 
     def _arrivals(self, rate: float, seconds: float) -> list[float]:
-        return poisson_arrivals(
-            max(1, round(rate * seconds)), rate, self._random.randrange(1 << 30)
-        )
+        count, seed = max(1, round(rate * seconds)), self._random.randrange(1 << 30)
+        return poisson_arrivals(count, rate, seed)
 
     async def _period(self, rate: float, seconds: float) -> None:
         """Send requests at a rate, and a burst at the end."""
-        arrivals, started = self._arrivals(rate, seconds), time.monotonic()
-
-        async def later(arrival: float) -> None:
-            await asyncio.sleep(started + arrival - time.monotonic())
-            await self._client()
-
-        await asyncio.gather(*map(later, arrivals))
+        await at_times(self._arrivals(rate, seconds), lambda index, due: self._client())
         await asyncio.gather(*(self._ask() for _ in range(BURST)))
 
     async def _client(self) -> None:
@@ -232,7 +193,7 @@ class Clients:
         may_stream = "num_beams" not in OPTIONS[option]
         stream = may_stream and self._random.random() < STREAMED
         body = {"source": self._sources[index], "stream": stream, **OPTIONS[option]}
-        async with self._session.post(self._url + PATH, json=body) as answer:
+        async with self._session.post(self._url + ROUTE, json=body) as answer:
             if answer.status == 200:
                 if stream:
                     result = streamed_result(await answer.text())
@@ -252,7 +213,7 @@ class Clients:
         body = json.dumps({"source": "vanishing", "stream": self._random.random() < 0.5}).encode()
         host, _, port = self._url.removeprefix("http://").partition(":")
         _, writer = await asyncio.open_connection(host, int(port))
-        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {ROUTE} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
         whole = head.encode() + body
         # Some clients send only a part.
         writer.write(whole if self._random.random() < 0.7 else whole[:-5])
@@ -263,7 +224,7 @@ class Clients:
 
     async def _malform(self) -> None:
         body = self._random.choice(BAD_BODIES)
-        async with self._session.post(self._url + PATH, data=body) as answer:
+        async with self._session.post(self._url + ROUTE, data=body) as answer:
             if answer.status == 400:
                 self.counts["malformed"] += 1
             else:
@@ -310,8 +271,9 @@ def saturation(flood: Callable[[float], Sequence[Received]]) -> float:
     raise ProcessError(f"expected some of {RATES[-1]:.0f} requests a second to be refused")
 
 
-def measure(run: Run, *, bundle: Path, minutes: float) -> dict[str, Any]:
+def measure(run: Run, given: Options) -> dict[str, Any]:
     """Find the saturation rate of a server, then soak it at a fraction of that rate."""
+    bundle, minutes = given.bundle, given.minutes
     sources = _sources()
     expected = call_in(HERE, library_answers, bundle, sources)
     command = [sys.executable, "-m", "dragoman", "serve", str(bundle), "--port", "0"]
@@ -322,12 +284,13 @@ def measure(run: Run, *, bundle: Path, minutes: float) -> dict[str, Any]:
         run.progress(f"{rate:.0f} requests a second for {minutes:g} minutes")
         clients = Clients(url, pid, sources, expected)
         outcome = asyncio.run(clients.soak(rate, minutes * 60))
-    return {"bundle": bundle.resolve().name, **asdict(outcome)}
+    return {"bundle": bundle.resolve().name, **outcome}
 
 
 def tables(record: Record) -> Iterator[Table]:
-    """Yield a row for each count."""
-    rows = [[field.name, str(record[field.name])] for field in fields(Outcome)]
+    """Yield a row for each figure."""
+    names = ("minutes", "rate", *COUNTS, "unexpected", "slots", "memory_mb")
+    rows = [[name, str(record[name])] for name in names]
     yield Table(["", "found"], rows, f"{record['bundle']}, under load")
 
 
@@ -343,8 +306,8 @@ SOAK = Task(
     name="soak",
     help="Let clients use and misuse a server of BUNDLE, of texts, for a long time.",
     options=(
-        Option("bundle", kind=Path),
-        Option("--minutes", "Minutes of load.", float, 30.0, least=0.2),
+        options.argument("bundle", Path),
+        options.option("--minutes", "Minutes of load.", 30.0, click.FloatRange(0.2)),
     ),
     measure=measure,
     rows="answered",

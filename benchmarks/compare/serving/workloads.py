@@ -12,17 +12,21 @@ from typing import Any, Literal
 
 from ...models.bundles import Calibration
 from ...models.shapes import SHAPES, describe
-from ..rounds import Contender, Perform, unchanged
-from ..tasks.decoding import (
+from ..contenders.queue import Arrangement
+from ..contenders.text import (
+    BUNDLES,
     CALIBRATION_SOURCES,
+    CTRANSLATE2,
+    DRAGOMAN,
     LONGEST_OUTPUT,
     MEAN_OUTPUT,
     SOURCE_LENGTHS,
+    ctranslate2_compute_types,
     draw_sources,
+    precision_of,
 )
+from ..rounds import Contender, Perform, unchanged
 from ..tasks.speech import read_clips
-from ..tasks.text_contenders import BUNDLES, CTRANSLATE2, ctranslate2_compute_types, precision_of
-from ..tasks.throughput import Arrangement
 
 SOURCES = 500
 PEER_SERVER = "dragoman.benchmarks.compare.serving.peer_server"
@@ -36,12 +40,12 @@ class ServedTool(Contender[None, None]):
 
     Attributes:
         kind: kind of server
-        compute_type: compute type of CTranslate2 and faster-whisper
+        mode: precision, or compute type
         batches: maximum batch sizes to try
     """
 
     kind: ServerKind = "dragoman"
-    compute_type: str = ""
+    mode: str = ""
     batches: tuple[int, ...] = (64,)
 
     def arrangements(self, cores: int) -> list[Arrangement]:
@@ -59,31 +63,26 @@ class ServedTool(Contender[None, None]):
         if self.kind == "dragoman":
             waiting = ["--max-waiting", "100000"]
             return [sys.executable, "-m", "dragoman", "serve", str(directory), *common, *waiting]
-        options = ["--compute-type", self.compute_type] if self.compute_type else []
-        return [sys.executable, "-m", PEER_SERVER, self.kind, str(directory), *options, *common]
+        kind = [self.kind, str(directory), "--compute-type", self.mode]
+        return [sys.executable, "-m", PEER_SERVER, *kind, *common]
 
 
 def served_tool(
-    name: str,
+    tool: str,
+    mode: str,
     prepare: Callable[[Path, Path], Path],
-    *,
     kind: ServerKind = "dragoman",
-    compute_type: str = "",
-    batches: tuple[int, ...] = (64,),
+    *batches: int,
 ) -> ServedTool:
-    """Return a served tool, whose precision is the last word of its name.
-
-    Args:
-        prepare: see `Contender`
-    """
+    """Return a tool in a mode, whose attributes are those of `Contender` and `ServedTool`."""
     return ServedTool(
-        name,
+        f"{tool} {mode}",
         prepare,
         _not_called,
-        precision=precision_of(name.split()[-1]),
+        precision=precision_of(mode),
         peer=kind != "dragoman",
         kind=kind,
-        compute_type=compute_type,
+        mode=mode,
         batches=batches,
     )
 
@@ -97,7 +96,6 @@ class Workload:
     """The requests of a comparison, and its tools.
 
     Attributes:
-        name: name of the model in file names
         model, requests: descriptions of the model and the requests
         checkpoint: checkpoint that tools prepare
         tools: tools, Dragoman's first; failures of missing tools are reported
@@ -105,7 +103,6 @@ class Workload:
         first_rate: initial rate of the search, in requests per second
     """
 
-    name: str
     model: str
     requests: str
     checkpoint: Path
@@ -114,69 +111,42 @@ class Workload:
     first_rate: float
 
 
-def text_workload(shape: str, vocab_size: int | None, directory: Path) -> Workload:
+def text_workload(shape: str, vocab_size: int | None, checkpoint: Path) -> Workload:
     """Return requests of token ids, whose outputs end with end tokens.
 
     No tokenizer is measured.
 
     Args:
-        directory: existing directory, in which the checkpoint is written as `checkpoint`
+        checkpoint: path of a checkpoint that is written
     """
     from ...models.random_checkpoint import write_ending_text_model
+    from ...peers import ctranslate2
 
     vocab_size = vocab_size or SHAPES[shape].vocab_size
-    checkpoint = directory / "checkpoint"
     write_ending_text_model(shape, checkpoint, vocab_size=vocab_size, mean_length=MEAN_OUTPUT)
     tokens = (1, vocab_size - 1)  # exclude end token and padding
     shortest, longest = SOURCE_LENGTHS
+    compute_types = [t for t in ctranslate2_compute_types() if t in ("float32", "int8")]
     return Workload(
-        shape,
         describe(shape, vocab_size),
         f"sources of {shortest} to {longest} tokens, outputs of at most {LONGEST_OUTPUT}",
         checkpoint,
-        text_tools(draw_sources(CALIBRATION_SOURCES, tokens, seed=99)),
+        [
+            *dragoman_tools(64, draw_sources(CALIBRATION_SOURCES, tokens, seed=99)),
+            *(
+                served_tool(
+                    CTRANSLATE2, t, partial(ctranslate2.prepare, mode=t), "ctranslate2", 8, 32
+                )
+                for t in compute_types
+            ),
+            served_tool("Hugging Face", "fp32", unchanged, "hugging-face", 16),
+        ],
         [
             {"source": source, "max_new_tokens": LONGEST_OUTPUT}
             for source in draw_sources(SOURCES, tokens)
         ],
         first_rate=8.0,
     )
-
-
-def dragoman_tools(
-    calibration: Calibration = (), batches: tuple[int, ...] = (64,)
-) -> list[ServedTool]:
-    """Return Dragoman's server in fp32 and int8.
-
-    Args:
-        calibration: calibration inputs of its bundles
-    """
-    return [
-        served_tool(bundle.contender, bundle.preparation(calibration), batches=batches)
-        for bundle in BUNDLES
-        if bundle.precision != "int4"
-    ]
-
-
-def text_tools(calibration: Calibration) -> list[ServedTool]:
-    """Return the tools that serve texts."""
-    from ...peers import ctranslate2
-
-    return [
-        *dragoman_tools(calibration),
-        *(
-            served_tool(
-                f"{CTRANSLATE2} {compute_type}",
-                partial(ctranslate2.prepare, compute_type=compute_type),
-                kind="ctranslate2",
-                compute_type=compute_type,
-                batches=(8, 32),
-            )
-            for compute_type in ctranslate2_compute_types()
-            if compute_type in ("float32", "int8")
-        ),
-        served_tool("Hugging Face fp32", unchanged, kind="hugging-face", batches=(16,)),
-    ]
 
 
 def speech_workload(whisper: Path, clips: Path) -> Workload:
@@ -193,23 +163,29 @@ def speech_workload(whisper: Path, clips: Path) -> Workload:
     """
     files = sorted(read_clips(clips))
     return Workload(
-        f"whisper-{whisper.name.removeprefix('whisper-')}",
         whisper.name,
         f"{len(files)} clips of speech, transcribed greedily without timestamps",
         whisper,
         [
-            *dragoman_tools(batches=(16,)),
+            *dragoman_tools(16),
             *(
-                served_tool(
-                    f"faster-whisper {compute_type}",
-                    unchanged,
-                    kind="faster-whisper",
-                    compute_type=compute_type,
-                    batches=(1,),
-                )
+                served_tool("faster-whisper", compute_type, unchanged, "faster-whisper", 1)
                 for compute_type in ("float32", "int8")
             ),
         ],
         [{"audio": base64.b64encode(file.read_bytes()).decode()} for file in files],
         first_rate=2.0,
     )
+
+
+def dragoman_tools(batch: int, calibration: Calibration = ()) -> list[ServedTool]:
+    """Return Dragoman's server in fp32 and int8.
+
+    Args:
+        calibration: calibration inputs of its bundles
+    """
+    return [
+        served_tool(DRAGOMAN, bundle.precision, bundle.preparation(calibration), "dragoman", batch)
+        for bundle in BUNDLES
+        if bundle.precision != "int4"
+    ]

@@ -3,132 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from dragoman.errors import DragomanError
 
 from ...peers.interface import Batch, Rows
 from ...processes import ProcessError
-from ..rounds import Entrant, Spread, Turns, against, paired, spread, take_turns
+from ..contenders.text import AS_MANY_ROWS, BEFORE, REFERENCE, TextContender, Workload
+from ..record import Row
+from ..rounds import Entrant, Interrupted, Turns, against, paired, spread
 from ..task import Run
-from .text_contenders import AS_MANY_ROWS, BEFORE, REFERENCE, TextContender
 
-CALIBRATION_SOURCES = 128
-SOURCE_LENGTHS = (5, 60)
-"""Tokens of the shortest and the longest of sentences of unequal length."""
-MEAN_OUTPUT, LONGEST_OUTPUT = 32, 128
-"""Tokens of their outputs, which end by themselves."""
+if TYPE_CHECKING:
+    from dragoman.runtime.decoding.results import Result
 
-
-@dataclass(frozen=True)
-class Workload:
-    """The batches of random sources to decode, and the number of rounds.
-
-    Attributes:
-        batch_sizes: batch sizes in sources
-        source_length: tokens of every source, or the minimum
-        new_tokens: tokens that every row generates
-        tokens: source tokens are drawn from range(*tokens)
-        threads: numbers of threads, with each of which every contender runs
-        rounds: number of counted rounds
-        longest_source: maximum of random lengths; None: all sources have the same length
-        num_beams: number of beams; 1: greedy
-        turn_seconds: shorter calls are repeated, see `Worker.perform`
-    """
-
-    batch_sizes: tuple[int, ...]
-    source_length: int
-    new_tokens: int
-    tokens: tuple[int, int]
-    threads: tuple[int, ...]
-    rounds: int
-    longest_source: int | None = None
-    num_beams: int = 1
-    turn_seconds: float = 0
-
-    def batch(self, size: int) -> Batch:
-        """Return the batch of a size, the same at every call."""
-        return Batch(self._sources(size, seed=size), self.new_tokens, self.num_beams)
-
-    def calibration(self) -> list[list[int]]:
-        """Return calibration sources of the same kind, which are in no batch."""
-        return self._sources(CALIBRATION_SOURCES, seed=[CALIBRATION_SOURCES])
-
-    def _sources(self, count: int, seed: int | list[int]) -> list[list[int]]:
-        generator = np.random.default_rng(seed)
-        longest = self.longest_source or self.source_length
-        sources: list[list[int]] = generator.integers(*self.tokens, (count, longest)).tolist()
-        if longest > self.source_length:
-            lengths = generator.integers(self.source_length, longest + 1, count)
-            sources = [source[:n] for source, n in zip(sources, lengths, strict=True)]
-        return sources
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """The figures of one contender with one number of threads at one batch size.
-
-    Attributes:
-        fp32: whether the contender computes in fp32
-        batch_size: number of sources
-        ms_per_step: wall-clock time of a call, including the encoder, per new token
-        tokens_per_second: new tokens of all sources over the median time of a call
-        best_peer: fastest mode of another tool at this batch size, at its best number of threads;
-            None: none was measured
-        ratio: median time of the best peer over this contender's; above 1: this contender is faster
-        best_fp32_peer, fp32_ratio: the same for peers in fp32; None unless this is in fp32
-        identical: number of sources whose tokens equal the reference's
-        thread_ratio, fp32_thread_ratio: ratios to the best peer with as many threads
-    """
-
-    contender: str
-    threads: int
-    fp32: bool
-    batch_size: int
-    ms_per_step: Spread
-    tokens_per_second: float
-    best_peer: str | None
-    ratio: float | None
-    best_fp32_peer: str | None
-    fp32_ratio: float | None
-    identical: int
-    thread_ratio: float | None = None
-    fp32_thread_ratio: float | None = None
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The time of one contender relative to another.
-
-    Attributes:
-        compared_with: the other contender
-        of: "step" (a step after the first, without the encoder) or "call"
-        ms, compared_ms: times of the contender and of the other
-        ratio: `ms` over `compared_ms`, round by round
-    """
-
-    contender: str
-    compared_with: str
-    threads: int
-    batch_size: int
-    of: str
-    ms: Spread
-    compared_ms: Spread
-    ratio: Spread
-
-
-def draw_sources(count: int, tokens: tuple[int, int], seed: int = 15) -> list[list[int]]:
-    """Return random sources of uniformly distributed lengths, the same for the same arguments.
-
-    Args:
-        tokens: source tokens are drawn from range(*tokens)
-    """
-    generator = np.random.default_rng(seed)
-    shortest, longest = SOURCE_LENGTHS
-    lengths = generator.integers(shortest, longest + 1, count).tolist()
-    return [generator.integers(*tokens, length).tolist() for length in lengths]
+TURN_SECONDS = 0.5
+"""A batch is decoded again until that has taken so long."""
 
 
 def measure_decoding(
@@ -136,44 +27,39 @@ def measure_decoding(
 ) -> dict[str, Any]:
     """Measure contenders: `measurements`, `costs`, `footprints`, `failures`.
 
-    The reference always runs in the warm-up, since others are compared with its tokens. With beams,
-    a batch of one new token is also measured, to compute the time of the steps alone.
+    With beams, a batch of one new token is also measured, to compute the time of the steps alone.
+    After an interruption, the complete batch sizes are the result.
 
     Args:
-        contenders: contenders, including the reference
+        contenders: chosen contenders, and the reference, which others are compared with
         checkpoint: checkpoint of a model that never selects its end token
 
     Raises:
         ProcessError: the reference failed.
     """
-    selected = run.selected(contender.name for contender in contenders)
-    batches = {_name(size): workload.batch(size) for size in workload.batch_sizes}
+    sizes = workload.batch_sizes
+    batches = {f"batch {size}": workload.batch(size) for size in sizes}
     if workload.num_beams > 1 and workload.new_tokens > 1:
-        batches |= {
-            _name(size, first=True): workload.batch(size)._replace(new_tokens=1)
-            for size in workload.batch_sizes
-        }
-    results = take_turns(
-        [
-            replace(contender, timed=contender.timed and contender.name in selected)
-            for contender in contenders
-            if contender.name in selected or contender.required
-        ],
-        batches,
-        checkpoint=checkpoint,
-        directory=run.directory,
-        threads=workload.threads,
-        rounds=workload.rounds,
-        turn_seconds=workload.turn_seconds,
-        check=check_lengths,
-        progress=run.progress,
-    )
-    measurements: list[Measurement] = []
-    costs: list[Cost] = []
+        firsts = {f"{name}, first token": b._replace(new_tokens=1) for name, b in batches.items()}
+        batches |= firsts
+    try:
+        results = run.take_turns(
+            contenders,
+            batches,
+            checkpoint=checkpoint,
+            threads=workload.threads,
+            rounds=workload.rounds,
+            turn_seconds=workload.turn_seconds,
+            check=check_lengths,
+        )
+    except Interrupted as interruption:
+        results = interruption.results
+    measurements: list[Row] = []
+    costs: list[Row] = []
     by_name = {contender.name: contender for contender in contenders}
-    for size in workload.batch_sizes:
-        turns = results.turns[_name(size)]
-        first = results.turns.get(_name(size, first=True), {})
+    for size in (size for size in sizes if f"batch {size}" in results.turns):
+        turns = results.turns[f"batch {size}"]
+        first = results.turns.get(f"batch {size}, first token", {})
         measurements += measurements_of(turns, by_name, size, workload.new_tokens)
         costs += costs_of(turns, first, size, workload.new_tokens)
     return {
@@ -182,10 +68,6 @@ def measure_decoding(
         "footprints": results.footprints,
         "failures": results.failures,
     }
-
-
-def _name(batch_size: int, *, first: bool = False) -> str:
-    return f"batch {batch_size}{', first token' if first else ''}"
 
 
 def check_lengths(batch: Batch, rows: Rows) -> None:
@@ -202,55 +84,66 @@ def check_lengths(batch: Batch, rows: Rows) -> None:
         )
 
 
+def pace_of(turns: Turns[Rows], batch_size: int, new_tokens: int) -> dict[str, Any]:
+    """Return the figures of the turns of a contender.
+
+    Returns:
+        `ms_per_step`: spread of the time of a call, including the encoder, per new token;
+        `tokens_per_second`: new tokens of all sources over the median time of a call
+    """
+    return {
+        "ms_per_step": spread(turns.seconds, 1e3 / new_tokens),
+        "tokens_per_second": round(batch_size * new_tokens / turns.median, 1),
+    }
+
+
 def measurements_of(
     turns: Mapping[Entrant, Turns[Rows]],
     contenders: Mapping[str, TextContender],
     batch_size: int,
     new_tokens: int,
-) -> list[Measurement]:
-    """Return the figures of one batch size from the turns of all contenders.
+) -> list[Row]:
+    """Return a row for each timed contender and number of threads, at one batch size.
 
     Args:
         contenders: contenders by name
+
+    Returns:
+        rows with the figures of `pace_of`; those of `against` the peers, each at its best number of
+        threads, and against those in fp32, if the contender is in fp32; `identical`: number of
+        sources whose tokens equal the reference's; and `thread_ratio` and `fp32_thread_ratio` to
+        the best peers with as many threads
     """
     expected = next(t.outcome for entrant, t in turns.items() if entrant.contender == REFERENCE)
     timed = {
-        entrant: t
-        for entrant, t in turns.items()
-        if t.counted and not entrant.contender.endswith(AS_MANY_ROWS)
+        entrant: own
+        for entrant, own in turns.items()
+        if own.counted and not entrant.contender.endswith(AS_MANY_ROWS)
     }
-    medians = {entrant: t.median for entrant, t in timed.items()}
-    peers = {entrant: m for entrant, m in medians.items() if contenders[entrant.contender].peer}
-    in_fp32 = {entrant: m for entrant, m in peers.items() if contenders[entrant.contender].fp32}
-    measurements = []
-    for entrant, seconds in medians.items():
-        fp32 = contenders[entrant.contender].fp32
-        best_peer, ratio = against(seconds, peers)
-        best_fp32_peer, fp32_ratio = against(seconds, in_fp32 if fp32 else None)
-        as_many, as_many_in_fp32 = (
-            {other: m for other, m in group.items() if other.threads == entrant.threads}
+    peers = {e: own.median for e, own in timed.items() if contenders[e.contender].peer}
+    rows: list[Row] = []
+    for entrant, own in timed.items():
+        fp32, median = contenders[entrant.contender].fp32, own.median
+        in_fp32 = {e: s for e, s in peers.items() if fp32 and contenders[e.contender].fp32}
+        alike, alike_in_fp32 = (
+            {e: s for e, s in group.items() if e.threads == entrant.threads}
             for group in (peers, in_fp32)
         )
-        measurements.append(
-            Measurement(
-                contender=entrant.contender,
-                threads=entrant.threads,
-                fp32=fp32,
-                batch_size=batch_size,
-                ms_per_step=spread(timed[entrant].seconds, 1e3 / new_tokens),
-                tokens_per_second=round(batch_size * new_tokens / seconds, 1),
-                best_peer=best_peer,
-                ratio=ratio,
-                best_fp32_peer=best_fp32_peer,
-                fp32_ratio=fp32_ratio,
-                thread_ratio=against(seconds, as_many)[1],
-                fp32_thread_ratio=against(seconds, as_many_in_fp32 if fp32 else None)[1],
-                identical=sum(
-                    a == b for a, b in zip(expected, timed[entrant].outcome, strict=True)
-                ),
-            )
+        same = [a == b for a, b in zip(expected, own.outcome, strict=True)]
+        rows.append(
+            {
+                **entrant._asdict(),
+                "fp32": fp32,
+                "batch_size": batch_size,
+                **pace_of(own, batch_size, new_tokens),
+                **against(median, peers),
+                **against(median, in_fp32, "fp32"),
+                "identical": sum(same),
+                "thread_ratio": against(median, alike)["ratio"],
+                "fp32_thread_ratio": against(median, alike_in_fp32)["ratio"],
+            }
         )
-    return measurements
+    return rows
 
 
 def costs_of(
@@ -258,7 +151,7 @@ def costs_of(
     first: Mapping[Entrant, Turns[Rows]],
     batch_size: int,
     new_tokens: int,
-) -> list[Cost]:
+) -> list[Row]:
     """Return the costs of beam search, and of this version relative to another.
 
     A step with beams is compared with a greedy step of as many rows, and a call of Dragoman with a
@@ -266,6 +159,10 @@ def costs_of(
 
     Args:
         first: turns that generated only one token; empty: not measured
+
+    Returns:
+        rows of what is compared, `of` a "step" after the first, without the encoder, or a "call";
+        the spreads of both times, and of their ratio round by round
     """
     calls = {entrant: t.seconds for entrant, t in turns.items() if t.counted}
     steps = {
@@ -274,18 +171,36 @@ def costs_of(
         if t.counted
     }
     return [
-        Cost(
-            contender=entrant.contender,
-            compared_with=other.contender,
-            threads=entrant.threads,
-            batch_size=batch_size,
-            of=of,
-            ms=spread(seconds[entrant], 1e3),
-            compared_ms=spread(seconds[other], 1e3),
-            ratio=paired(seconds[entrant], seconds[other]),
-        )
+        {
+            "contender": entrant.contender,
+            "compared_with": other.contender,
+            "threads": entrant.threads,
+            "batch_size": batch_size,
+            "of": of,
+            "ms": spread(seconds[entrant], 1e3),
+            "compared_ms": spread(seconds[other], 1e3),
+            "ratio": paired(seconds[entrant], seconds[other]),
+        }
         for suffix, of, seconds in ((AS_MANY_ROWS, "step", steps), (BEFORE, "call", calls))
         for entrant in seconds
         for other in [entrant._replace(contender=f"{entrant.contender}{suffix}")]
         if other in seconds
     ]
+
+
+def texts_of(results: Sequence[Result], what: str) -> list[str]:
+    """Return the texts of results.
+
+    Args:
+        what: what was decoded
+
+    Raises:
+        DragomanError: a source was rejected.
+    """
+    rejected = [result.error for result in results if result.error]
+    if rejected:
+        raise DragomanError(
+            f"{what}: expected a result for every source, found {len(rejected)} rejected, the "
+            f"first with: {rejected[0]}"
+        )
+    return [result.text or "" for result in results]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..record import Record, Row, Table, distinct, footprint_notes, ranged, sections, table_of
-from ..record import standing as standing_of
+from .. import record as records
+from ..contenders.text import CTRANSLATE2, DRAGOMAN
+from ..record import Record, Row, Table, distinct, pivoted, ranged, sections, table_of
 from ..rounds import Entrant, count
-from .text_contenders import CTRANSLATE2, DRAGOMAN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ def tables(record: Record) -> Iterator[Table]:
 
 def notes(record: Record) -> Iterator[str]:
     """Yield the best peers, how Dragoman compares, floors, costs and footprints."""
-    for at_size in sections(record["measurements"], lambda m: m["batch_size"]):
+    for at_size in sections(record["measurements"], "batch_size"):
         best = next((m["best_peer"] for m in at_size if m["best_peer"]), None)
         in_fp32 = next((m["best_fp32_peer"] for m in at_size if m["best_fp32_peer"]), None)
         if best is not None:
@@ -61,7 +61,7 @@ def notes(record: Record) -> Iterator[str]:
             f"a {cost['of']} takes {cost['ms'][0]:.2f} ms, {median:.3f} ({lowest:.3f} - "
             f"{highest:.3f}) times that of {cost['compared_with']}"
         )
-    yield from footprint_notes(record)
+    yield from records.footprint_notes(record)
 
 
 def standings(measurements: Sequence[Row]) -> Iterator[str]:
@@ -69,51 +69,55 @@ def standings(measurements: Sequence[Row]) -> Iterator[str]:
 
     Tools are compared at their best numbers of threads, and at equal numbers.
     """
-    threads_tried = sorted({m["threads"] for m in measurements})
-    for contender in distinct(m["contender"] for m in measurements):
-        if not contender.startswith(DRAGOMAN):
+    threads_tried = {m["threads"] for m in measurements}
+
+    def case(row: Row) -> str:
+        return f"batch {row['batch_size']}"
+
+    for own in sections(measurements, "contender"):
+        name = own[0]["contender"]
+        if not name.startswith(DRAGOMAN):
             continue
-        own = [m for m in measurements if m["contender"] == contender]
-        best = [_fastest(at_size) for at_size in sections(own, lambda m: m["batch_size"])]
-        for kind, peer, ratio in (
-            ("peer in fp32", "best_fp32_peer", "fp32_ratio"),
-            ("peer of all", "best_peer", "ratio"),
-        ):
-            cases = {f"batch {m['batch_size']}, against {m[peer]}": m[ratio] for m in best}
-            yield from standing_of(contender, kind, cases)
-        for threads in threads_tried if len(threads_tried) > 1 else ():
-            name = str(Entrant(contender, threads))
-            for kind, ratio in (
-                ("peer in fp32 with as many", "fp32_thread_ratio"),
-                ("peer of all with as many", "thread_ratio"),
-            ):
-                alike = {
-                    f"batch {m['batch_size']}": m.get(ratio) for m in own if m["threads"] == threads
-                }
-                yield from standing_of(name, kind, alike)
+        best = [_fastest(at_size) for at_size in sections(own, "batch_size")]
+        kinds = {"fp32_": "peer in fp32", "": "peer of all"}
+        yield from records.standings(name, best, kinds, case)
+        alike = {f"{kind}thread_": f"{peers} with as many" for kind, peers in kinds.items()}
+        for rows in sections(own, "threads") if len(threads_tried) > 1 else ():
+            entrant = str(Entrant(name, rows[0]["threads"]))
+            yield from records.standings(entrant, rows, alike, case)
 
 
 def reached(record: Record) -> Iterator[str]:
     """Compare Dragoman's precisions with the floor."""
-    steps = {(m["contender"], m["threads"], m["batch_size"]): m for m in record["measurements"]}
+    medians = _medians(record["measurements"])
     for pace in record.get("paces", ()):
-        products = ", ".join(f"{count:,.0f} in {name}" for name, count in pace["products"].items())
+        products = ", ".join(
+            f"{number:,.0f} in {name}" for name, number in pace["products"].items()
+        )
         yield (
             f"{count(pace['threads'], 'thread')}: {pace['gigabytes_per_second']:.1f} GB/s are "
             f"read, 10^9 products a second: {products}"
         )
         floors = [floor for floor in record["floors"] if floor["threads"] == pace["threads"]]
-        for own in sections(floors, lambda floor: floor["contender"]):
+        for own in sections(floors, "contender"):
             found = [
-                f"batch {floor['batch_size']}: {floor['ms']:.2f} ms, "
-                f"{floor['ms'] / step['ms_per_step'][0]:.0%}"
+                f"batch {floor['batch_size']}: {floor['ms']:.2f} ms, {floor['ms'] / step:.0%}"
                 for floor in own
-                if (step := steps.get((floor["contender"], floor["threads"], floor["batch_size"])))
+                if (step := medians.get(_case(floor)))
             ]
             if found:
                 yield (
                     f"floor of {own[0]['contender']}, and its share of a step: {'; '.join(found)}"
                 )
+
+
+def _case(row: Row) -> tuple[str, int, int]:
+    return row["contender"], row["threads"], row["batch_size"]
+
+
+def _medians(measurements: Sequence[Row]) -> dict[tuple[str, int, int], float]:
+    """Return the median milliseconds per step of each case."""
+    return {_case(m): m["ms_per_step"][0] for m in measurements}
 
 
 def documentation(record: Record) -> Iterator[Table]:
@@ -140,10 +144,10 @@ def _speed(record: Record) -> Table:
     fewest = min(threads)
     alike = "thread_ratio" in rows[0]
     lines = []
-    for own in sections(rows, lambda row: row["contender"]):
+    for own in sections(rows, "contender"):
         cells = [own[0]["contender"]]
         best: list[Row] = []
-        for at_size in sections(own, lambda row: row["batch_size"]):
+        for at_size in sections(own, "batch_size"):
             best.append(_fastest(at_size))
             for row in sorted(at_size, key=lambda row: threads.index(row["threads"])):
                 cell = ranged(row["ms_per_step"])
@@ -165,53 +169,37 @@ def _speed(record: Record) -> Table:
 
 def _footprints(rows: Sequence[Row]) -> Table:
     """Return load time and memory with each number of threads, and the size of files."""
-    threads = distinct(row["threads"] for row in rows)
-    lines = [
-        [
-            own[0]["contender"],
-            *(f"{row['load_seconds']:.2f} s" for row in own),
-            *(f"{row['peak_memory_mb']:,.0f} MB" for row in own),
-            f"{own[0]['disk_mb']:,.0f} MB",
-        ]
-        for own in sections(rows, lambda row: row["contender"])
-    ]
-    headings = [
-        f"{what}, {count(n, 'thread')}" for what in ("load", "peak memory") for n in threads
-    ]
+    lines = pivoted(
+        rows,
+        ["contender"],
+        lambda row: f"{row['load_seconds']:.2f} s",
+        lambda row: f"{row['peak_memory_mb']:,.0f} MB",
+        more=lambda own: [f"{own[0]['disk_mb']:,.0f} MB"],
+    )
+    threads = distinct(count(row["threads"], "thread") for row in rows)
+    headings = [f"{what}, {n}" for what in ("load", "peak memory") for n in threads]
     return Table(["", *headings, "disk"], lines)
 
 
 def _floors(floors: Sequence[Row], rows: Sequence[Row]) -> Table:
     """Return the floors, and their shares of the measured steps."""
-    medians = {
-        (row["contender"], row["threads"], row["batch_size"]): row["ms_per_step"][0] for row in rows
-    }
-    lines = []
-    for own in sections(floors, lambda floor: (floor["contender"], floor["threads"])):
-        cells = [own[0]["contender"], str(own[0]["threads"])]
-        for floor in own:
-            ms = medians[floor["contender"], floor["threads"], floor["batch_size"]]
-            cells.append(f"{floor['ms']:.2f} of {ms:.2f} ms, {floor['ms'] / ms:.0%}")
-        lines.append(cells)
-    sizes = distinct(floor["batch_size"] for floor in floors)
-    return Table(["", "threads", *(count(size, "source") for size in sizes)], lines)
+    medians = _medians(rows)
+
+    def cell(floor: Row) -> str:
+        ms = medians[_case(floor)]
+        return f"{floor['ms']:.2f} of {ms:.2f} ms, {floor['ms'] / ms:.0%}"
+
+    sizes = distinct(count(floor["batch_size"], "source") for floor in floors)
+    return Table(["", "threads", *sizes], pivoted(floors, ["contender", "threads"], cell))
 
 
 def _costs(rows: Sequence[Row], name: str) -> Table:
-    lines = [
-        [
-            own[0]["contender"],
-            str(own[0]["threads"]),
-            *(
-                f"{row['ms'][0]:.2f}, {row['compared_ms'][0]:.2f}, {ranged(row['ratio'], 3)}"
-                for row in own
-            ),
-        ]
-        for own in sections(rows, lambda row: (row["contender"], row["threads"]))
-    ]
-    sizes = distinct(row["batch_size"] for row in rows)
-    headings = [f"{count(size, 'source')}: {name}, compared, ratio" for size in sizes]
-    return Table(["", "threads", *headings], lines)
+    def cell(row: Row) -> str:
+        return f"{row['ms'][0]:.2f}, {row['compared_ms'][0]:.2f}, {ranged(row['ratio'], 3)}"
+
+    sizes = distinct(count(row["batch_size"], "source") for row in rows)
+    headings = [f"{size}: {name}, compared, ratio" for size in sizes]
+    return Table(["", "threads", *headings], pivoted(rows, ["contender", "threads"], cell))
 
 
 def _fastest(rows: Sequence[Row]) -> Row:
@@ -231,7 +219,7 @@ def picture(record: Record) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    groups = list(sections(record["measurements"], lambda m: m["batch_size"]))
+    groups = list(sections(record["measurements"], "batch_size"))
     names = distinct(m["contender"] for m in record["measurements"])[::-1]
     figure = Figure(figsize=(2 + 2.8 * len(groups), 1.2 + 0.3 * len(names)), layout="constrained")
     for axes, at_size in zip(

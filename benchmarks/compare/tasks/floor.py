@@ -21,7 +21,8 @@ from dragoman.optimize.graph_values import MICROSOFT, new_weight
 from dragoman.optimize.running import InMemorySession
 
 from ...models.shapes import Shape
-from .decoding import Workload
+from ..contenders.text import Workload
+from ..record import Row
 
 REPETITIONS = 12
 READ_MB = 256
@@ -50,15 +51,10 @@ def best_pace(paces: Iterable[Pace]) -> Pace:
     Args:
         paces: measurements with the same number of threads
     """
-    first, *others = paces
-    return Pace(
-        first.threads,
-        max(pace.gigabytes_per_second for pace in (first, *others)),
-        {
-            precision: max(pace.products[precision] for pace in (first, *others))
-            for precision in first.products
-        },
-    )
+    several = list(paces)
+    products = {name: max(p.products[name] for p in several) for name in several[0].products}
+    fastest = max(pace.gigabytes_per_second for pace in several)
+    return Pace(several[0].threads, fastest, products)
 
 
 def measure_pace(threads: int) -> Pace:
@@ -67,37 +63,34 @@ def measure_pace(threads: int) -> Pace:
     columns = READ_MB * 10**6 // 4 // WIDTH
     weight = generator.standard_normal((WIDTH, columns), np.float32)
     one = generator.standard_normal((1, WIDTH), np.float32)
-    seconds = _seconds(_matmul(weight), {"x": one}, threads)
-    square, rows = weight[:, :WIDTH], generator.standard_normal((WIDTH, WIDTH), np.float32)
-    billions = WIDTH**3 / 1e9
-    fp32 = billions / _seconds(_matmul(square), {"x": rows}, threads)
+    rows = generator.standard_normal((WIDTH, WIDTH), np.float32)
     integers = generator.integers(0, 256, (WIDTH, WIDTH)).astype(np.uint8)
-    int8 = billions / _seconds(_integer_matmul(integers), {"x": integers}, threads)
-    return Pace(
-        threads,
-        round(weight.nbytes / seconds / 1e9, 1),
-        {"fp32": round(fp32, 1), "int8": round(int8, 1)},
-    )
-
-
-def _matmul(weight: NDArray[np.float32]) -> ir.Model:
-    """Return a model of X [R, WIDTH] @ weight."""
-    return _product("MatMul", "", ir.DataType.FLOAT, {"w": weight})
-
-
-def _integer_matmul(weight: NDArray[np.uint8]) -> ir.Model:
-    """Return a model of an integer product, `com.microsoft.MatMulIntegerToFloat`."""
-    constants = {
-        "w": (weight.astype(np.int16) - 128).astype(np.int8),
+    quantized = {
+        "w": (integers.astype(np.int16) - 128).astype(np.int8),
         "x_scale": np.float32(0.01),
         "w_scale": np.full(WIDTH, 0.01, np.float32),
         "x_zero": np.uint8(128),
     }
-    return _product("MatMulIntegerToFloat", MICROSOFT, ir.DataType.UINT8, constants)
+
+    def seconds(x: NDArray[Any], operator: str, domain: str, **constants: Any) -> float:
+        return _seconds(_product(operator, domain, x.dtype, constants), {"x": x}, threads)
+
+    read = seconds(one, "MatMul", "", w=weight)
+    products = {
+        "fp32": seconds(rows, "MatMul", "", w=weight[:, :WIDTH]),
+        "int8": seconds(integers, "MatMulIntegerToFloat", MICROSOFT, **quantized),
+    }
+    return Pace(
+        threads,
+        round(weight.nbytes / read / 1e9, 1),
+        {name: round(WIDTH**3 / 1e9 / needed, 1) for name, needed in products.items()},
+    )
 
 
-def _product(operator: str, domain: str, dtype: ir.DataType, constants: dict[str, Any]) -> ir.Model:
-    x = ir.Value(name="x", shape=ir.Shape(["rows", WIDTH]), type=ir.TensorType(dtype))
+def _product(operator: str, domain: str, dtype: np.dtype[Any], constants: Any) -> ir.Model:
+    """Return a model of one operator of x [R, WIDTH] and constants."""
+    of_x = ir.TensorType(ir.DataType.from_numpy(dtype))
+    x = ir.Value(name="x", shape=ir.Shape(["rows", WIDTH]), type=of_x)
     graph = ir.Graph([x], [], nodes=[], opset_imports={"": 21, MICROSOFT: 1}, name=operator)
     weights = [new_weight(graph, name, np.asarray(numbers)) for name, numbers in constants.items()]
     node = ir.node(operator, [x, *weights], domain=domain)
@@ -121,23 +114,6 @@ def _seconds(model: ir.Model, feeds: dict[str, NDArray[Any]], threads: int) -> f
     return min(times)
 
 
-@dataclass(frozen=True)
-class Floor:
-    """The lower bound for a step in a precision.
-
-    Attributes:
-        ms: time of a step, including its share of the encoder
-        reading_ms, products_ms: times of a step without the encoder; the longer one counts
-    """
-
-    contender: str
-    threads: int
-    batch_size: int
-    ms: float
-    reading_ms: float
-    products_ms: float
-
-
 BYTES: dict[str, tuple[float, float]] = {"fp32": (4, 4), "int8": (1, 1), "int4": (0.5625, 1)}
 """Bytes of a weight, scales included, and of a number in a cache of self-attention."""
 COMPUTED_IN = {"fp32": "fp32", "int8": "int8", "int4": "fp32"}
@@ -150,14 +126,23 @@ def floors(
     shape: Shape,
     workload: Workload,
     vocab_size: int,
-) -> list[Floor]:
+) -> list[Row]:
     """Return the floor of each precision at each batch size and number of threads.
 
     Args:
         precisions: precisions (keys of `BYTES`) of Dragoman's contenders by name
+
+    Returns:
+        rows of the case; `ms`: time of a step, including its share of the encoder; `reading_ms` and
+        `products_ms`: times of a step without the encoder, of which the longer one counts
     """
     return [
-        _floor(pace, contender, precision, shape, workload, vocab_size, size)
+        {
+            "contender": contender,
+            "threads": pace.threads,
+            "batch_size": size,
+            **_floor(pace, precision, shape, workload, vocab_size, size),
+        }
         for pace in paces
         for contender, precision in precisions.items()
         for size in workload.batch_sizes
@@ -165,34 +150,20 @@ def floors(
 
 
 def _floor(
-    pace: Pace,
-    contender: str,
-    precision: str,
-    shape: Shape,
-    workload: Workload,
-    vocab_size: int,
-    batch_size: int,
-) -> Floor:
-    width, layers = shape.d_model, shape.layers
+    pace: Pace, precision: str, shape: Shape, workload: Workload, vocab_size: int, batch_size: int
+) -> dict[str, float]:
     rows = batch_size * workload.num_beams
     source = (workload.source_length + (workload.longest_source or workload.source_length)) / 2
     target = workload.new_tokens / 2  # the mean over steps
-    # The key and value projections of cross-attention count as the encoder's, so encoder and
-    # decoder layers have equally many weights.
-    of_layers = layers * (6 * width**2 + 2 * width * shape.d_ff)
-    weights = of_layers + vocab_size * width
+    weights = shape.layer_weights + vocab_size * shape.d_model
     of_weight, of_cache = BYTES[precision]
-    cross, cached = (2 * layers * width * n for n in (source, target))  # numbers of a row
+    cross, cached = shape.cached(source), shape.cached(target)
     read = weights * of_weight + batch_size * cross * 4 + rows * cached * of_cache
     reading = read / pace.gigabytes_per_second / 1e9
     products = rows * weights / pace.products[COMPUTED_IN[precision]] / 1e9
     products += rows * (cross + cached) / pace.products["fp32"] / 1e9
     encoder = "int8" if precision == "int4" else precision
-    encoding = batch_size * source * of_layers / pace.products[encoder] / 1e9
+    encoding = batch_size * source * shape.layer_weights / pace.products[encoder] / 1e9
     seconds = max(reading, products) + encoding / workload.new_tokens
-    return Floor(
-        contender,
-        pace.threads,
-        batch_size,
-        *(round(1e3 * s, 3) for s in (seconds, reading, products)),
-    )
+    figures = {"ms": seconds, "reading_ms": reading, "products_ms": products}
+    return {name: round(1e3 * value, 3) for name, value in figures.items()}

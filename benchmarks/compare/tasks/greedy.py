@@ -10,13 +10,12 @@ sources of the same kind.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dragoman.errors import DragomanError
+import click
 
 from ...models.bundles import optimized_bundle
 from ...models.shapes import (
@@ -26,91 +25,65 @@ from ...models.shapes import (
     describe,
     describe_language_model,
 )
-from ...processes import HERE, call_in
+from .. import options
+from ..contenders.text import BUNDLES, BundleKind, Workload, language_models, translators
 from ..record import Record
-from ..task import BEFORE, ONLY, OPENVINO, ROUNDS, SHAPE, THREADS, VOCAB_SIZE, Option, Run, Task
+from ..task import Options, Run, Task
 from . import decoding_report as report
-from .decoding import Workload, measure_decoding
-from .text_contenders import BUNDLES, BundleKind, language_models, translators
-
-TURN_SECONDS = 0.5
-"""A batch is decoded again until that has taken so long."""
+from .decoding import TURN_SECONDS, measure_decoding, texts_of
 
 
-def measure(
-    run: Run,
-    *,
-    shape: str,
-    batch_sizes: tuple[int, ...],
-    threads: tuple[int, ...],
-    rounds: int,
-    vocab_size: int | None,
-    source_length: int,
-    longest_source: int | None,
-    new_tokens: int,
-    quality: bool,
-    beams: int = 1,
-    device: str = "cpu",
-) -> dict[str, Any]:
+def measure(run: Run, given: Options) -> dict[str, Any]:
     """Measure all contenders at all batch sizes."""
     from ...models.random_checkpoint import write_random_text_model
     from .floor import best_pace, floors, measure_pace
 
-    check_lengths(shape, source_length, longest_source, new_tokens)
-    vocab_size = vocab_size or SHAPES[shape].vocab_size
+    shape, device, beams = given.shape, getattr(given, "device", "cpu"), getattr(given, "beams", 1)
+    check_lengths(shape, given.source_length, given.longest_source, given.new_tokens)
+    vocab_size = given.vocab_size or SHAPES[shape].vocab_size
     workload = Workload(
-        longest_source=longest_source,
-        batch_sizes=batch_sizes,
-        source_length=source_length,
-        new_tokens=new_tokens,
+        longest_source=given.longest_source,
+        batch_sizes=given.batch_sizes,
+        source_length=given.source_length,
+        new_tokens=given.new_tokens,
         tokens=(1, vocab_size - 1),  # without the end token (first) and padding (last)
-        threads=threads or ((1, 2) if device == "cpu" else (2,)),
-        rounds=rounds,
+        threads=given.threads or ((1, 2) if device == "cpu" else (2,)),
+        rounds=given.rounds,
         num_beams=beams,
         turn_seconds=TURN_SECONDS,
     )
+    gpu = None
     if device == "cpu":
         contenders = translators(
-            beams,
-            calibration=workload.calibration(),
-            openvino_in=run.openvino,
-            before=run.before,
+            beams, calibration=workload.calibration(), openvino_in=run.openvino, before=run.before
         )
     else:
-        from .gpu_contenders import engine_sizes, gpu_contenders
+        from ..contenders.gpu import describe_gpu, engine_sizes, gpu_contenders
 
-        contenders = gpu_contenders(engine_sizes(workload))
-    run.selected(contender.name for contender in contenders)  # fail early
-    checkpoint = run.directory / "checkpoint"
-    write_random_text_model(shape, checkpoint, vocab_size=vocab_size)
+        contenders, gpu = gpu_contenders(engine_sizes(workload)), describe_gpu()
+    contenders = run.chosen(contenders)  # fail early
+    write_random_text_model(shape, run.checkpoint, vocab_size=vocab_size)
     on_cpu = workload.threads if device == "cpu" else ()
     before_rounds = [measure_pace(n) for n in on_cpu]
-    figures = measure_decoding(run, contenders, workload, checkpoint)
-    measured = {m.contender for m in figures["measurements"]}
+    figures = measure_decoding(run, contenders, workload, run.checkpoint)
+    measured = {m["contender"] for m in figures["measurements"]}
     after_rounds = [measure_pace(n) for n in on_cpu]
     paces = [best_pace(moments) for moments in zip(before_rounds, after_rounds, strict=True)]
     bundles = [bundle for bundle in BUNDLES if bundle.contender in measured]
     precisions = {bundle.contender: bundle.precision for bundle in bundles}
+    quality = bundles and given.quality
     return record_of(
         describe(shape, vocab_size),
         workload,
         figures,
-        word_error=word_errors(bundles, max(workload.threads)) if bundles and quality else {},
+        word_error=word_errors(bundles, max(workload.threads)) if quality else {},
         paces=paces,
         floors=floors(paces, precisions, SHAPES[shape], workload, vocab_size),
+        gpu=gpu,
     )
 
 
-def measure_language_model(
-    run: Run,
-    *,
-    shape: str,
-    batch_sizes: tuple[int, ...],
-    prompt_length: int,
-    new_tokens: int,
-    threads: tuple[int, ...],
-    rounds: int,
-) -> dict[str, Any]:
+def measure_language_model(run: Run, given: Options) -> dict[str, Any]:
     """Measure contenders that continue prompts.
 
     The time of a call includes prefill.
@@ -118,19 +91,17 @@ def measure_language_model(
     from ...models.random_checkpoint import write_random_language_model
 
     workload = Workload(
-        batch_sizes=batch_sizes,
-        source_length=prompt_length,
-        new_tokens=new_tokens,
-        tokens=(0, LANGUAGE_MODELS[shape].vocab_size - 1),  # without the end token (last)
-        threads=threads,
-        rounds=rounds,
+        batch_sizes=given.batch_sizes,
+        source_length=given.prompt_length,
+        new_tokens=given.new_tokens,
+        tokens=(0, LANGUAGE_MODELS[given.shape].vocab_size - 1),  # without the end token (last)
+        threads=given.threads,
+        rounds=given.rounds,
     )
-    contenders = language_models(openvino_in=run.openvino, before=run.before)
-    run.selected(contender.name for contender in contenders)  # fail early
-    checkpoint = run.directory / "checkpoint"
-    write_random_language_model(shape, checkpoint)
-    figures = measure_decoding(run, contenders, workload, checkpoint)
-    return record_of(describe_language_model(shape), workload, figures)
+    contenders = run.chosen(language_models(openvino_in=run.openvino, before=run.before))
+    write_random_language_model(given.shape, run.checkpoint)
+    figures = measure_decoding(run, contenders, workload, run.checkpoint)
+    return record_of(describe_language_model(given.shape), workload, figures)
 
 
 def record_of(
@@ -139,25 +110,19 @@ def record_of(
     figures: Mapping[str, Any],
     *,
     word_error: Mapping[str, float] | None = None,
-    paces: Iterable[Any] = (),
-    floors: Iterable[Any] = (),
+    **more: Any,
 ) -> dict[str, Any]:
-    """Return the figures in the order of a record, without empty and default ones.
+    """Return the figures in the order of a record.
 
     Args:
         shape: description of the model
         figures: see `measure_decoding`
         word_error: word error of the trained model g2p-en by contender
-        paces: speeds of the processor in the same run, by number of threads
-        floors: floors of Dragoman's precisions
+        more: further figures, which are left out where they are empty
     """
-    optional = {
-        "longest_source": workload.longest_source,
-        "num_beams": workload.num_beams if workload.num_beams > 1 else None,
-        "costs": figures["costs"],
-        "paces": list(paces),
-        "floors": list(floors),
-    }
+    beams = workload.num_beams if workload.num_beams > 1 else None
+    optional = {"longest_source": workload.longest_source, "num_beams": beams}
+    optional |= {"costs": figures["costs"], **more}
     return {
         "shape": shape,
         "source_length": workload.source_length,
@@ -178,16 +143,12 @@ def word_errors(bundles: Iterable[BundleKind], threads: int) -> dict[str, float]
     Raises:
         DragomanError: a word was rejected.
     """
-    return call_in(HERE, _word_errors, list(bundles), threads)
-
-
-def _word_errors(bundles: list[BundleKind], threads: int) -> dict[str, float]:
     from dragoman.reference_model.pretrained import find_checkpoint
     from dragoman.reference_model.recipes import find_recipe, read_examples
     from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
     from dragoman.runtime import load
 
-    from ...models.shipped import MODEL, exported
+    from ...models.bundles import MODEL, exported
 
     checkpoint, recipe = find_checkpoint(MODEL), find_recipe(MODEL)
     assert recipe.score is not None
@@ -199,24 +160,8 @@ def _word_errors(bundles: list[BundleKind], threads: int) -> dict[str, float]:
             directory = Path(workspace) / f"{target}-{precision}"
             bundle = optimized_bundle(neutral, directory, target=target, precision=precision)
             results = load(bundle, threads=threads).generate([e.source for e in examples])
-            rejected = [result.error for result in results if result.error]
-            if rejected:
-                raise DragomanError(
-                    f"{MODEL}: expected a result for every word, found {len(rejected)} rejected, "
-                    f"the first with: {rejected[0]}"
-                )
-            texts = [result.text or "" for result in results]
-            errors[name] = recipe.score(texts, examples)[recipe.metric]
+            errors[name] = recipe.score(texts_of(results, MODEL), examples)[recipe.metric]
     return errors
-
-
-def _device(options: Mapping[str, Any]) -> str | None:
-    """Describe the GPU, if it is measured."""
-    if options.get("device") != "cuda":
-        return None
-    from .gpu_contenders import describe_gpu
-
-    return describe_gpu()
 
 
 def _file(record: Record, options: Mapping[str, Any]) -> str:
@@ -227,33 +172,21 @@ def _file(record: Record, options: Mapping[str, Any]) -> str:
     return f"cpu-{options['shape']}{beams}-{'-'.join(map(str, record['threads']))}-threads"
 
 
-def batch_sizes(*default: int, what: str = "Sources decoded as one batch;") -> Option:
-    """Return the option of batch sizes."""
-    return Option("--batch-size", what, int, default, parameter="batch_sizes")
-
-
-def new_tokens(what: str = "source") -> Option:
-    """Return the option of the number of new tokens."""
-    text = f"Tokens generated for every {what}."
-    return Option("--new-tokens", text, int, 64, most=1023)
-
-
-def quality(*, default: bool) -> Option:
+def quality(*, default: bool) -> click.Option:
     """Return the option of measuring the word error."""
-    return Option(
-        "--quality/--no-quality",
-        "Also measure the word error of the trained model g2p-en in Dragoman's precisions.",
-        bool,
-        default,
-    )
+    text = "Also measure the word error of the trained model g2p-en in Dragoman's precisions."
+    return options.option("--quality/--no-quality", text, default, is_flag=True)
 
 
-ROUNDS_OF_LATENCY = replace(ROUNDS, default=7)
-
+ROUNDS = options.rounds(7)
+WAYS = (options.ONLY, options.OPENVINO, options.BEFORE)
+LENGTH = click.IntRange(1, 1024)
 LENGTHS = (
-    Option("--source-length", "Tokens of every source.", int, 32, most=1024),
-    Option("--longest-source", "Draw lengths from --source-length to this one.", int, most=1024),
-    new_tokens(),
+    options.option("--source-length", "Tokens of every source.", 32, LENGTH),
+    options.option(
+        "--longest-source", "Draw lengths from --source-length to this one.", kind=LENGTH
+    ),
+    options.new_tokens(),
 )
 
 _task = partial(
@@ -261,7 +194,6 @@ _task = partial(
     measure=measure,
     rows="measurements",
     file=_file,
-    device=_device,
     tables=report.tables,
     notes=report.notes,
     documentation=report.documentation,
@@ -273,26 +205,16 @@ GREEDY = _task(
     name="greedy",
     help="Compare the latency of greedy decoding, on random weights in published shapes.",
     options=(
-        SHAPE,
-        batch_sizes(1, 8, 32),
-        replace(
-            THREADS,
-            default=(),
-            help="Threads of every contender, each of which takes part with each number [default: "
-            "1 and 2, on a GPU 2];",
-        ),
-        ROUNDS_OF_LATENCY,
-        VOCAB_SIZE,
+        options.SHAPE,
+        options.batch_sizes(1, 8, 32),
+        options.each_with_threads(note=" [default: 1 and 2, on a GPU 2]"),
+        ROUNDS,
+        options.VOCAB_SIZE,
         *LENGTHS,
-        Option(
-            "--device",
-            "cuda: engines and other tools on an NVIDIA GPU.",
-            choices=("cpu", "cuda"),
-            default="cpu",
+        options.option(
+            "--device", "cuda: engines and other tools on an NVIDIA GPU.", "cpu", ["cpu", "cuda"]
         ),
-        ONLY,
-        OPENVINO,
-        BEFORE,
+        *WAYS,
         quality(default=True),
     ),
 )
@@ -301,16 +223,14 @@ BEAMS = _task(
     name="beams",
     help="Compare the latency of beam search, and with greedy decoding of as many rows.",
     options=(
-        SHAPE,
-        batch_sizes(1, 8),
-        Option("--beams", "Beams of every source.", int, 4, least=2),
-        THREADS,
-        ROUNDS_OF_LATENCY,
-        VOCAB_SIZE,
+        options.SHAPE,
+        options.batch_sizes(1, 8),
+        options.option("--beams", "Beams of every source.", 4, click.IntRange(2)),
+        options.each_with_threads(1, 2),
+        ROUNDS,
+        options.VOCAB_SIZE,
         *LENGTHS,
-        ONLY,
-        OPENVINO,
-        BEFORE,
+        *WAYS,
         quality(default=False),
     ),
 )
@@ -319,15 +239,13 @@ LANGUAGE_MODEL = _task(
     name="language-model",
     help="Compare the latency of continuing prompts, with a model of GPT-2's shape.",
     options=(
-        Option("--shape", "Shape of the model.", choices=tuple(LANGUAGE_MODELS), default="gpt2"),
-        batch_sizes(1, 8, what="Prompts continued as one batch;"),
-        Option("--prompt-length", "Tokens of every prompt.", int, 32),
-        new_tokens("prompt"),
-        THREADS,
-        ROUNDS_OF_LATENCY,
-        ONLY,
-        OPENVINO,
-        BEFORE,
+        options.option("--shape", "Shape of the model.", "gpt2", [*LANGUAGE_MODELS]),
+        options.batch_sizes(1, 8, what="Prompts continued as one batch;"),
+        options.option("--prompt-length", "Tokens of every prompt.", 32),
+        options.new_tokens("prompt"),
+        options.each_with_threads(1, 2),
+        ROUNDS,
+        *WAYS,
     ),
     measure=measure_language_model,
     file=lambda record, options: (

@@ -8,30 +8,27 @@ and int4 are calibrated on other sources of these lengths.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from ...models.bundles import Calibration
 from ...models.shapes import SHAPES, check_lengths, describe
 from ...peers.interface import Batch
 from ...processes import HERE, Interpreter
-from ..record import Record, Row, Table, distinct, sections, table_of
-from ..rounds import Entrant, Spread, count, spread, take_turns
-from ..task import ONLY, OPENVINO, ROUNDS, SHAPE, VOCAB_SIZE, Option, Run, Task
+from .. import options
+from ..contenders.text import TextContender, draw_sources, translators
+from ..record import Record, Table, sections, table_of
+from ..rounds import Entrant, count
+from ..task import Options, Run, Task
+from .decoding import TURN_SECONDS, pace_of
 from .decoding import check_lengths as check_rows
-from .greedy import batch_sizes, new_tokens
-from .text_contenders import TextContender, translators
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE_LENGTH = 32
 """As the batch grows."""
-TURN_SECONDS = 0.5
-"""A batch is decoded again until that has taken so long."""
 CALIBRATION_SOURCES = 16
 """Of each length."""
 
@@ -40,17 +37,10 @@ NAMES = (
     *("CTranslate2 float32", "CTranslate2 int8", "OpenVINO int8"),
 )
 """Dragoman's precisions and its nearest rivals: a picture of all tools could not be read."""
-MARKERS = ("o", "s", "^", "D", "v", "X")
-"""One for each contender, by which they differ without colours, too."""
 
 
 class Point(NamedTuple):
-    """The sizes of a batch.
-
-    Attributes:
-        batch_size: number of sources
-        source_length: tokens per source
-    """
+    """The number of sources of a batch, and the tokens of each."""
 
     batch_size: int
     source_length: int
@@ -59,171 +49,91 @@ class Point(NamedTuple):
         return f"batch {self.batch_size}, source {self.source_length}"
 
 
-@dataclass(frozen=True)
-class Workload:
-    """Two series of points, over batch size and over source length.
-
-    Attributes:
-        batch_sizes: batch sizes, with sources of `source_length`
-        source_lengths: source lengths, with `source_batch` sources
-        new_tokens: tokens that every row generates
-        tokens: source tokens are drawn from range(*tokens)
-    """
-
-    batch_sizes: tuple[int, ...]
-    source_length: int
-    source_lengths: tuple[int, ...]
-    source_batch: int
-    new_tokens: int
-    tokens: tuple[int, int]
-
-    @property
-    def by_batch(self) -> list[Point]:
-        """The points of growing batches."""
-        return [Point(size, self.source_length) for size in self.batch_sizes]
-
-    @property
-    def by_source(self) -> list[Point]:
-        """The points of growing sources."""
-        return [Point(self.source_batch, length) for length in self.source_lengths]
-
-    def batches(self) -> dict[Point, Batch]:
-        """Return the batch of every point, the same at every call.
-
-        A point in both series has only one batch.
-        """
-        return {
-            point: Batch(
-                np.random.default_rng(point).integers(*self.tokens, point).tolist(),
-                self.new_tokens,
-            )
-            for point in (*self.by_batch, *self.by_source)
-        }
-
-    def calibration(self) -> list[list[int]]:
-        """Return calibration sources of all lengths, which are in no batch."""
-        generator = np.random.default_rng(0)
-        lengths = [*self.source_lengths, self.source_length] * CALIBRATION_SOURCES
-        return [generator.integers(*self.tokens, length).tolist() for length in lengths]
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """The figures of one contender at one point.
-
-    Attributes:
-        peer: whether it is another tool, which Dragoman is compared with
-        batch_size: number of sources
-        source_length: tokens per source
-        ms_per_step: wall-clock time of a call, including the encoder, per new token
-        tokens_per_second: new tokens of all sources over the median time of a call
-    """
-
-    contender: str
-    peer: bool
-    batch_size: int
-    source_length: int
-    ms_per_step: Spread
-    tokens_per_second: float
+def batches(points: Iterable[Point], new_tokens: int, tokens: tuple[int, int]) -> dict[str, Batch]:
+    """Return the batch of every point by its name, the same at every call."""
+    return {
+        str(point): Batch(
+            draw_sources(point.batch_size, tokens, point, (point.source_length,) * 2), new_tokens
+        )
+        for point in points
+    }
 
 
 def contenders(
     calibration: Calibration = (), openvino_in: Interpreter = HERE
 ) -> list[TextContender]:
-    """Return the contenders in `NAMES`, Dragoman first.
-
-    Failures of missing tools are reported.
-
-    Args:
-        calibration: calibration sources of Dragoman's bundles
-        openvino_in: interpreter with Optimum-Intel
-    """
+    """Return the contenders in `NAMES`, Dragoman first; arguments as of `translators`."""
     known = translators(calibration=calibration, openvino_in=openvino_in)
     return [contender for contender in known if contender.name in NAMES]
 
 
-def measure(
-    run: Run,
-    *,
-    shape: str,
-    vocab_size: int | None,
-    batch_sizes: tuple[int, ...],
-    source_lengths: tuple[int, ...],
-    source_batch: int,
-    new_tokens: int,
-    threads: int,
-    rounds: int,
-) -> dict[str, Any]:
+def measure(run: Run, given: Options) -> dict[str, Any]:
     """Measure all contenders at all points."""
     from ...models.random_checkpoint import write_random_text_model
 
-    check_lengths(shape, max(source_lengths), None, new_tokens)
-    vocab_size = vocab_size or SHAPES[shape].vocab_size
-    workload = Workload(
-        batch_sizes=tuple(sorted(batch_sizes)),
-        source_length=SOURCE_LENGTH,
-        source_lengths=tuple(sorted(source_lengths)),
-        source_batch=source_batch,
-        new_tokens=new_tokens,
-        tokens=(1, vocab_size - 1),  # without the end token (first) and padding (last)
-    )
-    chosen = run.chosen(contenders(workload.calibration(), run.openvino))
-    write_random_text_model(shape, run.directory / "checkpoint", vocab_size=vocab_size)
+    shape, lengths = given.shape, sorted(given.source_lengths)
+    check_lengths(shape, lengths[-1], None, given.new_tokens)
+    vocab_size = given.vocab_size or SHAPES[shape].vocab_size
+    tokens = (1, vocab_size - 1)  # without the end token (first) and padding (last)
+    calibration = [
+        source
+        for length in [*lengths, SOURCE_LENGTH]
+        for source in draw_sources(CALIBRATION_SOURCES, tokens, 0, (length, length))
+    ]
+    chosen = run.chosen(contenders(calibration, run.openvino))
+    write_random_text_model(shape, run.checkpoint, vocab_size=vocab_size)
+    series = {
+        "by_batch": [Point(size, SOURCE_LENGTH) for size in sorted(given.batch_sizes)],
+        "by_source": [Point(given.source_batch, length) for length in lengths],
+    }
+    common = {"new_tokens": given.new_tokens, "threads": given.threads, "rounds": given.rounds}
     return {
         "shape": describe(shape, vocab_size),
-        "new_tokens": new_tokens,
-        "threads": threads,
-        "rounds": rounds,
-        **measure_growth(run, chosen, workload, threads=threads, rounds=rounds),
+        **common,
+        **measure_growth(run, chosen, series, tokens, **common),
     }
 
 
 def measure_growth(
     run: Run,
     contenders: Sequence[TextContender],
-    workload: Workload,
-    *,
+    series: Mapping[str, Sequence[Point]],
+    tokens: tuple[int, int],
+    new_tokens: int,
     threads: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Measure contenders at all points: `by_batch`, `by_source`, `failures`.
+    """Measure contenders at the points of all series, of which shared ones are measured once.
 
-    A series has the points of one contender after the other. A contender that failed at any point
-    is only in `failures`.
+    Returns:
+        for each series, the points of one contender after the other, with the figures of `pace_of`;
+        a contender that failed at any point is only in `failures`
     """
-    results = take_turns(
+    results = run.take_turns(
         contenders,
-        {str(point): batch for point, batch in workload.batches().items()},
-        checkpoint=run.directory / "checkpoint",
-        directory=run.directory,
+        batches(chain(*series.values()), new_tokens, tokens),
         threads=[threads],
         rounds=rounds,
         turn_seconds=TURN_SECONDS,
         check=check_rows,
-        progress=run.progress,
     )
     failed = {failure.contender for failure in results.failures}
-    working = [contender for contender in contenders if contender.name not in failed]
-
-    def series(points: Sequence[Point]) -> list[Measurement]:
-        return [
-            Measurement(
-                contender.name,
-                contender.peer,
-                *point,
-                spread(turns.seconds, 1e3 / workload.new_tokens),
-                round(point.batch_size * workload.new_tokens / turns.median, 1),
-            )
-            for contender in working
+    rows = {
+        name: [
+            {
+                "contender": contender.name,
+                "peer": contender.peer,
+                **point._asdict(),
+                **pace_of(turns, point.batch_size, new_tokens),
+            }
+            for contender in contenders
+            if contender.name not in failed
             for point in points
             for turns in [results.turns[str(point)][Entrant(contender.name, threads)]]
         ]
-
-    return {
-        "by_batch": series(workload.by_batch),
-        "by_source": series(workload.by_source),
-        "failures": results.failures,
+        for name, points in series.items()
     }
+    return {**rows, "failures": results.failures}
 
 
 def described(record: Record) -> str:
@@ -251,10 +161,8 @@ def tables(record: Record) -> Iterator[Table]:
 
 def picture(record: Record) -> Figure:
     """Draw milliseconds per step and tokens per second of every contender, with peers dashed."""
-    from ..picture_style import COLOURS, figure, styled, tidy
+    from ..picture_style import figure, legend_below, looks, styled, tidy
 
-    names = distinct(m["contender"] for m in record["by_batch"])
-    looks = dict(zip(names, zip(COLOURS, MARKERS, strict=True), strict=False))
     with styled():
         drawn = figure(6.2)
         drawn.suptitle(described(record), fontsize="medium")
@@ -263,58 +171,47 @@ def picture(record: Record) -> Figure:
             (panels[0], record["by_batch"], "batch_size", "sources in the batch"),
             (panels[1], record["by_source"], "source_length", "tokens of the source"),
         ):
-            for own in sections(series, lambda m: m["contender"]):
-                colour, marker = looks[own[0]["contender"]]
-                look: dict[str, Any] = {
+            for own, look in zip(sections(series, "contender"), looks(), strict=False):
+                look |= {
                     "label": own[0]["contender"],
-                    "color": colour,
-                    "marker": marker,
-                    "markersize": 4,
-                    "linestyle": "--" if own[0]["peer"] else "-",
+                    "linestyle": "-" if not own[0]["peer"] else "--",
                 }
                 sizes = [m[varies] for m in own]
                 row[0].plot(sizes, [m["ms_per_step"][0] for m in own], **look)
                 row[1].plot(sizes, [m["tokens_per_second"] for m in own], **look)
+            sizes = sorted({m[varies] for m in series})
             for axes, y in zip(row, ("ms per step", "tokens per second"), strict=True):
-                _scale(axes, series, varies)
+                axes.set_xscale("log", base=2)
+                axes.set_yscale("log", base=2)
+                axes.set_xticks(sizes, [f"{size}" for size in sizes])
+                axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
                 tidy(axes, x=x, y=y)
-        handles, labels = panels[0, 0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        legend_below(drawn, panels[0, 0])
     return drawn
-
-
-def _scale(axes: Any, measurements: Sequence[Row], varies: str) -> None:
-    """Set logarithmic scales with a tick at every size."""
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    sizes = sorted({m[varies] for m in measurements})
-    axes.set_xticks(sizes, [f"{size}" for size in sizes])
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
 GROWTH = Task(
     name="growth",
     help="Compare how latency and tokens a second grow with the batch and the length of sources.",
     options=(
-        SHAPE,
-        VOCAB_SIZE,
-        batch_sizes(
+        options.SHAPE,
+        options.VOCAB_SIZE,
+        options.batch_sizes(
             *(1, 2, 4, 8, 16, 32, 64),
             what=f"Sources of {SOURCE_LENGTH} tokens decoded as one batch;",
         ),
-        Option(
+        options.option(
             "--source-length",
             "Tokens of every source in batches of --source-batch;",
-            int,
             (8, 16, 32, 64, 128, 256, 512),
             parameter="source_lengths",
         ),
-        Option("--source-batch", "Sources decoded as one batch, as they grow longer.", int, 1),
-        new_tokens(),
-        Option("--threads", "Threads of every contender.", int, 2),
-        ROUNDS,
-        ONLY,
-        OPENVINO,
+        options.option("--source-batch", "Sources decoded as one batch, as they grow longer.", 1),
+        options.new_tokens(),
+        options.THREADS,
+        options.rounds(),
+        options.ONLY,
+        options.OPENVINO,
     ),
     measure=measure,
     rows="by_batch",

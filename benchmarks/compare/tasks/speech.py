@@ -8,10 +8,7 @@ Decoding is greedy, without timestamps.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,34 +16,13 @@ import numpy as np
 
 from dragoman.errors import DragomanError
 
-from ...peers import faster_whisper, openvino
-from ...peers.interface import LANGUAGE, Stages, Transcriber
-from ...processes import HERE, Interpreter
-from ..record import Record, Table, table_of
-from ..rounds import Contender, Perform, Spread, against, spread, take_turns, unchanged
-from ..task import ONLY, OPENVINO, ROUNDS, Option, Run, Task
-from .text_contenders import dragoman_contenders
+from .. import options
+from ..contenders.speech import FASTER_WHISPER, OPENVINO_GENAI, Transcript, contenders
+from ..record import Record, Row, Table, table_of
+from ..rounds import against, spread
+from ..task import Options, Run, Task
 
-FASTER_WHISPER = "faster-whisper"
-OPENVINO_GENAI = "openvino-genai"
 TRANSCRIPTS = "transcripts.tsv"
-
-Clips = Sequence[Path]
-
-
-class Transcript(NamedTuple):
-    """The transcript of a clip, with the time of the standard call and of the stages.
-
-    Attributes:
-        seconds: time of the tool's standard call
-    """
-
-    text: str
-    seconds: float
-    stages: Stages
-
-
-SpeechContender = Contender[Clips, list[Transcript]]
 
 
 def read_clips(directory: Path) -> dict[Path, str]:
@@ -88,144 +64,12 @@ def word_error(texts: Mapping[Path, str], transcripts: Mapping[Path, str]) -> fl
     return METRICS["word-error"].figure(list(texts.values()), references)
 
 
-def contenders(openvino_in: Interpreter = HERE) -> list[SpeechContender]:
-    """Return contenders: Dragoman, faster-whisper and OpenVINO GenAI in their precisions.
-
-    Failures of missing tools are reported.
-
-    Args:
-        openvino_in: interpreter with Optimum-Intel and OpenVINO GenAI
-    """
-    return [
-        *dragoman_contenders(partial(load_transcriber, load=DragomanTranscriber)),
-        *(
-            Contender(
-                f"{FASTER_WHISPER} {compute_type}",
-                unchanged,
-                partial(
-                    load_transcriber,
-                    load=partial(faster_whisper.FasterWhisperPeer, compute_type=compute_type),
-                ),
-                peer=True,
-            )
-            for compute_type in ("float32", "int8")
-        ),
-        *(
-            Contender(
-                f"{OPENVINO_GENAI} {mode}",
-                partial(_prepare_openvino, mode=mode),
-                partial(load_transcriber, load=partial(openvino.OpenVINOWhisperPeer, mode=mode)),
-                peer=True,
-                interpreter=openvino_in,
-            )
-            for mode in openvino.MODES
-        ),
-    ]
-
-
-def load_transcriber(
-    directory: Path, threads: int, *, load: Callable[[Path, int], Transcriber]
-) -> Perform[Clips, list[Transcript]]:
-    """Load a model that transcribes all clips one by one, then again to time the stages."""
-    transcriber = load(directory, threads)
-
-    def transcribe(clips: Clips) -> list[Transcript]:
-        texts = []
-        for clip in clips:
-            started = time.perf_counter()
-            text = transcriber.transcribe(clip)
-            texts.append((text, time.perf_counter() - started))
-        return [
-            Transcript(text, seconds, transcriber.stages(clip))
-            for clip, (text, seconds) in zip(clips, texts, strict=True)
-        ]
-
-    return transcribe
-
-
-class DragomanTranscriber:
-    """A speech bundle loaded by Dragoman's runtime."""
-
-    def __init__(self, directory: Path, threads: int) -> None:
-        from dragoman.runtime import Model, read_bundle
-        from dragoman.runtime.backends import open_backend
-
-        bundle = read_bundle(directory)
-        self._backend = _TimedBackend(open_backend(bundle, None, threads))
-        self._model = Model(bundle, self._backend)
-        speech = bundle.manifest.speech
-        # No tool detects the language; an English-only model has no language option.
-        self._language = LANGUAGE if speech is not None and speech.languages else None
-
-    def transcribe(self, clip: Path) -> str:
-        """Transcribe with `Model.generate`."""
-        (result,) = self._model.generate([clip], language=self._language)
-        if result.error is not None:
-            raise RuntimeError(result.error)
-        return (result.text or "").strip()
-
-    def stages(self, clip: Path) -> Stages:
-        """Time the encoder's last call within `Model.generate`, and everything after it."""
-        (result,) = self._model.generate([clip], language=self._language)
-        ended = time.perf_counter()
-        backend = self._backend
-        return Stages(backend.encoder_seconds, ended - backend.encoded_at, len(result.tokens) + 1)
-
-
-class _TimedBackend:
-    """A backend that records the duration and the end of its last encoder call."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        self.encoder_seconds = self.encoded_at = 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def start(self, *arguments: Any) -> Any:
-        started = time.perf_counter()
-        state = self._backend.start(*arguments)
-        self.encoded_at = time.perf_counter()
-        self.encoder_seconds = self.encoded_at - started
-        return state
-
-
-def _prepare_openvino(whisper: Path, directory: Path, *, mode: openvino.Mode) -> Path:
-    from ...models.whisper_checkpoint import whisper_checkpoint
-
-    return openvino.prepare_whisper(whisper_checkpoint(whisper, directory), directory, mode=mode)
-
-
-@dataclass(frozen=True)
-class Figures:
-    """The figures of one contender.
-
-    Attributes:
-        seconds: time of all clips with the tool's standard call
-        real_time_factor: median of `seconds` over the duration of the clips
-        ms_per_clip_encoder, ms_per_token_decoder: separate times; the decoder includes the prompt
-        word_error: word error rate of the last round
-        decoder_ratio, total_ratio: median of the fastest peer over this one's, for the decoder's
-            time per token and for `seconds`; above 1: this one is faster; None: no peer
-    """
-
-    contender: str
-    seconds: Spread
-    real_time_factor: float
-    ms_per_clip_encoder: Spread
-    ms_per_token_decoder: Spread
-    word_error: float
-    decoder_ratio: float | None
-    total_ratio: float | None
-
-
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """The figures of one round of a contender.
 
     Attributes:
         seconds, encoder: seconds of all clips
-        decoder: seconds per token
+        decoder: seconds per token, including those of the prompt
         texts: outputs by clip
     """
 
@@ -246,64 +90,63 @@ class Round:
         )
 
 
-def measure(
-    run: Run, *, whisper: Path, clips: Path, threads: int, rounds: int, name: str | None
-) -> dict[str, Any]:
+def measure(run: Run, given: Options) -> dict[str, Any]:
     """Measure all contenders on all clips."""
     import soundfile
 
     chosen = run.chosen(contenders(run.openvino))
-    transcripts = read_clips(clips)
+    transcripts = read_clips(given.clips)
     files = list(transcripts)
     audio_seconds = sum(soundfile.info(clip).duration for clip in files)
-    results = take_turns(
-        chosen,
-        {"clips": files},
-        checkpoint=whisper,
-        directory=run.directory,
-        threads=[threads],
-        rounds=rounds,
-        progress=run.progress,
-    )
+    ways = {"checkpoint": given.whisper, "threads": [given.threads], "rounds": given.rounds}
+    results = run.take_turns(chosen, {"clips": files}, **ways)
     rounds_of = {
         entrant.contender: [Round.of(files, turn.outcome) for turn in turns.counted]
         for entrant, turns in results.turns["clips"].items()
     }
     return {
-        "model": name or whisper.name,
+        "model": given.name or given.whisper.name,
         "clips": len(files),
         "audio_seconds": round(audio_seconds, 2),
-        "threads": threads,
-        "rounds": rounds,
+        "threads": given.threads,
+        "rounds": given.rounds,
         "figures": figures(rounds_of, transcripts, audio_seconds),
-        "failures": {failure.contender: failure.reason for failure in results.failures},
+        "failures": results.failures,
     }
 
 
 def figures(
     rounds_of: Mapping[str, Sequence[Round]], transcripts: Mapping[Path, str], audio_seconds: float
-) -> list[Figures]:
-    """Return the figures of every contender from its counted rounds."""
+) -> list[Row]:
+    """Return the figures of every contender from its counted rounds.
+
+    Returns:
+        rows of `seconds`: spread of the time of all clips with the tool's standard call;
+        `real_time_factor`: its median over the duration of the clips; separate times of the
+        encoder and the decoder; `word_error` of the last round; and `decoder_ratio` and
+        `total_ratio` to the fastest peer, see `against`
+    """
 
     def medians(value: Callable[[Round], float]) -> dict[str, float]:
         return {n: float(np.median([value(r) for r in rounds])) for n, rounds in rounds_of.items()}
 
     def ratio(of: Mapping[str, float], name: str) -> float | None:
         peers = {n: m for n, m in of.items() if n.startswith((FASTER_WHISPER, OPENVINO_GENAI))}
-        return against(of[name], peers)[1]
+        found: float | None = against(of[name], peers)["ratio"]
+        return found
 
     seconds, decoder = medians(lambda r: r.seconds), medians(lambda r: r.decoder)
     return [
-        Figures(
-            contender=name,
-            seconds=spread([r.seconds for r in rounds]),
-            real_time_factor=round(seconds[name] / audio_seconds, 4),
-            ms_per_clip_encoder=spread([r.encoder for r in rounds], 1e3 / len(transcripts)),
-            ms_per_token_decoder=spread([r.decoder for r in rounds], 1e3),
-            word_error=round(word_error(rounds[-1].texts, transcripts), 4),
-            decoder_ratio=ratio(decoder, name),
-            total_ratio=ratio(seconds, name),
-        )
+        {
+            "contender": name,
+            "seconds": spread([r.seconds for r in rounds]),
+            "real_time_factor": round(seconds[name] / audio_seconds, 4),
+            "ms_per_clip_encoder": spread([r.encoder for r in rounds], 1e3 / len(transcripts)),
+            "ms_per_token_decoder": spread([r.decoder for r in rounds], 1e3),
+            "word_error": round(word_error(rounds[-1].texts, transcripts), 4),
+            "decoder_ratio": ratio(decoder, name),
+            "total_ratio": ratio(seconds, name),
+        }
         for name, rounds in rounds_of.items()
     ]
 
@@ -335,13 +178,15 @@ SPEECH = Task(
     name="speech",
     help="Compare speed and word error of the Whisper model in WHISPER, a CTranslate2 directory.",
     options=(
-        Option("whisper", kind=Path),
-        Option("--clips", "Folder of audio files and transcripts.tsv.", Path, required=True),
-        Option("--threads", "Threads of every contender.", int, 2),
-        ROUNDS,
-        ONLY,
-        OPENVINO,
-        Option("--name", "The model's name in the record [default: the directory's]."),
+        options.argument("whisper", Path),
+        options.option(
+            "--clips", "Folder of audio files and transcripts.tsv.", kind=Path, required=True
+        ),
+        options.THREADS,
+        options.rounds(),
+        options.ONLY,
+        options.OPENVINO,
+        options.option("--name", "The model's name in the record [default: the directory's]."),
     ),
     measure=measure,
     rows="figures",

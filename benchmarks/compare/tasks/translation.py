@@ -10,26 +10,25 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import DragomanError
 
 from ...models.bundles import bundle_of_checkpoint
+from .. import options
 from ..record import Record, Table, distinct, table_of
-from ..task import Option, Run, Task
+from ..task import Options, Run, Task
+from .decoding import texts_of
 from .decoding_report import decoding
 
 if TYPE_CHECKING:
-    from dragoman.runtime import Model
+    pass
 
 CALIBRATION_SOURCES = 200
 
-PUBLISHED = {
-    "test_2016_flickr": 41.02,
-    "test_2017_flickr": 33.36,
-    "test_2017_mscoco": 29.88,
-}
+PUBLISHED = {"test_2016_flickr": 41.02, "test_2017_flickr": 33.36, "test_2017_mscoco": 29.88}
 """BLEU of lower-cased tokens of the text-only Transformer of the same size, 5 beams, the last ten
 checkpoints averaged (Wu et al. 2021, arXiv 2105.14462)."""
 
@@ -51,41 +50,6 @@ class HeldOut:
     references: Sequence[str]
     language: str
     tokenized: Sequence[str] = ()
-    published: float | None = None
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The scores of translations, from 0 to 100.
-
-    Attributes:
-        bleu, chrf: scores of texts; for a model of lower-cased tokens, of the detokenized outputs,
-            ignoring case
-        bleu_of_tokens: BLEU of lower-cased tokens, as in papers; None: the outputs are texts
-        bleu_signature, chrf_signature: signatures of sacrebleu
-    """
-
-    bleu: float
-    chrf: float
-    bleu_signature: str
-    chrf_signature: str
-    bleu_of_tokens: float | None = None
-
-
-@dataclass(frozen=True)
-class Figure:
-    """The quality of one precision and strategy on one test set.
-
-    Attributes:
-        beams: number of beams; 1: greedy decoding
-        sentences: number of sentences
-    """
-
-    test: str
-    precision: str
-    beams: int
-    sentences: int
-    scores: Scores
     published: float | None = None
 
 
@@ -113,27 +77,30 @@ def held_out_sets(recipe: str, checkpoint: Path, data: Path | None) -> list[Held
         ]
     if data is None:
         raise DragomanError(f"{recipe}: its data are needed: --data FOLDER")
-    sets = []
-    for name in multi30k_en_de.TESTS:
-        examples = multi30k_en_de.read_set(data, name)
-        sets.append(
-            HeldOut(
-                name,
-                [example.source for example in examples],
-                multi30k_en_de.read_lines_of(data, f"{name}.{multi30k_en_de.TARGET}"),
-                multi30k_en_de.TARGET,
-                [example.references[0] for example in examples],
-                PUBLISHED[name],
-            )
+    return [
+        HeldOut(
+            name,
+            [example.source for example in examples],
+            multi30k_en_de.read_lines_of(data, f"{name}.{multi30k_en_de.TARGET}"),
+            multi30k_en_de.TARGET,
+            [example.references[0] for example in examples],
+            PUBLISHED[name],
         )
-    return sets
+        for name in multi30k_en_de.TESTS
+        for examples in [multi30k_en_de.read_set(data, name)]
+    ]
 
 
-def scores(outputs: Sequence[str], test: HeldOut) -> Scores:
+def scores(outputs: Sequence[str], test: HeldOut) -> dict[str, Any]:
     """Score translations.
 
     Args:
         outputs: output of the model for each source
+
+    Returns:
+        `bleu` and `chrf` of texts, from 0 to 100, for a model of lower-cased tokens of the
+        detokenized outputs, ignoring case; `bleu_of_tokens`, as in papers, None if outputs are
+        texts; and the signatures of sacrebleu
 
     Raises:
         DragomanError: outputs must be detokenized, and `sacremoses` is not installed.
@@ -147,13 +114,13 @@ def scores(outputs: Sequence[str], test: HeldOut) -> Scores:
         texts = _joined(texts, test.language)
     references = [[text] for text in test.references]
     bleu, chrf = SacreBleu("BLEU", lowercase=lowercase), SacreBleu("chrF", lowercase=lowercase)
-    return Scores(
-        bleu.figure(texts, references),
-        chrf.figure(texts, references),
-        bleu.signature(),
-        chrf.signature(),
-        of_tokens,
-    )
+    return {
+        "bleu": bleu.figure(texts, references),
+        "chrf": chrf.figure(texts, references),
+        "bleu_signature": bleu.signature(),
+        "chrf_signature": chrf.signature(),
+        "bleu_of_tokens": of_tokens,
+    }
 
 
 def _joined(texts: list[str], language: str) -> list[str]:
@@ -166,56 +133,38 @@ def _joined(texts: list[str], language: str) -> list[str]:
     return [detokenizer.detokenize(text.split()) for text in texts]
 
 
-def measure(
-    run: Run,
-    *,
-    checkpoint: str,
-    data: Path | None,
-    precisions: tuple[str, ...],
-    beams: tuple[int, ...],
-    threads: int | None,
-) -> dict[str, Any]:
+def measure(run: Run, given: Options) -> dict[str, Any]:
     """Translate and score all test sets, with every precision and strategy."""
     from dragoman.export.locating import locate_checkpoint
     from dragoman.reference_model.recipes import find_recipe
     from dragoman.runtime import load
 
-    directory = locate_checkpoint(checkpoint).directory
+    directory = locate_checkpoint(given.checkpoint).directory
     training = _training(directory)
     recipe = find_recipe(str(training["recipe"])).name
-    tests = held_out_sets(recipe, directory, data)
-    calibration = _calibration(recipe, tests, data)
+    tests = held_out_sets(recipe, directory, given.data)
+    calibration = _calibration(recipe, tests, given.data)
     figures = []
-    for precision in precisions:
+    for precision in given.precisions:
         run.progress(f"building {precision}")
-        bundle = bundle_of_checkpoint(
-            directory,
-            run.directory / precision,
-            target="cpu",
-            precision=precision,
-            calibration=calibration,
-        )
-        with load(bundle, threads=threads) as model:
-            for test in tests:
-                for count in beams:
-                    run.progress(f"{precision}, {test.name}, {decoding(count)}")
-                    outputs = _translations(model, test, count)
-                    made = scores(outputs, test)
-                    figures.append(
-                        Figure(test.name, precision, count, len(outputs), made, test.published)
-                    )
+        kind = {"target": "cpu", "precision": precision, "calibration": calibration}
+        bundle = bundle_of_checkpoint(directory, run.directory / precision, **kind)
+        with load(bundle, threads=given.threads) as model:
+            for test, beams in product(tests, given.beams):
+                run.progress(f"{precision}, {test.name}, {decoding(beams)}")
+                results = model.generate(list(test.sources), num_beams=beams)
+                outputs = texts_of(results, test.name)
+                figures.append(
+                    {
+                        "test": test.name,
+                        "precision": precision,
+                        "beams": beams,
+                        "sentences": len(outputs),
+                        "scores": scores(outputs, test),
+                        "published": test.published,
+                    }
+                )
     return {"model": recipe, "figures": figures, "training": training}
-
-
-def _translations(model: Model, test: HeldOut, beams: int) -> list[str]:
-    results = model.generate(list(test.sources), num_beams=beams)
-    rejected = [result.error for result in results if result.error]
-    if rejected:
-        raise DragomanError(
-            f"{test.name}: expected a translation of every source, found {len(rejected)} rejected, "
-            f"the first with: {rejected[0]}"
-        )
-    return [result.text or "" for result in results]
 
 
 def _training(directory: Path) -> dict[str, Any]:
@@ -279,17 +228,17 @@ TRANSLATION = Task(
     help="Measure BLEU and chrF of CHECKPOINT, trained by one of Dragoman's recipes, on held-out "
     "texts.",
     options=(
-        Option("checkpoint"),
-        Option("--data", "The folder of Multi30k.", Path),
-        Option(
+        options.argument("checkpoint"),
+        options.option("--data", "The folder of Multi30k.", kind=Path),
+        options.option(
             "--precision",
             "Precision of the bundle;",
-            choices=("fp32", "int8", "int4"),
-            default=("fp32", "int8", "int4"),
+            ("fp32", "int8", "int4"),
+            ["fp32", "int8", "int4"],
             parameter="precisions",
         ),
-        Option("--beams", "1 is greedy decoding;", int, (1, 5)),
-        Option("--threads", "Threads of the runtime.", int),
+        options.option("--beams", "1 is greedy decoding;", (1, 5)),
+        options.option("--threads", "Threads of the runtime.", kind=int),
     ),
     measure=measure,
     rows="figures",

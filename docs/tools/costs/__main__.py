@@ -26,8 +26,8 @@ from docs.tools.costs.report import (
     measured_table,
     series,
 )
+from dragoman.benchmarks.compare.options import SHAPE
 from dragoman.benchmarks.compare.record import circumstances
-from dragoman.benchmarks.compare.task import SHAPE
 from dragoman.benchmarks.models.shapes import describe
 from dragoman.reference_model import ModelConfig
 from dragoman.runtime import Bundle, read_bundle
@@ -39,8 +39,7 @@ MOST_RUNS = 7
 """ONNX Runtime's profiler keeps a million events."""
 
 
-@click.command()
-@SHAPE.decorate
+@click.command(params=[SHAPE])
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "int8", "int4"]),

@@ -50,7 +50,7 @@ def encoder_times(
     for _ in range(runs + 1):
         for length in lengths:
             backend.encode(*_sources(bundle, [length]))
-    times = _by_run(Path(backend.encoder.end_profiling()), _parts(bundle, "encoder"))
+    times = _by_run(Path(backend.session("encoder").end_profiling()), _parts(bundle, "encoder"))
     backend.close()
     rounds = np.array(times, object).reshape(runs + 1, len(lengths))[1:]
     return [_fastest(of_length) for of_length in rounds.T]
@@ -84,7 +84,7 @@ def step_times(
             for _ in range(steps):
                 state.step()
             state.close()
-    times = _by_run(Path(backend.decoder.end_profiling()), _parts(bundle, "decoder"))
+    times = _by_run(Path(backend.session("decoder").end_profiling()), _parts(bundle, "decoder"))
     backend.close()
     by_step = np.array(times, object).reshape(runs + 1, len(lengths), steps)[1:]
     return {

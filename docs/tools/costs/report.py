@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from docs.tools.costs.counting import Cost, Part, encoder, step, total
 from docs.tools.costs.measuring import Times
-from dragoman.benchmarks.compare.record import Circumstances, markdown
+from dragoman.benchmarks.compare.record import Circumstances, Table
 from dragoman.reference_model import ModelConfig
 
 BYTES = {"fp32": 4, "int8": 1, "int4": 0.5}
@@ -121,7 +121,7 @@ def counted_table(config: ModelConfig, lengths: Sequence[int]) -> str:
         cached = [cost.cached * CACHED_BYTES / 1e6 for cost in sums]
         if any(cached):
             lines.append([f"{name}: keys and values read, MB", *(f"{n:.1f}" for n in cached)])
-    return markdown(heading, lines)
+    return Table(heading, lines).markdown()
 
 
 class Series(NamedTuple):
@@ -180,7 +180,7 @@ def measured_table(record: CostRecord, chosen: Series) -> str:
         ["GB read a second", *(f"{record.bytes_read(cost) / s / 1e9:.1f}" for cost, s in pairs)],
     ]
     heading = [NAMES[chosen.varies], *(f"{vars(m)[chosen.varies]}" for m in measured)]
-    return markdown(heading, lines)
+    return Table(heading, lines).markdown()
 
 
 def _millions(number: int) -> str:

@@ -16,11 +16,15 @@ from collections import Counter
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from docs.tools.fusion_table.exported_model import ExportedModel, serialized
 from docs.tools.fusion_table.models import HEADS, WIDTH
+from docs.tools.fusion_table.transformers_exports import COMPONENTS, export
 from docs.tools.fusion_table.zoo import REFUSED, ZOO
 from dragoman.optimize.fusions import STANDARD_PASSES
 from dragoman.optimize.pipeline import apply_passes
@@ -71,7 +75,36 @@ def refusal(model: ExportedModel) -> str:
     return f"- {model.name}: can be exported now; move it into the table"
 
 
-def table(rows: Iterable[str], refused: Iterable[str]) -> str:
+def transformers_rows(name: str) -> list[str]:
+    """Return the rows of a model that transformers exported, one for each graph."""
+    with tempfile.TemporaryDirectory() as directory:
+        exported = export(name, Path(directory))
+        expected = exported.expected()
+        results = []
+        for target in ("cpu", "neutral"):
+            files, records = exported.optimized(Path(directory), target)
+            results.append(_same(expected, exported.found(files)))
+        rows = []
+        for component, counts in COMPONENTS[name].items():
+            reasons = [r.reason for record in records[component] for r in record.refusals]
+            cells = (
+                f"{name} {component}",
+                " / ".join(map(str, vars(counts).values())),
+                count(ir.load(files[component])),
+                "; ".join(reasons) or "none",
+                " and ".join(dict.fromkeys(results)),
+            )
+            rows.append(f"| {' | '.join(cells)} |")
+        return rows
+
+
+def _same(expected: NDArray[Any], found: NDArray[Any]) -> str:
+    if expected.dtype.kind == "f":
+        return f"outputs within {np.abs(expected - found).max():.0e}"
+    return f"{(expected == found).sum()} of {expected.size}"
+
+
+def table(rows: Iterable[str], refused: Iterable[str], exported: Iterable[str]) -> str:
     """Return the Markdown page."""
     versions = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     return "\n".join(
@@ -94,6 +127,18 @@ def table(rows: Iterable[str], refused: Iterable[str]) -> str:
             "PyTorch's exporters cannot export these:",
             "",
             *refused,
+            "",
+            "## Exports of transformers",
+            "",
+            "`transformers.exporters.OnnxExporter` with dynamic axes writes a graph for the first",
+            "step and one for later steps, with past keys and values. The encoder is exported by",
+            "itself. *Left unchanged* lists the reasons. *Tokens* are decoded greedily, five for",
+            "each of two rows, from the graphs of the targets neutral and cpu, and counted where",
+            "they are those of PyTorch without a cache.",
+            "",
+            "| file | model | Dragoman | left unchanged | tokens |",
+            "| --- | --- | --- | --- | --- |",
+            *exported,
             "",
         ]
     )
@@ -146,7 +191,11 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # exporters and optimizers log all skipped nodes
-    page = table([row(model) for model in ZOO], [refusal(model) for model in REFUSED])
+    page = table(
+        [row(model) for model in ZOO],
+        [refusal(model) for model in REFUSED],
+        [line for name in COMPONENTS for line in transformers_rows(name)],
+    )
     print(page)
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)

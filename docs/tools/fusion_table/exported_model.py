@@ -69,15 +69,22 @@ class ExportedModel:
 def _with_random_weights(model: ExportedModel) -> ModelAndInputs:
     torch.manual_seed(0)
     module, inputs = model.make()
-    # Initial weights are too small for a wrong attention to change the output, and initial gains
-    # of one and biases of zero would hide missing ones.
+    randomize(module)
+    return module.eval(), inputs
+
+
+def randomize(module: nn.Module) -> None:
+    """Give a model random weights.
+
+    Initial weights are too small for a wrong attention to change the output, and initial gains of
+    one and biases of zero would hide missing ones.
+    """
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.ndim == 1:
                 parameter.add_(0.3 * torch.randn_like(parameter))
             else:
                 parameter.normal_(std=1.5 / math.sqrt(parameter.shape[-1]))
-    return module.eval(), inputs
 
 
 @cache

@@ -59,7 +59,8 @@ class DecoderStep(nn.Module):
         ).logits
 
 
-def _hugging_face(family: Family, kind: AttentionKind) -> Any:
+def hugging_face(family: Family, kind: AttentionKind) -> Any:
+    """Make a Hugging Face encoder-decoder with one layer per stack."""
     import transformers
 
     sizes: dict[str, Any] = {
@@ -109,7 +110,7 @@ def source_tokens() -> dict[str, Tensor]:
 def encoder_decoder(family: Family, kind: AttentionKind) -> ModelAndInputs:
     """Make a Hugging Face model without a cache."""
     target = torch.randint(2, VOCABULARY, (BATCH, TARGET))
-    return EncoderDecoder(_hugging_face(family, kind)), {**source_tokens(), "target": target}
+    return EncoderDecoder(hugging_face(family, kind)), {**source_tokens(), "target": target}
 
 
 def decoder_step(family: Family, kind: AttentionKind) -> ModelAndInputs:
@@ -119,7 +120,7 @@ def decoder_step(family: Family, kind: AttentionKind) -> ModelAndInputs:
         f"past_{name}": torch.randn(BATCH, HEADS, length, WIDTH // HEADS)
         for name, length in lengths.items()
     }
-    return DecoderStep(_hugging_face(family, kind)), {
+    return DecoderStep(hugging_face(family, kind)), {
         "target": torch.randint(2, VOCABULARY, (BATCH, 1)),
         "mask": source_tokens()["mask"],
         "hidden": torch.randn(BATCH, SOURCE, WIDTH),
@@ -229,13 +230,13 @@ class LanguageModelStep(nn.Module):
 
 def one_stack(family: OneStackFamily, kind: AttentionKind) -> ModelAndInputs:
     """Make a model of one stack without a cache."""
-    return OneStack(_one_stack_model(family, kind)), source_tokens()
+    return OneStack(one_stack_model(family, kind)), source_tokens()
 
 
 def language_model_step(kind: AttentionKind) -> ModelAndInputs:
     """Make GPT-2 with a cache."""
     shape = (BATCH, HEADS, PAST, WIDTH // HEADS)
-    return LanguageModelStep(_one_stack_model("gpt2", kind)), {
+    return LanguageModelStep(one_stack_model("gpt2", kind)), {
         "ids": torch.randint(2, VOCABULARY, (BATCH, 1)),
         "mask": torch.ones(BATCH, PAST + 1, dtype=torch.long),
         "key": torch.randn(shape),
@@ -243,7 +244,8 @@ def language_model_step(kind: AttentionKind) -> ModelAndInputs:
     }
 
 
-def _one_stack_model(family: OneStackFamily, kind: AttentionKind) -> Any:
+def one_stack_model(family: OneStackFamily, kind: AttentionKind) -> Any:
+    """Make a Hugging Face model of one stack with one layer."""
     import transformers
 
     if family == "bert":

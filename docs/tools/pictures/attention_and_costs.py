@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from docs.tools.costs.counting import Part, encoder, step, total
 from docs.tools.costs.report import CostRecord, Series, bytes_read, series
 from dragoman.benchmarks.compare.picture_style import COLOURS, HEAT, figure, styled, tidy
-from dragoman.benchmarks.models.shipped import MODEL
+from dragoman.benchmarks.models.bundles import MODEL
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import open_checkpoint
 from dragoman.export.locating import locate_checkpoint

@@ -12,16 +12,27 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from dragoman.reference_model import CheckpointError, ConfigError, ModelConfig, Transformer
+from dragoman.errors import shown
+from dragoman.reference_model import (
+    CheckpointError,
+    ConfigError,
+    GenerationConfig,
+    ModelConfig,
+    Transformer,
+)
 from dragoman.reference_model.config import Activation
+from dragoman.settings.speech import SpeechTokens
 
+from ...formats.contents import CTRANSLATE2, GENERATION
 from ...formats.ctranslate2 import MODEL_FILE, read_model_file
-from ...formats.detection import CONFIG_FILE
+from ...formats.detection import CONFIG_FILE, GENERATION_FILE
 from ...formats.json_files import Values, read_json, read_json_if_present
 from ..checkpoint import Checkpoint, build
+from ..generation import generation_config
 from ..whisper import alignment_heads
+from ..whisper import generation as whisper_generation
 from .stored_model import Fields, Specification, StoredModel, merge_equal
-from .text import TEXT
+from .text import TEXT, old_settings
 from .weights import (
     PROJECTION,
     SOURCE_TABLE,
@@ -90,8 +101,68 @@ def _build(stored: StoredModel) -> Transformer:
     name = partial(weight_name, gated=config.gated_feed_forward)
     origin = stored.directory / MODEL_FILE
     rules = dataclasses.replace(rules, alignment_heads=_alignment_heads(stored, config))
+    rules = _with_settings(stored, config, rules)
     make = partial(Transformer, config, rules)
     return build(config, make, stored.weights, name, origin, stored.problems)
+
+
+def _with_settings(
+    stored: StoredModel, config: ModelConfig, rules: GenerationConfig
+) -> GenerationConfig:
+    """Read generation settings beside the model, which itself states none.
+
+    They are those of `generation_config.json` or, if it is missing, of `config.json`. Unlike in
+    Hugging Face's directories, missing ones have the model's own values.
+
+    Raises:
+        ConfigError: settings are not supported or malformed; lists all of them.
+    """
+    path = stored.directory / GENERATION_FILE
+    known = GENERATION.read - CTRANSLATE2.read
+    if path.exists():
+        stated, file = read_json(path), path.name
+        stored.notes.extend(GENERATION.notes(file, stated))
+    else:
+        stated, file = {n: v for n, v in stored.values.items() if n in known}, CONFIG_FILE
+    stated = {name: value for name, value in stated.items() if value is not None}
+    if not stated:
+        return rules
+    start = stated.get("decoder_start_token_id", config.start_token_id)
+    try:
+        if start != config.start_token_id:
+            expected = f"expected {config.start_token_id}, the model's, found {shown(start)}"
+            raise ConfigError([f"decoder_start_token_id: {expected}"])
+        if rules.speech is not None:
+            stated = _speech_settings(rules, rules.speech, stored.values) | stated
+            return whisper_generation(stored.directory, stated, config, stored.notes)
+        limits = "max_new_tokens" in stated or "max_length" in stated
+        unlimited = {} if limits else {"max_new_tokens": config.max_target_positions}
+        read = generation_config(stated | unlimited, config, stored.notes)
+    except ConfigError as error:
+        raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from error
+    suppressed = {*read.suppressed_token_ids, *rules.suppressed_token_ids}
+    return dataclasses.replace(
+        read,
+        suppressed_token_ids=tuple(sorted(suppressed)),
+        alignment_heads=rules.alignment_heads,
+        max_new_tokens=read.max_new_tokens if limits else None,
+    )
+
+
+def _speech_settings(
+    rules: GenerationConfig, speech: SpeechTokens, values: Values
+) -> dict[str, object]:
+    """Return the generation settings that a Whisper model and its vocabulary imply."""
+    return {
+        "suppress_tokens": list(rules.suppressed_token_ids),
+        "begin_suppress_tokens": list(rules.first_suppressed_token_ids),
+        "is_multilingual": bool(speech.languages),
+        "lang_to_id": {f"<|{code}|>": token for code, token in speech.languages.items()},
+        "task_to_id": dict(speech.tasks),
+        "no_timestamps_token_id": speech.no_timestamps_token_id,
+        "max_initial_timestamp_index": speech.max_initial_timestamp_index,
+        "alignment_heads": values.get("alignment_heads"),
+    }
 
 
 def _alignment_heads(stored: StoredModel, config: ModelConfig) -> tuple[tuple[int, int], ...]:
@@ -115,9 +186,11 @@ def _begin(directory: Path, values: Values) -> StoredModel:
             for name, known in SPECIFICATIONS.items()
             if name
         )
-        found = f"{file.specification!r} in revision {file.revision}"
+        found = f"{shown(file.specification)} in revision {file.revision}"
         raise CheckpointError(origin, [f"expected {supported}, found {found}"])
-    if file.version >= 6 and not values:
+    if file.version < 6:
+        values = {**old_settings(file), **values}
+    elif not values:
         values = read_json(directory / CONFIG_FILE)  # raises if the file is missing
     unsupported = unsupported_options(file)
     if values.get("multi_query_attention"):
@@ -129,7 +202,8 @@ def _begin(directory: Path, values: Values) -> StoredModel:
         weights = current_names(weights, file.revision)
     rows = table_rows(weights)
     problems = split_stacks(weights)
-    return StoredModel(directory, file, specification, values, rows, weights, problems)
+    notes = CTRANSLATE2.notes(CONFIG_FILE, values, GENERATION.read | GENERATION.harmless)
+    return StoredModel(directory, file, specification, values, rows, weights, problems, notes)
 
 
 def _architecture(stored: StoredModel) -> Fields:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dragoman.errors import shown
 from dragoman.reference_model import CheckpointError, GenerationConfig
 
 from ...formats.ctranslate2 import MODEL_FILE, ModelFile, Vocabulary
@@ -85,7 +86,7 @@ class StoredModel:
         encoder = self.option("encoder", name, default if states_options else decoder)
         if encoder != decoder:
             self.problems.append(
-                f"{name} must be equal in both stacks, found {encoder} and {decoder}"
+                f"{name} must be equal in both stacks, found {shown(encoder)} and {shown(decoder)}"
             )
         return decoder
 
@@ -93,7 +94,7 @@ class StoredModel:
         """Return an option that counts something, as an integer of at least 1; add problems."""
         if math.isfinite(value) and value == int(value) >= 1:
             return int(value)
-        self.problems.append(f"{name} must be an integer of at least 1, found {value}")
+        self.problems.append(f"{name} must be an integer of at least 1, found {shown(value)}")
         return 1
 
     def layers(self, stack: str) -> int:

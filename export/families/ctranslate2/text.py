@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.reference_model import CheckpointError, GenerationConfig
 from dragoman.runtime.format.texts import SourceTemplate
 from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
@@ -18,8 +19,8 @@ from ...formats.ctranslate2 import ModelFile, Vocabulary, read_vocabulary
 from ...formats.detection import CONFIG_FILE
 from ...formats.json_files import Values
 from ...formats.tensor_files import Weights
-from ...tokenizers import PieceModel, TokenizerFiles
-from ...tokenizers.files import LIBRARY_FILE, all_present, check_has_tokens, read_library_file
+from ...tokenizers import PieceModel, TokenizerCheckpoint, TokenizerFiles
+from ...tokenizers.files import LIBRARY_FILE, all_present, check_has_tokens
 from ...tokenizers.multilingual import Multilingual
 from ..m2m_100 import M2M_100_LANGUAGES, NLLB_LANGUAGES, check_width, position_table
 from ..mbart import LANGUAGES_25, LANGUAGES_50
@@ -59,11 +60,11 @@ def text_tokens(
     Raises:
         CheckpointError: a vocabulary is missing or damaged, or lacks a special token.
     """
-    settings = values if file.version >= 6 else _settings(file)
+    settings = values if file.version >= 6 else old_settings(file)
     unknown = settings.get("unk_token", "<unk>")
     if not isinstance(unknown, str):
         raise CheckpointError(
-            directory / CONFIG_FILE, [f"unk_token: expected a string, found {unknown!r:.40}"]
+            directory / CONFIG_FILE, [f"unk_token: expected a string, found {shown(unknown)}"]
         )
     source, target = read_vocabularies(directory, rows, unknown)
     if source is None or target is None:
@@ -82,13 +83,16 @@ def text_tokens(
     return TextTokens(len(source), len(target), pad, start, end)
 
 
-def _settings(file: ModelFile) -> dict[str, Any]:
-    """Return the special tokens that files before version 6 store as variables."""
+def old_settings(file: ModelFile) -> dict[str, Any]:
+    """Return the fields of `config.json` that files before version 6 store as variables."""
     begin, end = file.texts.get("bos_token", "<s>"), file.texts.get("eos_token", "</s>")
     start = begin if file.options.get("with_target_bos", 1) else end
     return {
         "unk_token": file.texts.get("unk_token", "<unk>"),
+        "bos_token": begin,
         "eos_token": end,
+        "add_source_bos": bool(file.options.get("with_source_bos", 0)),
+        "add_source_eos": bool(file.options.get("with_source_eos", 0)),
         "decoder_start_token": None if file.options.get("user_decoder_start_tokens") else start,
     }
 
@@ -125,18 +129,26 @@ def _describe(stored: StoredModel) -> tuple[Fields, GenerationConfig]:
     return fields, rules
 
 
+ABSENT_LOGIT = -30.0
+"""The logit of the added start token, relative to the mean bias: e^-30 is far below the rounding of
+probabilities, and the number far below the largest logits, by which differences are measured."""
+
+
 def _add_zero_token(weights: Weights) -> None:
     """Add the start token, whose embedding is zeros.
 
-    The conversion of a Marian model removes this token.
+    The conversion of a Marian model removes this token, so that it takes no probability.
     """
-    names = [TARGET_TABLE, PROJECTION, LOGITS_BIAS]
+    names = [TARGET_TABLE, PROJECTION]
     if weights[SOURCE_TABLE].equal(weights[TARGET_TABLE]):
         names.append(SOURCE_TABLE)
+    rows = len(weights[TARGET_TABLE])
     for name in names:
         if name in weights:
             table = weights[name]
             weights[name] = torch.cat([table, table.new_zeros(1, *table.shape[1:])])
+    bias = weights.get(LOGITS_BIAS, torch.zeros(rows))
+    weights[LOGITS_BIAS] = torch.cat([bias, (bias.mean() + ABSENT_LOGIT)[None]])
 
 
 def read_vocabularies(
@@ -161,6 +173,7 @@ def read_vocabularies(
     return source, target
 
 
+PAIR = ("source.spm", "target.spm")
 SHARED_MODELS = ("sentencepiece.model", "sentencepiece.bpe.model", "spiece.model")
 SPECIAL_TOKENS = {"<s>", "</s>", "<unk>", "<pad>", "<blank>", "<mask>"}
 DEFAULTS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -170,10 +183,11 @@ DEFAULTS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 def find_text_tokenizers(
     directory: Path, values: Values, rows: Rows = NO_ROWS
 ) -> TokenizerFiles | None:
-    """Find the tokenizers of both sides; None if there are none.
+    """Find the tokenizers of both sides; None without vocabularies.
 
-    A `tokenizer.json` is used unchanged. Otherwise the vocabularies number the pieces of
-    `source.spm` and `target.spm`, or of one SentencePiece model for both sides.
+    A `tokenizer.json` is used, with the files of `transformers` beside it. Otherwise the
+    vocabularies number the pieces of `source.spm` and `target.spm`, or of one SentencePiece model
+    for both sides. Without any of them, texts are tokens of the vocabularies.
 
     Args:
         values: fields of `config.json`; {} without that file
@@ -187,17 +201,22 @@ def find_text_tokenizers(
     source_tokens, target_tokens = (
         vocabulary or [] for vocabulary in read_vocabularies(directory, rows, settings["unk_token"])
     )
+    library = directory / LIBRARY_FILE
+    if not any((directory / name).exists() for name in (LIBRARY_FILE, *PAIR, *SHARED_MODELS)):
+        return _of_tokens(directory, settings, source_tokens, target_tokens)
     vocabularies = _numbered(source_tokens), _numbered(target_tokens)
     naming, language_tokens = _languages(settings, vocabularies[0])
     languages = naming.languages(language_tokens) if naming else None
     template = _template(directory, settings, vocabularies[0], naming)
-    library = directory / LIBRARY_FILE
     if library.exists():
-        read_library_file(library, min(len(source_tokens), len(target_tokens)))
-        return TokenizerFiles(library, library, template if naming else None, languages)
-    models = _models(directory)
-    if models is None:
-        return None
+        checkpoint = TokenizerCheckpoint(directory, {}, len(source_tokens), len(target_tokens))
+        codes = [naming.token(code) for code in language_tokens] if naming else []
+        tokenizer = checkpoint.assembled(codes)
+        assert tokenizer is not None
+        return TokenizerFiles(
+            *(tokenizer, tokenizer, template if naming else None, languages),
+            cleans_up=checkpoint.cleans_up(tokenizer),
+        )
     special = SPECIAL_TOKENS | {settings[name] for name in DEFAULTS}
     special |= {naming.token(code) for code in language_tokens} if naming else set()
     source, target = (
@@ -207,23 +226,60 @@ def find_text_tokenizers(
             vocabulary.get(settings["unk_token"]),
             leading_code=any(piece.startswith(">>") for piece in source_tokens),
         )
-        for model, vocabulary in zip(models, vocabularies, strict=True)
+        for model, vocabulary in zip(_models(directory), vocabularies, strict=True)
     )
     return TokenizerFiles(source, target, template, languages)
 
 
-def _models(directory: Path) -> tuple[Path, Path] | None:
+SPACES = r"[ \t\n\v\f\r]+"
+"""No-break and other spaces may be tokens, or parts of them."""
+
+
+def _of_tokens(
+    directory: Path, settings: Mapping[str, Any], source: Vocabulary, target: Vocabulary
+) -> TokenizerFiles | None:
+    """Make tokenizers of texts that are tokens, separated by spaces; None without vocabularies.
+
+    CTranslate2 takes and returns such tokens. The special tokens that it adds to a source are
+    added, and no others.
+    """
+    if not (source and target):
+        return None
+    names = [
+        [settings[f"{side}_token"]] if settings.get(f"add_source_{side}") else []
+        for side in ("bos", "eos")
+    ]
+    numbered = _numbered(source)
+    check_has_tokens(directory, numbered, *names[0], *names[1])
+    of_source = of_target = _splitting(numbered, settings)
+    if source != target:
+        of_target = _splitting(_numbered(target), settings)
+    template = SourceTemplate(*(tuple(numbered[token] for token in side) for side in names))
+    return TokenizerFiles(of_source, of_target, template, pretokenized=True)
+
+
+def _splitting(vocabulary: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenizer:
+    """Make a tokenizer that splits texts at spaces and looks up the token of each part.
+
+    Only the end token is special: as in CTranslate2, outputs show all others.
+    """
+    tokenizer = Tokenizer(models.WordLevel(dict(vocabulary), unk_token=settings["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SPACES), "removed")
+    if (end := settings["eos_token"]) in vocabulary:
+        tokenizer.add_special_tokens([AddedToken(end, single_word=True, normalized=False)])
+    return tokenizer
+
+
+def _models(directory: Path) -> tuple[Path, Path]:
     """Return the SentencePiece models of both sides."""
-    if all_present(directory, "source.spm", "target.spm"):
-        models = directory / "source.spm", directory / "target.spm"
+    if all_present(directory, *PAIR):
+        found = directory / PAIR[0], directory / PAIR[1]
     else:
-        shared = next((n for n in SHARED_MODELS if (directory / n).exists()), None)
-        if shared is None:
-            return None
-        models = directory / shared, directory / shared
-    for model in models:
+        shared = next(name for name in SHARED_MODELS if (directory / name).exists())
+        found = directory / shared, directory / shared
+    for model in found:
         load_sentencepiece(model)
-    return models
+    return found
 
 
 def _numbered(tokens: Sequence[str]) -> dict[str, int]:
@@ -239,7 +295,7 @@ def _tokenizer_settings(path: Path, values: Values) -> dict[str, Any]:
     settings = {**DEFAULTS, **values}
     wrong = [name for name in DEFAULTS if not isinstance(settings[name], str)]
     if wrong:
-        found = ", ".join(f"{name}: {settings[name]!r:.40}" for name in wrong)
+        found = ", ".join(f"{name}: {shown(settings[name])}" for name in wrong)
         raise DragomanError(f"{path}: expected special tokens as strings, found {found}")
     return settings
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dragoman.errors import shown
 from dragoman.reference_model import CheckpointError, GenerationConfig
 from dragoman.settings.speech import SpeechTokens
 
@@ -122,7 +123,7 @@ def _suppressed(stored: StoredModel, name: str) -> tuple[int, ...]:
     size = stored.shape(TARGET_TABLE, 2)[0]
     ids = stored.values.get(name) or []
     if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < size for i in ids):
-        stored.problems.append(f"{name}: expected token ids in [0, {size}), found {ids}")
+        stored.problems.append(f"{name}: expected token ids in [0, {size}), found {shown(ids)}")
         return ()
     return tuple(sorted(set(ids)))
 

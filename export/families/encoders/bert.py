@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
-
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from dragoman.errors import DragomanError
 from dragoman.files.regular_files import VOCABULARY_BYTES, FileError, read_regular
 from dragoman.settings.head import Task
 
 from ...tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
-from ...tokenizers.files import LIBRARY_FILE, check_has_tokens, check_ids
+from ...tokenizers.classes import BERT as BERT_CLASS
+from ...tokenizers.classes import XLM_ROBERTA as XLM_ROBERTA_CLASS
+from ...tokenizers.files import check_has_tokens, check_ids
+from ...tokenizers.kind import library_file, sentencepiece_file
 from ...tokenizers.multilingual import FAIRSEQ_MODEL
-from ...tokenizers.readers import library_file
+from ...tokenizers.vocabulary import Vocabulary
 from ..bart import TOKENIZER
 from .family import EncoderFamily, HeadNames
 
 VOCABULARY_FILE = "vocab.txt"
-LONGEST_WORD = 100
-"""Maximum characters of a word; longer words are unknown, as in Google's implementation."""
 
 
 def word_piece(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
@@ -42,29 +42,12 @@ def word_piece(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
         pieces.pop()
     vocabulary = {piece.rstrip("\r"): token for token, piece in enumerate(pieces)}
     check_ids(path, vocabulary, checkpoint.vocab_size)
-    names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
-    special = {name: checkpoint.special(name, default) for name, default in names.items()}
-    unknown, begin, end = special["unk"], special["cls"], special["sep"]
+    unknown, begin, end = (
+        checkpoint.special(name, f"[{name.upper()}]") for name in ("unk", "cls", "sep")
+    )
     check_has_tokens(path, vocabulary, unknown, begin, end)
-    tokenizer = Tokenizer(
-        models.WordPiece(vocabulary, unk_token=unknown, max_input_chars_per_word=LONGEST_WORD)
-    )
-    lower = checkpoint.setting("do_lower_case", bool)
-    chinese = checkpoint.setting("tokenize_chinese_chars", bool)
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=lower is not False,
-        handle_chinese_chars=chinese is not False,
-        strip_accents=checkpoint.setting("strip_accents", bool),
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.post_processor = processors.BertProcessing(
-        (end, vocabulary[end]), (begin, vocabulary[begin])
-    )
-    tokenizer.add_special_tokens(
-        sorted({*special.values()} & vocabulary.keys(), key=vocabulary.__getitem__)
-    )
-    return TokenizerFiles(tokenizer, tokenizer)
+    tokenizer = checkpoint.from_vocabulary(BERT_CLASS, Vocabulary(vocabulary))
+    return TokenizerFiles(tokenizer, tokenizer, cleans_up=checkpoint.cleans_up(tokenizer))
 
 
 WORD_PIECE = TokenizerKind(("BertTokenizer", "DistilBertTokenizer"), (library_file, word_piece))
@@ -243,23 +226,16 @@ ROBERTA = EncoderFamily(
 )
 
 
-def _refuse_pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Refuse a SentencePiece model, which returns no character spans of tokens; return None.
-
-    Raises:
-        DragomanError: there is a SentencePiece model.
-    """
-    path = checkpoint.directory / FAIRSEQ_MODEL
-    if path.exists():
-        raise DragomanError(
-            f"{checkpoint.directory}: expected {LIBRARY_FILE}, found only {FAIRSEQ_MODEL}: "
-            "transformers' AutoTokenizer.from_pretrained(...).save_pretrained(...) makes it"
-        )
-    return None
-
-
 XLM_ROBERTA = replace(
     ROBERTA,
     class_prefix="XLMRoberta",
-    tokenizers=(TokenizerKind(("XLMRobertaTokenizer",), (library_file, _refuse_pieces)),),
+    tokenizers=(
+        TokenizerKind(
+            ("XLMRobertaTokenizer",),
+            (
+                library_file,
+                partial(sentencepiece_file, file_name=FAIRSEQ_MODEL, kind=XLM_ROBERTA_CLASS),
+            ),
+        ),
+    ),
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.errors import shown
 from dragoman.reference_model import ConfigError, HeadConfig
 from dragoman.reference_model.config import Activation
 from dragoman.reference_model.head_config import DenseActivation
@@ -66,6 +67,12 @@ class EncoderFamily:
     tokenizers: tuple[TokenizerKind, ...]
     mask: str
     positions_follow_padding: bool = False
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """The fields of `config.json` that the family reads."""
+        others = ("position_embedding_type", "is_decoder", "add_cross_attention")
+        return frozenset({*self.fields.values(), *self.defaults, self.activation, *others})
 
     def known(self, values: Values) -> dict[str, Any]:
         """Return the fields of a `config.json`, with defaults for missing ones."""
@@ -150,6 +157,8 @@ def head_of(
             raise ConfigError([f"problem_type: regression of {len(labels)} numbers, expected one"])
     if task == "masked-language-model" and mask is None:
         raise ConfigError([f"expected a tokenizer with the token {family.mask}, found none"])
+    if task == "sequence-classification":
+        multi_label = _independent(values, labels, multi_label)
     return HeadConfig(
         task=task,
         dense_size=width if names.has_dense else 0,
@@ -160,6 +169,31 @@ def head_of(
     )
 
 
+def _independent(values: Values, labels: tuple[str, ...], multi_label: bool) -> bool:
+    """Return whether each score is the sigmoid of its logit.
+
+    A cross-encoder of sentence-transformers states an activation. Its default is the sigmoid for
+    one label. Labels of one of several are probabilities here, where its scores are logits.
+
+    Raises:
+        ConfigError: it is another activation.
+    """
+    section = values.get("sentence_transformers")
+    older = values.get("sbert_ce_default_activation_function")
+    if not isinstance(section, dict) and older is None:
+        return multi_label
+    name = (section or {}).get("activation_fn", older) or older
+    kind = "Sigmoid" if name is None and len(labels) == 1 else str(name or "Identity")
+    package, _, kind = kind.rpartition(".")
+    if kind not in ("Identity", "Sigmoid") or (
+        name is not None and not package.startswith("torch.")
+    ):
+        raise ConfigError(
+            [f"activation_fn: expected PyTorch's Identity or Sigmoid, found {shown(name)}"]
+        )
+    return kind == "Sigmoid" or (multi_label and len(labels) > 1)
+
+
 def _labels(values: Values) -> tuple[str, ...]:
     """Return the labels in the order of their numbers."""
     stated = values.get("id2label")
@@ -168,7 +202,7 @@ def _labels(values: Values) -> tuple[str, ...]:
         count = DEFAULT_LABELS if count is None else count
         if type(count) is not int or not 1 <= count <= MOST_LABELS:
             expected = f"expected an integer from 1 to {MOST_LABELS}"
-            raise ConfigError([f"num_labels: {expected}, found {count!r:.60}"])
+            raise ConfigError([f"num_labels: {expected}, found {shown(count)}"])
         return tuple(f"LABEL_{number}" for number in range(count))
     try:
         by_number = {int(number): str(label) for number, label in stated.items()}

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from dragoman.errors import shown
 from dragoman.reference_model import (
+    ConfigError,
     EncoderModel,
     HeadConfig,
     ModelConfig,
 )
 from dragoman.reference_model.checkpoint import check_positions
 
+from ...formats.adapter_config import AdapterConfig, with_own
+from ...formats.adapters import BaseLayout, merge_adapters
+from ...formats.contents import CONFIG, check_config
+from ...formats.detection import CONFIG_FILE
 from ...formats.json_files import Values
 from ...formats.tensor_files import Weights, read_weights
 from ...tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind, choose_kind
@@ -39,6 +45,7 @@ def read_encoder(
     head: HeadConfig | None = None,
     longest: int | None = None,
     head_weights: Weights | None = None,
+    adapters: Sequence[AdapterConfig] = (),
 ) -> Checkpoint:
     """Read an encoder, its head and its tokenizer.
 
@@ -48,6 +55,7 @@ def read_encoder(
         head: the head; None: that of `config.json`
         longest: maximum number of tokens of a text, if less than the number of positions
         head_weights: weights of `head`, by the names of `EncoderModel`
+        adapters: adapters that are merged into the weights, in this order
 
     Raises:
         CheckpointError: files are missing or unreadable; weights are missing, misshapen, not
@@ -55,11 +63,13 @@ def read_encoder(
         ConfigError: the architecture or the head has options that are not supported.
         DragomanError: the tokenizer cannot be read.
     """
-    notes: list[str] = []
+    problems = check_config(values, family.settings)
+    if problems:
+        raise ConfigError([f"{CONFIG_FILE}: {problem}" for problem in problems])
+    notes = CONFIG.notes(CONFIG_FILE, values, family.settings)
     vocabulary = family.sizes(values)[family.fields["source_vocab_size"]]
     checkpoint = TokenizerCheckpoint(directory, values, vocabulary, vocabulary)
     tokenizers = choose_kind(checkpoint, family.tokenizers, all_kinds).read(checkpoint)
-    problems: list[str] = []
     act = activation(family.known(values), family.activation, "gelu", problems)
     if head is None:
         task = task_of(values, family)
@@ -70,6 +80,10 @@ def read_encoder(
     config = config_of(values, family, head, longest, problems, activation=act)
     check_positions(config)
     weights, origin = read_weights(directory)
+    layout = base_layout(family)
+    weights = {layout.name_of(name): weight for name, weight in weights.items()}
+    if merge_adapters(with_own(directory, adapters), weights, layout, notes):
+        values = {**values, "tie_word_embeddings": False}
     problems = convert_weights(weights, values, family, config)
     weights |= head_weights or {}
     model = build(
@@ -103,10 +117,10 @@ def config_of(
     known = family.known(values)
     if not isinstance(known.get("tie_word_embeddings", True), bool):
         found = known["tie_word_embeddings"]
-        problems.append(f"tie_word_embeddings: expected true or false, found {found!r:.60}")
+        problems.append(f"tie_word_embeddings: expected true or false, found {shown(found)}")
     for name, neutral in (("position_embedding_type", "absolute"), ("is_decoder", False)):
         if known.get(name, neutral) != neutral:
-            problems.append(f"{name}: expected {neutral}, found {known[name]!r}")
+            problems.append(f"{name}: expected {neutral}, found {shown(known[name])}")
     stated = {ours: known[theirs] for ours, theirs in family.fields.items()}
     types = family.sizes(values)["type_vocab_size"]
     if head.task not in PAIRS or types < 2:
@@ -146,17 +160,22 @@ def weight_name(family: EncoderFamily, head: HeadConfig) -> Callable[[str], str]
     return name_of
 
 
+def base_layout(family: EncoderFamily) -> BaseLayout:
+    """Return the names of weights without the prefix of a model that has a head, and the tables."""
+
+    def name_of(name: str) -> str:
+        # Checkpoints from before PyTorch's LayerNorm name its weights gamma and beta.
+        name = name.removeprefix(family.prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
+        return name.replace("LayerNorm.beta", "LayerNorm.bias")
+
+    output = family.heads["masked-language-model"].parts["weight"]
+    return BaseLayout(name_of, (family.parts["encoder.embedding.tokens"] + ".weight", output))
+
+
 def convert_weights(
     weights: Weights, values: Values, family: EncoderFamily, config: ModelConfig
 ) -> list[str]:
-    """Give the weights the names and shapes that `EncoderModel` has; return problems."""
-    for name in list(weights):
-        # Checkpoints from before PyTorch's LayerNorm name its weights gamma and beta.
-        ours = name.removeprefix(family.prefix)
-        ours = ours.replace("LayerNorm.gamma", "LayerNorm.weight")
-        ours = ours.replace("LayerNorm.beta", "LayerNorm.bias")
-        if ours != name:
-            weights[ours] = weights.pop(name)
+    """Give the weights of `base_layout` the shapes that `EncoderModel` has; return problems."""
     weights.pop("embeddings.position_ids", None)
     positions, types = family.parts["encoder.embedding.positions.table"], "token_type_embeddings"
     table = weights.get(positions)

@@ -1,27 +1,40 @@
 """A directory of sentence-transformers: an encoder, and the modules that make its embeddings.
 
 `modules.json` lists the modules in order: Transformer (a Hugging Face directory), Pooling, then
-optionally Dense and Normalize (Reimers & Gurevych 2019).
+optionally Dense and Normalize (Reimers & Gurevych 2019). A cross-encoder is a Transformer alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from tokenizers import Tokenizer, normalizers
 
+from dragoman.errors import shown
 from dragoman.files.regular_files import SETTINGS_BYTES, FileError
 from dragoman.files.strict_json import read_json as read_any_json
 from dragoman.files.text_lines import printable
 from dragoman.reference_model import CheckpointError, ConfigError, HeadConfig
 from dragoman.reference_model.head_config import DenseActivation, Pooling
+from dragoman.runtime.format.texts import Prompts
 
+from ...formats.adapter_config import AdapterConfig, refuse_alone
+from ...formats.contents import (
+    DENSE,
+    NORMALIZE,
+    SENTENCE_BERT,
+    SENTENCE_TRANSFORMERS,
+    KnownSettings,
+)
+from ...formats.contents import POOLING as POOLING_KEYS
 from ...formats.detection import CONFIG_FILE, MODULES_FILE
 from ...formats.json_files import Values, read_json, read_json_if_present
 from ...formats.tensor_files import Weights, read_weights
 from ...tokenizers import TokenizerFiles, TokenizerKind
-from ...tokenizers.checkpoint import CONFIG_FILE as TOKENIZER_CONFIG_FILE
+from ...tokenizers.settings import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 from .. import ENCODER_FAMILIES
 from ..checkpoint import Checkpoint
 from .loading import read_encoder
@@ -57,8 +70,7 @@ ACTIVATIONS: dict[str, DenseActivation] = {
 
 FEATURE = "sentence_embedding"
 """The feature that a module reads and writes by default."""
-MOST_PROMPTS = 5
-"""Maximum number of prompts that a note names."""
+LIBRARY_FILE = "config_sentence_transformers.json"
 
 
 class Module(NamedTuple):
@@ -69,13 +81,15 @@ class Module(NamedTuple):
 
 
 def read_sentence_transformers(
-    directory: Path, values: Values, all_kinds: tuple[TokenizerKind, ...]
+    directory: Path,
+    all_kinds: tuple[TokenizerKind, ...],
+    adapters: Sequence[AdapterConfig] = (),
 ) -> Checkpoint:
     """Read an encoder and the modules that make its embeddings.
 
     Args:
-        values: fields of the directory's `config.json`; {} without that file
         all_kinds: kinds of tokenizers of all families
+        adapters: adapters that are merged into the weights, in this order
 
     Raises:
         CheckpointError, ConfigError, DragomanError: see `read_encoder`; or a module is not
@@ -84,6 +98,11 @@ def read_sentence_transformers(
     modules = read_modules(directory)
     kinds = [module.kind for module in modules if module.kind != "Dropout"]
     of_kind = {module.kind: module.directory for module in modules}
+    library = read_json_if_present(directory / LIBRARY_FILE)
+    notes = SENTENCE_TRANSFORMERS.notes(LIBRARY_FILE, library)
+    if kinds == ["Transformer"] and library.get("model_type") == "CrossEncoder":
+        read = _cross_encoder(directory, of_kind["Transformer"], library, all_kinds, adapters)
+        return replace(read, notes=(*read.notes, *notes))
     expected = ["Transformer", "Pooling", *(["Dense"] if "Dense" in of_kind else [])]
     normalize = kinds == [*expected, "Normalize"]
     if not normalize and kinds != expected:
@@ -93,30 +112,73 @@ def read_sentence_transformers(
             [f"expected the modules {EXPECTED_MODULES}, in this order, found {found}"],
         )
     transformer = of_kind["Transformer"]
+    prompts = _prompts(directory / LIBRARY_FILE, library)
     head_weights: Weights = {}
-    notes: list[str] = []
-    pooling = _pooling(of_kind["Pooling"], notes)
+    pooling = _pooling(of_kind["Pooling"], prompts, notes)
     head: dict[str, Any] = {"pooling": pooling, "normalize": normalize}
+    if normalize:
+        stated = of_kind["Normalize"] / CONFIG_FILE
+        _check_features(stated, read_json_if_present(stated), NORMALIZE, notes)
     if "Dense" in of_kind:
-        head |= _dense(of_kind["Dense"], head_weights)
-    path = _settings_file(transformer)
-    settings = {} if path is None else read_json(path)
-    if transformer != directory or not values:
-        values = read_json(transformer / CONFIG_FILE)
+        head |= _dense(of_kind["Dense"], head_weights, notes)
+    settings, path = _settings(transformer, "feature-extraction", "last_hidden_state", notes)
+    values = _configuration(transformer)
+    family = ENCODER_FAMILIES[_model_type(values)]
+    size = head.get("dense_size") or values.get(family.fields["d_model"])
+    head["truncate_dim"] = _kept(directory / LIBRARY_FILE, library, size)
     checkpoint = read_encoder(
         transformer,
         values,
-        ENCODER_FAMILIES[_model_type(values)],
+        family,
         all_kinds,
         head=HeadConfig(task="embedding", **head),
         longest=_longest(settings, path, transformer),
         head_weights=head_weights,
+        adapters=adapters,
     )
     tokenizers = checkpoint.tokenizers
     if settings.get("do_lower_case") and tokenizers is not None:
         tokenizers = _lower_cased(tokenizers)
-    notes += _of_prompts(read_json_if_present(directory / "config_sentence_transformers.json"))
+    if tokenizers is not None and any(prompts.texts.values()):
+        tokenizers = replace(tokenizers, prompts=prompts)
     return Checkpoint(checkpoint.model, tokenizers, (*checkpoint.notes, *notes))
+
+
+def _cross_encoder(
+    directory: Path,
+    transformer: Path,
+    library: Values,
+    all_kinds: tuple[TokenizerKind, ...],
+    adapters: Sequence[AdapterConfig],
+) -> Checkpoint:
+    """Read a model that scores pairs of texts: a classification head without other modules."""
+    path = directory / LIBRARY_FILE
+    prompts = _prompts(path, library)
+    if prompts.before():
+        raise CheckpointError(
+            path, [f"default_prompt_name: pairs take no prompts, found {shown(prompts.default)}"]
+        )
+    notes: list[str] = []
+    settings, file = _settings(transformer, "sequence-classification", "logits", notes)
+    values = _configuration(transformer)
+    stated = {"activation_fn": library.get("activation_fn")}
+    if stated["activation_fn"] is not None or "sentence_transformers" not in values:
+        values = {**values, "sentence_transformers": stated}
+    read = read_encoder(
+        transformer,
+        values,
+        ENCODER_FAMILIES[_model_type(values)],
+        all_kinds,
+        longest=_longest(settings, file, transformer),
+        adapters=adapters,
+    )
+    return replace(read, notes=(*read.notes, *notes))
+
+
+def _configuration(transformer: Path) -> Values:
+    if not (transformer / CONFIG_FILE).exists():
+        refuse_alone(transformer)
+    return read_json(transformer / CONFIG_FILE)
 
 
 def read_modules(directory: Path) -> list[Module]:
@@ -154,14 +216,38 @@ def _model_type(values: Values) -> str:
     found = values.get("model_type")
     if not isinstance(found, str) or found not in ENCODER_FAMILIES:
         known = ", ".join(ENCODER_FAMILIES)
-        raise ConfigError([f"model_type: expected one of {known}, found {found!r}"])
+        raise ConfigError([f"model_type: expected one of {known}, found {shown(found)}"])
     return found
 
 
-def _settings_file(directory: Path) -> Path | None:
-    """Return the first existing settings file; its name depends on the library's version."""
-    paths = (directory / name for name in SETTINGS_FILES)
-    return next((path for path in paths if path.exists()), None)
+def _settings(
+    transformer: Path, task: str, output: str, notes: list[str]
+) -> tuple[Values, Path | None]:
+    """Read the settings of the module Transformer; return them with their file, if there is one.
+
+    Args:
+        task, output: what the module must compute, where the settings state it
+        notes: receives a sentence on settings that are not known
+    """
+    paths = (transformer / name for name in SETTINGS_FILES)
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        return {}, None
+    values = read_json(path)
+    notes += SENTENCE_BERT.notes(path.name, values)
+    problems = SENTENCE_BERT.unsupported(values)
+    if values.get("transformer_task") not in (None, task):
+        problems.append(
+            f"transformer_task: expected {task}, found {shown(values['transformer_task'])}"
+        )
+    modality = values.get("modality_config") or {}
+    text = modality.get("text", {}) if isinstance(modality, dict) else modality
+    expected = {"method": "forward", "method_output_name": output}
+    if modality and text != expected:
+        problems.append(f"modality_config: expected {expected} for text, found {shown(text)}")
+    if problems:
+        raise CheckpointError(path, problems)
+    return values, path
 
 
 def _longest(settings: Values, path: Path | None, transformer: Path) -> int | None:
@@ -176,17 +262,19 @@ def _longest(settings: Values, path: Path | None, transformer: Path) -> int | No
         return longest if type(longest) is int and longest > 0 else None
     if type(longest) is int and longest > 0:
         return longest
-    raise CheckpointError(path, [f"max_seq_length: expected a number, found {longest!r}"])
+    raise CheckpointError(path, [f"max_seq_length: expected a number, found {shown(longest)}"])
 
 
-def _pooling(directory: Path, notes: list[str]) -> Pooling:
+def _pooling(directory: Path, prompts: Prompts, notes: list[str]) -> Pooling:
     """Return the pooling of a directory.
 
     Args:
-        notes: receives a sentence if the pooling of prompts differs from the library's
+        prompts: the model's prompts, which must be pooled with their texts
+        notes: receives a sentence on settings that are not known
     """
     path = directory / CONFIG_FILE
     values = read_json(path)
+    notes += POOLING_KEYS.notes(f"{directory.name}/{CONFIG_FILE}", values)
     stated = values.get("pooling_mode")
     if stated is None:
         flags = [name for name in values if name.startswith("pooling_mode_") and values[name]]
@@ -195,10 +283,10 @@ def _pooling(directory: Path, notes: list[str]) -> Pooling:
     known: tuple[Pooling, ...] = get_args(Pooling)
     for mode in known:
         if modes == [mode]:
-            if values.get("include_prompt") is False:
-                notes.append(
-                    "sentence-transformers leaves prompts out of the pooling (include_prompt is "
-                    "false); here they are pooled with their texts"
+            if values.get("include_prompt") is False and any(prompts.texts.values()):
+                raise CheckpointError(
+                    path,
+                    ["include_prompt: expected true, since prompts are pooled with their texts"],
                 )
             return mode
     found = printable(", ".join(map(str, modes))) or "none"
@@ -207,17 +295,27 @@ def _pooling(directory: Path, notes: list[str]) -> Pooling:
     )
 
 
-def _dense(directory: Path, weights: Weights) -> dict[str, Any]:
+def _check_features(path: Path, values: Values, keys: KnownSettings, notes: list[str]) -> None:
+    """Refuse a module that reads or writes something else than the embedding."""
+    notes += keys.notes(f"{path.parent.name}/{path.name}", values)
+    problems = keys.unsupported(values)
+    problems += [
+        f"{field}: expected {FEATURE}, found {shown(values[field])}"
+        for field in ("module_input_name", "module_output_name")
+        if values.get(field) not in (None, FEATURE)
+    ]
+    if problems:
+        raise CheckpointError(path, problems)
+
+
+def _dense(directory: Path, weights: Weights, notes: list[str]) -> dict[str, Any]:
     """Read the dense layer as fields of the head; add its weights to `weights`."""
     path = directory / CONFIG_FILE
     values = read_json(path)
-    for field in ("module_input_name", "module_output_name"):
-        feature = values.get(field)
-        if feature not in (None, FEATURE):
-            raise CheckpointError(path, [f"{field}: expected {FEATURE}, found {feature!r:.60}"])
+    _check_features(path, values, DENSE, notes)
     size = values.get("out_features")
     if type(size) is not int or size < 1:
-        raise CheckpointError(path, [f"out_features: expected at least 1, found {size!r:.60}"])
+        raise CheckpointError(path, [f"out_features: expected at least 1, found {shown(size)}"])
     name = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
     package, _, kind = name.rpartition(".")
     activation = ACTIVATIONS.get(kind) if package.startswith("torch.") else None
@@ -235,25 +333,33 @@ def _dense(directory: Path, weights: Weights) -> dict[str, Any]:
     }
 
 
-def _of_prompts(settings: Values) -> list[str]:
-    """Return notes on the prompts that the library adds to texts."""
-    stated = settings.get("prompts")
-    prompts = stated if isinstance(stated, dict) else {}
-    notes, default = [], settings.get("default_prompt_name")
-    if default and prompts.get(str(default)) != "":
-        notes.append(
-            f"sentence-transformers puts the prompt {default!r:.60} before every text; here the "
-            "caller does"
+def _prompts(path: Path, library: Values) -> Prompts:
+    """Return the texts that the library puts before texts.
+
+    Raises:
+        CheckpointError: they are malformed, or the default is none of them.
+    """
+    texts, default = library.get("prompts") or {}, library.get("default_prompt_name")
+    if not isinstance(texts, dict) or not all(isinstance(t, str) for t in texts.values()):
+        raise CheckpointError(
+            path, [f"prompts: expected texts by their names, found {shown(texts)}"]
         )
-    named = [name for name, text in prompts.items() if text and name != default]
-    if named:
-        shown = ", ".join(repr(name)[:60] for name in named[:MOST_PROMPTS])
-        shown += ", ..." if len(named) > MOST_PROMPTS else ""
-        notes.append(
-            f"sentence-transformers puts a prompt before texts that are encoded as {shown}; here "
-            "the caller does"
+    if default is not None and default not in texts:
+        known = ", ".join(texts) or "none"
+        raise CheckpointError(
+            path, [f"default_prompt_name: expected one of {known:.200}, found {shown(default)}"]
         )
-    return notes
+    return Prompts(texts, default)
+
+
+def _kept(path: Path, library: Values, size: object) -> int:
+    """Return how many components of an embedding the library keeps; 0: all."""
+    stated = library.get("truncate_dim")
+    if stated is None:
+        return 0
+    if type(stated) is not int or stated < 1:
+        raise CheckpointError(path, [f"truncate_dim: expected at least 1, found {shown(stated)}"])
+    return 0 if isinstance(size, int) and stated >= size else stated
 
 
 def _lower_cased(tokenizers: TokenizerFiles) -> TokenizerFiles:
@@ -263,4 +369,4 @@ def _lower_cased(tokenizers: TokenizerFiles) -> TokenizerFiles:
     assert isinstance(tokenizer, Tokenizer)
     rest = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
-    return TokenizerFiles(tokenizer, tokenizer)
+    return replace(tokenizers, source=tokenizer, target=tokenizer)

@@ -20,7 +20,7 @@ from ...formats.json_files import Values
 from ...formats.tensor_files import Weights, read_state_dict
 from ..checkpoint import build, layer_count, measure
 from ..family import renamed
-from .config_file import check_fields
+from .torch_transformer import check_fields
 
 PARTS: Mapping[str, str] = {
     "embedding.tokens": "tok_embedding",

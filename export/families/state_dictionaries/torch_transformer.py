@@ -23,6 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dragoman.errors import shown
 from dragoman.reference_model import (
     CheckpointError,
     ConfigError,
@@ -35,7 +36,56 @@ from ...formats.json_files import Values
 from ...formats.tensor_files import Weights, read_state_dict
 from ..checkpoint import build, layer_count, measure
 from ..family import activation, renamed
-from .config_file import FieldType, check_fields
+
+FieldType = type | tuple[type, ...]
+
+
+COMMON_FIELDS: Mapping[str, FieldType] = {
+    "model_type": str,
+    "weights": str,
+    "state_dict": str,
+    "num_heads": int,
+    "pad_token_id": int,
+    "start_token_id": int,
+    "end_token_id": int,
+}
+"""Fields of all state dictionary configurations, with their types."""
+REQUIRED = ("num_heads", "pad_token_id", "start_token_id", "end_token_id")
+
+TYPE_NAMES: Mapping[type, str] = {
+    int: "an integer",
+    str: "a string",
+    bool: "true or false",
+    float: "a number",
+    dict: "an object",
+    list: "a list",
+}
+
+
+def check_fields(values: Values, family_fields: Mapping[str, FieldType]) -> None:
+    """Check that required fields are present, and that all fields are known and well-typed.
+
+    Args:
+        family_fields: additional fields of the family, with their types
+
+    Raises:
+        ConfigError: a field is missing, unknown or of the wrong type; lists all problems.
+    """
+    known = {**COMMON_FIELDS, **family_fields}
+    problems = [f"missing field {name!r}" for name in REQUIRED if name not in values]
+    problems += [
+        f"unknown field {shown(name)}, expected one of {', '.join(known)}"
+        for name in values
+        if name not in known
+    ]
+    for name, kind in known.items():
+        value = values.get(name)
+        if value is not None and (not isinstance(value, kind) or (kind is int and value is True)):
+            expected = TYPE_NAMES[kind if isinstance(kind, type) else kind[0]]
+            problems.append(f"{name}: expected {expected}, found {shown(value)}")
+    if problems:
+        raise ConfigError(problems)
+
 
 NAME_KEYS = (
     "transformer",
@@ -122,7 +172,7 @@ def resolve_names(values: Values, weights: Weights, origin: Path) -> Names:
         ]
         problems.append(
             f"names.{key}: expected a weight of shape [*, {d_model}], one of "
-            f"{', '.join(candidates) or 'none'}; found {name!r}"
+            f"{', '.join(candidates) or 'none'}; found {shown(name)}"
         )
         return ""
 
@@ -165,7 +215,7 @@ def _stack_prefix(
         modules = ", ".join(candidate.removesuffix(".") for candidate in candidates) or "none"
         problems.append(
             f"names.{stack}: expected a module that has {ending}, one of {modules}; "
-            f"found {prefix.removesuffix('.') or None!r}"
+            f"found {shown(prefix.removesuffix('.') or None)}"
         )
     return prefix
 
@@ -240,15 +290,16 @@ def _check_values(values: Values) -> None:
     problems = [f"missing field {n!r}" for n in ("positions", "scale_embedding") if n not in values]
     if values.get("positions", "learned") not in ("sinusoidal", "learned"):
         problems.append(
-            f"positions: expected 'sinusoidal' or 'learned', found {values['positions']!r}"
+            f"positions: expected 'sinusoidal' or 'learned', found {shown(values['positions'])}"
         )
     problems += [
-        f"names: expected names of {', '.join(NAME_KEYS)} as strings, found {key!r}: {name!r}"
+        f"names: expected names of {', '.join(NAME_KEYS)} as strings, found {shown(key)}: "
+        f"{shown(name)}"
         for key, name in values.get("names", {}).items()
         if key not in NAME_KEYS or not isinstance(name, str)
     ]
     if not all(isinstance(name, str) for name in values.get("ignored", ())):
-        problems.append(f"ignored: expected names of weights, found {values['ignored']!r}")
+        problems.append(f"ignored: expected names of weights, found {shown(values['ignored'])}")
     activation(values, "activation", "relu", problems)
     if problems:
         raise ConfigError(problems)

@@ -3,52 +3,100 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, cannot_pickle
 
 from ...format.contract import ROLES, Role
 from ...format.manifest import Manifest
-from ..interface import BackendError, Limits
+from ..interface import BackendError, ClosedModelError, DeviceLostError, Limits
 from .device import Device
-from .layout import Rounding, shape_of
+from .layout import Rounding, Sizes, row_bytes, shape_of
 from .memory import BatchMemory
 from .state import DeviceState, filled
-from .workspace import Workspace
+from .workspace import StepCounter, Steps, Stream, Workspace
+
+log = logging.getLogger(__name__)
+
+MEMORY_SHARE = 0.9
+"""Share of free memory that batches may use."""
+
+ROWS = ((32 << 30, 256), (16 << 30, 128), (8 << 30, 64), (4 << 30, 32), (0, 16))
+"""Maximum rows of a batch by the least number of bytes of free memory.
+
+A step reads all weights, whatever the number of rows. More rows cost little until products take
+longer than reading, which begins at 150 to 400 rows. GPUs with less memory also have less bandwidth
+and fewer multipliers, and get fewer rows, so that a step stays short.
+"""
 
 
-class DeviceBackend(ABC):
+AnyStream = TypeVar("AnyStream", bound=Stream)
+
+
+class DeviceBackend(ABC, Generic[AnyStream]):
     """A backend that decodes on a GPU; implements `interface.Backend`.
 
     Args:
         rounding: rule for rounding the sizes of batches up
+        scratch: number of bytes of a workspace besides its tensors
     """
 
-    def __init__(self, manifest: Manifest, device: Device, rounding: Rounding) -> None:
+    def __init__(
+        self, manifest: Manifest, device: Device, rounding: Rounding, *, scratch: int = 0
+    ) -> None:
         self.manifest = manifest
-        self._device, self._rounding = device, rounding
-        self._preparing = threading.RLock()
-        self._free: list[Workspace] = []
-        self._lock = threading.Lock()
+        self._device, self._rounding, self._scratch = device, rounding, scratch
+        self._counter = StepCounter()
+        self._streams: list[AnyStream] = []
+        self._lock = threading.RLock()  # a finalizer may return a workspace at any time
         self._closed = False
+        finalizer = weakref.finalize(self, _close_streams, device, self._streams)
+        finalizer.atexit = False  # the driver frees everything
+
+    @property
+    def device(self) -> Device:
+        """The GPU."""
+        return self._device
 
     @property
     @abstractmethod
     def limits(self) -> Limits:
         """The limits on batches."""
 
-    @abstractmethod
-    def rows_that_fit(self, source: int) -> int | None:
-        """Return the number of rows with sources of this length that fit into memory now."""
+    def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> int:
+        """Return the number of rows of such sizes to decode at a time in the memory free now.
+
+        The number is a power of two, which rounding leaves as it is, at most that of `ROWS`, and at
+        least 1, since a row may still fit. The same amount of memory is left for joining
+        batches, which start in their own workspace.
+        """
+        each = self._row_bytes(self._rounding.first(1, source, capacity, 1))
+        with self._lock:
+            idle = sorted(w.arena.size for stream in self._streams for w in stream.idle)[-2:]
+        free = int(share * (self._device.free_memory() + sum(idle)))
+        fitting = int(MEMORY_SHARE * (free - 2 * self._scratch)) // (2 * each)
+        usual = next((rows for least, rows in ROWS if free >= least), 1)
+        most = max(1, min(fitting, usual, self.limits.rows or usual))
+        return 1 << (most.bit_length() - 1)
+
+    @property
+    def steps(self) -> Steps:
+        """The number of decoding steps so far, as CUDA graphs and directly."""
+        return self._counter.steps
 
     @abstractmethod
-    def _new_workspace(self) -> Workspace: ...
+    def _new_stream(self) -> AnyStream: ...
+
+    @abstractmethod
+    def _new_workspace(self, stream: AnyStream) -> Workspace: ...
 
     def start(
         self,
@@ -119,16 +167,24 @@ class DeviceBackend(ABC):
         return np.concatenate(parts)
 
     def close(self) -> None:
-        """Free unused workspaces now, and others when they are returned."""
+        """Free unused streams now, and others when their batches end."""
+        if not self._closed:
+            log.info("decoding steps: %d as CUDA graphs, %d directly", *self.steps)
         self._closed = True
-        self._close_idle()
+        self._close_unused()
 
-    def _close_idle(self) -> None:
+    __reduce__ = cannot_pickle
+
+    def _row_bytes(self, sizes: Sizes) -> int:
+        """Return the number of bytes on the device for a row of a batch of these sizes."""
+        return row_bytes(self.manifest, sizes) + 8 * self.manifest.model.max_target_positions
+
+    def _close_unused(self) -> None:
+        """Close the streams without a batch."""
         with self._lock:
-            workspaces, self._free = self._free, []
-        with contextlib.ExitStack() as stack:  # closes all, even if closing one fails
-            for workspace in workspaces:
-                stack.callback(workspace.close)
+            unused = [stream for stream in self._streams if not stream.running]
+            self._streams[:] = [stream for stream in self._streams if stream.running]
+        _close_streams(self._device, unused)
 
     def _encode(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run the encoder of a model with a decoder."""
@@ -145,14 +201,14 @@ class DeviceBackend(ABC):
         workspace = self._take()
         try:
             sizes = self._rounding.first(rows, length, 0, 1)
-            with workspace.preparing:
+            with workspace.stream:
                 memory = BatchMemory(workspace, self.manifest, sizes)
                 for tensor in graph.inputs:
                     padding = self.manifest.model.pad_token_id if tensor.role == "source" else 0
                     wide = filled(values[tensor.role], shape_of(tensor, sizes), padding)
                     memory.upload(tensor.slot, wide)
                 workspace.encode(sizes, memory.address)
-            found = memory.download(*graph.outputs)
+                found = memory.download(*graph.outputs)
         except BaseException:
             self._close_failed(workspace)
             raise
@@ -169,36 +225,77 @@ class DeviceBackend(ABC):
         return [slice(i, i + largest) for i in range(0, len(source), largest)]
 
     def _take(self) -> Workspace:
-        """Take an idle workspace, preferably the last one of this thread.
+        """Take a workspace in the stream of this thread, or in one without a batch, or a new one.
 
-        ONNX Runtime captures graphs for each thread separately.
+        ONNX Runtime's sessions belong to a stream, and capture graphs for each thread separately.
         """
         thread = threading.get_ident()
         with self._lock:
             if self._closed:
-                raise BackendError("the model was closed")
-            if self._free:
-                self._free.sort(key=lambda workspace: workspace.thread == thread)
-                workspace = self._free.pop()
-                workspace.thread = thread
-                return workspace
-        return self._new_workspace()
+                raise ClosedModelError
+            mine = [stream for stream in self._streams if stream.thread == thread]
+            unused = [stream for stream in self._streams if not stream.running]
+            stream = next(iter(mine or unused), None)
+            if stream is not None:
+                stream.thread = thread
+                stream.running += 1
+                if stream.idle:
+                    return stream.idle.pop()
+        if stream is None:
+            stream = self._new_stream()
+            with self._lock:
+                stream.running += 1
+                self._streams.append(stream)
+        try:
+            with stream:
+                return self._new_workspace(stream)
+        except BaseException:
+            self._end(stream)
+            raise
 
     def _give_back(self, workspace: Workspace) -> None:
         if workspace.failed:
             self._close_failed(workspace)
             return
+        workspace.stream.idle.append(workspace)
+        self._end(workspace.stream)
+
+    def _end(self, stream: Stream) -> None:
+        """Record the end of a batch."""
         with self._lock:
-            if not self._closed:
-                self._free.append(workspace)
-                return
-        workspace.close()
+            stream.running -= 1
+        if self._closed:
+            self._close_unused()
 
     def _close_failed(self, workspace: Workspace) -> None:
         """Free memory, so that a smaller batch can succeed after a failure."""
+        stream = workspace.stream
+        with contextlib.suppress(DragomanError), stream:
+            idle, stream.idle = stream.idle, []
+            _close_all([workspace, *idle])
+        self._end(stream)
         with contextlib.suppress(DragomanError):
-            workspace.close()
-            self._close_idle()
+            self._close_unused()
+
+
+def _close_streams(device: Device, streams: list[Any]) -> None:
+    """Close streams in a thread that then may free what else is on the device.
+
+    It is any thread, if a finalizer closes them.
+    """
+    with contextlib.suppress(DeviceLostError):
+        device.enter()
+    _close_all(streams)
+
+
+def _close_all(closing: list[Any]) -> None:
+    """Close workspaces or streams, all of them even if closing one fails.
+
+    Where the device is lost, its memory is freed with the process.
+    """
+    with contextlib.suppress(DeviceLostError), contextlib.ExitStack() as stack:
+        while closing:
+            stack.callback(closing.pop().close)
 
 
 def _logits_after(state: DeviceState, tokens: NDArray[np.int64]) -> NDArray[np.float32]:

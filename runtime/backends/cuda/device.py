@@ -1,4 +1,4 @@
-"""The NVIDIA GPU of this machine, through the CUDA runtime API.
+"""The NVIDIA GPUs of this machine, through the CUDA runtime API.
 
 Addresses are integers. The work of a stream runs in order and asynchronously. Only `wait`,
 `synchronize` and freeing memory wait for it.
@@ -7,10 +7,15 @@ Addresses are integers. The work of a stream runs in order and asynchronously. O
 from __future__ import annotations
 
 import ctypes
+import os
+import re
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dragoman.errors import DragomanError
 
 from ..interface import BackendError, DeviceLostError
 
@@ -19,6 +24,8 @@ Bytes = NDArray[np.uint8]
 FATAL_ERRORS = {
     "cudaErrorDevicesUnavailable": 46,
     "cudaErrorECCUncorrectable": 214,
+    "cudaErrorNvlinkUncorrectable": 220,
+    "cudaErrorContained": 226,
     "cudaErrorIllegalAddress": 700,
     "cudaErrorLaunchTimeout": 702,
     "cudaErrorContextIsDestroyed": 709,
@@ -29,9 +36,23 @@ FATAL_ERRORS = {
     "cudaErrorInvalidAddressSpace": 717,
     "cudaErrorInvalidPc": 718,
     "cudaErrorLaunchFailure": 719,
+    "cudaErrorTensorMemoryLeak": 721,
+    "cudaErrorMpsRpcFailure": 806,
+    "cudaErrorMpsClientTerminated": 810,
+    "cudaErrorExternalDevice": 911,
     "cudaErrorUnknown": 999,
 }
-"""Codes of CUDA errors after which every call of the process fails."""
+"""Codes of cudaError_t after which every call of the process fails.
+
+CUDA documents most of them as "the process must be terminated and relaunched". After the others,
+the device or its context is gone.
+"""
+
+RESTART = "the GPU is lost to this process, which must be restarted"
+"""What to do, in every message about a lost device."""
+
+ERROR_CODE = re.compile(r"(cudaError[A-Z]\w+)|(?i:cuda ?(?:failure|error))[ =:]+(\d+)")
+"""Pattern of a code of cudaError_t in a library's message, by name or by number."""
 
 
 class Gpu(NamedTuple):
@@ -47,11 +68,15 @@ class Gpu(NamedTuple):
     cuda: str
 
 
-def find_gpu() -> Gpu:
-    """Return the first GPU that CUDA sees.
+def find_gpu(index: int = 0) -> Gpu:
+    """Return a GPU.
+
+    Args:
+        index: number of the GPU among those that CUDA sees, see CUDA_VISIBLE_DEVICES
 
     Raises:
         BackendError: there is no GPU or no driver, or the bindings are not installed.
+        DragomanError: there are fewer GPUs.
     """
     try:
         from cuda.bindings import runtime
@@ -59,17 +84,45 @@ def find_gpu() -> Gpu:
         raise BackendError(
             f"the package cuda-bindings cannot be imported ({error}): pip install cuda-bindings"
         ) from error
-    count = _value(runtime, *runtime.cudaGetDeviceCount())
-    if count == 0:
+    try:
+        driver = int(_value(runtime, *runtime.cudaDriverGetVersion()))
+    except RuntimeError as error:  # from cuda-bindings 12.8, if there is no driver
+        raise BackendError(
+            f"found no NVIDIA GPU: cuda-bindings cannot load the NVIDIA driver ({error})"
+        ) from error
+    if not driver:
+        raise BackendError("found no NVIDIA GPU: there is no NVIDIA driver")
+    status, count = runtime.cudaGetDeviceCount()
+    if status == runtime.cudaError_t.cudaErrorInsufficientDriver:
+        built = int(_value(runtime, *runtime.cudaRuntimeGetVersion()))
+        raise BackendError(
+            f"the NVIDIA driver is too old: expected one for CUDA {_release(built)}, found one for "
+            f"CUDA {_release(driver)}; update the driver, or install packages for CUDA "
+            f"{driver // 1000}"
+        )
+    if _value(runtime, status, count) == 0:
         raise BackendError("found no NVIDIA GPU")
-    properties = _value(runtime, *runtime.cudaGetDeviceProperties(0))
+    if index >= count:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        seen = "this machine has" if visible is None else f"CUDA_VISIBLE_DEVICES={visible} shows"
+        names = ", ".join(_properties(runtime, number)[0] for number in range(count))
+        raise DragomanError(
+            f"device: expected cpu, cuda or cuda:N with N below {count}, found cuda:{index}: "
+            f"{seen} {count} {'GPU' if count == 1 else 'GPUs'} ({names})"
+        )
+    return Gpu(*_properties(runtime, index), _release(driver))
+
+
+def _properties(runtime: Any, index: int) -> tuple[str, str]:
+    """Return the name and the compute capability of a GPU."""
+    properties = _value(runtime, *runtime.cudaGetDeviceProperties(index))
     name = properties.name.decode() if isinstance(properties.name, bytes) else properties.name
-    version = int(_value(runtime, *runtime.cudaDriverGetVersion()))
-    return Gpu(
-        name.rstrip("\0"),
-        f"{properties.major}.{properties.minor}",
-        f"{version // 1000}.{version % 1000 // 10}",
-    )
+    return name.rstrip("\0"), f"{properties.major}.{properties.minor}"
+
+
+def _release(version: int) -> str:
+    """Return a version of CUDA as people write it: 12040 is "12.4"."""
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _value(runtime: Any, status: Any, value: Any) -> Any:
@@ -79,17 +132,41 @@ def _value(runtime: Any, status: Any, value: Any) -> Any:
     return value
 
 
-class Device:
-    """The first GPU.
+_thread = threading.local()
+"""Has `mode` once the thread has changed its stream capture mode."""
 
-    Every method raises a BackendError if the device refuses, and a DeviceLostError if it is lost.
+
+class Device:
+    """A GPU.
+
+    Every method can be called in any thread. It raises a BackendError if the device refuses, and a
+    DeviceLostError if the device is lost. Afterwards, the GPU is the current device of the thread.
+
+    Args:
+        index: number of the GPU, see `find_gpu`
     """
 
-    def __init__(self) -> None:
+    def __init__(self, index: int = 0) -> None:
         from cuda.bindings import runtime
 
+        self.index = index
         self._cuda: Any = runtime
         self._host: dict[int, Any] = {}
+
+    def enter(self) -> None:
+        """Make the calling thread ready to use the device, directly or through another library.
+
+        CUDA keeps the current device and the stream capture mode for each thread. ONNX Runtime
+        captures in the mode Global. Meanwhile, CUDA refuses to allocate or to wait in threads of
+        the same mode, which is the default, and the capture fails. Threads in the mode ThreadLocal
+        are independent of captures in other threads.
+        """
+        # Each time: other devices and other libraries in this thread change the current device.
+        self._checked("cudaSetDevice", self.index)
+        if not hasattr(_thread, "mode"):
+            mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+            self._checked("cudaThreadExchangeStreamCaptureMode", mode)
+            _thread.mode = mode
 
     def allocate(self, size: int) -> int:
         """Allocate `size` bytes of device memory and return the address."""
@@ -200,7 +277,29 @@ class Device:
         free, _ = self._call("cudaMemGetInfo")
         return int(free)
 
+    def failure(self, message: str) -> BackendError | DeviceLostError:
+        """Return the exception for a failure that a library reports.
+
+        Libraries write CUDA's errors in many ways, or only their own. Where the message has no
+        code of a fatal error, the device is asked: every call repeats such an error.
+        """
+        for name, number in ERROR_CODE.findall(message):
+            if name in FATAL_ERRORS or (number and int(number) in FATAL_ERRORS.values()):
+                return DeviceLostError(f"{message}: {RESTART}")
+        try:
+            self.free_memory()
+        except DeviceLostError as error:
+            return DeviceLostError(f"{message}: {error}")
+        except BackendError:
+            pass
+        return BackendError(message)
+
     def _call(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the CUDA runtime in a thread that has entered the device."""
+        self.enter()
+        return self._checked(name, *arguments)
+
+    def _checked(self, name: str, *arguments: Any) -> Any:
         """Call a function of the CUDA runtime and return its value, or a tuple of several values.
 
         Raises:
@@ -210,6 +309,8 @@ class Device:
         status, *values = getattr(self._cuda, name)(*arguments)
         if status != self._cuda.cudaError_t.cudaSuccess:
             _, reason = self._cuda.cudaGetErrorString(status)
-            kind = DeviceLostError if status.name in FATAL_ERRORS else BackendError
-            raise kind(f"{name}: {reason.decode()} ({status.name})")
+            message = f"{name}: {reason.decode()} ({status.name})"
+            if status.name in FATAL_ERRORS:
+                raise DeviceLostError(f"{message}: {RESTART}")
+            raise BackendError(message)
         return values[0] if len(values) == 1 else tuple(values)

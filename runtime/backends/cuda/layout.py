@@ -88,9 +88,18 @@ class Rounding(Protocol):
         """Return the sizes for a number of remaining sources; all other sizes stay."""
 
 
-def power_of_two(number: int) -> int:
-    """Return the smallest power of two that is at least `number`."""
-    return 1 << (number - 1).bit_length()
+SOURCE_STEP = 16
+"""Source lengths are rounded up to sizes of this many positions."""
+
+
+def rounded_up(number: int, least: int = 1) -> int:
+    """Return the smallest size that is at least `number`, so that batches have few sizes.
+
+    Sizes are `least` times 1, 2, 3, 4, 6, 8, 12, 16, ...: powers of two and halves between them.
+    """
+    units = max(1, -(-number // least))
+    power = 1 << (units - 1).bit_length()
+    return least * (power * 3 // 4 if power > 2 and units <= power * 3 // 4 else power)
 
 
 def multiple_of(step: int, number: int) -> int:

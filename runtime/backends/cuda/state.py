@@ -7,8 +7,9 @@ that were added by rounding; their results are not read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any
+from contextlib import ExitStack
+from functools import cached_property, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,27 @@ from numpy.typing import NDArray
 from ...format.contract import GraphSpec, Role, Slot
 from ...format.manifest import Manifest
 from ..interface import Candidates, DecodingState, StepOutput
-from ..prediction import HostPrediction, drop_suppressed
+from ..prediction import HostPrediction
 from ..rows import CacheHistory, rows_of_sources, source_lengths, source_room
 from .layout import Rounding, Sizes, shape_of
 from .memory import BatchMemory
 from .steps import Positions, StepsInFlight
 from .workspace import Workspace
+
+_Arguments = ParamSpec("_Arguments")
+_Value = TypeVar("_Value")
+
+
+def _in_stream(method: Callable[_Arguments, _Value]) -> Callable[_Arguments, _Value]:
+    """Let a method of a batch or a prediction hold the stream of its workspace."""
+
+    @wraps(method)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Value:
+        batch: Any = args[0]
+        with batch._workspace.stream:
+            return method(*args, **kwargs)
+
+    return call
 
 
 class DevicePrediction:
@@ -39,12 +55,14 @@ class DevicePrediction:
         memory.download_results(self._results)
 
     @cached_property
+    @_in_stream
     def choice(self) -> StepOutput:
         """The most probable token of each row, as the graph selects it."""
-        self._workspace.device.synchronize(self._workspace.stream)
+        self._workspace.device.synchronize(self._workspace.stream.number)
         return self._memory.results.read(self._results, self._rows)
 
     @cached_property
+    @_in_stream
     def logits(self) -> NDArray[np.float32]:
         """The logits [B, V]."""
         (found,) = self._memory.download(self._manifest.graphs["decoder"].output("logits"))
@@ -56,22 +74,26 @@ class DevicePrediction:
         """The logarithm of the sum of exp(logits) over all tokens, [B]."""
         return self._on_host.normalizers
 
+    @_in_stream
     def candidates(self, count: int) -> Candidates:
         """Return the `count` most probable tokens of each row.
 
         They are selected on the device if the bundle has a graph that selects enough.
         """
         graph = self._manifest.graphs.get("candidates")
-        suppressed = self._manifest.generation.suppressed_token_ids
-        more = min(count + len(suppressed), self._manifest.model.target_vocab_size)
-        if graph is None or more > _number(graph):
+        if graph is None or (count > _number(graph) and _number(graph) < self._allowed):
             return self._on_host.candidates(count)
         self._workspace.select_candidates(self._memory.sizes, self._memory.address)
         found = self._memory.download(
             graph.output("candidate_token"), graph.output("candidate_log_probability")
         )
-        tokens, log_probabilities = (values[self._rows, :more] for values in found)
-        return drop_suppressed(Candidates(tokens, log_probabilities), suppressed, count)
+        return Candidates(*(values[self._rows, :count] for values in found))
+
+    @property
+    def _allowed(self) -> int:
+        """The number of tokens that are not suppressed."""
+        suppressed = set(self._manifest.generation.suppressed_token_ids)
+        return self._manifest.model.target_vocab_size - len(suppressed)
 
     @cached_property
     def _on_host(self) -> HostPrediction:
@@ -116,18 +138,19 @@ class DeviceState:
         """Number of positions of each source; 0 for retired sources."""
         sources, length = source_mask.shape
         sizes = rounding.first(sources, length, capacity, width)
-        with workspace.preparing:
+        with workspace.stream:
             self._memory = BatchMemory(workspace, manifest, sizes)
             self._in_flight = StepsInFlight(workspace, self._memory)
             self._encode(source, source_mask)
             self._memory.clear_caches()
             workspace.prepare(sizes, self._memory.address)
-        self._positions = Positions(workspace, self._memory, capacity)
-        self._history = CacheHistory(self._rows, capacity) if width > 1 else None
-        if prompt_lengths is None:
-            prompt_lengths = np.full(sources, prompt.shape[1])
-        self._read_prompt(np.repeat(prompt, width, axis=0), np.repeat(prompt_lengths, width))
+            self._positions = Positions(workspace, self._memory, capacity)
+            self._history = CacheHistory(self._rows, capacity) if width > 1 else None
+            if prompt_lengths is None:
+                prompt_lengths = np.full(sources, prompt.shape[1])
+            self._read_prompt(np.repeat(prompt, width, axis=0), np.repeat(prompt_lengths, width))
 
+    @_in_stream
     def step(self) -> StepOutput:
         """Decode one position of every row; several steps are in flight."""
         self._run_ahead()
@@ -136,12 +159,14 @@ class DeviceState:
         self._run_ahead()
         return result
 
+    @_in_stream
     def advance(self) -> DevicePrediction:
         """Decode one position of every row without feeding tokens back."""
         self._rewind()
         self._launch()
         return DevicePrediction(self._workspace, self._memory, self._manifest, self._rows)
 
+    @_in_stream
     def feed(self, tokens: NDArray[np.int64]) -> None:
         """Set the next step's input."""
         wide = np.full(self._memory.sizes.rows, tokens[-1], np.int64)
@@ -149,6 +174,7 @@ class DeviceState:
         self._last = wide[: self._rows]
         self._memory.upload(Slot("token"), wide)
 
+    @_in_stream
     def reorder(self, parents: NDArray[np.intp]) -> None:
         """Let row r continue the output of row parents[r]."""
         if self._history is None:
@@ -160,6 +186,7 @@ class DeviceState:
         """Stop decoding these sources."""
         self._lengths[sources] = 0
 
+    @_in_stream
     def keep(self, sources: NDArray[np.intp]) -> None:
         """Drop all sources but these."""
         for to, source in enumerate(sources.tolist()):
@@ -182,16 +209,20 @@ class DeviceState:
         """
         if not isinstance(other, DeviceState):
             raise TypeError(f"expected a DeviceState, found {type(other).__name__}")
-        self._rewind()
-        other._rewind()
-        self._make_room(other, sources)
-        self._workspace.follow(other._workspace)
-        for source, to in enumerate(sources.tolist()):
-            self._take_source(other, source, to)
-        other._workspace.follow(self._workspace)  # its memory is reused by other batches
-        self._last[rows_of_sources(sources, self._width)] = other._last
-        self.feed(self._last)
-        self._lengths[sources] = other._lengths
+        streams = {state._workspace.stream for state in (self, other)}
+        with ExitStack() as held:
+            for stream in sorted(streams, key=lambda stream: stream.number):
+                held.enter_context(stream)
+            self._rewind()
+            other._rewind()
+            self._make_room(other, sources)
+            self._workspace.follow(other._workspace)
+            for source, to in enumerate(sources.tolist()):
+                self._take_source(other, source, to)
+            other._workspace.follow(self._workspace)  # its memory is reused by other batches
+            self._last[rows_of_sources(sources, self._width)] = other._last
+            self.feed(self._last)
+            self._lengths[sources] = other._lengths
         other.close()
 
     def close(self) -> None:
@@ -201,15 +232,18 @@ class DeviceState:
             self._in_flight.discard()
             release(self._workspace)
 
+    @_in_stream
     def put(self, steps: int) -> None:
         """Enqueue steps without reading their tokens, for benchmarks."""
         for _ in range(steps):
             self._launch()
 
+    @_in_stream
     def wait(self) -> None:
         """Wait for all work in the stream."""
-        self._workspace.device.synchronize(self._workspace.stream)
+        self._workspace.device.synchronize(self._workspace.stream.number)
 
+    @_in_stream
     def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
         """Return the encoder's outputs for the first `rows` rows and `source` positions."""
         tensors = self._manifest.graphs["encoder"].outputs
@@ -306,14 +340,13 @@ class DeviceState:
         count = max(len(self._lengths), int(sources.max()) + 1)
         sizes = self._rounding.first(count, length, self._capacity, self._width)
         if sizes != present:
-            with self._workspace.preparing:
-                self._in_flight.reserve(sizes.rows)
-                self._memory.grow(sizes)
-                try:
-                    self._workspace.prepare(sizes, self._memory.address)
-                except BaseException:
-                    self._workspace.prepare(present, self._memory.address)
-                    raise
+            self._in_flight.reserve(sizes.rows)
+            self._memory.grow(sizes)
+            try:
+                self._workspace.prepare(sizes, self._memory.address)
+            except BaseException:
+                self._workspace.prepare(present, self._memory.address)
+                raise
             self._lay_out(sizes)
         new = count - len(self._lengths)
         self._lengths = np.pad(self._lengths, (0, new))

@@ -73,7 +73,7 @@ class Positions:
             self._uploaded, line = self._upload(), 0
         table = self._memory.positions + 8 * len(self._uploaded) * line
         address, size = self._memory.address[Slot("position")], 8 * len(self._begin)
-        self._workspace.device.copy(address, table, size, self._workspace.stream)
+        self._workspace.device.copy(address, table, size, self._workspace.stream.number)
         self._steps += 1
 
     def go_back(self, steps: int) -> None:
@@ -83,7 +83,7 @@ class Positions:
     def _upload(self) -> NDArray[np.int64]:
         """Upload a line for the next step and each later step."""
         table = (self.next + np.arange(self._capacity)[:, None]).clip(0, self._capacity - 1)
-        self._workspace.device.upload(self._memory.positions, table, self._workspace.stream)
+        self._workspace.device.upload(self._memory.positions, table, self._workspace.stream.number)
         self._first = self._steps
         return self._begin.copy()
 
@@ -204,7 +204,7 @@ class StepsInFlight:
             self._enqueued += 1
             self.steps += 1
         event = self._workspace.take_event()
-        self._workspace.device.record(event, self._workspace.stream)
+        self._workspace.device.record(event, self._workspace.stream.number)
         self._groups.append(_Group(event, buffers, np.arange(rows)))
 
     def _buffer(self, index: int) -> Bytes:

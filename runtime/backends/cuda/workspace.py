@@ -1,4 +1,4 @@
-"""The workspace for one batch at a time: a stream and reusable memory.
+"""Streams, and workspaces in them: each is the reusable memory of one batch at a time.
 
 A memory reservation keeps its address until it must grow, so that captured graphs can be launched
 again for later batches.
@@ -6,13 +6,19 @@ again for later batches.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import re
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from .device import Bytes, Device
 from .layout import Addresses, Sizes
+
+log = logging.getLogger(__name__)
 
 
 class Arena:
@@ -77,26 +83,104 @@ class Arena:
             self._device.free(address)
 
 
+class Steps(NamedTuple):
+    """The number of decoding steps that ran as CUDA graphs, and of those that ran directly."""
+
+    captured: int = 0
+    direct: int = 0
+
+
+class StepCounter:
+    """Counts the decoding steps of a backend, and logs why steps are not captured."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._captured = self._direct = 0
+        self._reasons: set[str] = set()
+
+    def count(self, *, captured: bool) -> None:
+        """Count a step."""
+        with self._lock:
+            self._captured += captured
+            self._direct += not captured
+
+    def log_failure(self, reason: str) -> None:
+        """Log a failed capture, once for each reason, whatever numbers it states."""
+        words = re.sub(r"\d+", "", reason)
+        with self._lock:
+            is_known = words in self._reasons
+            self._reasons.add(words)
+        if not is_known:
+            log.warning("a decoding step could not be captured as a CUDA graph: %s", reason)
+
+    @property
+    def steps(self) -> Steps:
+        """The steps so far."""
+        with self._lock:
+            return Steps(self._captured, self._direct)
+
+
+class Stream:
+    """A stream, which the batches of a thread share.
+
+    It is held (`with stream`) while work is enqueued. A batch may be continued in another thread
+    than it was started in, and whatever is enqueued during a capture becomes part of the graph.
+
+    Attributes:
+        number: the CUDA stream
+        thread: the thread that started the last batch
+        running: number of batches, each of which has a workspace
+        idle: workspaces without a batch, which later batches use
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.number = device.new_stream()
+        self.thread = threading.get_ident()
+        self.running = 0
+        self.idle: list[Workspace] = []
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.device.enter()
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def drop(self) -> None:
+        """Release everything that uses the stream, before the stream is freed."""
+
+    def close(self) -> None:
+        """Free everything, all of it even if freeing some of it fails."""
+        with self, contextlib.ExitStack() as stack:
+            stack.callback(self.device.free_stream, self.number)
+            stack.callback(self.drop)
+            stack.callback(self.device.synchronize, self.number)
+            while self.idle:
+                stack.callback(self.idle.pop().close)
+
+
+MOST_ATTEMPTS = 3
+"""Maximum number of failed captures of a size of batches. A capture may fail because of what
+another thread of the process does, so that later batches try again."""
+
+
 class Workspace(ABC):
     """Enqueues the work of a batch in a stream; see `state.DeviceState`.
 
-    Args:
-        preparing: lock for work that would disturb the capture of a graph
-
     Attributes:
         widest: largest number of rows of a batch so far or allowed
-        thread: the last thread to use the workspace
         failed: whether a batch ended with an error; the workspace is not used again then
     """
 
-    def __init__(self, device: Device, preparing: threading.RLock) -> None:
-        self.device = device
-        self.stream = device.new_stream()
-        self.arena = Arena(device)
-        self.preparing = preparing
+    def __init__(self, stream: Stream, counter: StepCounter) -> None:
+        self.device, self.stream = stream.device, stream
+        self.arena = Arena(self.device)
         self.widest = 0
-        self.thread = threading.get_ident()
         self.failed = False
+        self._counter = counter
+        self._failures: Counter[Sizes] = Counter()
         self._version = self.arena.version
         self._host: dict[str, Bytes] = {}
         self._events: list[Any] = []
@@ -123,24 +207,25 @@ class Workspace(ABC):
 
     @abstractmethod
     def drop(self) -> None:
-        """Release everything that uses the stream, before the stream is freed."""
+        """Release everything that uses the memory, before it is freed."""
 
     def host_memory(self, name: str, size: int) -> Bytes:
         """Return at least `size` bytes of page-locked memory; contents may be lost."""
         if name not in self._host or self._host[name].size < size:
-            with self.preparing:
-                memory = self.device.allocate_host(size)
-                if name in self._host:
-                    self.device.synchronize(self.stream)
-                    self.device.free_host(self._host[name])
-                self._host[name] = memory
+            memory = self.device.allocate_host(size)
+            if name in self._host:
+                self.device.synchronize(self.stream.number)
+                self.device.free_host(self._host[name])
+            self._host[name] = memory
         return self._host[name]
 
     def follow(self, other: Workspace) -> None:
         """Make later work wait for all present work of another workspace."""
+        if other.stream is self.stream:
+            return
         event = other.take_event()
-        self.device.record(event, other.stream)
-        self.device.follow(event, self.stream)
+        self.device.record(event, other.stream.number)
+        self.device.follow(event, self.stream.number)
         other.return_event(event)
 
     def take_event(self) -> Any:
@@ -152,10 +237,9 @@ class Workspace(ABC):
         self._events.append(event)
 
     def close(self) -> None:
-        """Free everything once the stream is idle."""
-        with self.preparing:
-            self.device.synchronize(self.stream)
-            self.forget_addresses()
+        """Free everything once the stream is idle; the stream itself stays."""
+        with self.stream:
+            self.device.synchronize(self.stream.number)
             self.drop()
             self.arena.close()
             while self._host:
@@ -163,7 +247,15 @@ class Workspace(ABC):
                 self.device.free_host(memory)
             while self._events:
                 self.device.free_event(self._events.pop())
-            self.device.free_stream(self.stream)
+
+    def may_capture(self, sizes: Sizes) -> bool:
+        """Return whether steps of a batch of these sizes may still be captured."""
+        return self._failures[sizes] < MOST_ATTEMPTS
+
+    def capture_failed(self, sizes: Sizes, reason: str) -> None:
+        """Record that a capture has failed."""
+        self._failures[sizes] += 1
+        self._counter.log_failure(reason)
 
     def forget_what_moved(self) -> None:
         """Drop everything that depends on addresses if memory has moved."""

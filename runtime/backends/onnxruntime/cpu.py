@@ -2,13 +2,17 @@
 
 x86 CPUs without VNNI add two 8-bit products in 16 bits, which may saturate. ONNX Runtime's exact
 kernels take about twice the time on every x86 CPU, so they are used only if a probe shows that they
-are needed.
+are needed. Kernels of 4-bit weights add in another order for one row than for several on some CPUs;
+there, two rows are computed instead of one.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +20,11 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from dragoman.errors import cannot_pickle
+
 from ...format.bundle import Bundle
 from ...format.contract import Change, Role, Slot
-from ..interface import BackendError, Limits, no_attention
+from ..interface import BackendError, ClosedModelError, Limits, no_attention
 from ..rows import SOURCE_MULTIPLE
 from .cpu_state import CACHED_TOKENS, HostState
 from .sessions import open_session, run
@@ -38,6 +44,34 @@ def saturates() -> bool:
     session = onnxruntime.InferenceSession(PROBE, providers=["CPUExecutionProvider"])
     (found,) = session.run(["y"], {"x": np.full((1, 4), 255, np.uint8)})
     return int(np.asarray(found).item()) != 4 * 255 * 127
+
+
+_WEIGHTS, _SCALES = (bytes(range(256)) * 2)[:448], np.ones(28, np.float32).tobytes()
+ROWS_PROBE = (
+    b'\x08\x08:\xf1\x05\nt\n\x01x\n\x01w\n\x01s\x12\x01y"\x0bMatMulNBits*\t\n\x01K\x18\xe0'
+    b"\x01\xa0\x01\x02*\x08\n\x01N\x18\x04\xa0\x01\x02*\x15\n\x0eaccuracy_level\x18\x04\xa0"
+    b"\x01\x02*\x0b\n\x04bits\x18\x04\xa0\x01\x02*\x11\n\nblock_size\x18 \xa0\x01\x02:\rcom.m"
+    b"icrosoft\x12\x04rows*\xce\x03\x08\x04\x08\x07\x08\x10\x10\x02B\x01wJ\xc0\x03"
+    + _WEIGHTS
+    + b"*{\x08\x04\x08\x07\x10\x01B\x01sJp"
+    + _SCALES
+    + b"Z\x12\n\x01x\x12\r\n\x0b\x08\x01\x12\x07\n\x00\n\x03\x08\xe0\x01b\x11\n\x01y\x12\x0c\n"
+    b"\n\x08\x01\x12\x06\n\x00\n\x02\x08\x04B\x04\n\x00\x10\x15B\x11\n\rcom.microsoft\x10\x01"
+)
+"""The graph y = MatMulNBits(x, w, s), with x float32 [rows, 224] and 4-bit weights in blocks of 32,
+of 4 outputs, with scales of 1."""
+
+
+@functools.cache
+def single_rows_differ() -> bool:
+    """Return whether this CPU multiplies one row by 4-bit weights otherwise than several rows."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(ROWS_PROBE, options, providers=["CPUExecutionProvider"])
+    rows = np.sin(np.arange(16 * 224, dtype=np.float32)).reshape(16, 224)
+    together = np.asarray(session.run(["y"], {"x": rows})[0])
+    alone = [np.asarray(session.run(["y"], {"x": row[None]})[0]) for row in rows]
+    return not np.array_equal(together, np.concatenate(alone))
 
 
 def session_options(threads: int | None) -> onnxruntime.SessionOptions:
@@ -60,36 +94,65 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if saturates():
         options.add_session_config_entry("session.x64quantprecision", "1")
+        # With it, ONNX Runtime adds zero points of a wrong shape to weights of DequantizeLinear.
+        options.add_session_config_entry(
+            "optimization.disable_specified_optimizers", "QDQS8ToU8Transformer"
+        )
     return options
 
 
 class OnnxRuntimeBackend:
     """The backend of ONNX Runtime on the CPU.
 
+    It holds the only lasting references to its sessions, so that `close` frees them, even if an
+    unfinished stream is kept.
+
     Attributes:
-        sessions: the sessions of the encoder, the decoder step or both, and of the attention graph
-            after its first use
+        sessions: the open sessions; those of the encoder, the decoder step or both are opened at
+            once, that of the attention graph at its first use, and all again after a fork
     """
 
     def __init__(self, bundle: Bundle, *, threads: int | None) -> None:
         self.manifest = bundle.manifest
         self._bundle, self._threads, self._opening = bundle, threads, threading.Lock()
+        self._closed = False
         _check_types(bundle)
         self.sessions = {name: self._session(name) for name in self.manifest.model_graphs}
+        _backends.add(self)
 
-    @property
-    def encoder(self) -> onnxruntime.InferenceSession:
-        """The session of the encoder."""
-        return self.sessions["encoder"]
+    def session(self, graph: str) -> onnxruntime.InferenceSession:
+        """Return the session of a graph, and open it if necessary.
 
-    @property
-    def decoder(self) -> onnxruntime.InferenceSession:
-        """The session of the decoder step."""
-        return self.sessions["decoder"]
+        Raises:
+            ClosedModelError: the backend is closed.
+        """
+        session = self.sessions.get(graph)
+        if session is None:
+            with self._opening:
+                if self._closed:
+                    raise ClosedModelError
+                session = self.sessions.get(graph) or self._session(graph)
+                self.sessions[graph] = session
+        return session
+
+    def abandon_sessions(self) -> None:
+        """Forget all sessions without freeing them: a forked process has none of their threads.
+
+        Freeing a session waits for its threads, so it would never end.
+        """
+        for session in self.sessions.values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+        self.sessions, self._opening = {}, threading.Lock()
 
     def _session(self, graph: str) -> onnxruntime.InferenceSession:
         spec, options = self.manifest.graphs[graph], self._options(self._threads)
         return open_session(self._bundle.path(spec.file), spec, options, "CPUExecutionProvider")
+
+    @functools.cached_property
+    def _least_rows(self) -> int:
+        """The number of rows that the decoder must compute at least to be batch-invariant."""
+        blocks = self.manifest.precision == "int4" and self.manifest.target == "cpu"
+        return 2 if blocks and single_rows_differ() else 1
 
     def _options(self, threads: int | None) -> onnxruntime.SessionOptions:
         return session_options(threads)
@@ -99,8 +162,8 @@ class OnnxRuntimeBackend:
         """The limits on batches."""
         return Limits(encoded=CACHED_TOKENS, source_multiple=SOURCE_MULTIPLE)
 
-    def rows_that_fit(self, source: int) -> None:
-        """Return None: ONNX Runtime does not report its memory needs."""
+    def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> None:
+        """Return None: batches on the processor are limited by their tokens."""
 
     def start(
         self,
@@ -112,8 +175,10 @@ class OnnxRuntimeBackend:
         prompt_lengths: NDArray[np.int64] | None = None,
     ) -> HostState:
         """Encode a batch and allocate `capacity` target positions for each row."""
+        has_encoder = "encoder" in self.manifest.model_graphs
+        encoder = self.session("encoder") if has_encoder else None
         return HostState(
-            (self.sessions.get("encoder"), self.decoder),
+            (encoder, self.session("decoder")),
             self.manifest,
             source,
             source_mask,
@@ -121,6 +186,7 @@ class OnnxRuntimeBackend:
             capacity,
             width,
             prompt_lengths,
+            least_rows=self._least_rows,
         )
 
     def encode(
@@ -135,19 +201,16 @@ class OnnxRuntimeBackend:
         values: dict[Role, NDArray[Any]] = {"source": source, "source_mask": source_mask}
         values["token_type"] = np.zeros_like(source) if token_type is None else token_type
         feeds = {tensor.name: values[tensor.role] for tensor in graph.inputs}
-        return dict(zip(names, run(self.encoder.run, names, feeds), strict=True))
+        return dict(zip(names, run(self.session("encoder").run, names, feeds), strict=True))
 
     def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
         """Run the attention graph and return its outputs."""
         graph = self.manifest.graphs.get("attention")
         if graph is None:
             raise BackendError(no_attention(self.manifest.name))
-        with self._opening:
-            if "attention" not in self.sessions:
-                self.sessions["attention"] = self._session("attention")
         feeds = {tensor.name: inputs[tensor.role] for tensor in graph.inputs}
         names = [tensor.name for tensor in graph.outputs]
-        found = run(self.sessions["attention"].run, names, feeds)
+        found = run(self.session("attention").run, names, feeds)
         return {tensor.role: values for tensor, values in zip(graph.outputs, found, strict=True)}
 
     def score(
@@ -188,11 +251,18 @@ class OnnxRuntimeBackend:
                 _, heads, _, size = tensor.shape
                 values[tensor.slot] = np.zeros((batch, int(heads), length, int(size)), tensor.dtype)
         feeds = {tensor.name: values[tensor.slot] for tensor in decoder.inputs}
+        if target.size < self._least_rows:
+            feeds = {name: np.repeat(v, self._least_rows, axis=0) for name, v in feeds.items()}
         logits = decoder.output("logits").name
-        return np.asarray(run(self.decoder.run, [logits], feeds)[0])
+        return np.asarray(run(self.session("decoder").run, [logits], feeds)[0][:batch])
 
     def close(self) -> None:
-        """Do nothing: sessions are freed with their last reference."""
+        """Free the sessions; those that are running when their run ends."""
+        with self._opening:
+            self._closed = True
+            self.sessions = {}
+
+    __reduce__ = cannot_pickle
 
 
 def open_backend(bundle: Bundle, threads: int | None) -> OnnxRuntimeBackend:
@@ -202,6 +272,18 @@ def open_backend(bundle: Bundle, threads: int | None) -> OnnxRuntimeBackend:
         BackendError: ONNX Runtime cannot run the bundle's graphs.
     """
     return OnnxRuntimeBackend(bundle, threads=threads)
+
+
+_backends = weakref.WeakSet[OnnxRuntimeBackend]()
+
+
+def _after_fork() -> None:
+    for backend in _backends:
+        backend.abandon_sessions()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_types(bundle: Bundle) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import mmap
 import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from ...format.contract import Change, Owner, Slot, TensorSpec
 from ...format.manifest import Manifest
-from ..interface import BackendError, DecodingState, StepOutput
+from ..interface import BackendError, ClosedModelError, DecodingState, StepOutput
 from ..prediction import HostPrediction
 from ..rows import (
     SOURCE_MULTIPLE,
@@ -37,13 +38,20 @@ from .sessions import run
 class HostBuffer:
     """An array with a fixed address, filled with zeros.
 
+    Args:
+        least_rows: number of rows that are bound at least, see `pad`
+
     Raises:
         BackendError: there is not enough memory.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
-        self._memory = _zeros(shape, dtype)
-        self._array = self._memory
+    def __init__(
+        self, shape: tuple[int, ...], dtype: type[np.generic], least_rows: int = 1
+    ) -> None:
+        rows, *inner = shape
+        self._least_rows = least_rows
+        self._memory = _zeros((max(rows, least_rows), *inner), dtype)
+        self._array = self._memory[:rows]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,6 +65,10 @@ class HostBuffer:
     def read(self) -> NDArray[Any]:
         """Return the array itself, not a copy."""
         return self._array
+
+    def pad(self, value: int) -> None:
+        """Set all values of the rows that are bound but are not the array's."""
+        self._memory[len(self._array) : self._least_rows] = value
 
     def put(self, row: int, values: NDArray[Any]) -> None:
         """Set one row; if `values` is smaller, the rest of the row is unchanged."""
@@ -108,18 +120,23 @@ class HostBuffer:
         return True
 
     def bind_input(
-        self, binding: onnxruntime.IOBinding, name: str, rows: slice = slice(None)
+        self, binding: onnxruntime.IOBinding, name: str, rows: slice | None = None
     ) -> None:
-        """Bind rows of the array as an input."""
-        a = self._array[rows]
+        """Bind rows of the array, or all and those that pad it, as an input."""
+        a = self._to_bind(rows)
         binding.bind_input(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
 
     def bind_output(
-        self, binding: onnxruntime.IOBinding, name: str, rows: slice = slice(None)
+        self, binding: onnxruntime.IOBinding, name: str, rows: slice | None = None
     ) -> None:
-        """Bind rows of the array as an output."""
-        a = self._array[rows]
+        """Bind rows of the array, or all and those that pad it, as an output."""
+        a = self._to_bind(rows)
         binding.bind_output(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
+
+    def _to_bind(self, rows: slice | None) -> NDArray[Any]:
+        if rows is not None:
+            return self._array[rows]
+        return self._memory[: max(len(self._array), self._least_rows)]
 
 
 MAPPED = 2**16
@@ -164,7 +181,9 @@ class HostState:
     """The state of one batch on the CPU; implements `interface.DecodingState`.
 
     Args:
-        sessions: the sessions of the encoder, if any, and of the decoder step
+        sessions: the sessions of the encoder, if any, and of the decoder step, of which the state
+            keeps no reference
+        least_rows: number of rows that a step computes at least; rows beyond the batch are ignored
     """
 
     def __init__(
@@ -177,20 +196,24 @@ class HostState:
         capacity: int,
         width: int,
         prompt_lengths: NDArray[np.int64] | None = None,
+        *,
+        least_rows: int = 1,
     ) -> None:
-        encoder, self._decoder = sessions
+        encoder, decoder = sessions
+        self._decoder = weakref.ref(decoder)
         self._model, self._graph = manifest.model, manifest.graphs["decoder"]
         self._suppressed = manifest.generation.suppressed_token_ids
         self._width = width
+        self._least_rows = least_rows if width == 1 else 1
         sources, length = source_mask.shape
         rows = sources * width
         self._buffers: dict[Slot, HostBuffer] = {
-            _MASK: HostBuffer((sources, length), np.bool_),
-            _TOKEN: HostBuffer((rows, prompt.shape[1]), np.int64),
-            _POSITION: HostBuffer((rows,), np.int64),
-            _READ: HostBuffer((rows, 1), np.int64),
-            _NEXT: HostBuffer((rows,), np.int64),
-            _LOG_PROBABILITY: HostBuffer((rows,), np.float32),
+            _MASK: self._buffer((sources, length), np.bool_),
+            _TOKEN: self._buffer((rows, prompt.shape[1]), np.int64),
+            _POSITION: self._buffer((rows,), np.int64),
+            _READ: self._buffer((rows, 1), np.int64),
+            _NEXT: self._buffer((rows,), np.int64),
+            _LOG_PROBABILITY: self._buffer((rows,), np.float32),
         }
         self._buffers[_MASK].write(source_mask)
         self._buffers[_TOKEN].write(np.repeat(prompt, width, axis=0))
@@ -203,7 +226,7 @@ class HostState:
                 positions = capacity if tensor.change is Change.APPENDED else length
                 _, heads, _, size = tensor.shape
                 # Zeros, because NaN in an unwritten position would pass the mask.
-                self._buffers[tensor.slot] = HostBuffer(
+                self._buffers[tensor.slot] = self._buffer(
                     (first, int(heads), positions, int(size)), np.dtype(tensor.dtype).type
                 )
         self._caches = [t.slot for t in self._graph.inputs if t.change is Change.APPENDED]
@@ -212,6 +235,7 @@ class HostState:
         ]
         if _MASK not in self._of_sources:  # no positions without an encoder
             self._of_sources.append(_MASK)
+        self._pad()
         self._running = np.ones(rows, np.int64)
         """1 for each running row; 0 for retired sources, whose positions do not advance."""
         self._history = CacheHistory(rows, capacity) if width > 1 else None
@@ -224,7 +248,7 @@ class HostState:
 
     def step(self) -> StepOutput:
         """Decode one position of every row and feed the selected tokens back."""
-        run(self._decoder.run_with_iobinding, self._binding)
+        run(self._open_decoder.run_with_iobinding, self._binding)
         self._written()
         step = self._choice()
         self.feed(step.tokens)
@@ -237,10 +261,10 @@ class HostState:
             rows, queries = self._buffers[_TOKEN].shape
             read = queries if self._model.has_encoder else 1
             shape = (rows, read, self._model.target_vocab_size)
-            self._logits = HostBuffer(shape, np.dtype(spec.dtype).type)
+            self._logits = self._buffer(shape, np.dtype(spec.dtype).type)
             self._logits_binding = self._bound()
             self._logits.bind_output(self._logits_binding, spec.name)
-        run(self._decoder.run_with_iobinding, self._logits_binding)
+        run(self._open_decoder.run_with_iobinding, self._logits_binding)
         self._written()
         logits = self._logits.read()[:, -1].astype(np.float32, copy=False)
         return HostPrediction(logits, self._choice(), self._suppressed)
@@ -249,7 +273,7 @@ class HostState:
         """Set the next step's input."""
         rows, queries = self._buffers[_TOKEN].shape
         if queries > 1:  # the prompt has been read; from now on, one token at a time
-            self._buffers[_TOKEN] = HostBuffer((rows, 1), np.int64)
+            self._buffers[_TOKEN] = self._buffer((rows, 1), np.int64)
             self._buffers[_READ].write(np.zeros((rows, 1), np.int64))
             self._unbind()
         self._buffers[_TOKEN].write(tokens[:, None])
@@ -295,6 +319,26 @@ class HostState:
 
     def close(self) -> None:
         """Do nothing: buffers are freed with their last reference."""
+
+    def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> HostBuffer:
+        return HostBuffer(shape, dtype, self._least_rows)
+
+    def _pad(self) -> None:
+        """Let rows beyond the batch read one token and the whole source, so that all is finite."""
+        for slot, value in {_MASK: 1, _TOKEN: 0, _POSITION: 0, _READ: 0}.items():
+            self._buffers[slot].pad(value)
+
+    @property
+    def _open_decoder(self) -> onnxruntime.InferenceSession:
+        """The session of the decoder step.
+
+        Raises:
+            ClosedModelError: the backend was closed, which freed the session.
+        """
+        session = self._decoder()
+        if session is None:
+            raise ClosedModelError
+        return session
 
     @property
     def _source_length(self) -> int:
@@ -356,6 +400,7 @@ class HostState:
             kept = written if slot in self._caches else None
             if self._buffers[slot].resize(shape, rooms.pop(slot), kept):
                 self._bindings.clear()
+        self._pad()
         self._logits = None
         missing = max(0, rows - len(self._running))
         self._running = np.pad(self._running, (0, missing))[:rows]
@@ -395,7 +440,7 @@ class HostState:
 
     def _bound(self) -> onnxruntime.IOBinding:
         """Bind every buffer but the logits at its address and present shape."""
-        binding = self._decoder.io_binding()
+        binding = self._open_decoder.io_binding()
         for tensor in self._graph.inputs:
             self._buffers[tensor.slot].bind_input(binding, tensor.name)
         for tensor in self._graph.outputs:

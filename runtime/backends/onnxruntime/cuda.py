@@ -1,61 +1,54 @@
 """ONNX Runtime's CUDA provider, which runs a bundle's graphs on an NVIDIA GPU.
 
-Each batch has a workspace with its own sessions, because the provider binds a session to one
-stream. A workspace has a binding for each size of batch.
+The provider binds a session to one stream. Batches of a thread share a stream and its sessions, so
+that a thread that decodes has the weights once. A workspace has a binding for each size of batch.
 
 The provider captures a run as a CUDA graph when it sees the graph's number for the first time in a
 thread: it runs the model twice without a graph, captures a third run, and launches the capture. A
 step must therefore be idempotent, so the selected tokens are copied to its input only after the
-run. During a capture, nothing else on the device may allocate memory.
+run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import logging
 import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
 
 from ...format.bundle import Bundle
-from ...format.contract import GraphSpec, Slot
+from ...format.contract import Slot
 from ...format.manifest import Manifest
 from ...format.model_spec import ModelSpec
 from ..cuda import Device, find_gpu
 from ..cuda.backend import DeviceBackend
-from ..cuda.device import FATAL_ERRORS
-from ..cuda.layout import Addresses, Sizes, multiple_of, power_of_two, shape_of
-from ..cuda.workspace import Workspace
-from ..interface import BackendError, DeviceLostError, Limits
+from ..cuda.layout import SOURCE_STEP, Addresses, Sizes, rounded_up, shape_of, size_of
+from ..cuda.workspace import StepCounter, Stream, Workspace
+from ..interface import BackendError, Limits
 from .sessions import open_session, run
 
 log = logging.getLogger(__name__)
 
 PROVIDER = "CUDAExecutionProvider"
-CUDA_FAILURE = re.compile(r"CUDA failure (\d+)|CUDA error (\d+)")
-"""Pattern of CUDA's error code in the provider's messages."""
-
-
-def cuda_failure(message: str) -> BackendError | DeviceLostError:
-    """Return the exception for a message of the provider."""
-    match = CUDA_FAILURE.search(message)
-    lost = match is not None and int(match[1] or match[2]) in FATAL_ERRORS.values()
-    return DeviceLostError(message) if lost else BackendError(message)
-
-
-SOURCE_STEP = 16
-"""Source lengths are rounded up to multiples of this."""
 
 CAPACITY_STEP = 64
-"""Target positions are rounded up to multiples of this.
+"""Target positions are rounded up to sizes of this many positions.
 
 Every step attends to all of them; on a GPU, this costs less than a graph for every length."""
+
+
+ACTIVATIONS = 16
+"""Numbers that an encoder computes and holds at a time for a source position, relative to the size
+of a hidden state."""
 
 
 class PositionRounding:
@@ -68,15 +61,15 @@ class PositionRounding:
         """Return the padded sizes to allocate for a new batch, or for a batch to join another."""
         return Sizes(
             0,
-            power_of_two(sources),
-            max(1, min(multiple_of(SOURCE_STEP, source), self._model.max_source_positions)),
-            min(multiple_of(CAPACITY_STEP, capacity), self._model.max_target_positions),
+            rounded_up(sources),
+            max(1, min(rounded_up(source, SOURCE_STEP), self._model.max_source_positions)),
+            min(rounded_up(capacity, CAPACITY_STEP), self._model.max_target_positions),
             width,
         )
 
     def after(self, present: Sizes, sources: int) -> Sizes:
         """Return the sizes of a batch with this number of remaining sources."""
-        return present._replace(sources=power_of_two(sources))
+        return present._replace(sources=rounded_up(sources))
 
 
 NOT_CAPTURED = -1
@@ -102,27 +95,61 @@ OpenSessions = Callable[[int], Sessions]
 """Function that opens the sessions for a stream."""
 
 
-def open_sessions(bundle: Bundle, stream: int) -> Sessions:
-    """Open sessions that enqueue their work in a stream.
+def open_sessions(bundle: Bundle, device: Device, stream: int) -> Sessions:
+    """Open sessions that enqueue their work in a stream of a GPU.
 
-    The provider does not capture a graph with a node that needs the CPU for more than shapes. Such
-    a graph runs node by node.
+    The provider does not capture a graph with control flow, which runs node by node, nor one of
+    which it would run more than shapes on the processor, which is refused.
 
     Raises:
-        BackendError: the provider cannot load the graphs.
+        BackendError: the provider cannot load the graphs, or lacks kernels for the decoder.
     """
     graphs = bundle.manifest.graphs
-    encoder = _session(bundle, stream, "encoder") if "encoder" in graphs else None
-    candidates = _session(bundle, stream, "candidates") if "candidates" in graphs else None
+    encoder = _session(bundle, device, stream, "encoder") if "encoder" in graphs else None
+    candidates = _session(bundle, device, stream, "candidates") if "candidates" in graphs else None
     if "decoder" not in graphs:
         return Sessions(encoder, None, candidates, captures=False)
     try:
-        decoder = _session(bundle, stream, "decoder", captures=True)
+        decoder = _session(bundle, device, stream, "decoder", captures=True)
         return Sessions(encoder, decoder, candidates, captures=True)
     except BackendError as error:
-        decoder = _session(bundle, stream, "decoder")
+        if NO_CAPTURE not in str(error):
+            raise
+        decoder = _session(bundle, device, stream, "decoder")
+        _check_placement(decoder, bundle.path(graphs["decoder"].file))
         log.info("%s: decoding without CUDA graphs: %s", bundle.directory, str(error))
         return Sessions(encoder, decoder, candidates, captures=False)
+
+
+NO_CAPTURE = "cannot use the graph capture feature"
+"""The words of ONNX Runtime where it does not capture a graph."""
+
+SHAPE_OPERATORS = frozenset(
+    {"Add", "Cast", "Concat", "Div", "Gather", "Max", "Min", "Mul", "Range", "ReduceMax"}
+    | {"Reshape", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"}
+)
+"""Operators of shapes, which the provider leaves to the processor although it has kernels."""
+
+
+def _check_placement(session: Any, file: Path) -> None:
+    """Check that the processor runs no more than shapes: it would copy tensors in every step.
+
+    Raises:
+        BackendError: it runs other nodes; names them.
+    """
+    nodes = [
+        f"{node.name} ({node.op_type})"
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+        if part.ep_name != PROVIDER and node.op_type not in SHAPE_OPERATORS
+    ]
+    if nodes:
+        more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+        raise BackendError(
+            f"{file}: expected a decoder that runs on the GPU, found nodes without a CUDA kernel "
+            f"in onnxruntime {onnxruntime.__version__}: {', '.join(nodes[:3])}{more}; upgrade "
+            "onnxruntime-gpu, or use the backend onnxruntime"
+        )
 
 
 def run_options(graph: int) -> onnxruntime.RunOptions:
@@ -136,10 +163,10 @@ def run_options(graph: int) -> onnxruntime.RunOptions:
     return options
 
 
-def provider_options(stream: int, *, captures: bool) -> dict[str, str]:
-    """Return the options of the provider for sessions in a stream."""
+def provider_options(gpu: int, stream: int, *, captures: bool) -> dict[str, str]:
+    """Return the options of the provider for sessions in a stream of a GPU."""
     return {
-        "device_id": "0",
+        "device_id": str(gpu),
         "user_compute_stream": str(stream),
         "enable_cuda_graph": "1" if captures else "0",
         "arena_extend_strategy": "kSameAsRequested",
@@ -147,191 +174,244 @@ def provider_options(stream: int, *, captures: bool) -> dict[str, str]:
     }
 
 
-def _session(bundle: Bundle, stream: int, name: str, *, captures: bool = False) -> Any:
+def _session(
+    bundle: Bundle, device: Device, stream: int, name: str, *, captures: bool = False
+) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # failures are raised
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     graph = bundle.manifest.graphs[name]
-    return open_session(
+    session = open_session(
         bundle.path(graph.file),
         graph,
         options,
         PROVIDER,
-        provider_options(stream, captures=captures),
-        failure=cuda_failure,
+        provider_options(device.index, stream, captures=captures),
+        failure=device.failure,
     )
+    if PROVIDER not in session.get_providers():
+        raise BackendError(
+            f"onnxruntime {onnxruntime.__version__} cannot load its {PROVIDER}: found no usable "
+            f"{', '.join(load_libraries()) or 'CUDA libraries'}: pip install 'dragoman[cuda]', or "
+            "use the backend onnxruntime"
+        )
+    return session
+
+
+@functools.cache
+def load_libraries() -> tuple[str, ...]:
+    """Load the libraries of CUDA and cuDNN that pip has installed.
+
+    What ONNX Runtime prints about them is logged.
+
+    Returns:
+        the libraries that are missing or cannot be loaded
+    """
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        onnxruntime.preload_dlls()
+    for line in printed.getvalue().splitlines():
+        log.info("%s", line)
+    return tuple(re.findall(r"^Failed to load (\S+):", printed.getvalue(), re.MULTILINE))
 
 
 MOST_GRAPHS = 256
-"""Maximum number of captured graphs of a workspace; further sizes run node by node.
+"""Maximum number of captured graphs of a stream; further sizes run node by node.
 
 The provider frees the memory of captured graphs only with the session."""
+
+MOST_BINDINGS = 64
+"""Maximum number of bindings of a workspace; the least recently used makes room."""
+
+
+class ProviderStream(Stream):
+    """A stream, and the sessions that run in it.
+
+    Attributes:
+        captured: number of captures so far, which is also the number of the last graph
+    """
+
+    def __init__(self, device: Device, open_sessions: OpenSessions) -> None:
+        super().__init__(device)
+        self.captured = 0
+        self._known = threading.local()
+        try:
+            with self:
+                self.sessions = open_sessions(self.number)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def known_here(self) -> set[int]:
+        """The numbers of the graphs that the calling thread has captured."""
+        known: set[int] = self._known.__dict__.setdefault("graphs", set())
+        return known
+
+    def drop(self) -> None:
+        """Release the sessions."""
+        self.sessions = Sessions(None, None, None, captures=False)
+
+
+class Graph(NamedTuple):
+    """A captured graph: its number, and the options of a run that captures or launches it."""
+
+    number: int
+    options: onnxruntime.RunOptions
 
 
 class ProviderWorkspace(Workspace):
     """The workspace of a batch of `CudaProviderBackend`."""
 
-    def __init__(
-        self,
-        device: Device,
-        preparing: threading.RLock,
-        manifest: Manifest,
-        open_sessions: OpenSessions,
-    ) -> None:
-        super().__init__(device, preparing)
-        self._manifest = manifest
-        self._encoder: Any = None
-        self._decoder: Any = None
-        self._candidates: Any = None
-        self._bindings: dict[Sizes, Any] = {}
-        self._selections: dict[Sizes, Any] = {}
-        self._options = {NOT_CAPTURED: run_options(NOT_CAPTURED)}
-        self._graphs: dict[Sizes, int] = {}
-        self._captured = 0
-        self._known = threading.local()
-        try:
-            with preparing:
-                sessions = open_sessions(self.stream)
-        except BaseException:
-            self.close()
-            raise
-        self._encoder, self._decoder = sessions.encoder, sessions.decoder
-        self._candidates = sessions.candidates
-        self._captures = sessions.captures
+    def __init__(self, stream: ProviderStream, counter: StepCounter, manifest: Manifest) -> None:
+        super().__init__(stream, counter)
+        self._provider, self._manifest = stream, manifest
+        self._bindings: dict[tuple[str, Sizes], Any] = {}
+        self._directly = run_options(NOT_CAPTURED)
+        self._graphs: dict[Sizes, Graph] = {}
 
     def encode(self, sizes: Sizes, addresses: Addresses) -> None:
         """Enqueue the encoder."""
-        self.forget_what_moved()
-        binding = _bound(self._encoder, self._manifest.graphs["encoder"], sizes, addresses)
-        _run(self._encoder, binding, self._options[NOT_CAPTURED])
+        binding = self._bound("encoder", sizes, addresses)
+        self._enqueue(self._provider.sessions.encoder, binding, self._directly)
 
     def prepare(self, sizes: Sizes, addresses: Addresses) -> None:
         """Set the sizes of the steps that follow."""
-        self.forget_what_moved()
-        if sizes not in self._bindings:
-            graph = self._manifest.graphs["decoder"]
-            self._bindings[sizes] = _bound(self._decoder, graph, sizes, addresses)
-        self._sizes = sizes
+        self._binding, self._sizes = self._bound("decoder", sizes, addresses), sizes
+        self._tries = self._provider.sessions.captures and self.may_capture(sizes)
         self._token, self._chosen = addresses[Slot("token")], addresses[Slot("next_token")]
 
     def step(self) -> None:
         """Enqueue one decoding step."""
-        sizes = self._sizes
-        graph = self._graphs.get(sizes, NOT_CAPTURED)
-        if (sizes, graph) in self._of_this_thread():
-            self._run(sizes, graph)
-        else:
-            with self.preparing:
-                self._first_run(sizes)
-        self.device.copy(self._token, self._chosen, 8 * sizes.rows, self.stream)
+        graph, failure = self._graph(), None
+        try:
+            if graph is not None:
+                failure = self._launch(graph)
+            if graph is None or failure is not None:
+                self._run(self._directly)
+        except BackendError:
+            self.failed = True
+            raise
+        if failure is not None:
+            self.capture_failed(self._sizes, failure)
+        self._counter.count(captured=graph is not None and failure is None)
+        size = 8 * self._sizes.rows
+        self.device.copy(self._token, self._chosen, size, self.stream.number)
 
     def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
         """Enqueue the selection of candidates, which has few nodes and is not captured."""
-        options = self._options[NOT_CAPTURED]
-        if sizes in self._selections:
-            _run(self._candidates, self._selections[sizes], options)
-            return
-        with self.preparing:  # the provider allocates
-            graph = self._manifest.graphs["candidates"]
-            binding = _bound(self._candidates, graph, sizes, addresses)
-            _run(self._candidates, binding, options)
-        self._selections[sizes] = binding
+        binding = self._bound("candidates", sizes, addresses)
+        self._enqueue(self._provider.sessions.candidates, binding, self._directly)
 
     def forget_addresses(self) -> None:
         """Drop bindings and captured graphs."""
         self._bindings.clear()
-        self._selections.clear()
+        self._binding = None
         self._graphs.clear()
 
     def drop(self) -> None:
-        """Release the sessions."""
-        self._bindings.clear()
-        self._selections.clear()
-        self._encoder = self._decoder = self._candidates = None
+        """Release the bindings, which refer to the sessions."""
+        self.forget_addresses()
 
-    def _first_run(self, sizes: Sizes) -> None:
-        """Run a step for the first time with these sizes and addresses in this thread."""
-        if self._captures and self._captured < MOST_GRAPHS:
-            self._captured += 1
-            if sizes not in self._graphs:
-                self._graphs[sizes] = max(self._options) + 1
-                self._options[self._graphs[sizes]] = run_options(self._graphs[sizes])
-            try:
-                self._run(sizes, self._graphs[sizes])
-            except BackendError as error:
-                self._give_up_capturing(error)
-            else:
-                self._of_this_thread().add((sizes, self._graphs[sizes]))
-                return
-        self._graphs.pop(sizes, None)
+    def _graph(self) -> Graph | None:
+        """Return the graph of the next step, captured or to be captured; None: there is none."""
+        graph, stream = self._graphs.get(self._sizes), self._provider
+        if graph is not None and graph.number in stream.known_here:
+            return graph
+        if not self._tries:
+            return None
+        if stream.captured == MOST_GRAPHS:
+            self._counter.log_failure(f"the sessions hold {MOST_GRAPHS} graphs, the maximum")
+            self._tries = False
+            return None
+        stream.captured += 1
+        if graph is None:
+            graph = Graph(stream.captured, run_options(stream.captured))
+            self._graphs[self._sizes] = graph
+        return graph
+
+    def _launch(self, graph: Graph) -> str | None:
+        """Run a step as a graph; return the reason if it could not be captured."""
         try:
-            self._run(sizes, NOT_CAPTURED)
-        except BackendError:
-            self.failed = True
-            raise
-        self._of_this_thread().add((sizes, NOT_CAPTURED))
+            self._run(graph.options)
+        except BackendError as error:
+            if graph.number in self._provider.known_here:
+                raise
+            with contextlib.suppress(BackendError):  # the capture may already have ended
+                self.device.free_graph(self.device.end_capture(self.stream.number))
+            del self._graphs[self._sizes]
+            self._tries = False
+            return str(error)
+        self._provider.known_here.add(graph.number)
+        return None
 
-    def _give_up_capturing(self, error: BackendError) -> None:
-        with contextlib.suppress(BackendError):  # the capture may already have ended
-            self.device.free_graph(self.device.end_capture(self.stream))
-        self._captures = False
-        self._graphs.clear()
-        log.info("decoding without CUDA graphs: %s", str(error))
+    def _run(self, options: onnxruntime.RunOptions) -> None:
+        self._enqueue(self._provider.sessions.decoder, self._binding, options)
 
-    def _run(self, sizes: Sizes, graph: int) -> None:
-        _run(self._decoder, self._bindings[sizes], self._options[graph])
+    def _enqueue(self, session: Any, binding: Any, options: onnxruntime.RunOptions) -> None:
+        run(session.run_with_iobinding, binding, options, failure=self.device.failure)
 
-    def _of_this_thread(self) -> set[tuple[Sizes, int]]:
-        if not hasattr(self._known, "runs"):
-            self._known.runs = set()
-        runs: set[tuple[Sizes, int]] = self._known.runs
-        return runs
-
-
-def _run(session: Any, binding: Any, options: onnxruntime.RunOptions) -> None:
-    run(session.run_with_iobinding, binding, options, failure=cuda_failure)
-
-
-def _bound(session: Any, graph: GraphSpec, sizes: Sizes, addresses: Addresses) -> Any:
-    """Bind every tensor to its address."""
-    binding: onnxruntime.IOBinding = session.io_binding()
-    for tensor in graph.inputs:
-        address = addresses[tensor.slot]
-        dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
-        binding.bind_input(tensor.name, "cuda", 0, dtype, shape, address)
-    for tensor in graph.outputs:
-        dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
-        binding.bind_output(tensor.name, "cuda", 0, dtype, shape, addresses[tensor.memory])
-    return binding
+    def _bound(self, name: str, sizes: Sizes, addresses: Addresses) -> Any:
+        """Return the binding of a graph's tensors, which becomes the most recently used."""
+        self.forget_what_moved()
+        key = name, sizes
+        if key in self._bindings:
+            self._bindings[key] = self._bindings.pop(key)
+            return self._bindings[key]
+        if len(self._bindings) == MOST_BINDINGS:
+            del self._bindings[next(iter(self._bindings))]
+        session, graph = getattr(self._provider.sessions, name), self._manifest.graphs[name]
+        binding: onnxruntime.IOBinding = session.io_binding()
+        gpu = self.device.index
+        for tensor in graph.inputs:
+            address = addresses[tensor.slot]
+            dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
+            binding.bind_input(tensor.name, "cuda", gpu, dtype, shape, address)
+        for tensor in graph.outputs:
+            dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
+            binding.bind_output(tensor.name, "cuda", gpu, dtype, shape, addresses[tensor.memory])
+        self._bindings[key] = binding
+        return binding
 
 
-class CudaProviderBackend(DeviceBackend):
+class CudaProviderBackend(DeviceBackend[ProviderStream]):
     """The backend of ONNX Runtime's CUDA provider."""
 
     def __init__(self, bundle: Bundle, device: Device, open_sessions: OpenSessions) -> None:
         super().__init__(bundle.manifest, device, PositionRounding(bundle.manifest.model))
         self._open_sessions = open_sessions
-        self._free.append(self._new_workspace())  # fails early if the graphs cannot be loaded
+        self._streams.append(self._new_stream())  # fails early if the graphs cannot be loaded
 
     @property
     def limits(self) -> Limits:
         """The limits on batches, which are only the model's."""
         return Limits()
 
-    def rows_that_fit(self, source: int) -> None:
-        """Return None: ONNX Runtime does not report its memory needs."""
+    def _row_bytes(self, sizes: Sizes) -> int:
+        """Add the encoder's intermediate results, whose memory ONNX Runtime does not report."""
+        model, decoder = self.manifest.model, self.manifest.graphs.get("decoder")
+        inputs = decoder.inputs if decoder else ()
+        dtype = next((t.dtype for t in inputs if t.role == "cross_key"), None)
+        shape = (ACTIVATIONS, sizes.source, model.num_heads, model.head_size)
+        return super()._row_bytes(sizes) + (size_of(dtype, shape) if dtype else 0)
 
-    def _new_workspace(self) -> ProviderWorkspace:
-        return ProviderWorkspace(self._device, self._preparing, self.manifest, self._open_sessions)
+    def _new_stream(self) -> ProviderStream:
+        return ProviderStream(self._device, self._open_sessions)
+
+    def _new_workspace(self, stream: ProviderStream) -> ProviderWorkspace:
+        return ProviderWorkspace(stream, self._counter, self.manifest)
 
 
-def open_backend(bundle: Bundle, threads: int | None) -> CudaProviderBackend:
+def open_backend(bundle: Bundle, threads: int | None, gpu: int) -> CudaProviderBackend:
     """Open the backend.
 
     Args:
         threads: number of CPU threads, which is ignored
+        gpu: number of the GPU
 
     Raises:
         BackendError: the provider is not installed, or there is no GPU.
+        DragomanError: there are fewer GPUs.
     """
     if PROVIDER not in onnxruntime.get_available_providers():
         raise BackendError(
@@ -340,9 +420,9 @@ def open_backend(bundle: Bundle, threads: int | None) -> CudaProviderBackend:
             "pip uninstall onnxruntime; pip install 'dragoman[cuda]'"
         )
     try:
-        find_gpu()
+        find_gpu(gpu)
     except BackendError as error:
         raise BackendError(f"{PROVIDER}: {error}: use the backend onnxruntime") from error
-    if hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()  # CUDA's libraries installed by pip
-    return CudaProviderBackend(bundle, Device(), partial(open_sessions, bundle))
+    load_libraries()
+    device = Device(gpu)
+    return CudaProviderBackend(bundle, device, functools.partial(open_sessions, bundle, device))

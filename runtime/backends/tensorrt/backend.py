@@ -11,14 +11,12 @@ from ...format.bundle import Bundle
 from ...format.manifest import Profile, Range, TensorRTEngines
 from ..cuda import Device
 from ..cuda.backend import DeviceBackend
-from ..cuda.layout import Sizes, multiple_of, power_of_two, row_bytes
+from ..cuda.layout import SOURCE_STEP, Sizes, rounded_up
+from ..cuda.workspace import Stream
 from ..interface import BackendError, Limits
 from .engines import LoadedEngine, load_engine, usable_package
 from .packages import Package
-from .workspace import EngineWorkspace, KernelCache
-
-SOURCE_STEP = 16
-"""Source lengths are rounded up to multiples of this."""
+from .workspace import CONTEXT_MEMORY, MOST_GRAPHS, EngineWorkspace, KernelCache
 
 
 class ProfileRounding:
@@ -41,7 +39,7 @@ class ProfileRounding:
 
 
 def sizes_for(profiles: Sequence[Profile], sources: int, source: int, width: int = 1) -> Sizes:
-    """Round sources up to a power of two, and their length to a multiple of `SOURCE_STEP`.
+    """Round sources and their length up.
 
     The result has the smallest profile that fits.
 
@@ -51,7 +49,7 @@ def sizes_for(profiles: Sequence[Profile], sources: int, source: int, width: int
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
         if _fits(sources, batch, width) and source <= lengths.largest:
-            padded = multiple_of(SOURCE_STEP, source)
+            padded = rounded_up(source, SOURCE_STEP)
             return Sizes(
                 index,
                 _rounded(sources, batch, width),
@@ -88,26 +86,26 @@ def _fits(sources: int, batch: Range, width: int) -> bool:
 def _rounded(sources: int, batch: Range, width: int) -> int:
     """Round the number of sources up, so that their rows are within the range."""
     smallest, largest = -(-batch.smallest // width), batch.largest // width
-    return min(max(power_of_two(sources), smallest), largest)
+    return min(max(rounded_up(sources), smallest), largest)
 
 
-MEMORY_SHARE = 0.9
-"""Share of free memory that a batch may use."""
-
-
-class TensorRTBackend(DeviceBackend):
+class TensorRTBackend(DeviceBackend[Stream]):
     """The backend for a bundle's engines on one device."""
 
     def __init__(
         self, bundle: Bundle, engines: TensorRTEngines, package: Package, device: Device
     ) -> None:
-        super().__init__(bundle.manifest, device, ProfileRounding(engines))
-        self._built, self._package = engines, package
-        self._engines: dict[str, LoadedEngine] = {
+        device.enter()  # TensorRT loads engines onto the current device
+        loaded = {
             name: load_engine(package, bundle, graph.file)
-            for name, graph in self.manifest.graphs.items()
+            for name, graph in bundle.manifest.graphs.items()
         }
-        self._scratch = max(engine.memory for engine in self._engines.values())
+        self._engine_scratch = max(engine.memory for engine in loaded.values())
+        contexts = MOST_GRAPHS + len(loaded) * len(engines.profiles)
+        scratch = self._engine_scratch + contexts * CONTEXT_MEMORY
+        super().__init__(bundle.manifest, device, ProfileRounding(engines), scratch=scratch)
+        self._built, self._package = engines, package
+        self._engines: dict[str, LoadedEngine] = loaded
         self._cache = KernelCache(package)
 
     @property
@@ -119,49 +117,39 @@ class TensorRTBackend(DeviceBackend):
             source=max(p.source.largest for p in profiles),
         )
 
-    def rows_that_fit(self, source: int) -> int:
-        """Return the number of rows with sources of this length that fit into memory now.
-
-        The number is a power of two, as batches are rounded up to one, and at least 1, since a row
-        may still fit. The same amount of memory is left for joining batches, which start in their
-        own workspace.
-        """
-        sizes = sizes_for(self._built.profiles, 1, source)
-        each = row_bytes(self.manifest, sizes) + 8 * self.manifest.model.max_target_positions
-        with self._lock:
-            idle = sorted(workspace.arena.size for workspace in self._free)[-2:]
-        free = self._device.free_memory() + sum(idle) - 2 * self._scratch
-        room = int(MEMORY_SHARE * free) // (2 * each)
-        most = max(1, min(room, max(p.batch.largest for p in self._built.profiles)))
-        return power_of_two(most + 1) // 2
-
     def close(self) -> None:
         """Free unused workspaces and save compiled kernels."""
-        self._cache.save()
-        self._engines = {}
+        if not self._closed:
+            self._cache.save()
         super().close()
+        self._engines = {}
 
-    def _new_workspace(self) -> EngineWorkspace:
+    def _new_stream(self) -> Stream:
+        return Stream(self._device)
+
+    def _new_workspace(self, stream: Stream) -> EngineWorkspace:
         workspace = EngineWorkspace(
-            *(self._device, self._preparing, self.manifest, self._package),
-            *(self._engines, self._cache, self._scratch),
+            *(stream, self._counter, self.manifest, self._package),
+            *(self._engines, self._cache, self._engine_scratch),
         )
         workspace.widest = max(p.batch.largest for p in self._built.profiles)
         return workspace
 
 
-def open_backend(bundle: Bundle, threads: int | None) -> TensorRTBackend:
+def open_backend(bundle: Bundle, threads: int | None, gpu: int) -> TensorRTBackend:
     """Open the backend.
 
     Args:
         threads: number of CPU threads, which is ignored
+        gpu: number of the GPU
 
     Raises:
         BackendError: there is no GPU, the package is missing or of another version, or the engines
             are not for this GPU.
+        DragomanError: there are fewer GPUs.
     """
     engines = bundle.manifest.executable
     if not isinstance(engines, TensorRTEngines):
         raise BackendError(f"{bundle.directory}: expected engines, found graphs")
-    package = usable_package(bundle, engines)
-    return TensorRTBackend(bundle, engines, package, Device())
+    package = usable_package(bundle, engines, gpu)
+    return TensorRTBackend(bundle, engines, package, Device(gpu))

@@ -11,23 +11,29 @@ from typing import Any
 
 from ...format.bundle import Bundle
 from ...format.manifest import TensorRTEngines
-from ..cuda import Gpu, find_gpu
+from ..cuda import Device, Gpu, find_gpu
 from ..interface import BackendError
 from .packages import Messages, Package, find_package, make_logger
 
 OTHER_MACHINE = "run it on a machine with one, or build a bundle for target cpu"
 
 
-def usable_package(bundle: Bundle, engines: TensorRTEngines) -> Package:
-    """Return the package that runs a bundle's engines on this machine.
+def usable_package(bundle: Bundle, engines: TensorRTEngines, index: int = 0) -> Package:
+    """Return the package that runs a bundle's engines on a GPU of this machine.
+
+    The GPU is the current device of this thread afterwards.
+
+    Args:
+        index: number of the GPU
 
     Raises:
         BackendError: there is no GPU, the package is missing or of another version, or the engines
             are not for this GPU; states what to do.
+        DragomanError: there are fewer GPUs.
     """
     target = bundle.manifest.target
     try:
-        gpu = find_gpu()
+        gpu = find_gpu(index)
     except BackendError as error:
         raise BackendError(
             f"{bundle.directory}: engines of {target} need an NVIDIA GPU ({error}): {OTHER_MACHINE}"
@@ -36,6 +42,7 @@ def usable_package(bundle: Bundle, engines: TensorRTEngines) -> Package:
     _check_version(bundle, engines, package)
     _check_cuda(bundle, engines, gpu)
     _check_gpu(bundle, engines, gpu)
+    Device(index).enter()  # on which the package judges the engines
     check_validity(bundle, package, gpu)
     return package
 

@@ -16,6 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from dragoman.files.regular_files import NO_HOME, user_cache
+
 from ..interface import BackendError
 
 MODULES: dict[str, str] = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
@@ -71,7 +73,7 @@ def find_package(target: str) -> Package:
             f"{target} {version} is too old, it has no {', '.join(missing)}: "
             f"pip install --upgrade {target}"
         )
-    return Package(target, module, version, _cuda_version(name))
+    return Package(target, module, version, cuda_version(name))
 
 
 def _has(module: Any, path: str) -> bool:
@@ -82,7 +84,7 @@ def _has(module: Any, path: str) -> bool:
     return True
 
 
-def _cuda_version(module: str) -> str:
+def cuda_version(module: str) -> str:
     """Return the CUDA version from the name of a distribution, such as tensorrt_rtx_cu13_libs."""
     pattern = re.compile(rf"{module}[-_]cu(\d+)([-_](libs|bindings))?", re.IGNORECASE)
     versions = {
@@ -128,25 +130,27 @@ def make_logger(trt: Any, messages: Messages) -> Any:
     return Logger()
 
 
-def cache_file(package: Package, kind: str) -> Path:
-    """Return the path of a cache under XDG_CACHE_HOME, or else ~/.cache."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "dragoman" / f"{package.name}-{package.version}.{kind}"
+def cache_file(package: Package, kind: str) -> Path | None:
+    """Return the path of a file in the user's cache; None: the user has no home."""
+    return user_cache(f"{package.name}-{package.version}.{kind}")
 
 
-def read_cache(file: Path) -> bytes:
+def read_cache(file: Path | None) -> bytes:
     """Return the contents of a cache; empty if the file does not exist or cannot be read."""
-    with contextlib.suppress(OSError):
-        return file.read_bytes()
+    if file is not None:
+        with contextlib.suppress(OSError):
+            return file.read_bytes()
     return b""
 
 
-def write_cache(file: Path, data: bytes) -> str | None:
+def write_cache(file: Path | None, data: bytes) -> str | None:
     """Write a cache atomically; if two processes write at once, the last one wins.
 
     Returns:
         a warning if the cache cannot be written, else None
     """
+    if file is None:
+        return f"not kept for the next time: {NO_HOME}"
     partial = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,25 +1,27 @@
 """The execution contexts of engines, and CUDA graphs captured from steps.
 
-Each workspace has a context for each engine and each size of batch. The addresses and shapes of a
-context's tensors are set once, so that its captured graph stays valid. Encoder and decoder of a
-batch never run at the same time and share scratch memory. Kernels that TensorRT-RTX compiles for a
-GPU are cached on disk.
+A workspace has a context for each captured graph, whose addresses and shapes stay as they are, so
+that the graph stays valid. What is not captured runs in one context for each engine and profile.
+Encoder and decoder of a batch never run at the same time and share scratch memory. Kernels that
+TensorRT-RTX compiles for a GPU are cached on disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...format.contract import GraphSpec, Slot
 from ...format.manifest import Manifest
 from ..cuda import Device
 from ..cuda.layout import Addresses, Sizes, shape_of
-from ..cuda.workspace import Workspace
-from ..interface import BackendError
+from ..cuda.workspace import StepCounter, Stream, Workspace
+from ..interface import BackendError, DeviceLostError
 from .engines import LoadedEngine
 from .packages import Package, cache_file, read_cache, write_cache
 
@@ -65,10 +67,20 @@ class KernelCache:
 
 
 class Context:
-    """An IExecutionContext with one profile."""
+    """An IExecutionContext with one profile.
+
+    Attributes:
+        sizes: the sizes that its tensors have; None: shapes and addresses are not set
+    """
 
     def __init__(
-        self, package: Package, engine: LoadedEngine, profile: int, cache: KernelCache, stream: int
+        self,
+        device: Device,
+        package: Package,
+        engine: LoadedEngine,
+        profile: int,
+        cache: KernelCache,
+        stream: int,
     ) -> None:
         trt = package.module
         config = engine.loaded.create_runtime_config()
@@ -80,7 +92,9 @@ class Context:
             strategies = trt.DynamicShapesKernelSpecializationStrategy
             config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
         cache.attach(config)
-        self._engine, self._profile, self._config = engine, profile, config
+        self.sizes: Sizes | None = None
+        self._device, self._engine = device, engine
+        self._profile, self._config = profile, config
         self._context = engine.loaded.create_execution_context(config)
         if self._context is None:
             raise self._failed("no context could be created")
@@ -92,12 +106,17 @@ class Context:
         """Set the scratch memory."""
         self._context.set_device_memory(address, size)
 
-    def bind(self, name: str, address: int, shape: tuple[int, ...] | None = None) -> None:
-        """Set the address of a tensor, and the shape of an input."""
-        if shape is not None and not self._context.set_input_shape(name, shape):
-            raise self._failed(f"input {name} of shape {list(shape)} is refused")
-        if not self._context.set_tensor_address(name, address):
-            raise self._failed(f"the address {address:#x} of {name} is refused")
+    def bind(self, graph: GraphSpec, sizes: Sizes, addresses: Addresses) -> None:
+        """Set the shapes of inputs, and the address of every tensor."""
+        self.sizes = None
+        for tensor in graph.inputs:
+            shape = shape_of(tensor, sizes)
+            if not self._context.set_input_shape(tensor.name, shape):
+                raise self._failed(f"input {tensor.name} of shape {list(shape)} is refused")
+            self._set_address(tensor.name, addresses[tensor.slot])
+        for tensor in graph.outputs:
+            self._set_address(tensor.name, addresses[tensor.memory])
+        self.sizes = sizes
 
     def can_be_captured(self, stream: int) -> bool:
         """Return whether a run in this stream can be captured as a CUDA graph."""
@@ -108,11 +127,37 @@ class Context:
         if not self._context.execute_async_v3(stream):
             raise self._failed("it does not run")
 
-    def _failed(self, failure: str) -> BackendError:
-        return BackendError(
+    def _set_address(self, name: str, address: int) -> None:
+        if not self._context.set_tensor_address(name, address):
+            raise self._failed(f"the address {address:#x} of {name} is refused")
+
+    def _failed(self, failure: str) -> BackendError | DeviceLostError:
+        return self._device.failure(
             f"{self._engine.name}, profile {self._profile}: {failure}: "
             f"{self._engine.messages.reason}"
         )
+
+
+MOST_GRAPHS = 32
+"""Maximum number of captured graphs of a workspace; the least recently used makes room."""
+
+CONTEXT_MEMORY = 2 << 20
+"""Device memory in bytes to leave for a context and its captured graph, besides scratch memory.
+Neither TensorRT nor CUDA reports it in advance."""
+
+
+@dataclass
+class CapturedStep:
+    """A decoding step of one size, in a context that nothing else uses.
+
+    Attributes:
+        has_run: whether the step has run directly, as TensorRT requires before a capture
+        graph: the captured step; None: not captured
+    """
+
+    context: Context
+    has_run: bool = False
+    graph: Any = None
 
 
 class EngineWorkspace(Workspace):
@@ -124,107 +169,150 @@ class EngineWorkspace(Workspace):
 
     def __init__(
         self,
-        device: Device,
-        preparing: threading.RLock,
+        stream: Stream,
+        counter: StepCounter,
         manifest: Manifest,
         package: Package,
         engines: Mapping[str, LoadedEngine],
         cache: KernelCache,
         scratch: int,
     ) -> None:
-        super().__init__(device, preparing)
+        super().__init__(stream, counter)
         self._package, self._engines, self._cache, self._scratch = package, engines, cache, scratch
         self._specs = manifest.graphs
-        self._contexts: dict[tuple[str, Sizes], Context] = {}
-        self._bound: set[tuple[str, Sizes]] = set()
-        self._graphs: dict[Sizes, Any] = {}
-        self._warm: set[Sizes] = set()
-        self._refused: set[Sizes] = set()
+        self._contexts: dict[tuple[str, int], Context] = {}
+        self._steps: dict[Sizes, CapturedStep] = {}
+        """Steps that are or will be captured, the least recently used first."""
 
     def encode(self, sizes: Sizes, addresses: Addresses) -> None:
         """Enqueue the encoder."""
-        self._context("encoder", sizes, addresses).run(self.stream)
+        self._shared("encoder", sizes, addresses).run(self.stream.number)
 
     def prepare(self, sizes: Sizes, addresses: Addresses) -> None:
         """Set the sizes of the next steps."""
-        self._decoder, self._sizes = self._context("decoder", sizes, addresses), sizes
+        self._reserve_scratch()
+        self._sizes, self._addresses = sizes, addresses
         self._token, self._chosen = addresses[Slot("token")], addresses[Slot("next_token")]
+        self._tries, self._has_run = self.may_capture(sizes), False
+        if sizes in self._steps:
+            self._steps[sizes] = self._steps.pop(sizes)
+        if sizes not in self._steps or self._steps[sizes].graph is None:
+            self._decoder = self._shared("decoder", sizes, addresses)
 
     def step(self) -> None:
         """Enqueue one decoding step.
 
-        New sizes run directly once, then as a captured graph if capture is possible.
+        A size runs directly twice, the second time in its own context, and then as a captured
+        graph.
         """
-        sizes = self._sizes
-        if sizes in self._graphs:
-            self.device.launch(self._graphs[sizes], self.stream)
-            return
-        if sizes in self._warm - self._refused and self._decoder.can_be_captured(self.stream):
-            try:
-                with self.preparing:
-                    self._graphs[sizes] = self._captured()
-            except BackendError:
-                self._refused.add(sizes)
-            else:
-                self.device.launch(self._graphs[sizes], self.stream)
-                return
-        self._warm.add(sizes)
-        self._work()
+        step = self._steps.get(self._sizes)
+        if (step is None or step.graph is None) and self._tries and self._has_run:
+            step = self._capture()
+        captured = step is not None and step.graph is not None
+        if step is not None and captured:
+            self.device.launch(step.graph, self.stream.number)
+        else:
+            self._run()
+        self._has_run = True
+        self._counter.count(captured=captured)
 
     def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
         """Enqueue the selection of candidates."""
-        self._context("candidates", sizes, addresses).run(self.stream)
+        self._shared("candidates", sizes, addresses).run(self.stream.number)
 
     def forget_addresses(self) -> None:
         """Drop captured graphs and mark contexts for rebinding."""
-        self._bound.clear()
-        self._warm.clear()
-        while self._graphs:
-            _, graph = self._graphs.popitem()
-            self.device.free_graph(graph)
+        for step in self._steps.values():
+            self._forget(step)
+        for context in self._contexts.values():
+            context.sizes = None
 
     def drop(self) -> None:
-        """Release the contexts."""
+        """Release graphs and contexts, and engines, which other workspaces may hold."""
+        self.forget_addresses()
         self._contexts.clear()
+        self._steps.clear()
+        self._engines = {}
         if hasattr(self, "_decoder"):
             del self._decoder
 
-    def _work(self) -> None:
-        self._decoder.run(self.stream)
-        self.device.copy(self._token, self._chosen, 8 * self._sizes.rows, self.stream)
+    def _run(self) -> None:
+        """Enqueue a step without a graph."""
+        self._decoder.run(self.stream.number)
+        size = 8 * self._sizes.rows
+        self.device.copy(self._token, self._chosen, size, self.stream.number)
+
+    def _capture(self) -> CapturedStep | None:
+        """Return the step of this size, captured if it has run; None: the capture failed."""
+        try:
+            step = self._own(self._sizes, self._addresses)
+            self._decoder = step.context
+            if not step.has_run:
+                step.has_run = True
+            elif step.context.can_be_captured(self.stream.number):
+                step.graph = self._captured()
+            else:
+                self._tries = False
+        except BackendError as error:
+            self._tries = False
+            self.capture_failed(self._sizes, str(error))
+            return None
+        return step
 
     def _captured(self) -> Any:
-        self.device.begin_capture(self.stream)
+        number, collects = self.stream.number, gc.isenabled()
+        gc.disable()  # finalizers may free memory, which CUDA refuses to a thread that captures
         try:
-            self._work()
-        except BackendError:
-            with contextlib.suppress(BackendError):
-                self.device.free_graph(self.device.end_capture(self.stream))
-            raise
-        return self.device.end_capture(self.stream)
+            self.device.begin_capture(number)
+            try:
+                self._run()
+            except BaseException:
+                with contextlib.suppress(BackendError):
+                    self.device.free_graph(self.device.end_capture(number))
+                raise
+            return self.device.end_capture(number)
+        finally:
+            if collects:
+                gc.enable()
 
-    def _context(self, name: str, sizes: Sizes, addresses: Addresses) -> Context:
-        """Return the context of an engine for batches of this size.
+    def _forget(self, step: CapturedStep) -> None:
+        """Drop the graph of a step."""
+        graph, step.graph = step.graph, None
+        step.context.sizes, step.has_run = None, False
+        if graph is not None:
+            self.device.free_graph(graph)
 
-        It is created at its first use, and rebound after an address has changed.
-        """
-        scratch = self.arena.reserve("scratch", self._scratch)
-        self.forget_what_moved()
-        key = (name, sizes)
+    def _own(self, sizes: Sizes, addresses: Addresses) -> CapturedStep:
+        """Return the step for batches of this size, which becomes the most recently used."""
+        step = self._steps.pop(sizes, None)
+        if step is None:
+            if len(self._steps) == MOST_GRAPHS:
+                self.device.synchronize(self.stream.number)
+                self._forget(self._steps.pop(next(iter(self._steps))))
+            step = CapturedStep(self._new_context("decoder", sizes.profile))
+        self._steps[sizes] = step
+        self._bind(step.context, "decoder", sizes, addresses)
+        return step
+
+    def _shared(self, name: str, sizes: Sizes, addresses: Addresses) -> Context:
+        """Return the context for what is not captured."""
+        self._reserve_scratch()
+        key = name, sizes.profile
         if key not in self._contexts:
-            with self.preparing:
-                context = Context(
-                    self._package, self._engines[name], sizes.profile, self._cache, self.stream
-                )
-            context.use_memory(scratch, self._scratch)
-            self._contexts[key] = context
-        if key not in self._bound:
-            self._bind(self._contexts[key], self._specs[name], sizes, addresses)
-            self._bound.add(key)
+            self._contexts[key] = self._new_context(*key)
+        self._bind(self._contexts[key], name, sizes, addresses)
         return self._contexts[key]
 
-    def _bind(self, context: Context, graph: GraphSpec, sizes: Sizes, addresses: Addresses) -> None:
-        for tensor in graph.inputs:
-            context.bind(tensor.name, addresses[tensor.slot], shape_of(tensor, sizes))
-        for tensor in graph.outputs:
-            context.bind(tensor.name, addresses[tensor.memory])
+    def _reserve_scratch(self) -> None:
+        self.arena.reserve("scratch", self._scratch)
+        self.forget_what_moved()
+
+    def _new_context(self, name: str, profile: int) -> Context:
+        engine, stream = self._engines[name], self.stream.number
+        context = Context(self.device, self._package, engine, profile, self._cache, stream)
+        context.use_memory(self.arena.address("scratch"), self._scratch)
+        return context
+
+    def _bind(self, context: Context, name: str, sizes: Sizes, addresses: Addresses) -> None:
+        if context.sizes != sizes:
+            context.bind(self._specs[name], sizes, addresses)

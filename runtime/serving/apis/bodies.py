@@ -6,9 +6,12 @@ Triton requests use them too, so this module needs no HTTP library.
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, listed
 from dragoman.files.strict_json import parse_json
 from dragoman.settings.generation import GenerationOptions
 
@@ -30,18 +33,33 @@ TYPE_NAMES: dict[type, str] = {
 }
 
 
+@contextmanager
+def spelled(names: Mapping[str, str]) -> Iterator[None]:
+    """Name options in errors as the fields of an API.
+
+    Args:
+        names: the API's name of each option that it calls otherwise
+    """
+    try:
+        yield
+    except DragomanError as error:
+        pattern = rf"\b({'|'.join(names)})\b"
+        error.args = (re.sub(pattern, lambda found: names[found[0]], str(error)),)
+        raise
+
+
 class BodyError(DragomanError):
     """The body of a request is not valid for its endpoint."""
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a JSON object in UTF-8, with or without a byte order mark.
 
     Raises:
         BodyError: the body is something else.
     """
     try:
-        values = parse_json(body.decode())
+        values = parse_json(body.decode("utf-8-sig"))
     except ValueError as error:
         raise BodyError(f"expected a JSON object: {error}") from error
     if not isinstance(values, dict):
@@ -107,8 +125,13 @@ class Fields:
             BodyError: fields are left.
         """
         if self._values:
-            names = ", ".join(sorted(self._values))
-            raise BodyError(f"unknown: {names:.200}")
+            raise BodyError(f"unknown: {listed(self._values)}")
+
+
+def split_option(fields: Fields) -> dict[str, bool]:
+    """Take `split_special_tokens`; without it, the server's default applies."""
+    value = fields.take("split_special_tokens", bool)
+    return {} if value is None else {"split_special_tokens": value}
 
 
 def generation_options(values: dict[str, Any]) -> GenerationOptions:
@@ -118,9 +141,9 @@ def generation_options(values: dict[str, Any]) -> GenerationOptions:
         BodyError: a name is not an option.
         DragomanError: a value is out of range.
     """
-    unknown = sorted(values.keys() - OPTION_NAMES)
+    unknown = values.keys() - OPTION_NAMES
     if unknown:
         raise BodyError(
-            f"unknown: {', '.join(unknown):.200}; options are {', '.join(sorted(OPTION_NAMES))}"
+            f"unknown: {listed(unknown)}; options are {', '.join(sorted(OPTION_NAMES))}"
         )
     return GenerationOptions(**{k: value for k, value in values.items() if value is not None})

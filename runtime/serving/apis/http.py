@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import DragomanError
 
+from ..engine.request_queue import ClosedError
+from ..models import ServedModel
 from .bodies import BodyError
 
 logger = logging.getLogger("dragoman.serving")
@@ -33,6 +36,8 @@ BODY_SECONDS = 120.0
 """How long a client may take to send the body of its request."""
 READING_SECONDS = 60.0
 """How long a client may take to read an event."""
+LAST_EVENT_SECONDS = 1.0
+"""How long a client may take to read that the server is shutting down."""
 
 CLOSE_CONNECTION = MappingProxyType({"Connection": "close"})
 CLIENT_GONE = 499
@@ -40,10 +45,57 @@ CLIENT_GONE = 499
 
 ROUTE = "dragoman.route"
 """Key of a request's scope: the path of its endpoint."""
+MODEL = "dragoman.model"
+"""Key of a request's scope: the name of the model that it uses, once that is known."""
 REQUEST_ID = "dragoman.request_id"
 """Key of a request's scope: its identifier in the log."""
 STREAM_STATUS = "dragoman.stream_status"
 """Key of a request's scope: the HTTP status of a stream that failed after it had begun."""
+
+
+class Drain:
+    """The end of a server: new requests are refused, running ones have some time to finish.
+
+    All methods run on the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._begun, self._expired = False, False
+        self._actions: set[Callable[[], None]] = set()
+
+    def begin(self, seconds: float) -> None:
+        """Refuse new requests, and fail the running ones after some seconds."""
+        self._begun = True
+        asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def check(self) -> None:
+        """Check that requests are accepted.
+
+        Raises:
+            ClosedError: the server is shutting down.
+        """
+        if self._begun:
+            raise _closed()
+
+    @contextmanager
+    def on_expiry(self, action: Callable[[], None]) -> Iterator[None]:
+        """Call a function when running requests have to end, if that is within the context."""
+        if self._expired:
+            action()
+        self._actions.add(action)
+        try:
+            yield
+        finally:
+            self._actions.discard(action)
+
+    def _expire(self) -> None:
+        self._expired = True
+        for action in list(self._actions):
+            action()
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the server is shutting down")
 
 
 @dataclass(frozen=True)
@@ -70,11 +122,13 @@ class Protocol:
     """Endpoints that report errors in the same form.
 
     Attributes:
+        name: name in logs and metrics
         prefixes: path prefixes under which unauthorized requests are also answered in this form
         error_body: creates the JSON body that reports an error
         error_event: name of the server-sent event that reports an error; None: unnamed
     """
 
+    name: str
     endpoints: tuple[Endpoint, ...]
     prefixes: tuple[str, ...]
     error_body: Callable[[DragomanError], Any]
@@ -84,9 +138,10 @@ class Protocol:
         """Return the routes of all endpoints.
 
         Args:
-            service: argument of the handlers
+            service: argument of the handlers; its `drain` ends their requests
         """
-        return [_route(endpoint, self, service) for endpoint in self.endpoints]
+        drain = Drain() if service is None else service.drain
+        return [_route(endpoint, self, service, drain) for endpoint in self.endpoints]
 
     def error_response(self, error: Exception) -> Response:
         """Return the response that reports an error."""
@@ -131,42 +186,52 @@ def reported_error(error: Exception) -> DragomanError:
     return InternalError("the server failed; its log says how")
 
 
-def _route(endpoint: Endpoint, protocol: Protocol, service: Any) -> Route:
+def _route(endpoint: Endpoint, protocol: Protocol, service: Any, drain: Drain) -> Route:
     async def answer(request: Request) -> Response:
-        request.scope[ROUTE] = endpoint.path
         try:
-            await _read_body(request)
+            drain.check()
+            await _read_body(request, drain)
             work = endpoint.handler(service, request)
-            response = await _unless_gone(work, request.receive)
+            response = await _unless_over(work, request.receive, drain)
         except (ClientGoneError, ClientDisconnect):
             return Response(status_code=CLIENT_GONE)  # never read
         except Exception as error:
             _log_failure(error, request.scope)
             return protocol.error_response(error)
         if isinstance(response, Events):
-            response.protocol = protocol
+            response.protocol, response.drain = protocol, drain
         return response
 
     return Route(endpoint.path, answer, methods=[endpoint.method])
 
 
+def attributed(request: Request, served: ServedModel) -> ServedModel:
+    """Attribute a request to a model in logs and metrics, and return the model."""
+    request.scope[MODEL] = served.name
+    return served
+
+
 def _log_failure(error: Exception, scope: Scope) -> None:
     """Log an error of the server."""
     if reported_error(error).status == 500:
-        where = {"route": scope.get(ROUTE), "request_id": scope.get(REQUEST_ID)}
+        keys = {"request_id": REQUEST_ID, "route": ROUTE, "model": MODEL}
+        where = {name: scope.get(key) for name, key in keys.items()}
         logger.error("failed", exc_info=error, extra=where)
 
 
-async def _read_body(request: Request) -> None:
+async def _read_body(request: Request, drain: Drain) -> None:
     """Read the body of a request, which caches it.
 
     Raises:
         BodyTooSlowError: the body takes too long.
+        ClosedError: the time that the server had to finish has passed.
     """
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            await request.body()
+        async with asyncio.timeout(BODY_SECONDS) as limit:
+            with drain.on_expiry(lambda: limit.reschedule(0)):
+                await request.body()
     except TimeoutError as error:
+        drain.check()
         raise BodyTooSlowError(
             f"expected the whole body within {BODY_SECONDS:g} s, found a part of it"
         ) from error
@@ -201,6 +266,7 @@ class Events(Response):
 
     Attributes:
         protocol: protocol that reports errors; set when a handler returns the events
+        drain: ends the events of a server that is shutting down; set likewise
 
     Args:
         events: output of `server_sent_event`; use `started` to raise errors before the first event
@@ -213,26 +279,33 @@ class Events(Response):
         del self.headers["content-length"]
         self._events = events
         self.protocol: Protocol | None = None
+        self.drain = Drain()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            await _unless_gone(self._send(scope, send), receive)
+            try:
+                await _unless_over(self._send(scope, send), receive, self.drain)
+            except ClosedError as error:
+                await self._send_body(self._error_event(error, scope), send, LAST_EVENT_SECONDS)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGoneError:
             scope[STREAM_STATUS] = CLIENT_GONE
 
     async def _send(self, scope: Scope, send: Send) -> None:
-        headers = self.raw_headers
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(self._with_error(scope)) as events:
             async for event in events:
-                body = event.encode()
-                try:
-                    async with asyncio.timeout(READING_SECONDS):
-                        await send({"type": "http.response.body", "body": body, "more_body": True})
-                except TimeoutError as error:
-                    raise ClientGoneError from error
+                await self._send_body(event, send, READING_SECONDS)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_body(self, event: str, send: Send, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                body = event.encode()
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        except TimeoutError as error:
+            raise ClientGoneError from error
 
     async def _with_error(self, scope: Scope) -> AsyncGenerator[str, None]:
         try:
@@ -243,9 +316,16 @@ class Events(Response):
             if self.protocol is None:
                 raise
             _log_failure(error, scope)
-            known = reported_error(error)
-            scope[STREAM_STATUS] = known.status
-            yield server_sent_event(self.protocol.error_body(known), self.protocol.error_event)
+            yield self._error_event(error, scope)
+
+    def _error_event(self, error: Exception, scope: Scope) -> str:
+        """Return the event that reports an error, and note its status for the log."""
+        known = reported_error(error)
+        scope[STREAM_STATUS] = known.status
+        protocol = self.protocol
+        if protocol is None:
+            return ""
+        return server_sent_event(protocol.error_body(known), protocol.error_event)
 
 
 def server_sent_event(data: Any, name: str | None = None) -> str:
@@ -281,19 +361,23 @@ async def _with_first(
             yield item
 
 
-async def _unless_gone(work: Awaitable[Outcome], receive: Receive) -> Outcome:
+async def _unless_over(work: Awaitable[Outcome], receive: Receive, drain: Drain) -> Outcome:
     """Wait for work to finish.
 
     Raises:
         ClientGoneError: the client has disconnected; the work is cancelled.
+        ClosedError: the time that the server had to finish has passed; likewise.
     """
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_wait_for_disconnect(receive))
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ends: list[asyncio.Future[Any]] = [working, gone, over]
     try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        with drain.on_expiry(partial(over.set_result, None)):
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise ClientGoneError
+        raise ClientGoneError if gone.done() else _closed()
     finally:
         for task in (working, gone):
             task.cancel()

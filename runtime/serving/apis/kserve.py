@@ -14,13 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dragoman import __version__
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.settings.head import Head
 
+from ...decoding.results import Result
 from ..models import ServedModel, UnknownModelError
 from ..service import Service
 from .bodies import BodyError, generation_options, json_object
-from .http import Endpoint, Protocol
+from .http import Endpoint, Protocol, attributed
 from .open_inference import (
     PROTOCOL_PARAMETERS,
     Tensor,
@@ -50,8 +51,8 @@ def error_body(error: DragomanError) -> dict[str, str]:
 def _model(service: Service, request: Request) -> ServedModel:
     version = request.path_params.get("version", VERSION)
     if version != VERSION:
-        raise UnknownModelError(f"version: expected {VERSION}, found {version!r:.40}")
-    return service.models.get(request.path_params["model"])
+        raise UnknownModelError(f"version: expected {VERSION}, found {shown(version)}")
+    return attributed(request, service.models.get(request.path_params["model"]))
 
 
 async def _server(service: Service, request: Request) -> Response:
@@ -120,12 +121,16 @@ async def _infer(service: Service, request: Request) -> Response:
     requested = _requested_outputs(head.get("outputs"), names, all_binary=all_binary)
     seconds = _seconds(parameters.get("timeout"))
     options = {k: value for k, value in parameters.items() if k not in PROTOCOL_PARAMETERS}
+    answer: dict[str, Any] = {"model_name": served.name, "model_version": VERSION}
     model_head = served.manifest.head
     if model_head is not None:
         outputs = await _run_encoder(service, served, model_head, tensors, options, seconds)
     else:
-        outputs = await _generate(service, served, tensors, options, seconds)
-    answer = {"model_name": served.name, "model_version": VERSION}
+        results = await _generate(service, served, tensors, options, seconds)
+        outputs = decoder_tensors(results)
+        warnings = [f"{n}: {line}" for n, r in enumerate(results) for line in r.warnings]
+        if warnings:
+            answer["parameters"] = {"warnings": "; ".join(warnings)}
     if "id" in head:
         answer["id"] = head["id"]
     return _response(answer, outputs, requested)
@@ -137,15 +142,13 @@ async def _generate(
     tensors: dict[str, Tensor],
     parameters: dict[str, Any],
     seconds: float | None,
-) -> list[Tensor]:
+) -> list[Result]:
     options = generation_options(parameters)
-    sources: Sequence[Any]
-    if served.manifest.audio is not None:
-        sources = await service.read_audio(served, *files_of(tensors))
-    else:
-        sources = texts_of(tensors)
-    results = await service.generate(served, sources, [options] * len(sources), seconds=seconds)
-    return decoder_tensors(results)
+    if served.manifest.audio is None:
+        texts = texts_of(tensors)
+        return await service.generate(served, texts, [options] * len(texts), seconds=seconds)
+    async with service.opened_audio(served, files_of(tensors)) as audio:
+        return await service.generate(served, audio, [options] * len(audio), seconds=seconds)
 
 
 async def _run_encoder(
@@ -168,7 +171,9 @@ def _split_body(body: bytes, header_length: str | None) -> tuple[dict[str, Any],
         return json_object(body), memoryview(b"")
     wrong = not header_length.isdecimal() or len(header_length) > MOST_DIGITS
     if wrong or int(header_length) > len(body):
-        raise BodyError(f"{HEADER_LENGTH}: expected at most {len(body)}, found {header_length:.20}")
+        raise BodyError(
+            f"{HEADER_LENGTH}: expected at most {len(body)}, found {shown(header_length)}"
+        )
     size = int(header_length)
     return json_object(body[:size]), memoryview(body)[size:]
 
@@ -184,7 +189,7 @@ def _seconds(timeout: Any) -> float | None:
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not is_number or not 0 <= timeout <= MOST_MICROSECONDS:
         raise BodyError(
-            f"timeout: expected microseconds, 0 to {MOST_MICROSECONDS}, found {timeout!r:.40}"
+            f"timeout: expected microseconds, 0 to {MOST_MICROSECONDS}, found {shown(timeout)}"
         )
     return float(timeout) / 1e6 or None
 
@@ -204,11 +209,11 @@ def _requested_outputs(outputs: Any, names: Sequence[str], *, all_binary: bool) 
     for one in outputs:
         name, parameters = one.get("name"), one.get("parameters") or {}
         if name not in names:
-            raise BodyError(f"outputs: expected one of {', '.join(names)}, found {name!r:.80}")
+            raise BodyError(f"outputs: expected one of {', '.join(names)}, found {shown(name)}")
         if name in requested:
             raise BodyError(f"outputs: expected each name once, found {name} again")
         if not isinstance(parameters, dict):
-            raise BodyError(f"outputs: expected parameters of {name}, found {parameters!r:.80}")
+            raise BodyError(f"outputs: expected parameters of {name}, found {shown(parameters)}")
         requested[name] = bool(parameters.get("binary_data", all_binary))
     return requested
 
@@ -229,6 +234,7 @@ def _response(
 
 MODEL_PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 PROTOCOL = Protocol(
+    "kserve",
     (
         Endpoint("/v2", _server, method="GET"),
         Endpoint("/v2/health/live", _health, method="GET", is_open=True, is_polled=True),

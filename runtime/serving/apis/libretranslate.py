@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from codecs import BOM_UTF8
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
 
 from ...decoding.results import RejectedError
 from ..models import ServedModel
 from ..service import Service
-from .bodies import MOST_SOURCES, BodyError, Fields, json_object
-from .http import Endpoint, Protocol, opened_form
+from .bodies import MOST_SOURCES, BodyError, Fields, json_object, spelled
+from .http import Endpoint, Protocol, attributed, opened_form
 
 MOST_ALTERNATIVES = 16
+LINE_BREAK = re.compile("(\r\n|[\n\r\v\f\x85\u2028\u2029])")
 
 
 def error_body(error: DragomanError) -> dict[str, str]:
@@ -35,27 +39,68 @@ async def _translate(service: Service, request: Request) -> Response:
     model = fields.take("model", str)
     fields.end()
     if text_format != "text":
-        raise BodyError(f"format: expected text, found {text_format!r:.40}")
+        raise BodyError(f"format: expected text, found {shown(text_format)}")
     if str(alternatives) not in map(str, range(MOST_ALTERNATIVES + 1)):
         raise BodyError(
-            f"alternatives: expected 0 to {MOST_ALTERNATIVES}, found {alternatives!r:.40}"
+            f"alternatives: expected 0 to {MOST_ALTERNATIVES}, found {shown(alternatives)}"
         )
     texts = [query] if isinstance(query, str) else query
     if not all(isinstance(text, str) for text in texts) or len(texts) > MOST_SOURCES:
         raise BodyError(f"q: expected a string, or at most {MOST_SOURCES} strings")
-    served = _translator(service, source, target, model)
-    options = _options(served, source, target, int(alternatives))
-    results = await service.generate(served, texts, [options] * len(texts))
+    served = attributed(request, _translator(service, source, target, model))
+    with spelled({"source_language": "source", "target_language": "target"}):
+        options = _options(served, source, target, int(alternatives))
+        lines = _lines(texts)
+        results = await service.generate(served, lines, [options] * len(lines))
     for result in results:
         if result.error is not None:
             raise RejectedError(result.error)
-    translated = [result.text or "" for result in results]
-    others = [[h.text or "" for h in result.hypotheses[1:]] for result in results]
+    translations = [[h.text or "" for h in result.hypotheses] or [""] for result in results]
+    outputs = _with_breaks(texts, dict(zip(lines, translations, strict=True)))
     is_single = isinstance(query, str)
+    translated = [output[0] for output in outputs]
     answer: dict[str, Any] = {"translatedText": translated[0] if is_single else translated}
     if int(alternatives):
+        others = [output[1:] for output in outputs]
         answer["alternatives"] = others[0] if is_single else others
     return JSONResponse(answer)
+
+
+def _lines(texts: Sequence[str]) -> list[str]:
+    """Return the lines of texts that have words, each once.
+
+    Raises:
+        BodyError: there are too many.
+    """
+    lines = [line for text in texts for line in LINE_BREAK.split(text)[::2] if line.strip()]
+    if len(lines) > MOST_SOURCES:
+        raise BodyError(f"q: expected at most {MOST_SOURCES} lines, found {len(lines)}")
+    return list(dict.fromkeys(lines))
+
+
+def _with_breaks(texts: Sequence[str], found: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return translations of texts with the line breaks and blank lines of the texts.
+
+    Args:
+        found: translations of each line, the best first
+
+    Returns:
+        as many translations of each text as of all its lines
+    """
+    outputs = []
+    for text in texts:
+        parts = LINE_BREAK.split(text)
+        count = min((len(found[part]) for part in parts[::2] if part in found), default=1)
+        outputs.append(
+            [
+                "".join(
+                    " ".join(LINE_BREAK.split(found[part][rank])[::2]) if part in found else part
+                    for part in parts
+                )
+                for rank in range(count)
+            ]
+        )
+    return outputs
 
 
 async def _languages(service: Service, request: Request) -> Response:
@@ -78,10 +123,11 @@ async def _languages(service: Service, request: Request) -> Response:
 
 
 async def _body_fields(request: Request) -> dict[str, Any]:
-    """Read a body, which is JSON or a form."""
+    """Read a body, which is a form or JSON, whatever type `curl -d` gives it."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type == "application/json":
-        return json_object(await request.body())
+    body = await request.body()
+    if media_type.endswith("json") or body.lstrip().startswith((b"{", BOM_UTF8)):
+        return json_object(body)
     return await _form_fields(request)
 
 
@@ -132,7 +178,7 @@ def _translator(service: Service, source: str, target: str, model: str | None) -
     known = sorted(f"{s}-{t}" for served in candidates for s, t in _language_pairs(served))
     raise DragomanError(
         f"expected languages of a bundle ({', '.join(known[:20]) or 'none is known'}), found "
-        f"{source!r:.20} and {target!r:.20}"
+        f"{shown(source)} and {shown(target)}"
     )
 
 
@@ -148,6 +194,7 @@ def _options(served: ServedModel, source: str, target: str, alternatives: int) -
 
 
 PROTOCOL = Protocol(
+    "libretranslate",
     (
         # The handlers check the key, which may be in the body.
         Endpoint("/translate", _translate, is_open=True),

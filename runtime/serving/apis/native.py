@@ -5,27 +5,34 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, listed, shown
 
 from ...arguments import abilities_data
-from ...attention.maps import Attention, Weights
+from ...attention.reader import Attention, Weights
 from ...decoding.results import Result, Token, result_data
 from ...format.manifest import Manifest
 from ...model import Model
-from ...scoring.options import ScoringOptions
+from ...scoring.interface import ScoringOptions
 from ..engine.encoder_engine import ABILITIES
 from ..models import ServedModel
 from ..service import Service, StreamEnd
-from .bodies import MOST_SOURCES, BodyError, Fields, generation_options, json_object
-from .http import Endpoint, Events, Protocol, server_sent_event, started
+from .bodies import (
+    MOST_SOURCES,
+    BodyError,
+    Fields,
+    generation_options,
+    json_object,
+    split_option,
+)
+from .http import Endpoint, Events, Protocol, attributed, server_sent_event, started
 
 MOST_RESULTS = 1000
 """The largest `top` of a mask and `longest` of an answer."""
@@ -82,24 +89,32 @@ def _input_kind(manifest: Manifest) -> str:
 async def _generate(service: Service, request: Request) -> Response:
     """Decode `source`, `sources` or `audio`; `stream` and `pieces` are booleans."""
     fields = Fields(json_object(await request.body()))
-    served = service.models.get(fields.take("model", str))
+    served = attributed(request, service.models.get(fields.take("model", str)))
     stream, seconds = fields.take("stream", bool, False), fields.take("timeout", (float, int))
-    write = partial(_result_data, service, served, pieces=fields.take("pieces", bool, False))
-    sources = await _sources(service, served, fields)
-    options = generation_options(fields.rest)
-    if not stream:
-        results = await service.generate(served, sources, [options] * len(sources), seconds=seconds)
-        return JSONResponse(
-            {"model": served.name, "results": [await write(result) for result in results]}
-        )
-    if len(sources) != 1:
-        raise BodyError(f"sources: expected one to stream, found {len(sources)}")
-    items = service.stream(served, sources[0], options, seconds=seconds)
-    return Events(_events(await started(items), write))
+    pieces = fields.take("pieces", bool, False)
+    async with _opened_sources(service, served, fields) as sources:
+        options = generation_options(fields.rest)
+        skips = options.skip_special_tokens
+        write = partial(_result_data, service, served, pieces=pieces, skip_special_tokens=skips)
+        if not stream:
+            each = [options] * len(sources)
+            results = await service.generate(served, sources, each, seconds=seconds)
+            return JSONResponse(
+                {"model": served.name, "results": [await write(result) for result in results]}
+            )
+        if len(sources) != 1:
+            raise BodyError(f"sources: expected one to stream, found {len(sources)}")
+        items = service.stream(served, sources[0], options, seconds=seconds)
+        return Events(_events(await started(items), write))
 
 
 async def _result_data(
-    service: Service, served: ServedModel, result: Result, *, pieces: bool
+    service: Service,
+    served: ServedModel,
+    result: Result,
+    *,
+    pieces: bool,
+    skip_special_tokens: bool,
 ) -> dict[str, Any]:
     """Return a result as JSON data.
 
@@ -108,18 +123,21 @@ async def _result_data(
     """
     data = result_data(result)
     if pieces and result.hypotheses:
-        found = await service.run_with_model(served, partial(_pieces, result))
+        found = await service.run_with_model(served, partial(_pieces, result, skip_special_tokens))
         for hypothesis, own in zip(data["hypotheses"], found, strict=True):
             hypothesis["pieces"] = own
     return data
 
 
-def _pieces(result: Result, model: Model) -> list[list[str] | None]:
+def _pieces(result: Result, skip_special_tokens: bool, model: Model) -> list[list[str] | None]:
     """Return the text of each token of each hypothesis; None: the bundle has no tokenizer."""
 
     def pieces(tokens: Sequence[int]) -> list[str] | None:
-        stream = model.text_stream()
-        return None if stream is None else [stream.step(token) for token in tokens]
+        stream = model.text_stream(skip_special_tokens=skip_special_tokens)
+        if stream is None:
+            return None
+        texts = [stream.step(token) for token in tokens]
+        return [*texts[:-1], *(text + stream.rest() for text in texts[-1:])]
 
     return [pieces(hypothesis.tokens) for hypothesis in result.hypotheses]
 
@@ -137,7 +155,10 @@ async def _events(
                 yield server_sent_event(dataclasses.asdict(item))
 
 
-async def _sources(service: Service, served: ServedModel, fields: Fields) -> list[Any]:
+@asynccontextmanager
+async def _opened_sources(
+    service: Service, served: ServedModel, fields: Fields
+) -> AsyncIterator[Sequence[Any]]:
     one, many = fields.take("source", (str, list)), fields.take("sources", list)
     audio = fields.take("audio", str)
     values = {"source": one, "sources": many, "audio": audio}
@@ -146,7 +167,9 @@ async def _sources(service: Service, served: ServedModel, fields: Fields) -> lis
         found = " and ".join(names) or "none"
         raise BodyError(f"expected one of source, sources and audio, found {found}")
     if audio is not None:
-        return await service.read_audio(served, _from_base64(audio))
+        async with service.opened_audio(served, [_from_base64(audio)]) as opened:
+            yield opened
+        return
     sources = [one] if many is None else many
     if len(sources) > MOST_SOURCES:
         raise BodyError(f"sources: expected at most {MOST_SOURCES}, found {len(sources)}")
@@ -156,7 +179,7 @@ async def _sources(service: Service, served: ServedModel, fields: Fields) -> lis
         )
     for source in sources:
         _check_source(source)
-    return sources
+    yield sources
 
 
 def _check_source(source: Any) -> None:
@@ -175,9 +198,10 @@ def _from_base64(text: str) -> bytes:
 async def _run_encoder(service: Service, request: Request, *, method: str) -> Response:
     """Run a method of an encoder-only model on `texts`, which may be pairs."""
     fields = Fields(json_object(await request.body()))
-    served = service.models.get(fields.take("model", str))
+    served = attributed(request, service.models.get(fields.take("model", str)))
     seconds, texts = fields.take("timeout", (float, int)), fields.require("texts", list)
     options: dict[str, Any] = {"truncate": fields.take("truncate", bool, False)}
+    options |= split_option(fields)
     if method == "fill":
         options["top"] = _count(fields, "top", 5)
     if method == "answer":
@@ -191,8 +215,7 @@ async def _run_encoder(service: Service, request: Request, *, method: str) -> Re
 def _count(fields: Fields, name: str, default: int) -> int:
     value: int = fields.take(name, int, default)
     if not 1 <= value <= MOST_RESULTS:
-        found = value if abs(value) < 10**9 else "another"
-        raise BodyError(f"{name}: expected a number from 1 to {MOST_RESULTS}, found {found}")
+        raise BodyError(f"{name}: expected a number from 1 to {MOST_RESULTS}, found {shown(value)}")
     return value
 
 
@@ -209,34 +232,37 @@ async def _attention(service: Service, request: Request) -> Response:
     Encoder-only and decoder-only models return the mean over the heads of the last layer.
     """
     fields = Fields(json_object(await request.body()))
-    served = service.models.get(fields.take("model", str))
-    source = await _attention_source(service, served, fields)
-    target, seconds = fields.take("target", (str, list)), fields.take("timeout", (float, int))
-    unknown = sorted(fields.rest.keys() - SCORING_OPTIONS)
-    if unknown:
-        raise BodyError(
-            f"unknown: {', '.join(unknown):.200}; options are {', '.join(SCORING_OPTIONS)}"
-        )
-    options = ScoringOptions(**{k: value for k, value in fields.rest.items() if value is not None})
-    found = await service.attention(served, source, target, options, seconds=seconds)
+    served = attributed(request, service.models.get(fields.take("model", str)))
+    async with _attention_source(service, served, fields) as source:
+        target, seconds = fields.take("target", (str, list)), fields.take("timeout", (float, int))
+        unknown = fields.rest.keys() - SCORING_OPTIONS
+        if unknown:
+            raise BodyError(f"unknown: {listed(unknown)}; options are {', '.join(SCORING_OPTIONS)}")
+        values = {k: value for k, value in fields.rest.items() if value is not None}
+        options = ScoringOptions(**values)
+        found = await service.attention(served, source, target, options, seconds=seconds)
     rows, columns, weights = _grid(found)
     return JSONResponse(
         {"columns": columns, "rows": rows, "weights": weights.astype(float).round(4).tolist()}
     )
 
 
-async def _attention_source(service: Service, served: ServedModel, fields: Fields) -> Any:
-    """Return the only source of a request; for an encoder-only model, it may be a pair of texts."""
+@asynccontextmanager
+async def _attention_source(
+    service: Service, served: ServedModel, fields: Fields
+) -> AsyncIterator[Any]:
+    """Open the only source of a request; for an encoder-only model, it may be a pair of texts."""
     if served.manifest.head is not None:
         source = fields.require("source", (str, list))
         is_pair = isinstance(source, list) and [type(text) for text in source] == [str, str]
         if not is_pair:
             _check_source(source)
-        return tuple(source) if is_pair else source
-    sources = await _sources(service, served, fields)
-    if len(sources) != 1:
-        raise BodyError(f"sources: expected one, found {len(sources)}")
-    return sources[0]
+        yield tuple(source) if is_pair else source
+        return
+    async with _opened_sources(service, served, fields) as sources:
+        if len(sources) != 1:
+            raise BodyError(f"sources: expected one, found {len(sources)}")
+        yield sources[0]
 
 
 def _grid(found: Attention) -> tuple[Sequence[str], Sequence[str], Weights]:
@@ -250,6 +276,7 @@ def _grid(found: Attention) -> tuple[Sequence[str], Sequence[str], Weights]:
 
 
 PROTOCOL = Protocol(
+    "dragoman",
     (
         Endpoint("/health/live", _live, method="GET", is_open=True, is_polled=True),
         Endpoint("/health/ready", _ready, method="GET", is_open=True, is_polled=True),

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, listed, shown
 from dragoman.settings.head import Head
 
 from ...arguments import ENCODER_METHODS
@@ -142,14 +142,18 @@ def encoder_call(head: Head, parameters: Mapping[str, Any]) -> tuple[str, dict[s
     """Return the method of `EncoderFrontEnd` for a head, and its arguments.
 
     Raises:
-        BodyError: a parameter is unknown.
+        BodyError: a parameter is unknown, or neither true nor false.
     """
-    unknown = sorted(parameters.keys() - {"truncate"})
+    unknown = parameters.keys() - {"truncate", "split_special_tokens"}
     if unknown:
-        raise BodyError(f"unknown parameters: {', '.join(unknown):.200}")
+        raise BodyError(f"unknown parameters: {listed(unknown)}")
     _, ability = ENCODER_METHODS[head.task]
     (method,) = [name for name, known in ABILITIES.items() if known == ability]
-    options: dict[str, Any] = {"truncate": bool(parameters.get("truncate", False))}
+    for name, value in parameters.items():
+        if value is not None and not isinstance(value, bool):
+            raise BodyError(f"{name}: expected true or false, found {shown(value)}")
+    known = {name: value for name, value in parameters.items() if value is not None}
+    options: dict[str, Any] = {"truncate": False} | known
     options |= {"top": 5} if method == "fill" else {}
     options |= {"longest": 15} if method == "answer" else {}
     return method, options
@@ -192,11 +196,11 @@ def read_tensor(data: dict[str, Any], binary: memoryview) -> tuple[Tensor, memor
         raise TensorError("inputs: expected a name of each tensor")
     if not isinstance(datatype, str) or datatype not in DTYPES:
         raise TensorError(
-            f"{name}: expected a datatype of {', '.join(DTYPES)}, found {datatype!r:.40}"
+            f"{name}: expected a datatype of {', '.join(DTYPES)}, found {shown(datatype)}"
         )
     if not _is_shape(shape):
         raise TensorError(
-            f"{name}: expected a shape of at most {MOST_DIMENSIONS} sizes, found {shape!r:.80}"
+            f"{name}: expected a shape of at most {MOST_DIMENSIONS} sizes, found {shown(shape)}"
         )
     parameters = data.get("parameters") or {}
     size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
@@ -204,7 +208,7 @@ def read_tensor(data: dict[str, Any], binary: memoryview) -> tuple[Tensor, memor
         return Tensor(name, datatype, _from_json(name, datatype, shape, data.get("data"))), binary
     if type(size) is not int or not 0 <= size <= len(binary):
         raise TensorError(
-            f"{name}: expected {size!r:.40} bytes of binary data, found {len(binary)}"
+            f"{name}: expected {shown(size)} bytes of binary data, found {len(binary)}"
         )
     values = _from_binary(name, datatype, shape, binary[:size])
     return Tensor(name, datatype, values), binary[size:]
@@ -294,12 +298,12 @@ def _objects(texts: Sequence[bytes]) -> NDArray[Any]:
 def _reshaped(name: str, values: NDArray[Any], shape: list[int]) -> NDArray[Any]:
     if values.size != math.prod(shape):
         raise TensorError(
-            f"{name}: expected as many values as shape {shape!r:.80} has, found {values.size}"
+            f"{name}: expected as many values as shape {shown(shape)} has, found {values.size}"
         )
     try:
         return values.reshape(shape)
     except ValueError as error:  # no values, but sizes too large for an array
-        raise TensorError(f"{name}: expected a shape, found {shape!r:.80}: {error}") from error
+        raise TensorError(f"{name}: expected a shape, found {shown(shape)}: {error}") from error
 
 
 def _fp32_tensor(name: str, numbers: Sequence[float]) -> Tensor:
@@ -321,8 +325,7 @@ def _check_count(name: str, count: int) -> None:
 
 def _only_input(tensors: Mapping[str, Tensor], name: str) -> Tensor:
     if set(tensors) != {name}:
-        found = ", ".join(sorted(tensors)) or "none"
-        raise TensorError(f"inputs: expected {name}, found {found:.200}")
+        raise TensorError(f"inputs: expected {name}, found {listed(tensors) or 'none'}")
     if tensors[name].datatype != "BYTES":
         raise TensorError(f"{name}: expected BYTES, found {tensors[name].datatype}")
     return tensors[name]

@@ -1,19 +1,30 @@
-"""The engine of an encoder-only model: inputs of several requests share batches."""
+"""The engine of an encoder-only model: inputs of several requests share batches.
+
+`open_engine` returns the engine of any model.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from threading import Thread
 from typing import Any
 
+from dragoman.errors import cannot_pickle
+
+from ...arguments import StoppedError
 from ...backends.interface import DeviceLostError
+from ...decoding.results import UnfinishedError
 from ...decoding.scheduler import Observer
 from ...encoding.running import MAX_BATCH_SIZE
-from ...model import Model
+from ...model import Model, parts_of
+from .engine import DecodingEngine
 from .request_handle import RequestHandle
 from .request_queue import RequestQueue
 
+MAX_WAITING = 256
+"""The most outputs that wait to be computed, by default."""
 ABILITIES = {
     "embeddings": "encode",
     "classify": "classify",
@@ -103,6 +114,8 @@ class EncoderEngine:
         """The number of rows in use; none stay between two batches."""
         return 0
 
+    __reduce__ = cannot_pickle
+
     def close(self) -> None:
         """Refuse new requests, finish accepted ones, and end the threads."""
         self.queue.close()
@@ -128,22 +141,95 @@ class EncoderEngine:
                 self._compute(wanted)
 
     def _compute(self, handles: Sequence[EncoderHandle]) -> None:
-        """Compute the results of requests; a rejected input has its own error."""
+        """Compute the results of requests; a rejected input has its own error.
+
+        Batches that no request needs any more are not computed.
+        """
         sources = [source for handle in handles for source in handle.sources]
         started = time.monotonic()
+
+        def check() -> None:
+            now = time.monotonic()
+            if all(handle.is_unneeded(now) for handle in handles):
+                raise StoppedError("no request needs this batch")
+
         try:
-            found = getattr(self.model.encoder, handles[0].method)(sources, **handles[0].options)
+            encoder = parts_of(self.model).encoder
+            found = getattr(encoder, handles[0].method)(sources, check, **handles[0].options)
+        except StoppedError as error:
+            _distribute(error.finished, handles)
+            for handle in handles:
+                handle.is_over(time.monotonic())
+            return
         except Exception as error:  # a device failure or a defect
             self._observer.failed(f"{type(error).__name__}: {error}")
             if isinstance(error, DeviceLostError):
                 self._lost = error
                 self.queue.close()
-                handles = [*handles, *self.queue.clear()]
+                if isinstance(error, UnfinishedError):
+                    _distribute(error.finished, handles)
+                for handle in (*handles, *self.queue.clear()):
+                    handle.fail(UnfinishedError(str(error), handle.finished))
+                return
             for handle in handles:
                 handle.fail(error)
             return
         self._observer.encoded(len(sources), time.monotonic() - started)
-        first = 0
+        _distribute(dict(enumerate(found)), handles)
         for handle in handles:
-            handle.succeed(found[first : first + len(handle.sources)])
-            first += len(handle.sources)
+            handle.succeed([handle.finished[index] for index in range(len(handle.sources))])
+
+
+AnyEngine = DecodingEngine | EncoderEngine
+
+
+async def outcome_of(engine: EncoderEngine, handle: EncoderHandle) -> list[Any]:
+    """Submit a request and wait for its results; if the task is cancelled, so is the request."""
+    try:
+        engine.submit(handle)
+        return await asyncio.wrap_future(handle.future)
+    finally:
+        handle.future.cancel()
+
+
+def open_engine(
+    model: Model,
+    *,
+    workers: int,
+    batch_size: int,
+    max_waiting: int = MAX_WAITING,
+    max_new_tokens: int | None = None,
+    observer: Observer | None = None,
+) -> AnyEngine:
+    """Return the engine of a model, of the kind that the model needs.
+
+    Args:
+        model: loaded with `threads_of` these workers
+        workers, batch_size, max_waiting, max_new_tokens: see `DecodingEngine`; encoder-only models
+            have no new tokens
+    """
+    if model.manifest.head is not None:
+        return EncoderEngine(
+            model,
+            workers=workers,
+            batch_size=batch_size,
+            max_waiting=max_waiting,
+            observer=observer,
+        )
+    return DecodingEngine(
+        model,
+        workers=workers,
+        batch_size=batch_size,
+        max_waiting=max_waiting,
+        max_new_tokens=max_new_tokens,
+        observer=observer,
+    )
+
+
+def _distribute(finished: dict[int, Any], handles: Sequence[EncoderHandle]) -> None:
+    """Give each request its finished results, by the index of the input among those of all."""
+    first = 0
+    for handle in handles:
+        own = range(first, first + len(handle.sources))
+        handle.finished = {index - first: finished[index] for index in own if index in finished}
+        first = own.stop

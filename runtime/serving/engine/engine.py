@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, cannot_pickle, shown
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE, GenerationOptions
 
+from ...arguments import StopCheck, never_stopped
 from ...backends.interface import DeviceLostError
-from ...decoding.results import Result
-from ...decoding.running_batch import Job, only_strategy
+from ...decoding.results import Result, Token
+from ...decoding.running_batch import Job, SelectedToken, only_strategy
 from ...decoding.scheduler import Observer
-from ...model import Model
+from ...model import Model, parts_of
+from ...speech.recording import Spectrogram
+from ...texts.outputs import TokenStream
 from .request_handle import DecodingHandle, Listener, QueuedRequest
 from .request_queue import RequestQueue
 from .worker import Worker
 
+Arrived = asyncio.Queue[Sequence[SelectedToken] | None]
+"""The new tokens of a stream; None after the last ones."""
+
+READING_THREADS = 4
+"""Threads that read texts. Further requests are read one after another."""
+SHORT_SOURCE = 1000
+"""Sources of up to so many characters or tokens are read on the event loop: that takes a tenth of a
+millisecond, less than handing them to a thread and back."""
 MOST_OUTPUTS = 1024
 """The most outputs of a request."""
 LONGEST_OUTPUT = 512
@@ -74,42 +88,48 @@ class DecodingEngine:
         deadline: float | None = None,
         since: float | None = None,
         listener: Listener | None = None,
+        check: StopCheck = never_stopped,
     ) -> DecodingHandle | Result:
         """Read an input and return its handle, or its result if it is empty or rejected.
 
         Args:
             deadline, since: see `RequestHandle`
             listener: receives every new token, including end tokens
+            check: called while the input is read
 
         Raises:
-            DragomanError: an option is out of range or not supported, or the request exceeds the
-                server's limit of new tokens, outputs or rows.
+            DragomanError: an option is out of range or not supported, or the request exceeds a
+                limit of new tokens, outputs or rows.
             LanguageError: a language is unknown, missing, or given to a model without languages.
         """
         if options.num_return_sequences > MOST_OUTPUTS:
             raise DragomanError(
                 f"num_return_sequences: expected at most {MOST_OUTPUTS}, found "
-                f"{options.num_return_sequences}"
+                f"{shown(options.num_return_sequences)}"
             )
-        pending = self.model.front_end.begin(source, self._limited(options))
+        front_end = parts_of(self.model, "generate").front_end
+        pending = front_end.begin(source, self._limited(options), check)
         if isinstance(pending, Result):
             return pending
         width = max(job.strategy.width for job in pending.jobs)
         if width > self._batch_size:
             raise DragomanError(
-                f"num_beams: expected at most {self._batch_size}, the rows of this server's batch, "
-                f"found {width}"
+                f"num_beams: expected at most {self._batch_size}, the rows of a batch, "
+                f"found {shown(width)}"
             )
         if listener is not None:
             only_strategy([job.strategy for job in pending.jobs])
         if max(job.request.capacity for job in pending.jobs) > self._capacity:
             raise DragomanError(
-                f"max_new_tokens: expected at most {self.max_new_tokens}, this server's limit"
+                f"max_new_tokens: expected at most {self.max_new_tokens}, the limit of all requests"
             )
         return DecodingHandle(pending, deadline=deadline, since=since, listener=listener)
 
-    def submit(self, *handles: DecodingHandle) -> None:
+    def submit(self, *handles: DecodingHandle, is_accepted: bool = False) -> None:
         """Add all inputs of a request to the queue, or none.
+
+        Args:
+            is_accepted: whether these are further inputs of a request that was accepted before
 
         Raises:
             OverloadedError: too many jobs wait.
@@ -120,7 +140,7 @@ class DecodingEngine:
         if lost is not None:
             raise DeviceLostError(str(lost))
         jobs = [job for handle in handles for job in handle.jobs]
-        self.queue.put([(job, job.strategy.width) for job in jobs])
+        self.queue.put([(job, job.strategy.width) for job in jobs], is_accepted=is_accepted)
 
     @property
     def alive(self) -> bool:
@@ -131,6 +151,8 @@ class DecodingEngine:
     def rows(self) -> int:
         """The number of rows in use, in all batches."""
         return sum(worker.busy for worker in self._workers)
+
+    __reduce__ = cannot_pickle
 
     def close(self) -> None:
         """Refuse new requests, finish accepted ones, and end the threads."""
@@ -148,9 +170,69 @@ class DecodingEngine:
         elif options.max_new_tokens > self.max_new_tokens:
             raise DragomanError(
                 f"max_new_tokens: expected at most {self.max_new_tokens}, found "
-                f"{options.max_new_tokens}"
+                f"{shown(options.max_new_tokens)}"
             )
         return options
+
+
+async def prepared(
+    pool: Executor,
+    prepare: Callable[[Any, GenerationOptions], DecodingHandle | Result],
+    sources: Sequence[Any],
+    options: Sequence[GenerationOptions],
+) -> list[DecodingHandle | Result]:
+    """Read sources in a thread, or a single one that is read quickly on the event loop.
+
+    Args:
+        prepare: reads a source; see `DecodingEngine.prepare`
+    """
+    if len(sources) == 1 and _is_read_quickly(sources[0], options[0]):
+        return [prepare(sources[0], options[0])]
+    read = map(prepare, sources, options)
+    return await asyncio.get_running_loop().run_in_executor(pool, list, read)
+
+
+def listener_of(arrived: Arrived) -> Callable[[Sequence[SelectedToken] | None], None]:
+    """Return a listener that puts the tokens of a request into a queue of the running loop."""
+    loop = asyncio.get_running_loop()
+
+    def listen(tokens: Sequence[SelectedToken] | None) -> None:
+        loop.call_soon_threadsafe(arrived.put_nowait, tokens)
+
+    return listen
+
+
+async def tokens_of(
+    engine: DecodingEngine, handle: DecodingHandle, arrived: Arrived, output: TokenStream
+) -> AsyncGenerator[Token, None]:
+    """Submit a request and yield its tokens; if the generator is closed, cancel the request.
+
+    Args:
+        arrived: the queue of the request's listener, see `listener_of`
+        output: converts the tokens
+    """
+    ended = listener_of(arrived)
+    handle.future.add_done_callback(lambda _: ended(None))
+    try:
+        engine.submit(handle)
+        while (selected := await arrived.get()) is not None:
+            for token in output.tokens(selected):
+                yield token
+        for token in output.rest():
+            yield token
+    finally:
+        handle.future.cancel()
+
+
+def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:
+    """Return whether a source is short, without phrases, which may decode the whole vocabulary.
+
+    Audio may have been read before.
+    """
+    if isinstance(source, Spectrogram):
+        return True
+    short = isinstance(source, str | list) and len(source) <= SHORT_SOURCE
+    return short and not (options.must_contain or options.must_not_contain or options.prefix)
 
 
 def threads_of(workers: int, threads: int) -> int:

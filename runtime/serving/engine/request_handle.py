@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from dragoman.errors import DragomanError
 
+from ...arguments import DeadlineError
 from ...decoding.results import Result
-from ...decoding.running_batch import DecodedJob, Job, SelectedToken
+from ...decoding.running_batch import DecodedJob, Job, SelectedToken, selected_tokens
 from ...decoding.scheduler import FailedJob
 from ...decoding.search import TokenSequence
 from ...front_end import Pending
@@ -20,12 +21,6 @@ from ...front_end import Pending
 Outcome = TypeVar("Outcome")
 Listener = Callable[[Sequence[SelectedToken]], None]
 """Receives new tokens. It is called on the thread that decodes, so it must return at once."""
-
-
-class DeadlineError(DragomanError):
-    """A request exceeded its time limit."""
-
-    status, code = 504, "timeout"
 
 
 @dataclass
@@ -49,6 +44,7 @@ class RequestHandle(Generic[Outcome]):
         future: the result or an error. If the caller cancels it, the request is evicted at the next
             step.
         deadline: when the request must be done, in seconds of `time.monotonic`; None: unlimited
+        finished: finished results of a request with several inputs, by index, when it is stopped
 
     Args:
         since: when the request arrived, in seconds of `time.monotonic`; None: now
@@ -58,12 +54,24 @@ class RequestHandle(Generic[Outcome]):
         self.future: Future[Outcome] = Future()
         self.times = Times(time.monotonic() if since is None else since)
         self.deadline = deadline
+        self.finished: dict[int, Any] = {}
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether the request has its result."""
+        future = self.future
+        return future.done() and not future.cancelled() and future.exception() is None
+
+    def is_unneeded(self, now: float) -> bool:
+        """Return whether the request has ended, or its deadline has passed."""
+        return self.future.done() or (self.deadline is not None and now >= self.deadline)
 
     def is_over(self, now: float) -> bool:
         """Return whether the request needs no more work; fail it if its deadline has passed."""
         if self.deadline is not None and now >= self.deadline:
             seconds = self.deadline - self.times.submitted
-            self.fail(DeadlineError(f"the request was not done within {seconds:.3g} s"))
+            message = f"the request was not done within {seconds:.3g} s"
+            self.fail(DeadlineError(message, self.finished))
         return self.future.done()
 
     def succeed(self, outcome: Outcome) -> None:
@@ -120,11 +128,8 @@ class DecodingHandle(RequestHandle[Result]):
         if tokens[:sent] != self._sent[: len(tokens)]:
             raise DragomanError("the output was lost in a failure, after a part of it was sent")
         if len(tokens) > sent:
-            log_probabilities = sequence.log_probabilities[sent:]
             self._sent = tokens
-            self._listener(
-                [SelectedToken(*new) for new in zip(tokens[sent:], log_probabilities, strict=True)]
-            )
+            self._listener(selected_tokens(sequence, sent))
 
     def add(
         self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]

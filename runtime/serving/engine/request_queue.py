@@ -63,8 +63,11 @@ class RequestQueue(Generic[Item]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def put(self, items: Sequence[tuple[Item, int]]) -> None:
+    def put(self, items: Sequence[tuple[Item, int]], *, is_accepted: bool = False) -> None:
         """Add items to the queue, all or none.
+
+        Args:
+            is_accepted: add them to a full queue, too, since they belong to accepted ones
 
         Raises:
             OverloadedError: the queue is full.
@@ -76,7 +79,7 @@ class RequestQueue(Generic[Item]):
             if len(self._items) + len(items) > self._most:
                 self._sweep(time.monotonic())
             waiting = len(self._items)
-            if waiting and waiting + len(items) > self._most:
+            if waiting and waiting + len(items) > self._most and not is_accepted:
                 raise OverloadedError(
                     f"expected at most {self._most} outputs to wait, found {waiting}: try again "
                     "later",

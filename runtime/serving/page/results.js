@@ -18,6 +18,7 @@ export function clear() {
 
 /** Adds a token of a stream to the text. */
 export function append(token) {
+  if (token.is_end) return;
   byId("text").append(element("span", {textContent: token.text ?? `${token.id} `}));
 }
 

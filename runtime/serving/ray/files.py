@@ -7,15 +7,18 @@ bundle, but no shared disk.
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.progress import Progress, Silent
 from dragoman.settings.generation import GenerationOptions
 
@@ -29,6 +32,62 @@ from ..file_blocks import (
     decode_file,
 )
 
+CONNECT_SECONDS = 10.0
+
+
+@contextmanager
+def connected(address: str | None, processors: int) -> Iterator[None]:
+    """Connect to a Ray cluster within the context.
+
+    Args:
+        address: host:port of a running cluster; None: start a cluster on this machine
+        processors: number of processors of a started cluster, so that all workers can be placed
+
+    Raises:
+        DragomanError: there is no Ray cluster at the address.
+    """
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None:
+        ray.init(
+            "local",
+            num_cpus=processors,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            **quiet,
+        )
+    else:
+        _check_listening(address)
+        try:
+            ray.init(address, **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise DragomanError(
+                f"{address}: expected the address of a Ray cluster: {error}"
+            ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_listening(address: str) -> None:
+    """Check that a server listens at an address; Ray would retry for over a minute.
+
+    Raises:
+        DragomanError: no server listens there, or the address is malformed.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise DragomanError(
+            f"expected the address of a Ray cluster, as in 10.0.0.1:6379, found {address}"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise DragomanError(
+            f"{address}: expected a Ray cluster there, found none: {error}"
+        ) from error
+
+
 BLOCK_LINES = 1024
 MOST_LOSSES = 3
 """Workers that may die over one block, or in a row before they have loaded the model."""
@@ -40,12 +99,14 @@ def run_file(
     output: str | Path,
     options: GenerationOptions | None = None,
     *,
+    prefixes: str | Path | None = None,
     workers: int = 2,
     threads: int = 1,
     gpus: float = 0.0,
     block_lines: int = BLOCK_LINES,
     form: OutputFormat = "text",
     backend: str | None = None,
+    device: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> DecodedFile:
@@ -57,11 +118,15 @@ def run_file(
 
     Args:
         bundle: bundle directory, which every machine must have at this path
+        prefixes: file with a line for each source, with which its output begins; blank lines are no
+            prefix. None: all have the prefix of `options`
         workers: number of processes, each with a copy of the model
         threads: threads per worker, and processors that Ray reserves for it
         gpus: GPUs per worker
         block_lines: lines per block; an interruption loses one block per worker
         form: whether a line of output is a text or a JSON object
+        backend, device: see `load`; a worker sees only the GPUs that Ray gives it, the first as
+            "cuda"
         overwrite: whether an existing output is replaced
         progress: receives the number of lines
 
@@ -74,7 +139,7 @@ def run_file(
     directory, options = Path(bundle).absolute(), options or GenerationOptions()
     for name, number in (("workers", workers), ("threads", threads), ("block_lines", block_lines)):
         if number < 1:
-            raise DragomanError(f"{name}: expected at least 1, found {number}")
+            raise DragomanError(f"{name}: expected at least 1, found {shown(number)}")
     if not ray.is_initialized():
         raise DragomanError("expected a connection to Ray, found none: call ray.init first")
 
@@ -83,7 +148,7 @@ def run_file(
     ) -> Iterator[tuple[Block, DecodedBlock]]:
         pool = _Pool(
             ray.remote(BlockDecoder).options(num_cpus=threads, num_gpus=gpus),
-            (directory, options, form, threads, backend),
+            (directory, options, form, threads, backend, device),
         )
         try:
             yield from pool.decode(lines, blocks, min(workers, len(blocks)))
@@ -96,6 +161,7 @@ def run_file(
         Path(output),
         options,
         decode_blocks,
+        prefixes=None if prefixes is None else Path(prefixes),
         block_lines=block_lines,
         output_format=form,
         overwrite=overwrite,
@@ -149,7 +215,7 @@ class _Pool:
                 yield block, decoded
             if todo:
                 following = todo.popleft()
-                self._busy[worker.decode.remote(source.read(following))] = worker, following
+                self._busy[worker.decode.remote(*source.inputs(following))] = worker, following
             else:
                 ray.kill(worker)
 

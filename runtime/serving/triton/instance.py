@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.errors import shown
 from dragoman.settings.head import Head
 
-from ...audio.reading import read_audio
 from ...decoding.results import Result, Token
 from ...decoding.running_batch import SelectedToken
 from ...decoding.scheduler import Observer
 from ...format.bundle import read_bundle
 from ...loading import load
 from ...model import Model
+from ...texts.outputs import TokenStream
 from ..apis.bodies import BodyError, generation_options, json_object
 from ..apis.open_inference import (
     PROTOCOL_PARAMETERS,
@@ -35,14 +36,13 @@ from ..apis.open_inference import (
     texts_of,
 )
 from ..arrangement import Arrangement, arrangement
-from ..engine.encoder_engine import EncoderEngine, EncoderHandle
-from ..engine.engine import DecodingEngine, threads_of
+from ..audio_reading import AudioReader, OpenAudio
+from ..engine.encoder_engine import EncoderEngine, EncoderHandle, open_engine
+from ..engine.engine import READING_THREADS, DecodingEngine, threads_of
 from ..options import ServerOptions
 from .repository import BUNDLE, OPTIONS, deployment_of
 from .responses import ResponseStream
 
-READING_THREADS = 4
-"""Threads that read texts and audio."""
 POLL_SECONDS = 0.1
 """How often Triton is asked whether requests were cancelled: it does not notify a model."""
 LIMITS = ServerOptions()
@@ -90,7 +90,7 @@ def read_request(request: Any) -> InferenceRequest:
         options |= json_object(bytes(more.values.item()))
     stream = options.pop("stream", False)
     if not isinstance(stream, bool):
-        raise BodyError(f"stream: expected true or false, found {stream!r:.80}")
+        raise BodyError(f"stream: expected true or false, found {shown(stream)}")
     microseconds = request.timeout()
     seconds = microseconds / 1e6 if microseconds else None
     return InferenceRequest(tensors, options, stream, seconds)
@@ -113,10 +113,16 @@ class ModelInstance:
     def __init__(self, model: Model, chosen: Arrangement, utils: Any, *, streaming: bool) -> None:
         self._utils, self._streaming = utils, streaming
         self._manifest = model.manifest
-        self._engine = _engine(model, chosen, _TritonLog(utils))
+        self._engine = open_engine(
+            model,
+            workers=chosen.workers,
+            batch_size=chosen.batch_size,
+            observer=_TritonLog(utils),
+        )
         self._readers = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="reading")
         self._sending = ThreadPoolExecutor(1, thread_name_prefix="sending")
-        self._open: dict[ResponseStream, None] = {}
+        self._audio = AudioReader(LIMITS.max_audio, LIMITS.max_open_audio)
+        self._open: dict[ResponseStream, OpenAudio] = {}
         self._closing = Event()
         self._watcher = Thread(target=self._watch, name="watching", daemon=True)
         self._watcher.start()
@@ -125,7 +131,7 @@ class ModelInstance:
         """Accept a `pb_utils.InferenceRequest`; its responses are sent later."""
         sender = request.get_response_sender()
         responses = ResponseStream(sender, self._utils, self._sending, self._forget)
-        self._open[responses] = None
+        self._open[responses] = audio = OpenAudio()
         try:
             read = read_request(request)
         except Exception as error:  # other requests must continue
@@ -133,7 +139,7 @@ class ModelInstance:
             return
         longest = LIMITS.timeout
         seconds = longest if read.seconds is None else min(read.seconds, longest)
-        self._readers.submit(self._start, responses, read, time.monotonic() + seconds)
+        self._readers.submit(self._start, responses, read, audio, time.monotonic() + seconds)
 
     def close(self) -> None:
         """Finish all accepted requests, and close the model."""
@@ -143,13 +149,19 @@ class ModelInstance:
         self._watcher.join()
         self._sending.shutdown()
 
-    def _start(self, responses: ResponseStream, request: InferenceRequest, deadline: float) -> None:
+    def _start(
+        self,
+        responses: ResponseStream,
+        request: InferenceRequest,
+        audio: OpenAudio,
+        deadline: float,
+    ) -> None:
         try:
             if request.stream:
                 self._check_stream()
             engine, head = self._engine, self._manifest.head
             if isinstance(engine, DecodingEngine):
-                self._decode(engine, responses, request, deadline)
+                self._decode(engine, responses, request, audio, deadline)
             elif head is not None:
                 self._run_encoder(engine, head, responses, request, deadline)
         except Exception as error:
@@ -160,14 +172,19 @@ class ModelInstance:
         engine: DecodingEngine,
         responses: ResponseStream,
         request: InferenceRequest,
+        audio: OpenAudio,
         deadline: float,
     ) -> None:
-        options, sources = generation_options(request.options), self._sources(request.tensors)
-        listener = None
+        options = generation_options(request.options)
+        sources = self._sources(request.tensors, audio)
+        if options.split_special_tokens is None:
+            options = options.replace(split_special_tokens=LIMITS.split_special_tokens)
+        listener = output = None
         if request.stream:
             if len(sources) != 1:
                 raise BodyError(f"stream: expected one input, found {len(sources)}")
-            output = engine.model.token_stream()
+            texts = engine.model.text_stream(skip_special_tokens=options.skip_special_tokens)
+            output = TokenStream(texts)
 
             def listener(choices: Sequence[SelectedToken]) -> None:
                 responses.send(lambda: list(map(_token_tensors, output.tokens(choices))))
@@ -180,7 +197,10 @@ class ModelInstance:
 
         def make() -> list[list[Tensor]]:
             results = [r if isinstance(r, Result) else r.future.result() for r in prepared]
-            return [decoder_tensors(results)]
+            for warning in (line for result in results for line in result.warnings):
+                self._utils.Logger.log_warn(warning)
+            rest = [] if output is None else [_token_tensors(token) for token in output.rest()]
+            return [*rest, decoder_tensors(results)]
 
         responses.end_after([handle.future for handle in handles], make)
         engine.submit(*handles)
@@ -193,20 +213,18 @@ class ModelInstance:
         request: InferenceRequest,
         deadline: float,
     ) -> None:
-        method, options = encoder_call(head, request.options)
+        splits = {"split_special_tokens": LIMITS.split_special_tokens}
+        method, options = encoder_call(head, splits | request.options)
         handle = EncoderHandle(method, texts_of(request.tensors), options, deadline=deadline)
         future = handle.future
         responses.end_after([future], lambda: [encoder_tensors(head, future.result())])
         engine.submit(handle)
 
-    def _sources(self, tensors: Mapping[str, Tensor]) -> Sequence[Any]:
-        audio = self._manifest.audio
-        if audio is None:
+    def _sources(self, tensors: Mapping[str, Tensor], audio: OpenAudio) -> Sequence[Any]:
+        settings = self._manifest.audio
+        if settings is None:
             return texts_of(tensors)
-        return [
-            read_audio(file, audio.sampling_rate, longest=LIMITS.max_audio)
-            for file in files_of(tensors)
-        ]
+        return self._audio.read(audio, files_of(tensors), settings)
 
     def _check_stream(self) -> None:
         if self._manifest.head is not None:
@@ -222,11 +240,14 @@ class ModelInstance:
                 self._utils.Logger.log_error(f"cancelled requests cannot be found: {error}")
 
     def _cancel_requested(self) -> None:
-        for responses in list(self._open):
-            responses.cancel_if_requested()
+        for responses, audio in list(self._open.items()):
+            if responses.cancel_if_requested():
+                self._audio.close(audio)
 
     def _forget(self, responses: ResponseStream) -> None:
-        self._open.pop(responses, None)
+        audio = self._open.pop(responses, None)
+        if audio is not None:
+            self._audio.close(audio)
 
 
 def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
@@ -251,13 +272,6 @@ def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
     return ModelInstance(model, chosen, utils, streaming=deployment.streaming)
 
 
-def _engine(
-    model: Model, chosen: Arrangement, observer: Observer
-) -> DecodingEngine | EncoderEngine:
-    kind = DecodingEngine if model.manifest.head is None else EncoderEngine
-    return kind(model, workers=chosen.workers, batch_size=chosen.batch_size, observer=observer)
-
-
 class _TritonLog(Observer):
     """Logs failures that no request caused."""
 
@@ -269,6 +283,6 @@ class _TritonLog(Observer):
 
 
 def _token_tensors(token: Token) -> list[Tensor]:
-    text = str(token.id) if token.text is None else token.text
+    text = str(token.id) if token.text is None and not token.is_end else token.text or ""
     values = np.array([token.log_probability], np.float32)
     return [bytes_tensor("text", [text]), Tensor("log_probability", "FP32", values)]

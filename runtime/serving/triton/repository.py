@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 
 from ...format.bundle import read_bundle
 from ...format.manifest import Manifest
@@ -73,7 +73,7 @@ def write_repository(
     for name in directories:
         if not NAME.fullmatch(name):
             raise DragomanError(
-                f"expected a name of letters, digits, _, - and ., found {name!r:.80}: choose one "
+                f"expected a name of letters, digits, _, - and ., found {shown(name)}: choose one "
                 "with --name"
             )
     manifests = {name: read_bundle(path).manifest for name, path in directories.items()}
@@ -135,7 +135,7 @@ def deployment_of(config: Mapping[str, Any]) -> Deployment:
         if name in found:
             text = found[name]["string_value"]
             if not re.fullmatch(r"0*[1-9][0-9]{0,8}", text):
-                raise DragomanError(f"{name}: expected an integer from 1, found {text!r:.40}")
+                raise DragomanError(f"{name}: expected an integer from 1, found {shown(text)}")
             options[name] = int(text)
     policy = config.get("model_transaction_policy", {})
     return Deployment(streaming=bool(policy.get("decoupled", False)), **options)

@@ -91,10 +91,16 @@ class ResponseStream:
         for future in futures:
             future.cancel()
 
-    def cancel_if_requested(self) -> None:
-        """Cancel the request if the client has; call only on the executor's thread."""
-        if not self._ended and self._sender.is_cancelled():
-            self.cancel()
+    def cancel_if_requested(self) -> bool:
+        """Cancel the request if the client has; call only on the executor's thread.
+
+        Returns:
+            whether the client has cancelled it
+        """
+        if self._ended or not self._sender.is_cancelled():
+            return False
+        self.cancel()
+        return True
 
     def _send(self, make: MakeResponses, *, last: bool) -> None:
         if self._ended:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+from dragoman.errors import shown
 
 from ...decoding.results import RejectedError
 
@@ -12,8 +14,8 @@ class UnknownSymbolsError(ValueError):
     """A text has symbols that the tokenizer has no token for."""
 
     def __init__(self, symbols: Sequence[str]) -> None:
-        shown = ", ".join(repr(s) for s in symbols[:5]) + (", ..." if len(symbols) > 5 else "")
-        super().__init__(f"unknown to this model: {shown}")
+        named = ", ".join(map(shown, symbols[:5])) + (", ..." if len(symbols) > 5 else "")
+        super().__init__(f"unknown to this model: {named}")
 
 
 class TokenizerError(RejectedError):
@@ -23,7 +25,7 @@ class TokenizerError(RejectedError):
 class TextStream(Protocol):
     """Decodes tokens one at a time.
 
-    The pieces add up to the text of all tokens, except for an incomplete character at the end.
+    The pieces and the rest add up to the text of all tokens.
     """
 
     def step(self, token: int) -> str:
@@ -33,13 +35,19 @@ class TextStream(Protocol):
             TokenizerError: the tokenizer fails on it.
         """
 
+    def rest(self) -> str:
+        """Return the text that is held back, since later tokens could have changed it.
+
+        An incomplete character at the end is U+FFFD, as in the text of all tokens.
+        """
+
 
 class EncodedTarget(NamedTuple):
     """The token ids of a target text.
 
     Attributes:
         before: special tokens that the tokenizer adds before a text, as for BART
-        tokens: tokens of the text itself, without special tokens
+        tokens: tokens of the text itself
     """
 
     before: list[int]
@@ -47,12 +55,21 @@ class EncodedTarget(NamedTuple):
 
 
 class Codec(Protocol):
-    """A tokenizer. Texts never encode to special tokens, and decoded texts never show them."""
+    """A tokenizer.
 
-    def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text; empty if normalization leaves only special tokens.
+    Special tokens in a text are read as such or, with `split_special_tokens`, as plain text.
+    Decoded texts omit special tokens, unless `skip_special_tokens` is False.
+    """
+
+    def encode(
+        self, text: str, most: int | None = None, *, split_special_tokens: bool = False
+    ) -> list[int]:
+        """Return the token ids of a text; empty if nothing is left of it but the template.
 
         The text must not contain lone surrogates.
+
+        Args:
+            most: maximum number of tokens; further tokens of the text are cut, special tokens kept
 
         Raises:
             UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
@@ -60,25 +77,31 @@ class Codec(Protocol):
             TokenizerError: the tokenizer fails on it.
         """
 
-    def words(self, text: str) -> Words:
+    @property
+    def template_tokens(self) -> Sequence[int]:
+        """The special tokens that `encode` adds to a text."""
+
+    def words(
+        self, text: str, *, split_special_tokens: bool = False, each_token: bool = False
+    ) -> Words:
         """Return the words of a text and the word of each token of `encode`.
 
-        Words are separated by white space. For a tokenizer that joins tokens with spaces, tokens
-        are words.
+        Words are separated by white space. With `each_token`, and for a tokenizer that joins tokens
+        with spaces, tokens are words.
 
         Raises:
             UnknownSymbolsError, TokenizerError: as for `encode`.
         """
 
-    def encode_target(self, text: str) -> EncodedTarget:
+    def encode_target(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
         """Return the token ids of a target text.
 
         Raises:
             UnknownSymbolsError, TokenizerError: as for `encode`.
         """
 
-    def count(self, text: str, end: int) -> int:
-        """Count the tokens, without special tokens, that end within the first `end` characters.
+    def count(self, text: str, end: int, *, split_special_tokens: bool = False) -> int:
+        """Count the tokens, without the template, that end within the first `end` characters.
 
         The count may be too low if the file has no character offsets.
 
@@ -86,8 +109,8 @@ class Codec(Protocol):
             UnknownSymbolsError, TokenizerError: as for `encode`.
         """
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Decode tokens to a text without special tokens.
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Decode tokens to a text.
 
         Raises:
             TokenizerError: the tokenizer fails on them.
@@ -96,11 +119,18 @@ class Codec(Protocol):
     def piece(self, token: int) -> str | None:
         """Return a token as the vocabulary spells it; None for ids without a token."""
 
+    def token(self, piece: str) -> int | None:
+        """Return the id of a token as the vocabulary spells it; None if there is none."""
+
     @property
     def unknown(self) -> int | None:
         """The id of the unknown token; None if there is none."""
 
-    def stream(self) -> TextStream:
+    @property
+    def special_tokens(self) -> Mapping[int, str]:
+        """The special tokens, which `skip_special_tokens` omits, by id."""
+
+    def stream(self, *, skip_special_tokens: bool = True) -> TextStream:
         """Return a decoder of a stream of tokens."""
 
 

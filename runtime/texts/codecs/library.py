@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import groupby, takewhile
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from tokenizers import Encoding, Regex, Tokenizer, models, pre_tokenizers
@@ -14,6 +16,97 @@ from tokenizers.decoders import DecodeStream
 
 from .interface import EncodedTarget, UnknownSymbolsError, Words, tokens_as_words, words_of_spans
 from .tokenizer_file import failures_of, read_tokenizer
+
+
+class LibraryTokenizer:
+    """A tokenizer that reads special tokens in a text as such or, on request, as plain text.
+
+    It may be called from several threads.
+
+    Attributes:
+        tokenizer: decodes, and describes the vocabulary; only `encode` may encode with it
+
+    Args:
+        kept: token that is never read as plain text, such as a mask
+
+    Raises:
+        BundleError: the file is not a tokenizer, or fails on trial texts.
+    """
+
+    def __init__(self, path: Path, *, kept: int | None = None) -> None:
+        self._path = path
+        self.tokenizer = read_tokenizer(path, text_token=kept)
+        self._lock, self._splits = Lock(), False
+        self._pre_tokenizer = self.tokenizer.pre_tokenizer
+
+    def encode(
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        special_tokens: bool,
+        split_special_tokens: bool = False,
+        truncation: Mapping[str, Any] | None = None,
+    ) -> Encoding:
+        """Encode a text or a pair of texts.
+
+        Args:
+            special_tokens: whether to add the special tokens that the file defines around a text
+            truncation: arguments of the library's `enable_truncation`; None: no truncation
+
+        Raises:
+            UnknownSymbolsError: the text has symbols without a token.
+            TokenizerError: the tokenizer fails on the text.
+        """
+        tokenizer = self.tokenizer
+        with self._lock, failures_of(self._path):
+            if split_special_tokens != self._splits:
+                self.set_splitting(split_special_tokens)
+            if truncation is not None:
+                tokenizer.enable_truncation(**truncation)
+            try:
+                return tokenizer.encode(text, pair=pair, add_special_tokens=special_tokens)
+            except Exception as error:  # the library raises no narrower type
+                raise UnknownSymbolsError(self._unknown_symbols(text) or [str(error)]) from error
+            finally:
+                if truncation is not None:
+                    tokenizer.no_truncation()
+
+    def set_splitting(self, splits: bool) -> None:
+        """Set whether special tokens are read as plain text."""
+        self.tokenizer.encode_special_tokens = splits
+        if self._splitter is not None:
+            self.tokenizer.pre_tokenizer = self._splitter if splits else self._pre_tokenizer
+        self._splits = splits
+
+    @cached_property
+    def _splitter(self) -> pre_tokenizers.PreTokenizer | None:
+        """A pre-tokenizer that splits after the first character of a special token.
+
+        Otherwise T5, whose vocabulary has `</s>` as a piece with a high score, would encode a typed
+        `</s>` as the end token. None if no special token is a piece.
+        """
+        reachable = sorted(
+            token.content
+            for token_id, token in self.tokenizer.get_added_tokens_decoder().items()
+            if token.special and _encodes_to(self.tokenizer, token.content, token_id)
+        )
+        if not reachable:
+            return None
+        split_points = "|".join(
+            f"{re.escape(first)}(?=(?:{'|'.join(re.escape(content[1:]) for content in contents)}))"
+            for first, contents in groupby(reachable, key=lambda content: content[0])
+        )
+        split = pre_tokenizers.Split(Regex(split_points), "isolated")
+        existing = self._pre_tokenizer
+        return pre_tokenizers.Sequence([existing, split] if existing else [split])
+
+    def _unknown_symbols(self, text: str) -> list[str]:
+        normalizer, splitter = self.tokenizer.normalizer, self.tokenizer.pre_tokenizer
+        normalized = normalizer.normalize_str(text) if normalizer else text
+        pieces = splitter.pre_tokenize_str(normalized) if splitter else [(normalized, (0, 0))]
+        unknown = (piece for piece, _ in pieces if self.tokenizer.token_to_id(piece) is None)
+        return list(dict.fromkeys(unknown))
 
 
 class LibraryCodec:
@@ -25,42 +118,68 @@ class LibraryCodec:
 
     def __init__(self, path: Path, *, special_tokens: bool = True) -> None:
         self._path = path
-        self._tokenizer = load_tokenizer(path)
+        self._reader = LibraryTokenizer(path)
+        self._tokenizer = self._reader.tokenizer
         self._special_tokens = special_tokens
 
-    def encode(self, text: str) -> list[int]:
+    def encode(
+        self, text: str, most: int | None = None, *, split_special_tokens: bool = False
+    ) -> list[int]:
         """Return the token ids of a text."""
-        encoding = self._encode(text, self._special_tokens)
+        encoding = self._reader.encode(
+            text,
+            special_tokens=self._special_tokens,
+            split_special_tokens=split_special_tokens,
+            truncation=None if most is None else {"max_length": most},
+        )
         return [] if all(encoding.special_tokens_mask) else list(encoding.ids)
 
-    def words(self, text: str) -> Words:
+    @property
+    def template_tokens(self) -> Sequence[int]:
+        """The special tokens that `encode` adds to a text."""
+        empty = self._encode("", self._special_tokens, False)
+        pairs = zip(empty.ids, empty.special_tokens_mask, strict=True)
+        return [token for token, special in pairs if special]
+
+    def words(
+        self, text: str, *, split_special_tokens: bool = False, each_token: bool = False
+    ) -> Words:
         """Return the words of a text and the word of each token."""
-        encoding = self._encode(text, self._special_tokens)
+        encoding = self._encode(text, self._special_tokens, split_special_tokens)
         offsets = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
         spans = [None if special else span for span, special in offsets]
         # Without a decoder, a text is its tokens joined with spaces.
-        return (words_of_spans if self._tokenizer.decoder else tokens_as_words)(text, spans)
+        whole = self._tokenizer.decoder is not None and not each_token
+        return (words_of_spans if whole else tokens_as_words)(text, spans)
 
-    def encode_target(self, text: str) -> EncodedTarget:
+    def encode_target(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
         """Return the token ids of a target text."""
-        encoding = self._encode(text, self._special_tokens)
+        encoding = self._encode(text, self._special_tokens, split_special_tokens)
         ids, special = encoding.ids, encoding.special_tokens_mask
         text_ids = [token for token, is_special in zip(ids, special, strict=True) if not is_special]
         leading = len(list(takewhile(bool, special))) if text_ids else 0
         return EncodedTarget(ids[:leading], text_ids)
 
-    def count(self, text: str, end: int) -> int:
+    def count(self, text: str, end: int, *, split_special_tokens: bool = False) -> int:
         """Count the tokens that end within the first `end` characters."""
-        return sum(last <= end for _, last in self._encode(text, False).offsets)
+        offsets = self._encode(text, False, split_special_tokens).offsets
+        return sum(last <= end for _, last in offsets)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Decode tokens to a text without special tokens."""
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Decode tokens to a text."""
         with failures_of(self._path):
-            return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+            return str(
+                self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special_tokens)
+            )
 
     def piece(self, token: int) -> str | None:
         """Return a token as the vocabulary spells it."""
         return self._tokenizer.id_to_token(token)
+
+    def token(self, piece: str) -> int | None:
+        """Return the id of a token as the vocabulary spells it."""
+        found: int | None = self._tokenizer.token_to_id(piece)
+        return found
 
     @property
     def unknown(self) -> int | None:
@@ -72,71 +191,44 @@ class LibraryCodec:
         token = getattr(model, "unk_token", None)
         return None if token is None else self._tokenizer.token_to_id(token)
 
-    def stream(self) -> LibraryStream:
+    @property
+    def special_tokens(self) -> Mapping[int, str]:
+        """The special tokens by id."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token_id: token.content for token_id, token in added.items() if token.special}
+
+    def stream(self, *, skip_special_tokens: bool = True) -> LibraryStream:
         """Return a decoder of a stream of tokens."""
-        return LibraryStream(self._tokenizer, self._path)
+        return LibraryStream(self._tokenizer, self._path, skip_special_tokens)
 
-    def _encode(self, text: str, special_tokens: bool) -> Encoding:
-        with failures_of(self._path):
-            try:
-                return self._tokenizer.encode(text, add_special_tokens=special_tokens)
-            except Exception as error:  # the library raises no narrower type
-                raise UnknownSymbolsError(self._unknown_symbols(text) or [str(error)]) from error
-
-    def _unknown_symbols(self, text: str) -> list[str]:
-        normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
-        normalized = normalizer.normalize_str(text) if normalizer else text
-        pieces = splitter.pre_tokenize_str(normalized) if splitter else [(normalized, (0, 0))]
-        unknown = (piece for piece, _ in pieces if self._tokenizer.token_to_id(piece) is None)
-        return list(dict.fromkeys(unknown))
+    def _encode(self, text: str, special_tokens: bool, split_special_tokens: bool) -> Encoding:
+        return self._reader.encode(
+            text, special_tokens=special_tokens, split_special_tokens=split_special_tokens
+        )
 
 
 class LibraryStream:
     """Decodes a stream of tokens with the library's `DecodeStream`."""
 
-    def __init__(self, tokenizer: Tokenizer, path: Path) -> None:
+    def __init__(self, tokenizer: Tokenizer, path: Path, skip_special_tokens: bool) -> None:
         self._tokenizer, self._path = tokenizer, path
-        self._stream = DecodeStream(skip_special_tokens=True)
+        self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
+        self._skips = skip_special_tokens
+        self._incomplete: list[int] = []
 
     def step(self, token: int) -> str:
         """Return the text that a token adds."""
         with failures_of(self._path):
-            return self._stream.step(self._tokenizer, token) or ""
+            text = self._stream.step(self._tokenizer, token) or ""
+        self._incomplete = [] if text else [*self._incomplete, token]
+        return text
 
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer that treats special tokens in a text as plain text.
-
-    Raises:
-        BundleError: the file is not a tokenizer, or fails on trial texts.
-    """
-    tokenizer = read_tokenizer(path)
-    # The file format cannot store this setting.
-    tokenizer.encode_special_tokens = True
-    _keep_special_tokens_from_texts(tokenizer)
-    return tokenizer
-
-
-def _keep_special_tokens_from_texts(tokenizer: Tokenizer) -> None:
-    """Split texts after the first character of special tokens that are also pieces of the model.
-
-    Otherwise T5, whose vocabulary has `</s>` as a piece with a high score, would encode a typed
-    `</s>` as the end token.
-    """
-    reachable = sorted(
-        token.content
-        for token_id, token in tokenizer.get_added_tokens_decoder().items()
-        if token.special and _encodes_to(tokenizer, token.content, token_id)
-    )
-    if not reachable:
-        return
-    split_points = "|".join(
-        f"{re.escape(first)}(?=(?:{'|'.join(re.escape(content[1:]) for content in contents)}))"
-        for first, contents in groupby(reachable, key=lambda content: content[0])
-    )
-    split = pre_tokenizers.Split(Regex(split_points), "isolated")
-    existing = tokenizer.pre_tokenizer
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([existing, split] if existing else [split])
+    def rest(self) -> str:
+        """Return the text that is held back: an incomplete character."""
+        with failures_of(self._path):
+            text = self._tokenizer.decode(self._incomplete, skip_special_tokens=self._skips)
+        self._incomplete = []
+        return str(text)
 
 
 def _encodes_to(tokenizer: Tokenizer, content: str, token_id: int) -> bool:
@@ -146,3 +238,14 @@ def _encodes_to(tokenizer: Tokenizer, content: str, token_id: int) -> bool:
         return any(token.id == token_id for token in tokenizer.model.tokenize(content))
     except Exception:  # no token for the content, nor for unknown symbols
         return False
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a tokenizer that reads special tokens in a text as plain text.
+
+    Raises:
+        BundleError: the file is not a tokenizer, or fails on trial texts.
+    """
+    reader = LibraryTokenizer(path)
+    reader.set_splitting(True)
+    return reader.tokenizer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import accumulate
@@ -14,8 +15,31 @@ from dragoman.files.strict_json import read_json
 
 from ...format.manifest import BundleError
 from ...format.plain_data import Problems, from_plain
-from .interface import EncodedTarget, UnknownSymbolsError, Words, words_of_spans
+from .interface import (
+    EncodedTarget,
+    Span,
+    UnknownSymbolsError,
+    Words,
+    tokens_as_words,
+    words_of_spans,
+)
 from .tokenizer_file import MOST_GROWTH, TRIAL_TEXTS, failures_of, summary
+
+
+@dataclass(frozen=True)
+class AddedPiece:
+    """A token that is no piece of the SentencePiece model; see `tokenizers.AddedToken`.
+
+    Attributes:
+        special: whether `skip_special_tokens` omits it
+    """
+
+    id: int
+    content: str
+    special: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
 
 
 @dataclass(frozen=True)
@@ -27,12 +51,14 @@ class Vocabulary:
             entries
         unknown: token for pieces outside the vocabulary; None: texts with such pieces are rejected
         leading_code: whether a text may begin with a target language code of one token, such as
-            `>>fra<< Hello` for a Marian model
+            `>>fra<< Hello` for a Marian model; there, a space follows special tokens in texts
+        added: tokens that texts are split at
     """
 
     pieces: Any
     unknown: int | None
     leading_code: bool = False
+    added: tuple[AddedPiece, ...] = ()
 
 
 class PieceCodec:
@@ -43,31 +69,69 @@ class PieceCodec:
         self._processor = load_sentencepiece(model)
         self._vocabulary = _read_vocabulary(vocabulary)
         self._pieces = {token: piece for piece, token in self._vocabulary.pieces.items()}
+        added = self._vocabulary.added
+        self._added = {token.content: token for token in added}
+        self.special_tokens = {token.id: token.content for token in added if token.special}
+        self._pieces |= {token.id: token.content for token in added}
+        for token in self.special_tokens:
+            del self._pieces[token]
+        longest_first = sorted(self._added, key=len, reverse=True)
+        self._added_pattern = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
-    def encode(self, text: str) -> list[int]:
+    def encode(
+        self, text: str, most: int | None = None, *, split_special_tokens: bool = False
+    ) -> list[int]:
         """Return the token ids of a text."""
-        code, text = self._split_code(text)
-        return self._ids(code + self._split(text))
+        tokens = [
+            token
+            for part, _, added in self._parts(text, split_special_tokens)
+            for token in ([added] if added is not None else self._ids(self._pieces_of(part)))
+        ]
+        return tokens[:most]
 
-    def words(self, text: str) -> Words:
+    @property
+    def template_tokens(self) -> Sequence[int]:
+        """The special tokens that `encode` adds to a text: none."""
+        return ()
+
+    def words(
+        self, text: str, *, split_special_tokens: bool = False, each_token: bool = False
+    ) -> Words:
         """Return the words of a text and the word of each token."""
+        spans: list[Span | None] = []
+        for part, begin, added in self._parts(text, split_special_tokens):
+            whole = [(begin, begin + len(part))]
+            spans += whole if added is not None else self._spans(part, begin)
+        return (tokens_as_words if each_token else words_of_spans)(text, spans)
+
+    def _spans(self, text: str, begin: int) -> Iterator[Span | None]:
+        """Yield the spans of the pieces of a text that begins at this place."""
         code, rest = self._split_code(text)
         start = len(text) - len(rest)
+        yield from ((begin, begin + start) for _ in code)
         with failures_of(self._path):
             pieces = self._processor.encode(rest, return_type="proto").pieces
         # Begin and end count bytes. If a character has several pieces, only the last has a span.
-        of_byte = [n for n, letter in enumerate(text) for _ in letter.encode()]
-        offset = len(text.encode()) - len(rest.encode())
-        parts = [of_byte[offset + p.begin : offset + max(p.end, p.begin + 1)] for p in pieces]
-        spans = [(part[0], part[-1] + 1) if part else None for part in parts]
-        return words_of_spans(text, [*((0, start) for _ in code), *spans])
+        of_byte = [begin + start + n for n, letter in enumerate(rest) for _ in letter.encode()]
+        for piece in pieces:
+            part = of_byte[piece.begin : max(piece.end, piece.begin + 1)]
+            yield (part[0], part[-1] + 1) if part else None
 
-    def encode_target(self, text: str) -> EncodedTarget:
+    def encode_target(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
         """Return the token ids of a target text."""
-        return EncodedTarget([], self._ids(self._split(text)))
+        return EncodedTarget([], self.encode(text, split_special_tokens=split_special_tokens))
 
-    def count(self, text: str, end: int) -> int:
+    def count(self, text: str, end: int, *, split_special_tokens: bool = False) -> int:
         """Count the tokens that end within the first `end` characters."""
+        counted = 0
+        for part, begin, added in self._parts(text, split_special_tokens):
+            if begin + len(part) <= end:
+                counted += 1 if added is not None else len(self._ids(self._pieces_of(part)))
+            elif begin < end and added is None:
+                counted += self._count(part, end - begin)
+        return counted
+
+    def _count(self, text: str, end: int) -> int:
         code, rest = self._split_code(text)
         pieces = self._split(rest)
         with failures_of(self._path):
@@ -76,6 +140,39 @@ class PieceCodec:
         ends = accumulate(map(len, pieces))
         within = [piece for piece, last in zip(pieces, ends, strict=True) if last <= characters]
         return len(self._ids(code + within))
+
+    def _parts(self, text: str, split_special_tokens: bool) -> list[tuple[str, int, int | None]]:
+        """Split a text at added tokens.
+
+        Returns:
+            parts with their places in the text, and the id of each that is an added token
+        """
+        if split_special_tokens or not self._added:
+            return [(text, 0, None)]
+        parts = self._added_pattern.split(text)
+        begins = list(accumulate(map(len, parts), initial=0))
+        tokens: list[int | None] = [None] * len(parts)
+        for i in range(1, len(parts), 2):
+            token = self._added[parts[i]]
+            left, right = parts[i - 1], parts[i + 1]
+            if token.rstrip:
+                parts[i + 1] = right.lstrip()
+                begins[i + 1] += len(right) - len(parts[i + 1])
+            if token.lstrip:
+                parts[i - 1] = left.rstrip()
+            tokens[i] = token.id
+            if token.single_word and left and left[-1] != " ":
+                parts[i - 1 : i + 1], tokens[i] = [parts[i - 1] + parts[i], ""], None
+            elif token.single_word and right and right[0] != " ":
+                parts[i : i + 2], tokens[i] = ["", parts[i] + parts[i + 1]], None
+                begins[i + 1] = begins[i]
+        found = zip(parts, begins, tokens, strict=False)
+        return [(part, begin, token) for part, begin, token in found if part]
+
+    def _pieces_of(self, text: str) -> list[str]:
+        """Split a source text into a code, if it has one, and pieces."""
+        code, text = self._split_code(text)
+        return code + self._split(text)
 
     def _split(self, text: str) -> list[str]:
         """Split a text into pieces."""
@@ -92,22 +189,40 @@ class PieceCodec:
             return [ids[piece] for piece in pieces]
         return [ids.get(piece, unknown) for piece in pieces]
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Decode tokens to a text without special tokens."""
-        return self.join([self._pieces[token] for token in tokens if token in self._pieces]).strip()
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Decode tokens to a text."""
+        text, pieces = "", list[str]()
+        for token in tokens:
+            if token in self._pieces:
+                pieces.append(self._pieces[token])
+            elif token in self.special_tokens and not skip_special_tokens:
+                text += self.join(pieces) + self.special_text(token)
+                pieces = []
+        return (text + self.join(pieces)).strip()
+
+    def special_text(self, token: int) -> str:
+        """Return a special token as texts show it."""
+        return self.special_tokens[token] + " " * self._vocabulary.leading_code
 
     def piece(self, token: int) -> str | None:
         """Return a token as the vocabulary spells it."""
-        return self._pieces.get(token)
+        return self._pieces.get(token) or self.special_tokens.get(token)
+
+    def token(self, piece: str) -> int | None:
+        """Return the id of a token as the vocabulary spells it."""
+        if piece in self._added:
+            return self._added[piece].id
+        found: int | None = self._vocabulary.pieces.get(piece)
+        return found
 
     @property
     def unknown(self) -> int | None:
         """The id of the unknown token; None if there is none."""
         return self._vocabulary.unknown
 
-    def stream(self) -> PieceStream:
+    def stream(self, *, skip_special_tokens: bool = True) -> PieceStream:
         """Return a decoder of a stream of tokens."""
-        return PieceStream(self)
+        return PieceStream(self, skip_special_tokens)
 
     def join(self, pieces: list[str]) -> str:
         """Join pieces to a text without the space before the first word."""
@@ -126,23 +241,39 @@ class PieceCodec:
 class PieceStream:
     """Decodes a stream of tokens piece by piece."""
 
-    def __init__(self, codec: PieceCodec) -> None:
-        self._codec = codec
+    def __init__(self, codec: PieceCodec, skip_special_tokens: bool) -> None:
+        self._codec, self._skips = codec, skip_special_tokens
         self._incomplete: list[str] = []
-        self._space = ""
+        self._held, self._space, self._before = "", "", "x"
         self._started = False
 
     def step(self, token: int) -> str:
         """Return the text that a token adds."""
+        if token in self._codec.special_tokens:
+            if self._skips:
+                return ""
+            # The space before the first piece after a special token is not part of the text.
+            self._incomplete, self._held, self._before = [], "", ""
+            return self._shown(self._codec.special_text(token))
         piece = self._codec.piece(token)
         if piece is None:
             return ""
         self._incomplete.append(piece)
         # The letter keeps the space before the pieces.
-        text = self._codec.join(["x", *self._incomplete])[1:]
-        if text.endswith("\N{REPLACEMENT CHARACTER}"):
+        before = [self._before] * bool(self._before)
+        text = self._codec.join([*before, *self._incomplete])[len(self._before) :]
+        self._held = text if text.endswith("\N{REPLACEMENT CHARACTER}") else ""
+        if self._held:
             return ""
-        self._incomplete = []
+        self._incomplete, self._before = [], "x"
+        return self._shown(text)
+
+    def rest(self) -> str:
+        """Return the text that is held back: an incomplete character; texts end without a space."""
+        held, self._held = self._held, ""
+        return self._shown(held) if held else ""
+
+    def _shown(self, text: str) -> str:
         # Texts neither begin nor end with a space: a space is output with the next piece.
         text = self._space + text
         shown = text.rstrip() if self._started else text.strip()

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Regex, Tokenizer, models, normalizers
 
+from dragoman.errors import shown
 from dragoman.files.regular_files import VOCABULARY_BYTES, read_regular
 
 from ...format.manifest import BundleError
@@ -33,8 +34,11 @@ LONGEST_WORD = 1000
 _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([^"]*)"')
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
+def read_tokenizer(path: Path, *, text_token: int | None = None) -> Tokenizer:
     """Read a tokenizer that neither truncates nor pads, and run it on trial texts.
+
+    Args:
+        text_token: special token that counts as text
 
     Raises:
         BundleError: the file is not a tokenizer, or makes the library fail.
@@ -44,6 +48,8 @@ def read_tokenizer(path: Path) -> Tokenizer:
         problem = next(_charsmap_problems(content), None)
         if problem is None:
             with panics_as_errors():
+                if text_token is not None:
+                    content = _with_text_token(content, text_token)
                 tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises no narrower type
         raise BundleError(str(path), [f"not a tokenizer file: {summary(error)}"]) from error
@@ -53,10 +59,26 @@ def read_tokenizer(path: Path) -> Tokenizer:
     # truncated.
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    check_tokenizer(tokenizer, path)
+    return tokenizer
+
+
+def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Run a tokenizer on trial texts.
+
+    Raises:
+        BundleError: its rules make the library fail; names the file that they come from.
+    """
     problem = next(_problems(tokenizer), None)
     if problem is not None:
         raise BundleError(str(path), [problem])
-    return tokenizer
+
+
+def _with_text_token(content: bytes, token_id: int) -> bytes:
+    data = json.loads(content)
+    for token in data["added_tokens"]:
+        token["special"] = token["special"] and token["id"] != token_id
+    return json.dumps(data).encode()
 
 
 def _charsmap_problems(content: bytes) -> Iterator[str]:
@@ -95,7 +117,7 @@ def _empty_tokens(tokenizer: Tokenizer) -> Iterator[str]:
     normalizer = tokenizer.normalizer
     for token in tokenizer.get_added_tokens_decoder().values():
         if normalizer and token.normalized and not normalizer.normalize_str(token.content):
-            yield f"added_tokens: nothing is left of {token.content!r} when it is normalized"
+            yield f"added_tokens: nothing is left of {shown(token.content)} when it is normalized"
 
 
 def _failed_trials(tokenizer: Tokenizer) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The Python API of the commands.
 
-The functions are `export`, `optimize`, `build`, `verify`, `sensitivity`, `report`, `sign`, and
-`write_polygraphy`, which implements `inspect --polygraphy`.
+The functions are `export`, `optimize`, `build`, `verify`, `verify_known_answers`, `sensitivity`,
+`report`, `sign`, and `write_polygraphy`, which implements `inspect --polygraphy`.
 
 ```python
 from dragoman.api import build
@@ -13,8 +13,12 @@ Each takes a progress callback, returns a typed result, and raises `DragomanErro
 is wrong. Paths and options are checked before PyTorch or ONNX is imported.
 """
 
+from typing import TYPE_CHECKING
+
 from dragoman.errors import DragomanError
-from dragoman.optimize.tensorrt.request import EngineRequest
+from dragoman.lazy import lazy_attributes
+from dragoman.optimize.tensorrt.profiles import PositionLimits
+from dragoman.optimize.tensorrt.request import EngineOptions, EngineRequest
 from dragoman.progress import Progress
 
 from .build import BuiltBundle, ParityFailedError, build, export
@@ -23,15 +27,35 @@ from .polygraphy import write_polygraphy
 from .report import report
 from .sensitivity import sensitivity
 from .signatures import SignatureError, sign, verify_signature
-from .verify import Verification, verify
+from .verify import AnswersVerification, Verification, verify, verify_known_answers
+
+if TYPE_CHECKING:
+    from dragoman.optimize.step_inputs import PolygraphyFiles
+    from dragoman.verification.report import Report
+    from dragoman.verification.sensitivity import Sensitivity
+else:
+    __getattr__ = lazy_attributes(
+        __name__,
+        {
+            ".optimize.step_inputs": ("PolygraphyFiles",),
+            ".verification.report": ("Report",),
+            ".verification.sensitivity": ("Sensitivity",),
+        },
+    )
 
 __all__ = [
+    "AnswersVerification",
     "BuiltBundle",
     "DragomanError",
+    "EngineOptions",
     "EngineRequest",
     "OptimizedBundle",
     "ParityFailedError",
+    "PolygraphyFiles",
+    "PositionLimits",
     "Progress",
+    "Report",
+    "Sensitivity",
     "SignatureError",
     "Verification",
     "build",
@@ -42,6 +66,11 @@ __all__ = [
     "sensitivity",
     "sign",
     "verify",
+    "verify_known_answers",
     "verify_signature",
     "write_polygraphy",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -63,6 +63,7 @@ def build(
     output: str | Path,
     *,
     revision: str | None = None,
+    adapters: Sequence[str | Path] = (),
     target: str | None = None,
     precision: Precision = "fp32",
     calibration: str | Path | None = None,
@@ -92,6 +93,8 @@ def build(
             "Helsinki-NLP/opus-mt-en-de"; or name of a shipped model, such as "g2p-en"
         output: directory of the bundle, written atomically and only if parity holds
         revision: branch, tag or commit of a model at the hub; None: main
+        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
+            weights in this order
         target: name in `optimize.targets.TARGETS`; None: the first that offers the precision
         precision: fp32, fp16, bf16, int8 or int4
         calibration: inputs that determine scales and number formats: a file of texts, one per line
@@ -141,11 +144,12 @@ def build(
     )
     calibrated_on = check_calibration(calibration, precision)
     check_kept(keep_fp32, chosen, precision)
-    located = locate_checkpoint(checkpoint, revision, progress)
+    located = locate_checkpoint(checkpoint, revision, progress, adapters)
 
     from dragoman.export.checkpoints import open_checkpoint
-    from dragoman.runtime.format.writing import new_directory, write_manifest
+    from dragoman.runtime.format.writing import add_known_answers, new_directory, write_manifest
     from dragoman.verification.inputs.choosing import inputs_for
+    from dragoman.verification.known_answers import fitting, make_known_answers
 
     from .optimize import finish, scratch_directories
     from .steps import compare, describe_problem, make_graphs
@@ -178,6 +182,10 @@ def build(
         passes = graphs.manifest.passes
         if problem is not None and not keep_failed:
             raise ParityFailedError(f"{problem}; {output} was not written", parity, passes)
+        known = None
+        if problem is None:
+            progress.stage("computing known answers")
+            known = make_known_answers(graphs, opened.model, parity_inputs, threads)
         if old is None:
             bundle, warnings = finish(graphs, partial, chosen, request, progress)
         else:
@@ -185,6 +193,10 @@ def build(
 
             bundle, warnings = refit_engines(old, graphs, partial, progress=progress.stage), ()
         verified = dataclasses.replace(bundle.manifest, parity=parity)
+        if known is not None:
+            known = fitting(known, verified)
+        if known is not None and known.at_load:
+            verified = add_known_answers(known, verified, partial)
         write_manifest(verified, partial)
     built = BuiltBundle(Bundle(output, verified), parity, warnings)
     if problem is not None:
@@ -208,6 +220,7 @@ def export(
     output: str | Path,
     *,
     revision: str | None = None,
+    adapters: Sequence[str | Path] = (),
     attention: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -219,6 +232,8 @@ def export(
             "Helsinki-NLP/opus-mt-en-de"; or name of a shipped model, such as "g2p-en"
         output: directory of the bundle, written atomically
         revision: branch, tag or commit of a model at the hub; None: main
+        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
+            weights in this order
         attention: whether to add the attention graph
         overwrite: whether to replace an existing bundle
         progress: receives each stage and its progress
@@ -230,7 +245,7 @@ def export(
     """
     progress, output = progress or Silent(), Path(output)
     check_output(output, overwrite)
-    located = locate_checkpoint(checkpoint, revision, progress)
+    located = locate_checkpoint(checkpoint, revision, progress, adapters)
 
     from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.neutral_bundle import export_bundle
@@ -246,6 +261,7 @@ def export(
             tokenizers=opened.tokenizers,
             notes=opened.notes,
             origin=opened.origin,
+            adapters=opened.adapters,
             attention=attention,
             progress=progress.stage,
         )

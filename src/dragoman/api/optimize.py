@@ -109,7 +109,9 @@ def optimize_onnx(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> list[PassRecord]:
-    """Fuse the operators of a single ONNX file from any exporter, in fp32.
+    """Fuse the operators of a single ONNX file from any exporter, in its own precision.
+
+    Names, number, order and types of inputs and outputs stay, whether outputs are compared or not.
 
     Args:
         target: name of a target whose graphs need no bundle; None: cpu
@@ -118,7 +120,7 @@ def optimize_onnx(
         progress: receives each stage
 
     Returns:
-        the records of the passes
+        the records of the passes; `not_compared` names branches that no input was found for
 
     Raises:
         PassError: a pass failed, or changed an output by more than its tolerance.

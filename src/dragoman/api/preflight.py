@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.errors import DragomanError, refuse_unwritable
+from dragoman.errors import DragomanError, refuse_unwritable, shown
 from dragoman.metrics import check_metrics
 from dragoman.optimize.targets import Target, choose_target
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.runtime.backends import check_threads
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.writing import check_destination
-from dragoman.verification.comparison import Comparison
+from dragoman.verification.inputs.items import Comparison
 
 QUANTIZED: tuple[Precision, ...] = ("int8", "int4")
 """Precisions that quantize weights, one by one."""
@@ -78,7 +78,7 @@ def _check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
         DragomanError: a metric is unknown, or its library is missing.
     """
     if isinstance(names, str):
-        raise DragomanError(f"metrics: expected a list of names, found {names!r}")
+        raise DragomanError(f"metrics: expected a list of names, found {shown(names)}")
     check_metrics(names or ())
     return names or None
 
@@ -134,7 +134,7 @@ def check_comparison(
             missing, or the limit or the number of threads is out of range.
     """
     if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise DragomanError(f"limit: expected at least 1 input, found {limit}")
+        raise DragomanError(f"limit: expected at least 1 input, found {shown(limit)}")
     check_threads(threads)
     return Comparison(
         check_inputs(inputs),

@@ -27,6 +27,7 @@ def report(
     *,
     checkpoint: str | Path | None = None,
     revision: str | None = None,
+    adapters: Sequence[str | Path] = (),
     sensitivities: Sequence[str | Path] = (),
     inputs: str | Path | None = None,
     threads: int | None = None,
@@ -49,6 +50,8 @@ def report(
             data, and sensitivities not passed in `sensitivities`. Bundles of another model get
             none of these
         revision: branch, tag or commit of a model at the hub; None: main
+        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
+            weights in this order
         sensitivities: files written by `Sensitivity.write` for any of the bundles
         inputs: inputs to show attention on, for bundles with an attention graph: a file of texts,
             one per line, or a directory of audio clips; None: the checkpoint's held-out data
@@ -86,11 +89,15 @@ def report(
         check_texts(shown_on)
     if checkpoint is None and revision is not None:
         raise DragomanError(f"revision: expected one only with a checkpoint, found {revision}")
+    if checkpoint is None and adapters:
+        raise DragomanError(f"adapters: expected some only with a checkpoint, found {adapters[0]}")
 
     from dragoman.verification.sensitivity.results import read_sensitivity
 
     given = [read_sensitivity(Path(file)) for file in sensitivities]
-    located = None if checkpoint is None else locate_checkpoint(checkpoint, revision, progress)
+    located = (
+        None if checkpoint is None else locate_checkpoint(checkpoint, revision, progress, adapters)
+    )
 
     from dragoman.verification.report.gathering import Additions, gather, matched
     from dragoman.verification.report.page import render
@@ -103,7 +110,9 @@ def report(
     if checkpoint is not None and measurements:
         for bundle in read:
             if bundle.directory not in {*known, *foreign}:
-                found = _sensitivity(bundle, checkpoint, revision, shown_on, threads, progress)
+                found = _sensitivity(
+                    *(bundle, checkpoint, revision, adapters, shown_on, threads, progress)
+                )
                 if isinstance(found, str):
                     unmeasured[bundle.directory] = found
                 else:
@@ -157,7 +166,7 @@ def _foreign(
         except DragomanError as error:
             found[bundle.directory] = str(error)
     if len(found) == len(bundles):
-        raise DragomanError("; ".join(found.values()))
+        raise DragomanError(problems=list(found.values()))
     return found
 
 
@@ -165,6 +174,7 @@ def _sensitivity(
     bundle: Bundle,
     checkpoint: str | Path,
     revision: str | None,
+    adapters: Sequence[str | Path],
     inputs: Path | None,
     threads: int | None,
     progress: Progress,
@@ -176,6 +186,7 @@ def _sensitivity(
             bundle.directory,
             checkpoint,
             revision=revision,
+            adapters=adapters,
             inputs=inputs,
             threads=threads,
             progress=progress,

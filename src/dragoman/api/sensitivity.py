@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ def sensitivity(
     checkpoint: str | Path,
     *,
     revision: str | None = None,
+    adapters: Sequence[str | Path] = (),
     inputs: str | Path | None = None,
     limit: int | None = None,
     calibration: str | Path | None = None,
@@ -42,6 +44,8 @@ def sensitivity(
         bundle: bundle with graphs in int8 or int4
         checkpoint: checkpoint of the bundle, see `build`
         revision: branch, tag or commit of a model at the hub; None: main
+        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
+            weights in this order
         inputs: file of texts, one per line, or directory of audio clips; None: the checkpoint's
             held-out data, or random inputs if it has none
         limit: maximum number of inputs; None: `SOURCES`, or `WINDOWS` of audio
@@ -59,7 +63,7 @@ def sensitivity(
     check_measurable(read)
     comparison = check_comparison(threads, inputs=inputs, limit=limit)
     calibrated_on = check_calibration(calibration, read.manifest.precision)
-    located = locate_checkpoint(checkpoint, revision, progress)
+    located = locate_checkpoint(checkpoint, revision, progress, adapters)
 
     from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.neutral_bundle import export_bundle

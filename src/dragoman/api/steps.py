@@ -52,6 +52,7 @@ def make_graphs(
         tokenizers=checkpoint.tokenizers,
         notes=checkpoint.notes,
         origin=checkpoint.origin,
+        adapters=checkpoint.adapters,
         attention=attention,
         writer=BundleWriter if as_exported else ScratchWriter,
         progress=progress.stage,
@@ -72,13 +73,14 @@ def compare(
     threads: int | None,
     backend: str | None,
     progress: Progress,
+    device: str | None = None,
 ) -> Parity:
     """Check parity and report progress.
 
     The bundle is not run if its settings or tokenizers differ from the checkpoint's.
     """
     progress.stage("comparing settings and tokenizers")
-    stored = compare_stored(bundle, checkpoint)
+    stored = compare_stored(bundle, checkpoint, inputs)
     if not all(check.passed for check in stored):
         return unrun(stored, inputs)
     progress.stage("verifying")
@@ -89,7 +91,7 @@ def compare(
         done += count
         progress.advance(done, len(inputs.sources))
 
-    with running(bundle, threads, backend) as (model, ran_on):
+    with running(bundle, threads, backend, device) as (model, ran_on):
         return check_parity(
             model,
             checkpoint.model,

@@ -1,4 +1,4 @@
-"""Compares a bundle with its checkpoint."""
+"""Compares a bundle with its checkpoint, or with its known answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 from dragoman.errors import DragomanError
 from dragoman.export.locating import locate_checkpoint
 from dragoman.progress import Progress, Silent
-from dragoman.runtime.backends import check_backend
-from dragoman.runtime.format.bundle import Bundle, read_bundle
+from dragoman.runtime import load
+from dragoman.runtime.answer_comparison import Outcome, compare_answers, worst
+from dragoman.runtime.backends import check_backend, gpu_index
+from dragoman.runtime.format.bundle import Bundle, read_bundle, read_known_answers
 from dragoman.runtime.format.parity import Parity
+from dragoman.runtime.known_answers import conclude, machine_of
 
 from .preflight import check_comparison
 from .signatures import SIGNATURE_FILE, is_signed
@@ -48,6 +51,7 @@ def verify(
     checkpoint: str | Path,
     *,
     revision: str | None = None,
+    adapters: Sequence[str | Path] = (),
     inputs: str | Path | None = None,
     references: str | Path | None = None,
     metrics: Sequence[str] | None = None,
@@ -55,6 +59,7 @@ def verify(
     target_language: str | None = None,
     limit: int | None = None,
     backend: str | None = None,
+    device: str | None = None,
     threads: int | None = None,
     record: bool | None = None,
     progress: Progress | None = None,
@@ -65,6 +70,8 @@ def verify(
         checkpoint: checkpoint directory; id of a model at the Hugging Face Hub, such as
             "Helsinki-NLP/opus-mt-en-de"; or name of a shipped model, such as "g2p-en"
         revision: branch, tag or commit of a model at the hub; None: main
+        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
+            weights in this order
         inputs: file of texts, one per line, with optional references after tabs (for an
             encoder-only model, in the format of `dragoman encode`); directory of audio clips; or
             list of clips, with optional transcripts after tabs. None: the sources of `references`,
@@ -78,7 +85,7 @@ def verify(
         source_language, target_language: languages of the references, for a multilingual model;
             None: the model's defaults
         limit: maximum number of inputs; None: all
-        backend: see `runtime.load`
+        backend, device: see `runtime.load`
         threads: processor threads for the bundle; None: all cores
         record: whether to write the figures into the manifest, which invalidates a signature; None:
             only without a limit and if the bundle is not signed
@@ -97,7 +104,7 @@ def verify(
             f"{bundle} is signed: recording the figures in its manifest would break the signature: "
             f"verify it without, or remove {SIGNATURE_FILE} and sign it again afterwards"
         )
-    check_backend(read, backend)
+    check_backend(read, backend, device)
     comparison = check_comparison(
         threads,
         inputs=inputs,
@@ -107,7 +114,7 @@ def verify(
         source_language=source_language,
         target_language=target_language,
     )
-    located = locate_checkpoint(checkpoint, revision, progress)
+    located = locate_checkpoint(checkpoint, revision, progress, adapters)
 
     from dragoman.export.checkpoints import open_checkpoint
     from dragoman.runtime.format.writing import record_parity
@@ -119,7 +126,7 @@ def verify(
     opened = open_checkpoint(located)
     check_same_model(read, opened, checkpoint)
     parity_inputs = inputs_for(opened, comparison)
-    parity = compare(read, opened, parity_inputs, threads, backend, progress)
+    parity = compare(read, opened, parity_inputs, threads, backend, progress, device)
     not_recorded = None
     if record if record is not None else limit is None and not is_signed(bundle):
         try:
@@ -130,14 +137,99 @@ def verify(
     return Verification(parity, problem, not_recorded)
 
 
-def check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:
-    """Check that a bundle has the model configuration of a checkpoint.
+@dataclass(frozen=True)
+class AnswersVerification:
+    """The outcome of `verify_known_answers`.
+
+    Attributes:
+        inputs: names of the inputs
+        runs: what differs for each input, by name of the run; None: nothing
+        gaps: the largest difference of each input's log-probabilities or margins in nats; for an
+            encoder-only model, of its output as a share of its size
+        machine: processor or GPU, and versions of libraries
+        problem: sentence about what differs; None: every output is as it was at build
+    """
+
+    inputs: tuple[str, ...]
+    runs: dict[str, tuple[str | None, ...]]
+    gaps: tuple[float, ...]
+    machine: str
+    problem: str | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output is as it was at build."""
+        return self.problem is None
+
+
+def verify_known_answers(
+    bundle: str | Path,
+    *,
+    backend: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+) -> AnswersVerification:
+    """Compare the outputs of a bundle on this machine with its known answers, without a checkpoint.
+
+    Every input runs alone, in one batch and in a batch of reversed order, on one thread and on all.
+    If all outputs are right, `load` need not check them on this machine again; otherwise it does.
+
+    Args:
+        backend, device: see `runtime.load`
+        threads: the most processor threads; None: all cores
 
     Raises:
-        DragomanError: the configurations differ.
+        BundleError: the bundle is damaged.
+        BackendError: the bundle cannot run on this machine.
+        DragomanError: the bundle has no known answers.
+    """
+    read = read_bundle(Path(bundle))
+    known = read_known_answers(read)
+    if known is None:
+        raise DragomanError(
+            f"{bundle}: expected a bundle with known answers, which dragoman build writes, found "
+            "none: name the CHECKPOINT to compare with"
+        )
+    answers, runs = known.answers, dict[str, list[Outcome]]()
+    ran_on = check_backend(read, backend, device).name
+    machine = machine_of(read, ran_on, gpu_index(device) or 0)
+    with load(read, threads=1, backend=backend, device=device, check="never") as model:
+        runs["alone"] = [
+            outcome for answer in answers for outcome in compare_answers(model, known, [answer])
+        ]
+        runs["in a batch"] = compare_answers(model, known, answers, margins=True)
+    with load(read, threads=threads, backend=backend, device=device, check="never") as model:
+        runs["all threads"] = compare_answers(model, known, answers, margins=True)
+        runs["reversed"] = compare_answers(model, known, answers[::-1])[::-1]
+    found = worst(list(runs.values()))
+    problem = conclude(read, known, found, machine)
+    return AnswersVerification(
+        tuple(answer.name for answer in answers),
+        {name: tuple(o.problem for o in outcomes) for name, outcomes in runs.items()},
+        tuple(outcome.gap for outcome in found),
+        str(machine),
+        problem,
+    )
+
+
+def check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:
+    """Check that a bundle has the configuration of a checkpoint's model, and the same adapters.
+
+    Raises:
+        DragomanError: the configurations or the adapters differ.
     """
     from dragoman.verification.stored.settings import stated_architecture
 
+    recorded, given = bundle.manifest.adapters, checkpoint.adapters
+    if [adapter.sha256 for adapter in recorded] != [adapter.sha256 for adapter in given]:
+        made, found = (
+            ", ".join(f"{a.name} (SHA-256 {a.sha256[:8]}...)" for a in adapters) or "none"
+            for adapters in (recorded, given)
+        )
+        raise DragomanError(
+            f"adapters: expected those that {bundle.directory} was made with, {made}, in this "
+            f"order; found {found}"
+        )
     expected = checkpoint.model.config.to_dict()
     stated = stated_architecture(bundle.manifest, checkpoint.model)
     if stated != expected:

@@ -12,10 +12,11 @@ from dragoman.files.text_lines import IDS_EXPECTED, printable, token_ids
 from dragoman.pictures.attention import check_picture_name, choose, draw, heat_maps, write_page
 from dragoman.runtime import load
 from dragoman.runtime.encoding.front_end import source_of_line
+from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.format.manifest import Manifest
 
-from .shared.options import force_option, option_names, threads_option
-from .shared.terminal import tell
+from .shared.options import check_option, force_option, option_names, split_option, threads_option
+from .shared.terminal import notify
 
 
 @click.command()
@@ -50,7 +51,9 @@ from .shared.terminal import tell
 )
 @click.option("--source-language", metavar="CODE", help="Language of the text [the bundle's].")
 @click.option("--target-language", metavar="CODE", help="Language of the output [the bundle's].")
+@split_option
 @force_option
+@check_option
 @threads_option
 @click.pass_context
 def attention(
@@ -65,7 +68,9 @@ def attention(
     head: int | None,
     source_language: str | None,
     target_language: str | None,
+    split_special_tokens: bool,
     force: bool,
+    check: Check,
     threads: int | None,
 ) -> None:
     """Draw the attention of BUNDLE between the tokens of TEXT and of its output.
@@ -87,7 +92,7 @@ def attention(
         check_picture_name(output)
     refuse_existing(output, force)
     refuse_unwritable_file(output)
-    with load(bundle, threads=threads) as model:
+    with load(bundle, threads=threads, check=check) as model:
         manifest = model.manifest
         source = _source(manifest, text)
         given = target
@@ -97,7 +102,11 @@ def attention(
             raise DragomanError(IDS_EXPECTED)
         with option_names(context.command):
             found = model.attention(
-                source, given, source_language=source_language, target_language=target_language
+                source,
+                given,
+                source_language=source_language,
+                target_language=target_language,
+                split_special_tokens=split_special_tokens,
             )
 
     if page:
@@ -106,7 +115,7 @@ def attention(
         with option_names(context.command):
             missing = draw(choose(heat_maps(found), which), output, layer=layer, head=head)
         if missing:
-            tell(
+            notify(
                 f"{output}: the fonts of this machine lack {', '.join(missing[:5])}"
                 f"{', ...' if len(missing) > 5 else ''}: boxes stand for them; a page (.html) "
                 "uses the browser's fonts"

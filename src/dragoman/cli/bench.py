@@ -17,8 +17,8 @@ from dragoman.runtime import read_bundle
 from dragoman.runtime.serving.arrangement import remember
 from dragoman.verification.report.contents import Percentiles
 
-from .shared.options import backend_option, threads_option
-from .shared.terminal import tell
+from .shared.options import backend_option, device_option, threads_option
+from .shared.terminal import notify
 
 
 @click.command()
@@ -65,6 +65,7 @@ from .shared.terminal import tell
     "them for this machine.",
 )
 @backend_option
+@device_option
 @threads_option
 def bench(
     bundle: Path,
@@ -75,20 +76,21 @@ def bench(
     json_file: Path | None,
     arrange: bool,
     backend: str | None,
+    device: str | None,
     threads: int | None,
 ) -> None:
     """Measure the speed and the memory of BUNDLE on random inputs.
 
     The figures are the latency of the encoder or prompt, of a decoder step and of a whole output,
-    tokens per second, load time and memory. End tokens are ignored, so that every batch does the
-    same work.
+    tokens per second, load time and memory; on a GPU also the share of the memory's bandwidth that
+    a step uses. End tokens are ignored, so that every batch does the same work.
 
     \b
     dragoman bench bundles/g2p-en --threads 2 --json g2p-en.json
     dragoman bench bundles/g2p-en --arrangement
     """
     if arrange:
-        _arrange(bundle, backend)
+        _arrange(bundle, backend, device)
         return
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -96,6 +98,7 @@ def bench(
         report = measure(
             bundle,
             backend=backend,
+            device=device,
             threads=threads,
             batch_sizes=batch_sizes or None,
             source_length=source_length,
@@ -109,17 +112,17 @@ def bench(
         json_file.write_text(report.to_json(), encoding="utf-8")
 
 
-def _arrange(bundle: Path, backend: str | None) -> None:
+def _arrange(bundle: Path, backend: str | None, device: str | None) -> None:
     """Measure all numbers of workers and threads, and save the best for `dragoman serve`."""
     with Console(stderr=True).status("measuring") as status:
-        tried = try_arrangements(bundle, backend=backend, progress=status.update)
+        tried = try_arrangements(bundle, backend=backend, device=device, progress=status.update)
     table = Table("workers x threads", "a second", title_justify="left")
     for each in tried:
         table.add_row(str(each.arrangement), f"{each.per_second:,.0f}")
     Console().print(table)
     warning = remember(read_bundle(bundle).manifest, tried[0].arrangement)
     if warning is not None:
-        tell(warning)
+        notify(warning)
 
 
 def _print(report: BenchReport) -> None:
@@ -137,7 +140,9 @@ def _print(report: BenchReport) -> None:
         "sentence": [row.sentence for row in report.batches],
     }
     columns = [(heading, column) for heading, column in parts.items() if any(column)]
-    for heading in ("batch", *(heading for heading, _ in columns), "tokens/s"):
+    shares = {row.batch_size: row.share_of_bandwidth for row in report.memory_reads}
+    last = ["tokens/s", *(["of bandwidth"] if shares else [])]
+    for heading in ("batch", *(heading for heading, _ in columns), *last):
         table.add_column(heading, justify="right")
     for index, row in enumerate(report.batches):
         cells = [
@@ -145,11 +150,15 @@ def _print(report: BenchReport) -> None:
             for _, column in columns
             if (p := column[index]) is not None
         ]
-        table.add_row(str(row.batch_size), *cells, f"{row.tokens_per_second:,.0f}")
+        share = [f"{shares[row.batch_size]:.0%}"] if shares else []
+        table.add_row(str(row.batch_size), *cells, f"{row.tokens_per_second:,.0f}", *share)
     console = Console()
     console.print(table)
     console.print(
         f"load {report.load_seconds:.2f} s, peak memory {report.peak_memory_mb:.0f} MB, bundle "
         f"{report.bundle_mb:.1f} MB; {report.machine}"
     )
+    if (found := report.bandwidth) is not None:
+        peak = "unknown" if found.peak is None else f"{found.peak:,.0f} GB/s"
+        console.print(f"memory bandwidth of the GPU: peak {peak}, copies {found.copied:,.0f} GB/s")
     console.print(report.command, soft_wrap=True)

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import click
 import numpy as np
@@ -16,13 +16,22 @@ from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_fi
 from dragoman.files.regular_files import write_whole
 from dragoman.files.text_lines import IDS_EXPECTED, Line, token_ids, unreadable
 from dragoman.runtime import Model, RejectedError, load
-from dragoman.runtime.arguments import AbilityError
+from dragoman.runtime.arguments import AbilityError, check_able
 from dragoman.runtime.encoding import results
 from dragoman.runtime.encoding.front_end import source_of_line
+from dragoman.runtime.encoding.tokenizer import ReadingKeywords
+from dragoman.runtime.format.known_answers import Check
+from dragoman.runtime.model import parts_of
 from dragoman.settings.head import Head
 
-from .shared.options import backend_option, threads_option
-from .shared.terminal import arriving_lines, in_parts, tell
+from .shared.options import (
+    backend_option,
+    check_option,
+    device_option,
+    split_option,
+    threads_option,
+)
+from .shared.terminal import arriving_lines, in_parts, notify
 
 GROUP = 1024
 """The most lines that are read before results are written."""
@@ -35,6 +44,12 @@ GROUP = 1024
     "--truncate",
     is_flag=True,
     help="Truncate lines that are too long for the model [they are rejected].",
+)
+@split_option
+@click.option(
+    "--prompt-name",
+    metavar="NAME",
+    help="Prompt of the model to put before each text [the model's default].",
 )
 @click.option(
     "--top",
@@ -58,16 +73,22 @@ GROUP = 1024
     help="Write a JSON object for each line: results, scores, error.",
 )
 @backend_option
+@device_option
+@check_option
 @threads_option
 def encode(
     bundle: Path,
     texts: tuple[str, ...],
     truncate: bool,
+    split_special_tokens: bool,
+    prompt_name: str | None,
     top: int,
     output: Path | None,
     force: bool,
     as_json: bool,
     backend: str | None,
+    device: str | None,
+    check: Check,
     threads: int | None,
 ) -> int:
     """Run an encoder-only model on TEXTS, or on the lines of standard input.
@@ -93,15 +114,25 @@ def encode(
     groups: Iterable[Sequence[Line]] = [texts]
     if not texts:
         groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None if closed
-    with load(bundle, threads=threads, backend=backend) as model:
-        head = model.encoder.head
+    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
+        if model.manifest.head is None:
+            check_able(model.manifest, "encode")
+        head = parts_of(model).encoder.head
         if output is not None and head.task != "embedding":
             raise AbilityError(
                 f"--output: expected a model that computes embeddings, found {head.task}"
             )
         writer = _Writer(head.task, as_json=as_json, keep=output is not None)
         for lines in in_parts(groups, GROUP):
-            _encode(model, lines, writer, truncate=truncate, top=top)
+            _encode(
+                model,
+                lines,
+                writer,
+                top=top,
+                truncate=truncate,
+                split_special_tokens=split_special_tokens,
+                prompt_name=prompt_name,
+            )
             sys.stdout.flush()
         if output is not None:
             _save(output, writer.vectors, head.outputs)
@@ -127,7 +158,7 @@ class _Writer:
         self.truncated += result.truncated
         if result.error is not None:
             self.rejected += 1
-            tell(f"line {self.number}: {result.error}")
+            notify(f"line {self.number}: {result.error}")
         if self._keep:
             self.vectors.append(result.vector)
         elif self._as_json:
@@ -138,7 +169,7 @@ class _Writer:
     def summarize(self) -> None:
         """Report the number of truncated lines."""
         if self.truncated:
-            tell(f"{self.truncated} of {self.number} lines were truncated")
+            notify(f"{self.truncated} of {self.number} lines were truncated")
 
 
 LINES: dict[str, Callable[[Any, Any], str]] = {
@@ -174,23 +205,29 @@ def _plain(result: Any) -> dict[str, Any]:
 
 
 def _encode(
-    model: Model, lines: Sequence[Line], writer: _Writer, *, truncate: bool, top: int
+    model: Model,
+    lines: Sequence[Line],
+    writer: _Writer,
+    *,
+    top: int,
+    **reading: Unpack[ReadingKeywords],
 ) -> None:
-    head = model.encoder.head
+    encoder = parts_of(model).encoder
+    head = encoder.head
     sources = [_source(model, head, line) for line in lines]
     good = [source.value for source in sources if isinstance(source, _Source)]
     found: Sequence[Any]
     match head.task:
         case "embedding":
-            found = model.encoder.embeddings(good, truncate=truncate)
+            found = encoder.embeddings(good, **reading)
         case "sequence-classification":
-            found = model.classify(good, truncate=truncate)
+            found = model.classify(good, **reading)
         case "token-classification":
-            found = model.tag(good, truncate=truncate)
+            found = model.tag(good, **reading)
         case "masked-language-model":
-            found = model.fill(good, top=top, truncate=truncate)
+            found = model.fill(good, top=top, **reading)
         case "question-answering":
-            found = model.answer(good, truncate=truncate)
+            found = model.answer(good, **reading)
     following = iter(found)
     for source in sources:
         if isinstance(source, _Source):

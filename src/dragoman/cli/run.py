@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dragoman.errors import DragomanError
-from dragoman.files.text_lines import Line, source_of
+from dragoman.files.text_lines import Line, decoded_line, source_of
 from dragoman.runtime import (
     GenerationOptions,
     Manifest,
@@ -20,7 +22,10 @@ from dragoman.runtime import (
     UnfinishedError,
     load,
 )
+from dragoman.runtime.arguments import with_prefix
+from dragoman.runtime.decoding.results import TooManyTokensError
 from dragoman.runtime.decoding.strategies import strategies
+from dragoman.runtime.format.known_answers import Check
 
 from .run_output import (
     Aligner,
@@ -31,9 +36,22 @@ from .run_output import (
     json_of_texts,
     timed,
 )
-from .shared.decoding_options import decoding_options, for_bundle, output
-from .shared.options import SectionedCommand, backend_option, option_names, threads_option
-from .shared.terminal import arriving_lines, in_parts
+from .shared.decoding_options import (
+    check_prefix_file,
+    decoding_options,
+    for_bundle,
+    output,
+    prefix_file_option,
+)
+from .shared.options import (
+    SectionedCommand,
+    backend_option,
+    check_option,
+    device_option,
+    option_names,
+    threads_option,
+)
+from .shared.terminal import arriving_lines, in_parts, notify
 
 RECORDINGS = 32
 """The most recordings that are decoded before results are written."""
@@ -43,6 +61,7 @@ RECORDINGS = 32
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("texts", nargs=-1)
 @decoding_options
+@prefix_file_option
 @output("--scores", is_flag=True, help="Write the score and a tab before each output.")
 @output(
     "--json",
@@ -62,6 +81,8 @@ RECORDINGS = 32
     help="Replace unknown tokens by the source words aligned with them.",
 )
 @backend_option
+@device_option
+@check_option
 @threads_option
 @click.pass_context
 def run(
@@ -69,22 +90,25 @@ def run(
     /,
     bundle: Path,
     texts: tuple[str, ...],
+    prefix_file: Path | None,
     scores: bool,
     as_json: bool,
     stream: bool,
     alignments: bool,
     replace_unknown: bool,
     backend: str | None,
+    device: str | None,
+    check: Check,
     threads: int | None,
     **given_options: Any,
 ) -> int:
     """Generate a line of text for each of TEXTS, or of the lines of standard input.
 
-    A speech model reads paths of audio files. A rejected line is empty, and the exit status is 1.
-
     \b
+    A speech model reads paths of audio files. A rejected line is empty, and the exit status is 1.
     dragoman run bundles/en-de "Where is the dragoman?" --beams 4 --n-best 3 --scores
     """
+    check_prefix_file(prefix_file, given_options)
     _check_forms(given_options, scores=scores, as_json=as_json, stream=stream)
     check_aligned_options(
         given_options, stream=stream, alignments=alignments, replace=replace_unknown
@@ -96,23 +120,31 @@ def run(
     groups: Iterable[Sequence[Line]] = [texts]
     if not texts:
         groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None if closed
-    with load(bundle, threads=threads, backend=backend) as model:
+    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
         with option_names(context.command):
             options = for_bundle(options, model.manifest)
             _check(model, options, stream=stream)
         aligner = None
         if alignments or replace_unknown:
             aligner = Aligner(model, options, alignments=alignments, replace=replace_unknown)
-            aligner.check()
+            with option_names(context.command):
+                aligner.check()
         results = Output(_form(model.manifest, options, scores=scores, as_json=as_json))
         if model.manifest.speech is not None:
             groups = in_parts(groups, RECORDINGS)
-        for lines in groups:
-            if stream:
-                _stream(model, lines, options, results)
-            else:
-                _generate(model, lines, options, results, aligner)
-            sys.stdout.flush()
+        with _prefixes(prefix_file, model.manifest) as prefixes:
+            for lines in groups:
+                inputs = list(_inputs(model, lines, options, prefixes, results.number))
+                if stream:
+                    _stream(model, inputs, results)
+                else:
+                    _generate(model, inputs, results, aligner)
+                sys.stdout.flush()
+            if prefixes is not None and next(prefixes, None) is not None:
+                raise DragomanError(
+                    f"--prefix-file: expected a line for each of {results.number} sources, found "
+                    "more"
+                )
     return 1 if results.rejected else 0
 
 
@@ -161,58 +193,113 @@ def _form(
     return timed
 
 
-def _generate(
+Input = tuple[str | list[int], GenerationOptions] | DragomanError
+"""A source and its options, or why a line cannot be decoded."""
+
+
+@contextmanager
+def _prefixes(path: Path | None, manifest: Manifest) -> Iterator[Iterator[Line] | None]:
+    """Read the prefix of each source; None without a file."""
+    if path is None:
+        yield None
+        return
+    if manifest.speech is not None:
+        raise click.UsageError("--prefix-file: for text models; a speech model takes no prefix")
+    with path.open("rb") as file:
+        yield (decoded_line(line.removesuffix(b"\n")) for line in file)
+
+
+def _inputs(
     model: Model,
     lines: Sequence[Line],
     options: GenerationOptions,
+    prefixes: Iterator[Line] | None,
+    done: int,
+) -> Iterator[Input]:
+    """Yield the input of each line; `done` lines precede them."""
+    takes_text = _takes_words(model)
+    for number, line in enumerate(lines, done):
+        source = _source(model, line)
+        own: GenerationOptions | DragomanError = options
+        if prefixes is not None:
+            prefix = next(prefixes, None)
+            if prefix is None:
+                raise DragomanError(
+                    f"--prefix-file: expected a line for each source, found {number} for more"
+                )
+            own = with_prefix(options, prefix, takes_text=takes_text)
+        if isinstance(source, DragomanError):
+            yield source
+        elif isinstance(own, DragomanError):
+            yield own
+        else:
+            yield source, own
+
+
+def _generate(
+    model: Model,
+    inputs: Sequence[Input],
     output: Output,
     aligner: Aligner | None = None,
 ) -> None:
     """Decode lines and write their results; if the device fails, unfinished lines are rejected."""
-    sources = [_source(model, line) for line in lines]
-    good = [source for source in sources if not isinstance(source, DragomanError)]
+    good = [each for each in inputs if not isinstance(each, DragomanError)]
     lost = None
     try:
-        results = model.generate(good, options)
+        results = model.generate([source for source, _ in good], [own for _, own in good])
     except UnfinishedError as error:
         lost = error
         undone = _rejected(model, "not decoded: the device failed")
         results = [error.finished.get(index, undone) for index in range(len(good))]
     following = iter(results)
-    for source in sources:
-        if isinstance(source, DragomanError):
-            output.write(_rejected(model, str(source)))
+    for each in inputs:
+        if isinstance(each, DragomanError):
+            output.write(_rejected(model, str(each)))
         elif aligner is None:
             output.write(next(following))
         else:
-            result, pairs = aligner.replaced(source, next(following)), None
+            result, pairs = aligner.replaced(each[0], next(following)), None
             if aligner.alignments:
-                result, pairs = aligner.aligned(source, result)
+                result, pairs = aligner.aligned(each[0], result)
             output.write(result, pairs)
     if lost is not None:
         raise lost
 
 
-def _stream(
-    model: Model, lines: Sequence[Line], options: GenerationOptions, output: Output
-) -> None:
+def _stream(model: Model, inputs: Sequence[Input], output: Output) -> None:
     """Write the tokens of each line as soon as they are selected."""
-    for line in lines:
+    for each in inputs:
         output.number += 1
-        source = _source(model, line)
         try:
-            if isinstance(source, DragomanError):
-                raise RejectedError(str(source))
-            for index, token in enumerate(model.stream(source, options)):
+            if isinstance(each, DragomanError):
+                raise RejectedError(str(each))
+            if _is_too_long(model, *each):
+                notify(f"line {output.number}: the source was truncated")
+            for index, token in enumerate(model.stream(*each)):
                 piece = f"{' ' if index else ''}{token.id}" if token.text is None else token.text
-                click.echo(piece, nl=False)
+                click.echo("" if token.is_end else piece, nl=False)
                 sys.stdout.flush()
         except RejectedError as error:
             output.reject(str(error))
         click.echo()
 
 
+def _is_too_long(model: Model, source: str | list[int], options: GenerationOptions) -> bool:
+    """Return whether a stream reads only the beginning of a source."""
+    splits = bool(options.split_special_tokens)
+    try:
+        if options.truncate:
+            model.tokenize(source, options.source_language, split_special_tokens=splits)
+    except TooManyTokensError:
+        return True
+    except RejectedError:  # the stream says why
+        return False
+    return False
+
+
 def _source(model: Model, line: Line) -> str | list[int] | DragomanError:
+    if isinstance(line, UnicodeDecodeError) and model.manifest.speech is not None:
+        return os.fsdecode(line.object)  # names of files need not be UTF-8
     return source_of(line, takes_text=_takes_words(model))
 
 

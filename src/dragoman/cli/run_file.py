@@ -9,9 +9,20 @@ from typing import Any
 
 import click
 
-from .shared.decoding_options import decoding_options, for_bundle
-from .shared.options import SectionedCommand, SectionedOption, backend_option, option_names
-from .shared.terminal import shown_progress, tell
+from .shared.decoding_options import (
+    check_prefix_file,
+    decoding_options,
+    for_bundle,
+    prefix_file_option,
+)
+from .shared.options import (
+    SectionedCommand,
+    SectionedOption,
+    backend_option,
+    device_option,
+    option_names,
+)
+from .shared.terminal import notify, shown_progress
 
 writing = partial(click.option, cls=SectionedOption, section="Output")
 workers_option = partial(click.option, cls=SectionedOption, section="Options")
@@ -30,6 +41,7 @@ workers_option = partial(click.option, cls=SectionedOption, section="Options")
 )
 @writing("--force", is_flag=True, help="Replace the file if it exists.")
 @decoding_options
+@prefix_file_option
 @writing("--json", "as_json", is_flag=True, help="Write a JSON object for each line.")
 @workers_option(
     "--address", metavar="HOST:PORT", help="Connect to this Ray cluster [start one here]."
@@ -59,6 +71,7 @@ workers_option = partial(click.option, cls=SectionedOption, section="Options")
     help="Lines that a worker gets at once [1024].",
 )
 @backend_option
+@device_option
 @click.pass_context
 def run_file(
     context: click.Context,
@@ -67,6 +80,7 @@ def run_file(
     source: Path,
     output: Path,
     force: bool,
+    prefix_file: Path | None,
     as_json: bool,
     address: str | None,
     workers: int,
@@ -74,6 +88,7 @@ def run_file(
     gpus: float,
     block_lines: int,
     backend: str | None,
+    device: str | None,
     **asked: Any,
 ) -> int:
     """Decode the lines of SOURCE on workers of Ray; the same command goes on after an interruption.
@@ -88,10 +103,16 @@ def run_file(
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     from dragoman.runtime import GenerationOptions, read_bundle
     from dragoman.runtime.serving.ray import run_file as run
-    from dragoman.runtime.serving.ray.cluster import connected
+    from dragoman.runtime.serving.ray.files import connected
 
     if asked["alternatives"] and not as_json:
         raise click.UsageError("--alternatives: expected with --json, which has a place for them")
+    check_prefix_file(prefix_file, asked)
+    if prefix_file is not None and not prefix_file.is_file():
+        raise click.UsageError(
+            "--prefix-file: expected a regular file, which can be read twice, found a pipe or a "
+            f"device: {prefix_file}"
+        )
     with option_names(context.command):
         options = for_bundle(GenerationOptions(**asked), read_bundle(bundle).manifest)
         with connected(address, workers * threads), shown_progress() as progress:
@@ -100,15 +121,17 @@ def run_file(
                 source,
                 output,
                 options,
+                prefixes=prefix_file,
                 workers=workers,
                 threads=threads,
                 gpus=gpus,
                 block_lines=block_lines,
                 form="json" if as_json else "text",
                 backend=backend,
+                device=device,
                 overwrite=force,
                 progress=progress,
             )
     for number, reason in sorted(joined.rejected.items()):
-        tell(f"line {number}: {reason}")
+        notify(f"line {number}: {reason}")
     return 1 if joined.rejected else 0

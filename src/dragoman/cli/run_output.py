@@ -11,9 +11,10 @@ import click
 from dragoman import DragomanError
 from dragoman.files.text_lines import one_line
 from dragoman.runtime import GenerationOptions, Hypothesis, Model, Result
+from dragoman.runtime.attention.alignment import NO_WORDS
 from dragoman.runtime.decoding.results import json_line
 
-from .shared.terminal import tell
+from .shared.terminal import notify
 
 
 class Output:
@@ -37,6 +38,10 @@ class Output:
         self.number += 1
         if result.error is not None:
             self.reject(result.error)
+        for warning in result.warnings:
+            notify(f"line {self.number}: {warning}")
+        if result.truncated:
+            notify(f"line {self.number}: the source was truncated")
         lines = self._lines_of(result)
         for line in lines if pairs is None else with_pairs(lines, pairs):
             click.echo(line)
@@ -44,7 +49,7 @@ class Output:
     def reject(self, reason: str) -> None:
         """Report that a line was rejected."""
         self.rejected += 1
-        tell(f"line {self.number}: {reason}")
+        notify(f"line {self.number}: {reason}")
 
 
 def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
@@ -115,7 +120,7 @@ class Aligner:
     """Adds word alignments to results, or replaces unknown tokens.
 
     Args:
-        options: decoding options, for the languages
+        options: decoding options, of which those for sources also count here
         alignments: whether results are aligned
         replace: whether unknown tokens are replaced
     """
@@ -124,18 +129,23 @@ class Aligner:
         self, model: Model, options: GenerationOptions, *, alignments: bool, replace: bool
     ) -> None:
         self._model, self.alignments, self._replace = model, alignments, replace
-        self._languages: dict[str, Any] = {
+        self._reading: dict[str, Any] = {
             "source_language": options.source_language,
             "target_language": options.target_language,
+            "split_special_tokens": options.split_special_tokens,
+            "truncate": options.truncate,
         }
+        self._skips_special_tokens = options.skip_special_tokens
 
     def check(self) -> None:
         """Check that the bundle can align words, before the first line arrives.
 
         Raises:
-            DragomanError: the bundle cannot align words.
+            DragomanError: the bundle cannot align words, or has no words to replace tokens by.
         """
-        self._model.align([], **self._languages)
+        if self._replace and self._model.manifest.tokenizers is None:
+            raise DragomanError(NO_WORDS)
+        self._model.align([], **self._reading)
         self._model.check_attention()
 
     def replaced(self, source: Any, result: Result) -> Result:
@@ -146,7 +156,12 @@ class Aligner:
         if not self._replace or result.error is not None or not result.hypotheses:
             return result
         try:
-            text = self._model.replace_unknown(source, result, **self._languages)
+            text = self._model.replace_unknown(
+                source,
+                result,
+                skip_special_tokens=self._skips_special_tokens,
+                **self._reading,
+            )
         except DragomanError as error:
             return dataclasses.replace(result, error=f"--replace-unknown: {error}")
         first, *others = result.hypotheses
@@ -159,7 +174,7 @@ class Aligner:
             return result, ()
         try:
             (found,) = self._model.align(
-                [(source, result.tokens)], unknown_replaced=self._replace, **self._languages
+                [(source, result.tokens)], unknown_replaced=self._replace, **self._reading
             )
             reason = found.error
         except DragomanError as error:

@@ -13,10 +13,18 @@ import click
 
 from dragoman.files.text_lines import IDS_EXPECTED, Line, token_ids, unreadable
 from dragoman.runtime import DragomanError, Model, ScoredPair, ScoringOptions, load
-from dragoman.runtime.scoring.results import perplexity_of, rejected
+from dragoman.runtime.format.known_answers import Check
+from dragoman.runtime.scoring.interface import perplexity_of, rejected
 
-from .shared.options import backend_option, option_names, threads_option
-from .shared.terminal import arriving_lines, in_parts, tell
+from .shared.options import (
+    backend_option,
+    check_option,
+    device_option,
+    option_names,
+    split_option,
+    threads_option,
+)
+from .shared.terminal import arriving_lines, in_parts, notify
 
 
 @click.command()
@@ -42,6 +50,12 @@ from .shared.terminal import arriving_lines, in_parts, tell
     help="Speech: targets are transcripts, or translations to English [the bundle's].",
 )
 @click.option(
+    "--strict-audio",
+    is_flag=True,
+    help="Speech: refuse files that end early or are damaged, instead of a warning.",
+)
+@split_option
+@click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     metavar="N",
@@ -56,6 +70,8 @@ from .shared.terminal import arriving_lines, in_parts, tell
     help="Write a JSON object for each line: tokens, their log-probabilities, the sum, the error.",
 )
 @backend_option
+@device_option
+@check_option
 @threads_option
 @click.pass_context
 def score(
@@ -68,9 +84,13 @@ def score(
     target_language: str | None,
     language: str | None,
     task: str | None,
+    strict_audio: bool,
+    split_special_tokens: bool,
     batch_size: int,
     as_json: bool,
     backend: str | None,
+    device: str | None,
+    check: Check,
     threads: int | None,
 ) -> int:
     """Compute the log-probability of targets that PAIRS, or standard input, gives.
@@ -98,10 +118,12 @@ def score(
         target_language=target_language,
         language=language,
         task=task,
+        strict_audio=strict_audio,
+        split_special_tokens=split_special_tokens,
         max_batch_size=batch_size,
     )
     writer = _Writer(as_json)
-    with load(bundle, threads=threads, backend=backend) as model:
+    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
         with option_names(context.command):
             model.score([], options)  # checks the options before the first line arrives
         for lines in _groups(pairs):
@@ -137,7 +159,7 @@ class _Writer:
         self.number += 1
         if scored.error is not None:
             self.rejected += 1
-            tell(f"line {self.number}: {scored.error}")
+            notify(f"line {self.number}: {scored.error}")
         self.tokens += len(scored.tokens)
         self.log_probability += scored.log_probability
         if self.as_json:
@@ -155,7 +177,7 @@ class _Writer:
         if self.tokens:
             value = perplexity_of(self.log_probability, self.tokens)
             pairs = self.number - self.rejected
-            tell(f"perplexity {value:.6g} over {self.tokens} tokens of {pairs} pairs")
+            notify(f"perplexity {value:.6g} over {self.tokens} tokens of {pairs} pairs")
 
 
 def _score(model: Model, lines: Sequence[Line], options: Any, writer: _Writer) -> None:

@@ -7,16 +7,32 @@ from pathlib import Path
 
 import click
 
-from .shared.options import SectionedCommand, SectionedOption, backend_option
+from dragoman import DragomanError
+from dragoman.runtime.format.known_answers import Check
+
+from .shared.options import FiniteRange, SectionedOption, backend_option, check_option
+from .shared.settings import ConfigurableCommand, config_option, given_names
 
 network = partial(click.option, cls=SectionedOption, section="Network")
 decoding = partial(click.option, cls=SectionedOption, section="Decoding")
 limits = partial(click.option, cls=SectionedOption, section="Limits")
-bundles = partial(click.option, cls=SectionedOption, section="Bundles")
+loading = partial(click.option, cls=SectionedOption, section="Bundles")
+PREFIX = "DRAGOMAN_SERVE"
 
 
-@click.command(cls=SectionedCommand, short_help="Serve bundles over HTTP.")
-@click.argument("bundle", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.command(
+    cls=ConfigurableCommand,
+    short_help="Serve bundles over HTTP.",
+    context_settings={"auto_envvar_prefix": PREFIX},
+)
+@click.argument(
+    "bundles",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="BUNDLE...",
+    envvar=f"{PREFIX}_BUNDLES",
+)
 @network("--host", metavar="NAME", default="127.0.0.1", help="Bind to this address [127.0.0.1].")
 @network(
     "--port",
@@ -24,6 +40,12 @@ bundles = partial(click.option, cls=SectionedOption, section="Bundles")
     type=click.IntRange(0, 65535),
     default=8000,
     help="Bind to this port; 0: any free one [8000].",
+)
+@network(
+    "--unix-socket",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Listen on this Unix socket, not on an address and port.",
 )
 @network(
     "--api-key-file",
@@ -39,6 +61,26 @@ bundles = partial(click.option, cls=SectionedOption, section="Bundles")
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="Private key of the certificate, PEM.",
+)
+@network(
+    "--cors-origin",
+    metavar="ORIGIN",
+    multiple=True,
+    help="Let pages of this origin use the server, such as https://app.example, or all: *; "
+    "repeatable [none].",
+)
+@network(
+    "--root-path",
+    metavar="PATH",
+    default="",
+    help="Prefix that a proxy puts before all paths, such as /translator [none].",
+)
+@network(
+    "--trusted-proxies",
+    metavar="ADDRESS,...",
+    default="",
+    help="Proxies whose X-Forwarded-For says who the client is, in logs: addresses, networks such "
+    "as 10.0.0.0/8, or unix [none].",
 )
 @network(
     "--drain-seconds",
@@ -67,6 +109,12 @@ bundles = partial(click.option, cls=SectionedOption, section="Bundles")
     type=click.IntRange(min=1),
     help="Maximum rows (requests x beams) per worker [64].",
 )
+@decoding(
+    "--split-special-tokens/--no-split-special-tokens",
+    default=True,
+    help="Read special tokens in texts, such as </s>, as plain text, unless a request says "
+    "otherwise [yes].",
+)
 @limits(
     "--max-waiting",
     metavar="N",
@@ -90,57 +138,80 @@ bundles = partial(click.option, cls=SectionedOption, section="Bundles")
 @limits(
     "--max-audio",
     metavar="S",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=7200.0,
     help="Maximum seconds of audio per request [7200].",
 )
 @limits(
+    "--max-open-audio",
+    metavar="S",
+    type=FiniteRange(min=1),
+    default=14400.0,
+    help="Maximum seconds of audio of all requests at once [14400].",
+)
+@limits(
+    "--allow-token-ids",
+    is_flag=True,
+    help="Accept token ids at /v1/embeddings, numbered by the model's own tokenizer.",
+)
+@limits(
     "--timeout",
     metavar="S",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=600.0,
     help="Maximum seconds per request [600].",
 )
-@bundles(
+@loading(
     "--idle-unload",
     metavar="S",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Unload a bundle after S seconds without requests [never].",
 )
-@bundles("--on-demand", is_flag=True, help="Load each bundle at its first request.")
+@loading("--on-demand", is_flag=True, help="Load each bundle at its first request.")
 @backend_option
+@check_option
+@config_option
 def serve(
-    bundle: tuple[Path, ...],
+    bundles: tuple[Path, ...],
     host: str,
     port: int,
+    unix_socket: Path | None,
     api_key_file: Path | None,
     certificate: Path | None,
     private_key: Path | None,
+    cors_origin: tuple[str, ...],
+    root_path: str,
+    trusted_proxies: str,
     drain_seconds: int,
     log_texts: bool,
     workers: int | None,
     threads: int | None,
     batch_size: int | None,
+    split_special_tokens: bool,
     max_waiting: int,
     max_new_tokens: int | None,
     max_body: int,
     max_audio: float,
+    max_open_audio: float,
+    allow_token_ids: bool,
     timeout: float,
     idle_unload: float | None,
     on_demand: bool,
     backend: str | None,
+    check: Check,
 ) -> None:
     """Serve BUNDLEs over HTTP, each as a model with the name of its directory.
 
-    The APIs are KServe v2, OpenAI (audio, embeddings, completions), LibreTranslate and Dragoman's
-    own. / is a page to try them.
+    The APIs are KServe v2, OpenAI, LibreTranslate and Dragoman's own; / is a page to try them.
+
+    Each option may also be a variable, DRAGOMAN_SERVE_MAX_BODY=8, or a line of a TOML file,
+    max_body = 8. The command line comes first, then variables, then the file.
 
     \b
     dragoman serve bundles/g2p-en --port 8000
     curl localhost:8000/v1/generate -d '{"source": "dragoman"}'
     """
     from dragoman.runtime.backends import check_threads
-    from dragoman.runtime.serving.api_keys import read_keys
     from dragoman.runtime.serving.options import (
         EngineOptions,
         ListenOptions,
@@ -149,6 +220,12 @@ def serve(
     )
     from dragoman.runtime.serving.process import serve as run
 
+    if unix_socket is not None:
+        others = given_names(click.get_current_context(), "host", "port")
+        if others:
+            raise DragomanError(
+                f"unix_socket: expected it without an address and port, found {others[0]}, too"
+            )
     if workers is not None or threads is not None:
         check_threads((workers or 1) * (threads or 1))
     options = ServerOptions(
@@ -159,19 +236,27 @@ def serve(
             max_waiting=max_waiting,
             max_new_tokens=max_new_tokens,
             backend=backend,
+            check=check,
         ),
         idle_unload=idle_unload,
         timeout=timeout,
         max_body_bytes=max_body << 20,
         max_audio=max_audio,
-        api_keys=() if api_key_file is None else read_keys(api_key_file),
+        max_open_audio=max_open_audio,
         log_texts=log_texts,
+        split_special_tokens=split_special_tokens,
+        cors_origins=cors_origin,
+        root_path=root_path,
+        trusted_proxies=tuple(filter(None, map(str.strip, trusted_proxies.split(",")))),
+        allow_token_ids=allow_token_ids,
     )
     listen = ListenOptions(
         host=host,
         port=port,
+        unix_socket=unix_socket,
+        api_key_file=api_key_file,
         certificate=certificate,
         private_key=private_key,
         drain_seconds=drain_seconds,
     )
-    run(bundle_names(bundle), options, listen, preload=not on_demand)
+    run(bundle_names(bundles), options, listen, preload=not on_demand)

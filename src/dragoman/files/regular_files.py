@@ -99,6 +99,26 @@ def memory_of_machine() -> int:
         return 1 << 62
 
 
+def user_cache(*names: str) -> Path | None:
+    """Return the path of a file in the user's cache, by names of folders and file below it.
+
+    The cache is `$XDG_CACHE_HOME/dragoman`, or else `~/.cache/dragoman`.
+
+    Returns:
+        None: the user has no home, as in a container without an entry in passwd
+    """
+    root = os.environ.get("XDG_CACHE_HOME")
+    try:
+        directory = Path(root) if root else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return directory.joinpath("dragoman", *names)
+
+
+NO_HOME = "the user has no home directory: set HOME or XDG_CACHE_HOME"
+"""Why a file is not kept in the cache where `user_cache` returns None."""
+
+
 def write_whole(
     path: Path,
     write: Callable[[Path], object],
@@ -123,5 +143,5 @@ def write_whole(
     except failures as error:
         raise DragomanError(f"cannot write {path}: {error}") from error
     finally:
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(OSError):  # it is not there, or the directory is closed or read-only
             partial.unlink()

@@ -13,6 +13,7 @@ import math
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dragoman.errors import shown
 from dragoman.files.regular_files import SETTINGS_BYTES, FileError, read_regular
 
 MAX_DEPTH = 100
@@ -84,7 +85,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise ValueError(f"expected each name once in an object, found {name!r:.80} twice")
+                raise ValueError(f"expected each name once in an object, found {shown(name)} twice")
             seen.add(name)
     return values
 

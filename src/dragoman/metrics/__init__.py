@@ -1,6 +1,6 @@
 """Metrics that compare texts with references.
 
-Reading order: metric, bootstrap, segment_metrics, sacrebleu_metrics, table.
+Reading order: metric, segment_metrics, sacrebleu_metrics, table.
 """
 
 from .metric import Metric

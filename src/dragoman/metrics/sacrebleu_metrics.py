@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
-from .bootstrap import RESAMPLES, SEED
-from .metric import References, check_pairs
+from .metric import RESAMPLES, SEED, References, check_pairs
 
 if TYPE_CHECKING:
     from sacrebleu import BLEU, CHRF

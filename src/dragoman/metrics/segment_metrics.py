@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 
-from . import bootstrap
-from .metric import References, check_pairs
+from .metric import References, bootstrap_chance, bootstrap_spread, check_pairs, ratio
 
 NORMALIZATION = "NFKC, lower case, no punctuation"
 """The normalization of words, for signatures."""
@@ -47,19 +46,19 @@ class SegmentMetric:
 
     def figure(self, hypotheses: Sequence[str], references: References) -> float:
         """Compute the figure."""
-        return self.whole * bootstrap.ratio(self._sums(hypotheses, references).sum(0))
+        return self.whole * ratio(self._sums(hypotheses, references).sum(0))
 
     def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
         """Compute the p-value of a difference."""
         check_pairs(oracle, references)
         if list(oracle) == list(bundle):
             return 1.0
-        return bootstrap.chance(self._sums(oracle, references), self._sums(bundle, references))
+        return bootstrap_chance(self._sums(oracle, references), self._sums(bundle, references))
 
     def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
         """Compute the standard error of a difference."""
         sums = self._sums(oracle, references), self._sums(bundle, references)
-        return self.whole * bootstrap.spread(*sums)
+        return self.whole * bootstrap_spread(*sums)
 
     def signature(self, references: References = ()) -> str:
         """Describe how the figure was computed."""
@@ -75,7 +74,7 @@ class SegmentMetric:
         sums = np.array([score(*pair) for pair in zip(hypotheses, references, strict=True)])
         if not sums[:, 1].any():
             raise DragomanError(
-                f"{self.name}: expected {self.needed}, found none in {references[0][0][:40]!r}"
+                f"{self.name}: expected {self.needed}, found none in {shown(references[0][0])}"
                 f"{' and all others' if len(references) > 1 else ''}"
             )
         return sums

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 
 from .metric import Metric, check_library
 from .sacrebleu_metrics import SacreBleu, tokenization
@@ -47,7 +47,7 @@ def find_metric(name: str, language: str | None = None) -> Metric:
     """
     metric = METRICS.get(name)
     if metric is None:
-        raise DragomanError(f"metric: expected one of {', '.join(METRICS)}, found {name!r}")
+        raise DragomanError(f"metric: expected one of {', '.join(METRICS)}, found {shown(name)}")
     if name in LIBRARIES:
         check_library(metric.name, LIBRARIES[name])
     if isinstance(metric, SacreBleu) and metric.name == "BLEU":
@@ -64,7 +64,7 @@ def check_metrics(names: Sequence[str]) -> None:
     for name in names:
         if name not in METRIC_NAMES:
             raise DragomanError(
-                f"metric: expected one of {', '.join(METRIC_NAMES)}, found {name!r}"
+                f"metric: expected one of {', '.join(METRIC_NAMES)}, found {shown(name)}"
             )
         if name != PERPLEXITY:
             find_metric(name)

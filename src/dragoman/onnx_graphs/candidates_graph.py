@@ -1,11 +1,12 @@
 """Makes the graph that selects the most probable next tokens, so that logits stay on a GPU.
 
-It has no weights, and depends only on sizes and number formats of the decoder's logits.
+It depends only on sizes and number formats of the decoder's logits, and on suppressed tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,7 +16,7 @@ from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 
 FILE = "candidates.onnx"
 MOST = 32
-"""Candidates of each row that are not suppressed: enough for 16 beams with one end token."""
+"""Candidates of each row: enough for 16 beams with one end token. TensorRT has at most 3,840."""
 
 OPSET = 24
 IR_VERSION = 10
@@ -25,11 +26,11 @@ def candidates_spec(decoder: GraphSpec, suppressed: Sequence[int]) -> GraphSpec:
     """Specify the graph for a decoder.
 
     Args:
-        suppressed: tokens that are never chosen, for which there are additional candidates
+        suppressed: tokens that are never selected
     """
     logits = decoder.output("logits")
     batch, _, vocabulary = logits.shape
-    shape = (batch, min(MOST + len(suppressed), int(vocabulary)))
+    shape = (batch, max(1, min(MOST, int(vocabulary) - len(set(suppressed)))))
     return GraphSpec(
         FILE,
         (logits,),
@@ -40,11 +41,14 @@ def candidates_spec(decoder: GraphSpec, suppressed: Sequence[int]) -> GraphSpec:
     )
 
 
-def candidates_graph(spec: GraphSpec) -> ir.Model:
+def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
     """Make the graph from logits [B, Q, V] to the best tokens after the last query.
 
     Its outputs are the tokens int64 [B, K], best first, and their log-probabilities float32 [B, K]
     among all tokens.
+
+    Args:
+        suppressed: tokens that are never selected, but count as possible ones in log-probabilities
     """
     (logits,) = (_value(tensor) for tensor in spec.inputs)
     count = int(spec.output("candidate_token").shape[1])
@@ -52,15 +56,26 @@ def candidates_graph(spec: GraphSpec) -> ir.Model:
     gather = ir.node("Gather", [logits, last], {"axis": 1})
     cast = ir.node("Cast", gather.outputs, {"to": ir.DataType.FLOAT})
     softmax = ir.node("LogSoftmax", cast.outputs, {"axis": -1})
+    nodes, constants = [gather, cast, softmax], [last, best]
+    if suppressed:
+        allowed = np.ones(int(spec.input("logits").shape[-1]), np.bool_)
+        allowed[list(suppressed)] = False
+        constants += [
+            _constant("allowed", allowed),
+            _constant("never", np.array(-np.inf, np.float32)),
+        ]
+        nodes.append(ir.node("Where", [constants[2], *softmax.outputs, constants[3]]))
     tokens, log_probabilities = (_value(tensor) for tensor in spec.outputs)
-    select = ir.node(
-        "TopK", [softmax.outputs[0], best], {"axis": -1}, outputs=[log_probabilities, tokens]
+    nodes.append(
+        ir.node(
+            "TopK", [*nodes[-1].outputs, best], {"axis": -1}, outputs=[log_probabilities, tokens]
+        )
     )
     graph = ir.Graph(
         [logits],
         [tokens, log_probabilities],
-        nodes=[gather, cast, softmax, select],
-        initializers=[last, best],
+        nodes=nodes,
+        initializers=constants,
         opset_imports={"": OPSET},
         name="candidates",
     )
@@ -72,7 +87,7 @@ def _value(tensor: TensorSpec) -> ir.Value:
     return ir.Value(name=tensor.name, shape=ir.Shape(tensor.shape), type=ir.TensorType(dtype))
 
 
-def _constant(name: str, numbers: NDArray[np.int64]) -> ir.Value:
+def _constant(name: str, numbers: NDArray[Any]) -> ir.Value:
     tensor = ir.tensor(numbers, name=name)
     return ir.Value(
         name=name,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import write_whole
 from dragoman.runtime import Attention
 
@@ -51,7 +52,7 @@ class HeatMap:
         for name, axis, number in (("layer", 0, layer), ("head", 1, head)):
             count = self.weights.shape[axis]
             if number is not None and not 0 <= number < count:
-                raise DragomanError(f"{name}: expected 0 to {count - 1}, found {number}")
+                raise DragomanError(f"{name}: expected 0 to {count - 1}, found {shown(number)}")
         if head is not None:
             chosen = chosen[:, head : head + 1]
         if layer is not None:
@@ -85,7 +86,7 @@ def choose(maps: Mapping[Which, HeatMap], which: Which | None) -> HeatMap:
         return next(iter(maps.values()))
     if which not in maps:
         raise DragomanError(
-            f"which: expected {' or '.join(maps)}, which this model has, found {which}"
+            f"which: expected {' or '.join(maps)}, which this model has, found {shown(which)}"
         )
     return maps[which]
 
@@ -121,8 +122,6 @@ def draw(picture: HeatMap, path: Path, *, layer: int | None, head: int | None) -
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-
-    from .fonts import fonts_for
 
     fonts = fonts_for([*picture.rows, *picture.columns])
     rows, columns = weights.shape
@@ -189,3 +188,61 @@ def _label(set_ticks: Any, labels: tuple[str, ...], **options: Any) -> None:
     places = range(0, len(labels), step)
     shown = [labels[place].replace("$", r"\$") for place in places]
     set_ticks(list(places), shown, fontsize=8, **options)
+
+
+DEFAULT = "DejaVu Sans"
+"""The font that comes with matplotlib."""
+BOXES = "Last Resort"
+"""The prefix of the name of matplotlib's font that has a box for every character."""
+
+
+class Fonts(NamedTuple):
+    """Fonts for some texts.
+
+    Attributes:
+        families: names of fonts, in the order of lookup
+        missing: characters that no font has, sorted
+    """
+
+    families: list[str]
+    missing: str
+
+
+def fonts_for(texts: Iterable[str], *, first: str = DEFAULT) -> Fonts:
+    """Choose installed fonts for all characters of texts, which matplotlib's own may lack.
+
+    Args:
+        first: the font to begin with
+    """
+    from matplotlib import font_manager
+
+    needed = {character for text in texts for character in text if character.isprintable()}
+    families = [first]
+    needed -= _characters(_file(first))
+    for font in sorted(font_manager.fontManager.ttflist, key=lambda font: (font.name, font.fname)):
+        if not needed:
+            break
+        if font.name in families or font.name.startswith(BOXES):
+            continue
+        found = needed & _characters(font.fname)
+        # Matplotlib selects fonts by family: the name must find this file.
+        if found and Path(_file(font.name)).samefile(font.fname):
+            families.append(font.name)
+            needed -= found
+    return Fonts(families, "".join(sorted(needed)))
+
+
+def _file(family: str) -> str:
+    from matplotlib import font_manager
+
+    return str(font_manager.findfont(font_manager.FontProperties(family=[family])))
+
+
+@cache
+def _characters(path: str) -> frozenset[str]:
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        return frozenset(map(chr, FT2Font(path).get_charmap()))
+    except (OSError, RuntimeError):  # damaged fonts are ignored
+        return frozenset()

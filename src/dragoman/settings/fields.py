@@ -13,7 +13,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, listed, shown
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -69,6 +69,7 @@ class CommandOption:
         names: names of the option; "": the field's name with dashes
         metavar: placeholder of the value in the help; "": N, X or TEXT, by the field's type
         choices: allowed values, if they are few
+        sets: value that an option without a value sets; None: it has an opposite, `--no-...`
     """
 
     section: str
@@ -76,6 +77,7 @@ class CommandOption:
     names: str = ""
     metavar: str = ""
     choices: tuple[str, ...] = ()
+    sets: bool | None = None
 
 
 class LeftOut:
@@ -138,7 +140,7 @@ def wrong_fields(record: DataclassInstance) -> list[str]:
 def wrong_bounds(record: DataclassInstance) -> list[str]:
     """Return the fields outside their `Bounds`, one line each."""
     return [
-        f"{name}: expected {bounds.words}, found {getattr(record, name)}"
+        f"{name}: expected {bounds.words}, found {shown(getattr(record, name))}"
         for name, bounds in annotated(type(record), Bounds).items()
         if not bounds.hold(getattr(record, name))
     ]
@@ -154,15 +156,9 @@ def replaced(options: Options, changes: Mapping[str, Any]) -> Options:
     unknown = [name for name in changes if name not in known]
     if unknown:
         raise DragomanError(
-            f"unknown option {', '.join(unknown)}: expected some of {', '.join(known)}"
+            f"unknown option {listed(unknown)}: expected some of {', '.join(known)}"
         )
     return dataclasses.replace(options, **changes)
-
-
-def shown(value: object) -> str:
-    """Format a value for an error message: on one line, shortened if long."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def is_integer(value: object) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dragoman.errors import shown
+
 Task = Literal[
     "embedding",
     "sequence-classification",
@@ -53,7 +55,7 @@ class Head(HeadTask):
     def problems(self, vocabulary: int) -> list[str]:
         """Return the values out of range for a source vocabulary of this size, one line each."""
         problems = [
-            f"{name}: out of range, found {value}"
+            f"{name}: out of range, found {shown(value)}"
             for name, value, least in (
                 ("outputs", self.outputs, 1),
                 ("d_model", self.d_model, 1),

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, TypedDict
 
-from .fields import FLAG, TEXT, CommandOption
+from dragoman.errors import shown
+
+from .fields import FLAG, TEXT, Check, CommandOption
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,14 @@ class AudioFeatures:
     def problems(self) -> list[str]:
         """Return the values out of range, one line each."""
         problems = [
-            f"{name}: expected at least 1, found {value}"
+            f"{name}: expected at least 1, found {shown(value)}"
             for name, value in vars(self).items()
             if name != "chunk_seconds" and value < 1
         ]
         if not 0 < self.chunk_seconds < math.inf:
-            problems.append(f"chunk_seconds: expected over 0, found {self.chunk_seconds}")
+            problems.append(f"chunk_seconds: expected over 0, found {shown(self.chunk_seconds)}")
         if self.n_fft % 2:
-            problems.append(f"n_fft: expected an even number, found {self.n_fft}")
+            problems.append(f"n_fft: expected an even number, found {shown(self.n_fft)}")
         if not problems and (self.samples % self.hop or not self.samples):
             problems.append(
                 f"hop: expected a divisor of the {self.samples} samples of a window, found "
@@ -95,7 +97,7 @@ class SpeechTokens:
         ids = {f"languages.{code}": token for code, token in self.languages.items()}
         ids |= {f"tasks.{task}": token for task, token in self.tasks.items()}
         problems = [
-            f"{name}: expected a token id in [0, {vocabulary}), found {token}"
+            f"{name}: expected a token id in [0, {vocabulary}), found {shown(token)}"
             for name, token in ids.items()
             if not 0 <= token < vocabulary
         ]
@@ -103,35 +105,41 @@ class SpeechTokens:
         if last is not None and not 0 <= last < vocabulary - 1:
             problems.append(
                 f"no_timestamps_token_id: expected a token id in [0, {vocabulary - 1}), followed "
-                f"by timestamps, found {last}"
+                f"by timestamps, found {shown(last)}"
             )
         if self.default_timestamps and last is None:
             problems.append("default_timestamps: expected false, there are no timestamps")
         latest = self.max_initial_timestamp_index
         if latest is not None and latest < 0:
-            problems.append(f"max_initial_timestamp_index: expected at least 0, found {latest}")
+            problems.append(
+                f"max_initial_timestamp_index: expected at least 0, found {shown(latest)}"
+            )
         for name, code, known in (
             ("default_language", self.default_language, self.languages),
             ("default_task", self.default_task, self.tasks),
         ):
             if code is not None and code not in known:
                 names = ", ".join(sorted(known)) or "none"
-                problems.append(f"{name}: expected one of {names}, found {code!r}")
+                problems.append(f"{name}: expected one of {names}, found {shown(code)}")
         return problems
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageOptions:
-    """The languages and the speech task of a call.
+    """The languages and the speech task of a call, and how it reads texts.
 
     Attributes:
         source_language, target_language: multilingual text models: the model's language codes;
             None: the bundle's default
-        language: speech: code or English name of the spoken language; None: the bundle's default,
-            or detected by the model
+        language: speech: code or English name of the spoken language; "auto": detected by the
+            model; None: the bundle's default, or detected
         task: speech: "transcribe", or "translate" to English; None: the bundle's default
         timestamps: speech: whether to generate timestamps; None: the bundle's default. Audio longer
             than a window always has them, since they locate the next window.
+        split_special_tokens: whether special tokens in a text, such as `</s>`, are read as plain
+            text; None: False, in a server the server's default
+        strict_audio: speech: whether to refuse a file of which a part is missing or damaged; by
+            default the rest is read, with a warning
     """
 
     source_language: Annotated[
@@ -167,6 +175,18 @@ class LanguageOptions:
         FLAG,
         CommandOption("languages", "Speech: write each segment with its times [the bundle's]."),
     ] = None
+    split_special_tokens: Annotated[
+        bool | None,
+        FLAG,
+        CommandOption("content", "Read special tokens, such as </s>, as plain text.", sets=True),
+    ] = None
+    strict_audio: Annotated[
+        bool,
+        Check("True or False", lambda v: isinstance(v, bool)),
+        CommandOption(
+            "languages", "Speech: refuse files that end early or are damaged.", sets=True
+        ),
+    ] = False
 
 
 class LanguageKeywords(TypedDict, total=False):
@@ -176,3 +196,5 @@ class LanguageKeywords(TypedDict, total=False):
     target_language: str | None
     language: str | None
     task: str | None
+    split_special_tokens: bool | None
+    strict_audio: bool

@@ -2,9 +2,9 @@
 
 The oracle is `reference_model` in PyTorch in fp32, decoding without a cache.
 
-`comparison` and `inputs` define the inputs, `tolerances` and `oracle` the limits. `stored` checks
+`inputs` defines the inputs, `tolerances` and `oracle` the limits. `stored` checks
 the files of a bundle, `checks` its outputs on inputs, and `numerics` its graphs on probes. `parity`
 runs all checks in order. `first_difference` and `verdict` describe failures. `sensitivity` measures
 the cost of the precision of each product, and `report` writes everything as a page.
-`comparison`, `report` and `sensitivity.results` import neither PyTorch nor ONNX.
+`inputs.items`, `report` and `sensitivity.results` import neither PyTorch nor ONNX.
 """

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.optimize.emulation import emulated_bundle
 from dragoman.optimize.targets import find_target
 from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
 from dragoman.runtime import Bundle, Model
-from dragoman.runtime.backends import default_backend, open_backend
+from dragoman.runtime.backends import check_backend, open_backend
 from dragoman.runtime.decoding.batching import EncoderInput
 from dragoman.runtime.format.parity import (
     Check,
@@ -29,13 +29,19 @@ from dragoman.runtime.format.parity import (
     TaskParity,
     TokenParity,
 )
+from dragoman.runtime.model import parts_of
 
 from .checks.beams import compare_beams
 from .checks.choices import ChoiceMeter, compare_one_pass, rounding
 from .checks.distances import DistributionMeter, TensorMeters
 from .checks.encoders import compare_encoder
 from .checks.task import compare_references, compare_task, prepared
-from .checks.tokens import bundle_outputs, compare_tokens, greedy_results
+from .checks.tokens import (
+    bundle_outputs,
+    compare_tokens,
+    greedy_results,
+    results_of_first_windows,
+)
 from .inputs.items import spread
 from .inputs.parity_inputs import ParityInputs
 from .numerics.checking import check_numerics
@@ -91,9 +97,11 @@ def check_parity(
         meters.add(batch)
         distances.add(batch)
         choices.add(batch)
-    tensors, distributions = meters.results(), distances.result()
+    tensors = meters.results()
+    distributions = distances.result() if distances.positions else None
     slack = rounding(precision, meters.largest_logit)
     results = greedy_results(model, inputs.sources, limit, target_language)
+    results = results_of_first_windows(model, inputs.sources, expected, results, limit)
     found = bundle_outputs(results)
     outputs = oracle, inputs.sources, expected, found
     one_pass = compare_one_pass(model, *outputs, results, limit=limit, slack=slack)
@@ -178,7 +186,7 @@ def _check_encoder(
             "decodes nothing"
         )
     for line in inputs.lines or ():
-        tokens = model.encoder.tokenize(line.source)
+        tokens = parts_of(model).encoder.tokenize(line.source)
         if (tokens.ids, tokens.types) != (line.tokens.ids, line.tokens.types):
             raise _other_tokens(str(line.source), line.tokens.ids, tokens.ids)
     rounded = None
@@ -220,7 +228,7 @@ def _check_tokenizer(model: Model, inputs: ParityInputs) -> None:
 
 def _other_tokens(text: str, expected: EncoderInput, found: EncoderInput) -> DragomanError:
     return DragomanError(
-        f"the bundle's tokenizer is not the checkpoint's: for {text[:40]!r} expected tokens "
+        f"the bundle's tokenizer is not the checkpoint's: for {shown(text)} expected tokens "
         f"{expected[:20]}, found {found[:20]}"
     )
 
@@ -283,22 +291,25 @@ def _text(decode: Callable[[Sequence[int]], str | None], tokens: Sequence[int]) 
 
 @contextlib.contextmanager
 def running(
-    bundle: Bundle, threads: int | None = None, backend: str | None = None
+    bundle: Bundle,
+    threads: int | None = None,
+    backend: str | None = None,
+    device: str | None = None,
 ) -> Iterator[tuple[Model, str]]:
     """Open a bundle for the comparison, and describe what runs it for the record.
 
     Two kinds of bundles are emulated in float32: those in bf16, for which ONNX Runtime has no
     kernels on a processor, and 16-bit graphs for engines, whose overflows it would hide.
     """
-    manifest, backend = bundle.manifest, backend or default_backend(bundle)
+    manifest, backend = bundle.manifest, check_backend(bundle, backend, device).name
     graphs_of_engines = manifest.executable.format != find_target(manifest.target).executable
     halves = manifest.precision == "bf16" or (graphs_of_engines and manifest.precision != "fp32")
     if not halves or backend != "onnxruntime":
-        with Model(bundle, open_backend(bundle, backend, threads)) as model:
+        with Model(bundle, open_backend(bundle, backend, threads, device)) as model:
             yield model, backend
         return
     with tempfile.TemporaryDirectory() as copy:
         emulated = emulated_bundle(bundle, Path(copy))
-        model = Model(emulated, open_backend(emulated, backend, threads))
         half = "bfloat16" if manifest.precision == "bf16" else "float16"
-        yield model, f"onnxruntime, {half} emulated in float32"
+        with Model(emulated, open_backend(emulated, backend, threads, device)) as model:
+            yield model, f"onnxruntime, {half} emulated in float32"

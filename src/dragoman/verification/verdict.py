@@ -60,7 +60,7 @@ def describe_failure(parity: Parity) -> str:
 
 
 def describe_proof(parity: Parity) -> str:
-    """Describe which faults a passed proof excludes, and which it does not.
+    """Describe what a passed proof covers, and what it does not.
 
     Returns:
         the description; "" if the record has no coverage
@@ -68,22 +68,22 @@ def describe_proof(parity: Parity) -> str:
     covered = parity.coverage
     if covered is None or not parity.passed:
         return ""
-    excluded, left = [], []
+    parts, left = [], []
     if covered.weights:
-        excluded.append(f"weights other than the checkpoint's ({covered.weights:,} compared)")
+        parts.append(f"all weights ({covered.weights:,} compared with the checkpoint's)")
     if covered.graphs:
-        excluded.append("graphs that compute anything else")
+        parts.append("everything that the graphs compute")
     else:
-        left.append("what an engine computes other than on these inputs")
+        left.append("what an engine computes on other inputs")
     for side, lengths in (
         ("sources", covered.source_lengths),
         ("targets", covered.target_lengths),
     ):
         if lengths:
-            excluded.append(f"{side} of {lengths[0]} to {lengths[1]} tokens")
+            parts.append(f"{side} of {lengths[0]} to {lengths[1]} tokens")
     if covered.target_lengths:
-        excluded.append(f"{covered.cached_positions} of {covered.positions} cached positions")
-    excluded.append(f"batches of {', '.join(map(str, covered.batch_sizes))}")
+        parts.append(f"{covered.cached_positions} of {covered.positions} cached positions")
+    parts.append(f"batches of {', '.join(map(str, covered.batch_sizes))}")
     for side, share in (
         ("source", covered.source_vocabulary),
         ("target", covered.target_vocabulary),
@@ -96,11 +96,7 @@ def describe_proof(parity: Parity) -> str:
     judged = (parity.distributions, parity.vectors)
     if any(level is not None and level.rounded is not None for level in judged):
         left.append("what rounding costs on inputs of another kind")
-    return (
-        f"This proof excludes {excluded[0]}"
-        + "".join(f", {part}" for part in excluded[1:])
-        + f". It does not exclude {'; '.join(left)}."
-    )
+    return f"This proof covers {', '.join(parts)}. It does not cover {'; '.join(left)}."
 
 
 def _describe_distributions(found: DistributionParity) -> str:

@@ -7,6 +7,7 @@ is counted, in place of time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.errors import DragomanError
 from dragoman.export.checkpoints import read_checkpoint
-from dragoman.export.families import FAMILIES
-from dragoman.reference_model import ModelConfig, Transformer, save_checkpoint
+from dragoman.export.families import ENCODER_FAMILIES, FAMILIES
+from dragoman.export.families.encoders.family import EncoderFamily
+from dragoman.export.families.encoders.loading import config_of, weight_name
+from dragoman.reference_model import (
+    ConfigError,
+    EncoderModel,
+    HeadConfig,
+    ModelConfig,
+    Transformer,
+    save_checkpoint,
+)
 from dragoman.reference_model.checkpoint import weight_shapes
 
 SHARED: dict[str, Any] = {
@@ -62,6 +72,42 @@ CONFIGS["t5"] = {
     "n_positions": 7,
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 20,
+}
+CONFIGS["mt5"] = CONFIGS["t5"] | {"model_type": "mt5", "feed_forward_proj": "relu"}
+CONFIGS["gpt2"] = {
+    "model_type": "gpt2",
+    "vocab_size": 19,
+    "n_embd": 8,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_inner": 5,
+    "n_positions": 7,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+ENCODERS: dict[str, dict[str, Any]] = {
+    name: {
+        "model_type": name,
+        "vocab_size": 19,
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 5,
+        "max_position_embeddings": 7,
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+    }
+    for name in ("bert", "roberta", "xlm-roberta")
+}
+ENCODERS["distilbert"] = {
+    "model_type": "distilbert",
+    "vocab_size": 19,
+    "dim": 8,
+    "n_layers": 2,
+    "n_heads": 2,
+    "hidden_dim": 5,
+    "max_position_embeddings": 7,
+    "pad_token_id": 0,
 }
 OWN = ModelConfig(
     source_vocab_size=9,
@@ -112,12 +158,48 @@ def write_hugging_face(directory: Path, values: dict[str, Any]) -> None:
     weights = {}
     for name, shape in weight_shapes(family.config(values)).items():
         extra = 2 if "positions.table" in name and values["model_type"] in ("bart", "mbart") else 0
-        weights[family.weight_name(name)] = torch.randn(shape[0] + extra, *shape[1:])
+        weight, theirs = torch.randn(shape[0] + extra, *shape[1:]), family.weight_name(name)
+        transposed = theirs.removesuffix(".weight").endswith(family.transposed)
+        weights[theirs] = weight.t().contiguous() if transposed and len(shape) == 2 else weight
     if values["model_type"] == "m2m_100":  # computes its positions from four columns on
         weights = {name: weight for name, weight in weights.items() if "positions" not in name}
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(values))
     save_file(weights, directory / "model.safetensors")
+
+
+def write_encoder(directory: Path, values: dict[str, Any], family: EncoderFamily) -> None:
+    """Random weights, in a table of positions that begins after the padding token's row."""
+    head = HeadConfig(task="embedding")
+    config = config_of(values, family, head, None, [], activation="gelu")
+    names, first = weight_name(family, head), family.first_position(values)
+    weights = {names(name): p.detach() for name, p in EncoderModel(config).named_parameters()}
+    positions = names("encoder.embedding.positions.table")
+    weights[positions] = torch.randn(first + len(weights[positions]), config.d_model)
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(values))
+    save_file(weights, directory / "model.safetensors")
+
+
+NO_SIZES = (0, -1, 10**12, "3", 3.5, None, True)
+
+
+def check_no_sizes(directory: Path, values: dict[str, Any]) -> None:
+    """Each value in place of each size is refused in words, or has no effect; null may also stand
+    for the family's default."""
+    whole = read_checkpoint(directory).model.config
+    for field in (name for name, value in values.items() if type(value) is int):
+        for value in () if field in OF_TOKENS else NO_SIZES:
+            (directory / "config.json").write_text(json.dumps(values | {field: value}))
+            try:
+                config = read_checkpoint(directory).model.config
+            except DragomanError as error:
+                assert str(error), field
+            else:
+                assert value is None or weight_shapes(config) == weight_shapes(whole), (
+                    field,
+                    value,
+                )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -139,6 +221,31 @@ def test_sizes_of_hugging_face(name: str, tmp_path: Path) -> None:
             with pytest.raises(DragomanError) as caught:
                 read_checkpoint(directory)
             assert len(str(caught.value)) < 10_000, field
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *ENCODERS])
+def test_no_sizes_of_hugging_face(name: str, tmp_path: Path) -> None:
+    if name in CONFIGS:
+        write_hugging_face(tmp_path / name, CONFIGS[name])
+        check_no_sizes(tmp_path / name, CONFIGS[name])
+    else:
+        write_encoder(tmp_path / name, ENCODERS[name], ENCODER_FAMILIES[name])
+        check_no_sizes(tmp_path / name, ENCODERS[name])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_no_tokens_of_hugging_face(name: str) -> None:
+    for field in OF_TOKENS:
+        for value in NO_SIZES:
+            with contextlib.suppress(ConfigError):
+                FAMILIES[name].config(CONFIGS[name] | {field: value})
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+def test_no_sizes_of_our_own(positions: Any, tmp_path: Path) -> None:
+    config = OWN.replace(positions=positions)
+    save_checkpoint(Transformer(config), tmp_path)
+    check_no_sizes(tmp_path, config.to_dict())
 
 
 @pytest.mark.parametrize("name", ["m2m_100", "marian", "pegasus"])

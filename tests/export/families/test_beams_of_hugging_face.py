@@ -59,6 +59,12 @@ def comparison() -> Comparison:
 
 
 @pytest.fixture(scope="module")
+def comparison_in_float32() -> Comparison:
+    """The results of all cases."""
+    return Comparison()
+
+
+@pytest.fixture(scope="module")
 def comparison_of_runtime() -> Comparison:
     """The results of all cases."""
     return Comparison()
@@ -95,17 +101,30 @@ def test_hypotheses_are_theirs(
     beam_subject: Callable[[str], Subject],
     beam_model: MakeModel,
     comparison: Comparison,
+    comparison_in_float32: Comparison,
     comparison_of_runtime: Comparison,
 ) -> None:
-    """Those of the reference model without a cache, and those of the runtime, sources together."""
+    """Those of the reference model without a cache, and those of the runtime, sources together.
+
+    Theirs are computed in float64, so that no processor's rounding is the oracle. The reference
+    model does the same in float64, token by token, and gives the same outputs in float32.
+    """
     subject = beam_subject(case.subject)
+    exact = subject.in_float64()
     generation = subject.generation(case)
-    theirs = their_hypotheses(subject, case)
-    found = beam_search_uncached(subject.ours, subject.sources, case.limit, generation=generation)
-    best = [hypotheses[: case.returned] for hypotheses in found]
+    theirs = their_hypotheses(exact, case)
     # A negative penalty multiplies sums of log-probabilities, and their rounding.
     penalty = generation.length_penalty
-    comparison.hold(best, theirs, case.limit, length_penalty=penalty)
+
+    def found_by(reference: Subject) -> list[list[Hypothesis]]:
+        found = beam_search_uncached(
+            reference.ours, reference.sources, case.limit, generation=generation
+        )
+        return [hypotheses[: case.returned] for hypotheses in found]
+
+    comparison.hold(found_by(exact), theirs, case.limit, within=1e-5, length_penalty=penalty)
+    in_float32 = found_by(subject)
+    comparison_in_float32.hold(in_float32, theirs, case.limit, steps=False, length_penalty=penalty)
     model = beam_model(case.subject, generation.suppressed_token_ids)
     decoded = decoded_by(model, subject, case, generation)
     comparison_of_runtime.hold(decoded, theirs, case.limit, steps=False, length_penalty=penalty)
@@ -150,6 +169,7 @@ def decoded_by(
 
 def test_how_many_were_compared(
     comparison: Comparison,
+    comparison_in_float32: Comparison,
     comparison_of_runtime: Comparison,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -157,8 +177,9 @@ def test_how_many_were_compared(
     if comparison.compared < 1500:
         pytest.skip("this counts what all cases above have compared")
     with capsys.disabled():
-        print(f"\noracle: {comparison}\nruntime: {comparison_of_runtime}")
-    for counted in (comparison, comparison_of_runtime):
+        print(f"\nfloat64: {comparison}\nfloat32: {comparison_in_float32}")
+        print(f"runtime: {comparison_of_runtime}")
+    for counted in (comparison, comparison_in_float32, comparison_of_runtime):
         assert 0.3 < counted.ended / counted.compared < 0.7
         assert counted.ties <= 0.01 * counted.compared
 

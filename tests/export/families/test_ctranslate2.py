@@ -238,6 +238,13 @@ def test_start_from_zeros(tied: bool, tmp_path: Path) -> None:
     assert config.source_vocab_size == (30 if tied else 23)
     assert config.tie_source_target == config.tie_target_output == tied
     assert read.generation.suppressed_token_ids == (29,)
+    probabilities = [
+        each.target_logits([SOURCES[0]])(torch.tensor([[1, 4, 7]])).log_softmax(-1)
+        for each in (model, read)
+    ]
+    # The first token differs in no model: it is not the start token.
+    assert probabilities[1][..., 29].max() < -25
+    torch.testing.assert_close(probabilities[1][..., :29], probabilities[0], atol=1e-6, rtol=0)
     expected = from_zeros(model, SOURCES, 12)
     assert greedy_uncached(read, SOURCES, 12) == expected
     assert greedy_cached(read, SOURCES, 12) == expected
@@ -295,7 +302,7 @@ def test_a_directory_is_known_by_its_model_file(tmp_path: Path) -> None:
     path = tmp_path / "source_vocabulary.json"
     path.write_text(path.read_text().replace("s2", "t2", 1))  # its end token, too
     opened = read_checkpoint(tmp_path)
-    assert opened.tokenizers is None
+    assert opened.tokenizers is not None and opened.tokenizers.pretokenized
     assert weights(opened.model).keys() == weights(model).keys()
 
 
@@ -331,7 +338,7 @@ def test_the_library_gives_the_same_tokens(name: str, seed: int, tmp_path: Path)
     end = read.config.end_token_id
     rows = greedy_uncached(read, SOURCES, 15)
     expected = [row[:-1] if row[-1] == end else row for row in rows]
-    assert peer.CTranslate2Peer.load(tmp_path, threads=1).generate(SOURCES, 15) == expected
+    assert peer.CTranslate2Peer(tmp_path, threads=1).generate(SOURCES, 15) == expected
 
 
 @pytest.mark.parametrize(

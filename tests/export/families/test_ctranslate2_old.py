@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.families.ctranslate2 import load_ctranslate2
 from dragoman.export.families.ctranslate2.text import find_text_tokenizers
 from dragoman.export.formats.json_files import read_json_if_present
 from dragoman.export.tokenizers import PieceModel, TokenizerFiles
 from dragoman.reference_model import CheckpointError, ModelConfig, Transformer
+from dragoman.runtime.format.texts import SourceTemplate
 
 from ...random_weights import random_transformer
 from .ctranslate2_writer import described, model_file, write_text_model
@@ -142,3 +144,20 @@ def test_the_first_revision_has_the_names_of_opennmt(version: int, tmp_path: Pat
         if "positions" not in name:
             assert torch.equal(found[name], expected), name
     assert read.config == model.config.replace(final_norm=True)
+
+
+@pytest.mark.parametrize(("bos", "eos"), [(0, 0), (0, 1), (1, 1)])
+def test_special_tokens_around_sources_are_variables_of_the_file(
+    bos: int, eos: int, tmp_path: Path
+) -> None:
+    stated = {
+        "with_source_bos": torch.tensor(bos).char(),
+        "with_source_eos": torch.tensor(eos).char(),
+    }
+    write_text_model(random_model(), tmp_path, version=5, options=stated)
+    for path in tmp_path.glob("*.json"):
+        path.unlink()
+    write_vocabularies(tmp_path, SOURCE, TARGET)
+    tokenizers = read_checkpoint(tmp_path).tokenizers
+    assert tokenizers is not None and tokenizers.pretokenized
+    assert tokenizers.template == SourceTemplate((1,) * bos, (2,) * eos)

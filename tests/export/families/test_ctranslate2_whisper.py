@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,18 @@ def test_the_vocabulary_must_have_them(model: Transformer, tmp_path: Path) -> No
     (tmp_path / "vocabulary.json").unlink()
     with pytest.raises(CheckpointError, match=r"vocabulary\.json or vocabulary\.txt"):
         load_ctranslate2(tmp_path)
+
+
+def test_generation_settings_beside_the_model(model: Transformer, tmp_path: Path) -> None:
+    """What they do not state is what the model and its vocabulary imply."""
+    write_whisper_model(model, tmp_path, TOKENS, numbers="float32", **SUPPRESSED)
+    before = load_ctranslate2(tmp_path).generation
+    settings = {"return_timestamps": True, "max_length": 4, "no_repeat_ngram_size": 3}
+    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    found = load_ctranslate2(tmp_path).generation
+    assert before.speech is not None and found.speech is not None
+    assert found.speech.default_timestamps and not before.speech.default_timestamps
+    assert (found.max_new_tokens, found.no_repeat_ngram_size) == (4, 3)
+    assert (found.prompt, found.alignment_heads) == (before.prompt, before.alignment_heads)
+    assert found.suppressed_token_ids == before.suppressed_token_ids == (1, 3, 7)
+    assert found.first_suppressed_token_ids == before.first_suppressed_token_ids

@@ -70,8 +70,9 @@ CONFIG = ModelConfig(source_vocab_size=50, target_vocab_size=40, end_token_id=3)
         ({"typical_p": 0.5, "top_h": 0.3, "epsilon_cutoff": 0.1, "eta_cutoff": 0.1}, {}),
         ({"do_sample": True, "typical_p": 1.0, "top_h": None, "epsilon_cutoff": 0.0,
           "eta_cutoff": 0.0, "penalty_alpha": 0.6, "renormalize_logits": True},
-         {"do_sample": True, "top_k": 50}),
-        ({"num_beam_groups": 3, "diversity_penalty": 0.5, "renormalize_logits": True}, {}),
+         {"do_sample": True, "top_k": 50, "renormalize_logits": True}),
+        ({"num_beam_groups": 3, "diversity_penalty": 0.5, "renormalize_logits": True},
+         {"renormalize_logits": True}),
         ({"num_beams": 2, "num_beam_groups": 1, "diversity_penalty": 0.5, "penalty_alpha": 0.6,
           "dola_layers": "low"}, {"num_beams": 2}),
         # The same tokens, sooner.
@@ -129,7 +130,7 @@ def test_settings_are_rules(settings: dict[str, Any], rules: dict[str, Any]) -> 
         ({"dola_layers": "low"}, "dola_layers: this generation setting"),
         ({"penalty_alpha": 0.6}, "penalty_alpha: this generation setting"),
         ({"num_beams": 4, "num_beam_groups": 2}, "num_beam_groups: this generation setting"),
-        ({"num_beams": 4, "renormalize_logits": True}, "renormalize_logits: this generation"),
+        ({"renormalize_logits": 1}, "renormalize_logits: expected one of true, false, found 1"),
         ({"token_healing": True}, "token_healing: this generation setting"),
         ({"is_assistant": True}, "is_assistant: this generation setting"),
         ({"num_return_sequences": 0}, "num_return_sequences: expected at least 1, found 0"),
@@ -175,3 +176,12 @@ def test_without_a_stated_maximum_outputs_end_as_those_of_hugging_face(
         f"{limit} tokens, as those of Hugging Face's generate, unless the caller says otherwise "
         "(--max-new-tokens)"
     ]
+
+
+def test_a_forced_first_token_of_a_decoder_is_refused() -> None:
+    """`generate` would force it only after a prompt of one token."""
+    decoder = CONFIG.replace(source_vocab_size=0, encoder_layers=0, max_source_positions=0)
+    with pytest.raises(
+        DragomanError, match="forced_bos_token_id: expected none for a decoder-only"
+    ):
+        generation_config({"forced_bos_token_id": 5}, decoder, [])

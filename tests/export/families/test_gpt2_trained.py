@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from dragoman.export.checkpoints import read_checkpoint
@@ -121,8 +122,13 @@ def theirs(shipped: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> 
     ).eval()
     weights = {name: p.detach() for name, p in shipped.named_parameters()}
     model.load_state_dict(arranged(weights, config.decoder_layers))
+    of_source, of_target = (
+        Tokenizer.from_file(str(find_checkpoint("verses-en") / f"{side}_tokenizer.json"))
+        for side in ("source", "target")
+    )
+    of_source.normalizer = of_target.normalizer  # one tokenizer reads continuations, too
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(find_checkpoint("verses-en") / "source_tokenizer.json"),
+        tokenizer_object=of_source,
         **SPECIAL_TOKENS,
     )
     directory = tmp_path_factory.mktemp("gpt2")
@@ -199,7 +205,8 @@ def test_streams(bundles: dict[str, Model], theirs: Theirs, prompts: list[str]) 
     for prompt in prompts[:4]:
         pieces = list(bundles["fp32"].stream(prompt, max_new_tokens=NEW))
         tokens, _ = theirs.generate(prompt)
-        assert [piece.id for piece in pieces] == [token for token in tokens if token != END]
+        assert [piece.id for piece in pieces] == list(tokens)
+        assert [piece.is_end for piece in pieces] == [token == END for token in tokens]
         assert "".join(piece.text or "" for piece in pieces) == theirs.text(tokens)
 
 

@@ -76,7 +76,8 @@ def their_model(options: dict[str, Any], directory: Path) -> Any:
 def test_tensors_are_theirs(options: dict[str, Any], tmp_path: Path) -> None:
     theirs, ours = their_model(options, tmp_path), load_hugging_face(tmp_path)
     target = torch.randint(0, 53, (len(SOURCES), 9), generator=torch.manual_seed(1))
-    assert_same_tensors(theirs, ours, SOURCES, target)
+    # In float64: the rounding of either in float32 depends on the processor.
+    assert_same_tensors(theirs.double(), ours.double(), SOURCES, target)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())

@@ -13,11 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dragoman.errors import DragomanError
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.neutral_bundle import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import CheckpointError, pad
 from dragoman.runtime import load
+from dragoman.runtime.format.texts import Prompts
 
 from .sentence_directories import PIECES, VECTOR, WIDTH, Write, dense_weights, read
 
@@ -251,32 +253,192 @@ def notes(directory: Path, settings: dict[str, Any]) -> tuple[str, ...]:
     return read_checkpoint(directory).notes
 
 
-def test_prompts_are_noted(write: Write) -> None:
-    """And left to the caller."""
+def test_prompts_are_read(write: Write) -> None:
+    """An empty one is none."""
     directory = write(Transformer="", Pooling="1_P")
     unneeded = notes(directory, {})
-    texts = {"query": "query: ", "document": "", "STS": "x"}
+    texts = {"query": "a b ", "document": "", "STS": "c "}
+    for default in ("STS", None):
+        settings = {"prompts": texts, "default_prompt_name": default}
+        assert notes(directory, settings) == unneeded
+        tokenizers = read_checkpoint(directory).tokenizers
+        assert tokenizers is not None and tokenizers.prompts == Prompts(texts, default)
     assert notes(directory, {"prompts": {"query": "", "document": ""}}) == unneeded
-    assert notes(directory, {"prompts": texts, "default_prompt_name": "document"}) == (
-        *unneeded,
-        "sentence-transformers puts a prompt before texts that are encoded as 'query', 'STS'; here "
-        "the caller does",
-    )
-    assert notes(directory, {"prompts": texts, "default_prompt_name": "STS"}) == (
-        *unneeded,
-        "sentence-transformers puts the prompt 'STS' before every text; here the caller does",
-        "sentence-transformers puts a prompt before texts that are encoded as 'query'; here the "
-        "caller does",
-    )
-    many = {str(number): "x" for number in range(9)}
-    assert "'4', ...; here" in notes(directory, {"prompts": many})[-1]
-    assert notes(directory, {"prompts": ["x"], "default_prompt_name": None}) == unneeded
+    tokenizers = read_checkpoint(directory).tokenizers
+    assert tokenizers is not None and tokenizers.prompts is None
 
 
-def test_prompts_that_are_not_pooled_are_noted(write: Write) -> None:
-    pooling = {"pooling_mode": "mean", "include_prompt": False}
-    found = read_checkpoint(write(pooling, Transformer="", Pooling="1_P")).notes
-    assert found[-1] == (
-        "sentence-transformers leaves prompts out of the pooling (include_prompt is false); here "
-        "they are pooled with their texts"
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"prompts": ["x"]}, r"prompts: expected texts by their names, found \['x'\]"),
+        ({"prompts": {"q": 1}}, "prompts: expected texts"),
+        ({"prompts": {"q": "x"}, "default_prompt_name": "d"}, "expected one of q, found 'd'"),
+        ({"truncate_dim": 0}, "truncate_dim: expected at least 1, found 0"),
+        ({"truncate_dim": "4"}, "truncate_dim: expected at least 1, found '4'"),
+    ],
+    ids=str,
+)
+def test_settings_of_the_library_that_are_refused(
+    settings: dict[str, Any], expected: str, write: Write
+) -> None:
+    with pytest.raises(CheckpointError, match=rf"config_sentence_transformers\.json: .*{expected}"):
+        notes(write(Transformer="", Pooling="1_P"), settings)
+
+
+def test_prompts_that_are_not_pooled_are_refused(write: Write) -> None:
+    directory = write(
+        {"pooling_mode": "mean", "include_prompt": False}, Transformer="", Pooling="P"
     )
+    notes(directory, {"prompts": {"query": ""}})
+    with pytest.raises(CheckpointError, match=r"P/config\.json: include_prompt: expected true"):
+        notes(directory, {"prompts": {"query": "a "}})
+
+
+def test_prompts_and_truncation_in_a_bundle(write: Write, bert: Path, tmp_path: Path) -> None:
+    """As sentence-transformers 6.2 does it: the prompt is text before the text, and what is left
+    of a normalized embedding is not normalized again."""
+    directory = write(Transformer="", Pooling="1_P", Normalize="2_N")
+    settings = {
+        "prompts": {"query": "a b ", "document": "c "},
+        "default_prompt_name": "query",
+        "truncate_dim": 5,
+    }
+    (directory / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    read = read_checkpoint(directory)
+    neutral = new(tmp_path / "neutral")
+    bundle = export_bundle(read.model, neutral, name="s", tokenizers=read.tokenizers)
+    optimize_bundle(bundle, new(tmp_path / "cpu"), target="cpu")
+    theirs = transformers.BertModel.from_pretrained(bert).eval()
+
+    def expected(prompt: str) -> np.ndarray[Any, Any]:
+        with torch.inference_mode():
+            states = [
+                theirs(torch.tensor([tokens(f"{prompt}{text}")])).last_hidden_state[0].mean(0)
+                for text in TEXTS[1:]
+            ]
+        return torch.stack([state / state.norm() for state in states])[:, :5].numpy()
+
+    for target in ("neutral", "cpu"):
+        with load(tmp_path / target, threads=1) as model:
+            for name, prompt in ((None, "a b "), ("query", "a b "), ("document", "c ")):
+                found = model.encode(TEXTS[1:], prompt_name=name)
+                np.testing.assert_allclose(found, expected(prompt), rtol=1e-5, atol=1e-5)
+            with pytest.raises(DragomanError, match="prompt_name: expected one of 'query', 'doc"):
+                model.encode(["c"], prompt_name="passage")
+            assert len(model.hidden_states(["c"], prompt_name="document")[0]) == 4
+
+
+@pytest.mark.parametrize("kept", [WIDTH, WIDTH + 1])
+def test_a_truncation_to_all_components_is_none(kept: int, write: Write) -> None:
+    directory = write(Transformer="", Pooling="1_P")
+    notes(directory, {"truncate_dim": kept})
+    head = read(directory).config.head
+    assert head is not None and head.truncate_dim == 0
+
+
+@pytest.fixture
+def pairs(bert: Path, tmp_path: Path) -> Callable[..., Path]:
+    """A cross-encoder, as sentence-transformers 6 writes it."""
+
+    def make(labels: int = 1, task: str = "sequence-classification", **settings: Any) -> Path:
+        directory = tmp_path / "pairs"
+        torch.manual_seed(1)
+        config = transformers.BertConfig.from_pretrained(bert, num_labels=labels)
+        transformers.BertForSequenceClassification(config).eval().save_pretrained(directory)
+        (directory / "vocab.txt").write_bytes((bert / "vocab.txt").read_bytes())
+        modules = [{"idx": 0, "name": "0", "path": "", "type": "library.Transformer"}]
+        (directory / "modules.json").write_text(json.dumps(modules))
+        modality = {"text": {"method": "forward", "method_output_name": "logits"}}
+        (directory / "sentence_bert_config.json").write_text(
+            json.dumps({"transformer_task": task, "modality_config": modality})
+        )
+        library: dict[str, Any] = {
+            "model_type": "CrossEncoder",
+            "prompts": {},
+            "default_prompt_name": None,
+        }
+        (directory / "config_sentence_transformers.json").write_text(json.dumps(library | settings))
+        return directory
+
+    return make
+
+
+SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+
+
+def activation_of(directory: Path) -> tuple[int, bool]:
+    """The number of labels, and whether a score is a sigmoid."""
+    head = read(directory).config.head
+    assert head is not None and head.task == "sequence-classification"
+    return len(head.labels), head.multi_label
+
+
+def test_cross_encoders_are_followed(pairs: Callable[..., Path]) -> None:
+    assert activation_of(pairs(activation_fn=SIGMOID)) == (1, True)
+    assert activation_of(pairs(activation_fn=IDENTITY)) == (1, False)
+    assert activation_of(pairs(activation_fn=None)) == (1, True)
+    assert activation_of(pairs(3, activation_fn=IDENTITY)) == (3, False)
+    assert activation_of(pairs(3, activation_fn=SIGMOID)) == (3, True)
+
+
+def test_older_cross_encoders_state_it_elsewhere(pairs: Callable[..., Path]) -> None:
+    directory = pairs()
+    for name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
+        (directory / name).unlink()
+    config = directory / "config.json"
+    plain = json.loads(config.read_text())
+    assert activation_of(directory) == (1, False)  # a regression of transformers
+    for stated, sigmoid in (
+        ({"sentence_transformers": {"activation_fn": SIGMOID, "version": "4.1.0"}}, True),
+        ({"sentence_transformers": {"activation_fn": IDENTITY}}, False),
+        ({"sbert_ce_default_activation_function": IDENTITY}, False),
+        ({"sbert_ce_default_activation_function": SIGMOID}, True),
+    ):
+        config.write_text(json.dumps(plain | stated))
+        assert activation_of(directory) == (1, sigmoid)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"activation_fn": "torch.nn.modules.activation.Tanh"},
+            "activation_fn: expected PyTorch's",
+        ),
+        ({"activation_fn": "mine.Sigmoid"}, "activation_fn: .* found 'mine.Sigmoid'"),
+        ({"task": "text-generation"}, "transformer_task: expected sequence-classification, found"),
+        (
+            {"prompts": {"q": "a "}, "default_prompt_name": "q"},
+            "default_prompt_name: pairs take no",
+        ),
+    ],
+    ids=str,
+)
+def test_cross_encoders_that_are_refused(
+    settings: dict[str, Any], expected: str, pairs: Callable[..., Path]
+) -> None:
+    with pytest.raises(DragomanError, match=expected):
+        read(pairs(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"query_expansion": {"length": 3}}, "query_expansion: this setting is not supported"),
+        ({"processing_kwargs": {"text": {"max_length": 3}}}, "processing_kwargs: .* not supported"),
+        ({"transformer_task": "fill-mask"}, "transformer_task: expected feature-extraction, found"),
+        (
+            {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler"}}},
+            "modality_config: expected",
+        ),
+    ],
+    ids=str,
+)
+def test_settings_of_the_transformer_that_are_refused(
+    settings: dict[str, Any], expected: str, write: Write
+) -> None:
+    directory = write(Transformer="0_T", Pooling="1_P")
+    (directory / "0_T" / "sentence_bert_config.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match=rf"sentence_bert_config\.json: .*{expected}"):
+        read(directory)

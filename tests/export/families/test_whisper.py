@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from dragoman.reference_model import (
 from dragoman.settings.speech import SpeechTokens
 
 from ...speech_models import LANGUAGES, MODELS, Vocabulary, save
+
+transformers: Any = importlib.import_module("transformers")
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -166,6 +169,24 @@ def test_alignment_heads_of_the_teacher_are_a_note(changed: Any, heads: list[lis
 def test_other_features_are_refused(changed: Any) -> None:
     with pytest.raises(CheckpointError, match="hop_length: expected 160, found 128"):
         load_hugging_face(changed("preprocessor_config.json", hop_length=128))
+
+
+def test_features_of_transformers_are_known(checkpoint: Path, tmp_path: Path) -> None:
+    """As its versions 4 and 5 write them; `dither` would add noise."""
+    extractor = transformers.WhisperFeatureExtractor().to_dict()
+    for path in checkpoint.iterdir():
+        if path.name != "preprocessor_config.json":
+            (tmp_path / path.name).symlink_to(path)
+    before = read_checkpoint(tmp_path).notes
+    for name, settings in (
+        ("processor_config.json", {"feature_extractor": extractor}),
+        ("preprocessor_config.json", extractor),
+    ):
+        (tmp_path / name).write_text(json.dumps(settings))
+        assert read_checkpoint(tmp_path).notes == before
+        (tmp_path / name).write_text(json.dumps(settings).replace('"dither": 0.0', '"dither": 0.1'))
+        with pytest.raises(CheckpointError, match=f"{name}: dither: this setting is not supported"):
+            read_checkpoint(tmp_path)
 
 
 def test_without_generation_settings_the_tokenizer_names_the_tokens(

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.optimize.cpu.attention import ATTENTION
-from dragoman.optimize.cpu.bias_gelu import BIAS_GELU
+from dragoman.optimize.cpu.layer_norm_and_gelu import BIAS_GELU
 from dragoman.optimize.pipeline import apply_passes
 from dragoman.optimize.precision.calibration import calibrate, calibration_batches
 from dragoman.optimize.precision.int8 import Int8

@@ -10,9 +10,9 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
+from dragoman.optimize.checking.samples import samples_for_model
 from dragoman.optimize.fusions import STANDARD_PASSES
 from dragoman.optimize.pipeline import apply_passes
-from dragoman.optimize.running import samples_for_model
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 

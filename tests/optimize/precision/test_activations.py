@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
+from dragoman.optimize import running
 from dragoman.optimize.precision.calibration import InputStatistics, ValueRange
 from dragoman.optimize.precision.int8 import (
     Activations,
@@ -22,6 +23,7 @@ from dragoman.optimize.precision.int8 import (
 )
 from dragoman.optimize.precision.rounding import round_weight
 from dragoman.optimize.running import run
+from dragoman.runtime.backends.onnxruntime import cpu
 
 Array = NDArray[np.float32]
 RANDOM = np.random.default_rng(3)
@@ -135,6 +137,23 @@ def test_a_product_is_that_of_the_rounded_numbers(
     model = graph(form, weight, bias, is_table=is_table)
     found: Any = run(model, {"x": x})["y"]
     np.testing.assert_allclose(found, expected.reshape(*shape, 10), atol=2e-5)
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_products_run_unsaturated_whatever_the_processor(
+    is_table: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where sums would saturate, weights are unsigned in the session, not in the graph."""
+    weight = np.full((24, 10), 0.7, np.float32)
+    model = graph(FixedScale(0.031, 120), weight, None, is_table=is_table)
+    before = ir.to_proto(model).SerializeToString()
+    x = np.full((7, 3, 24), 4.0, np.float32)
+    for saturating in (False, True):
+        if not (cpu.saturates() and not saturating):
+            monkeypatch.setattr(running, "saturates", lambda answer=saturating: answer)
+            found: Any = run(model, {"x": x})["y"]
+            np.testing.assert_allclose(found, 24 * 0.7 * 0.031 * 129, rtol=1e-5)
+    assert ir.to_proto(model).SerializeToString() == before
 
 
 def test_products_of_one_input_quantize_it_once() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dragoman.optimize.precision.calibration import InputStatistics
 from dragoman.optimize.precision.rounding import IntegerWeight, round_weight
 from dragoman.optimize.precision.weights import _relative_by_row
 
@@ -64,6 +65,16 @@ def test_compensation_reduces_the_error_of_the_product(bits: int, block: int | N
     plain = round_weight(exact, bits=bits, block=block)
     compensated = round_weight(exact, bits=bits, block=block, moments=x.T @ x)
     assert error(compensated) < 0.9 * error(plain)
+
+
+@pytest.mark.parametrize("different, diverse", [(1, False), (7, False), (8, True), (300, True)])
+def test_errors_are_compensated_on_different_inputs_only(different: int, diverse: bool) -> None:
+    """Repeated rows, which kernels may round otherwise, say nothing of other inputs."""
+    noise = 1 + 1e-7 * weight(50 * different, 1)
+    rows = (np.tile(weight(different, 24), (50, 1)) * noise).astype(np.float32)
+    statistics = InputStatistics(rows.T @ rows, rows, None, nonnegative=False)
+    assert statistics.diverse == diverse
+    assert not InputStatistics(rows.T @ rows, rows[:0], None, nonnegative=False).diverse
 
 
 def test_inputs_that_are_always_zero_are_harmless() -> None:

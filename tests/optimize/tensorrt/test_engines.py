@@ -9,10 +9,14 @@ import onnx_ir as ir
 import pytest
 
 from dragoman.errors import DragomanError
+from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
 from dragoman.optimize.running import difference, run, samples_for_graph
+from dragoman.optimize.tensorrt.builder import build_engine
 from dragoman.optimize.tensorrt.engine_bundle import build_engines, pinned_bundle
 from dragoman.optimize.tensorrt.request import EngineOptions
 from dragoman.runtime import Bundle, read_bundle
+from dragoman.runtime.backends.tensorrt.packages import Package
+from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 from dragoman.runtime.format.manifest import (
     EngineReport,
     Precision,
@@ -150,6 +154,19 @@ def test_heads_without_a_fused_kernel(
     assert (encoder.attentions, decoder.attentions) == (0, LAYERS)
     assert decoder.fused == {"_gemm_mha_v2": LAYERS}
     assert warnings == ()
+
+
+def test_candidates_without_more_suppressed_tokens_than_topk_selects(
+    rtx: Package, tmp_path: Path, one_profile: EngineOptions
+) -> None:
+    """TensorRT's TopK selects at most 3,840; the parser and the builder take the masked graph."""
+    logits = TensorSpec("logits", "logits", "float16", ("batch", 1, 9000))
+    never = range(2000, 7000)
+    spec = candidates_spec(GraphSpec("decoder.onnx", (), (logits,)), never)
+    ir.save(candidates_graph(spec, never), tmp_path / spec.file)
+    engine = build_engine(rtx, tmp_path / spec.file, spec, one_profile)
+    assert engine.report.layers["topk"] == engine.report.layers["select"] == 1
+    assert engine.warnings == ()
 
 
 def test_engines_cannot_be_built_from_engines(

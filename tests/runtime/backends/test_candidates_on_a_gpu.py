@@ -9,14 +9,18 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 
+from dragoman.export import export_bundle
 from dragoman.onnx_graphs.candidates_graph import candidates_graph
-from dragoman.runtime import Bundle, Model, read_bundle
+from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
+from dragoman.runtime import Bundle, Model, load, read_bundle
 from dragoman.runtime.backends.interface import Candidates, DecodingState
 from dragoman.runtime.format.contract import TensorSpec
 
 from ...device_double import DoubleDevice
 from ...provider_double import opened
+from . import gpu_models
 from .conftest import Case
 from .gpu_models import ALLOCATING
 
@@ -88,6 +92,46 @@ def test_logits_are_downloaded_where_the_graph_does_not_give_enough(
     device.assert_empty()
 
 
+def test_as_many_tokens_are_suppressed_as_no_graph_could_select(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The graph leaves them out itself: beams need no logits on the host."""
+    config = ModelConfig(
+        source_vocab_size=17,
+        target_vocab_size=5100,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_model=16,
+        num_heads=2,
+        d_ff=24,
+        max_source_positions=33,
+        max_target_positions=gpu_models.CAPACITY,
+    )
+    torch.manual_seed(3)
+    never = GenerationConfig(suppressed_token_ids=tuple(range(40, 5040)))
+    directory = tmp_path_factory.mktemp("suppressing")
+    export_bundle(Transformer(config, never).eval(), directory, name="suppressing")
+    expected = load(directory, threads=1).generate([[3, 4, 5], [6]], num_beams=3)
+    engines = gpu_models.engines_of(directory, tmp_path_factory, gpu_models.ENGINES)
+    for on_engines in (False, True):
+        device = DoubleDevice()
+        found = (
+            gpu_models.opened(engines, device)
+            if on_engines
+            else opened(read_bundle(directory), device)
+        )
+        with found:
+            gpu_models.same(found.generate([[3, 4, 5], [6]], num_beams=3), expected)
+            graph = found.manifest.graphs["candidates"]
+            assert graph.output("candidate_token").shape == ("batch", 32)
+            state = started(found)
+            best = state.advance()
+            device.log.clear()
+            assert best.candidates(32).tokens.shape == (ROWS, 32)
+            assert device.log.count("download") == 2  # tokens and log-probabilities, no logits
+            state.close()
+
+
 def with_candidates(bundle: Bundle, directory: Path, number: int) -> Bundle:
     """A copy whose graph selects this many; 0: without the graph."""
     copy = directory / "bundle"
@@ -100,5 +144,5 @@ def with_candidates(bundle: Bundle, directory: Path, number: int) -> Bundle:
             return dataclasses.replace(tensor, shape=("batch", number)) if candidates else tensor
 
         graphs["candidates"] = bundle.manifest.graphs["candidates"].map(fewer)
-        ir.save(candidates_graph(graphs["candidates"]), copy / graphs["candidates"].file)
+        ir.save(candidates_graph(graphs["candidates"], ()), copy / graphs["candidates"].file)
     return Bundle(copy, dataclasses.replace(bundle.manifest, graphs=graphs))

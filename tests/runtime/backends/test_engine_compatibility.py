@@ -90,16 +90,36 @@ def bundle(plain_manifest: dict[str, Any], tmp_path: Path) -> Bundle:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A machine with this GPU and package, to be changed."""
+    """A machine with these GPUs and this package, to be changed; `entered` is the current GPU."""
     module = checked_module(Double, recorded("tensorrt_rtx-1.7.1.116"))
-    found = SimpleNamespace(gpu=ADA, package=Package("tensorrt-rtx", module, "1.7.1.116", "13"))
-    monkeypatch.setattr(engines, "find_gpu", lambda: found.gpu)
+    package = Package("tensorrt-rtx", module, "1.7.1.116", "13")
+    found = SimpleNamespace(gpu=ADA, others=(), package=package, entered=None)
+
+    def device(index: int) -> SimpleNamespace:
+        return SimpleNamespace(enter=lambda: setattr(found, "entered", index))
+
+    monkeypatch.setattr(engines, "find_gpu", lambda index: (found.gpu, *found.others)[index])
+    monkeypatch.setattr(engines, "Device", device)
     monkeypatch.setattr(engines, "find_package", lambda target: found.package)
     return found
 
 
 def test_a_fitting_package_and_gpu_are_used(bundle: Bundle, machine: SimpleNamespace) -> None:
     assert usable_package(bundle, ENGINES) is machine.package
+
+
+def test_engines_are_judged_on_the_gpu_that_runs_them(
+    bundle: Bundle, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first GPU cannot run them, the second can."""
+    named = dataclasses.replace(ENGINES, compute_capabilities=("8.9",))
+    machine.gpu, machine.others = HOPPER, (ADA,)
+    with pytest.raises(BackendError, match=r"found 9\.0"):
+        usable_package(bundle, named)
+    judged: list[int] = []
+    monkeypatch.setattr(engines, "check_validity", lambda *_: judged.append(machine.entered))
+    assert usable_package(bundle, named, 1) is machine.package
+    assert judged == [1]
 
 
 def test_another_version_of_the_package_is_refused_with_the_one_to_install(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 
 from dragoman.export import export_bundle
 from dragoman.reference_model import HeadConfig, ModelConfig, Transformer, make_model
-from dragoman.runtime import DeviceLostError, Model, UnfinishedError, load
+from dragoman.runtime import ClosedModelError, DeviceLostError, Model, UnfinishedError, load
 from dragoman.runtime.format.manifest import Profile, Range
 
 from ... import provider_double
 from ...device_double import DoubleDevice
+from .conftest import Open
 from .gpu_models import CAPACITY, ENGINES, engines_of, opened, same, same_numbers
 
 Sources = Callable[..., list[list[int]]]
@@ -112,12 +114,30 @@ def test_an_abandoned_stream_returns_its_workspace(
     device.assert_empty()
 
 
-def test_a_closed_model_rejects_inputs(model: Model, device: DoubleDevice) -> None:
+def test_a_closed_model_raises_and_frees_running_batches_when_they_end(
+    model: Model, device: DoubleDevice
+) -> None:
+    backend, tokens = model.backend, model.stream([3, 4, 5], max_new_tokens=CAPACITY)
     with model:
         model.generate([[3]], max_new_tokens=CAPACITY)
+        next(tokens)
+    assert len(device.streams) == 1
+    later: list[Callable[[], Any]] = [
+        lambda: model.generate([[3]]),
+        lambda: next(tokens),
+        lambda: backend.encode(np.array([[3]]), np.array([[True]])),
+    ]
+    for call in later:
+        with pytest.raises(ClosedModelError, match=r"^the model is closed: load it again$"):
+            call()
     device.assert_empty()
-    (result,) = model.generate([[3]], max_new_tokens=CAPACITY)
-    assert result.error == "the model was closed"
+    backend.close()
+
+
+def test_a_forgotten_model_frees_its_memory(open_on: Open, device: DoubleDevice) -> None:
+    open_on(device).generate([[3]], max_new_tokens=CAPACITY)
+    gc.collect()
+    device.assert_empty()
 
 
 SHAPE: dict[str, Any] = {

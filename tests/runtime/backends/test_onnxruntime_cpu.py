@@ -1,6 +1,7 @@
 """Caches are updated in place, and nothing is allocated or bound again until rows leave.
 
-Where 8-bit products saturate, exact kernels are requested.
+Where 8-bit products saturate, exact kernels are requested; where kernels of 4-bit weights add in
+another order for one row, two are computed.
 """
 
 from __future__ import annotations
@@ -363,6 +364,40 @@ def test_a_number_of_rows_that_comes_back_is_not_bound_again(
         assert state.step().tokens[3] == alone.step().tokens[0]
 
 
+def test_a_row_that_another_pads_is_decoded_as_alone(
+    pair: Pair, random_sources: RandomSources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also as rows join and leave; where one row is multiplied as several are, none is added."""
+    reference, model = pair
+    sources = random_sources(reference.config, 3, seed=5)
+    found = []
+    for least in (1, 2):
+        monkeypatch.setattr(model.backend, "_least_rows", least)
+        state = start(model, sources[:1], capacity=9)
+        steps = [state.step() for _ in range(3)]
+        state.join(start(model, sources[1:2], capacity=9), np.array([1]))
+        steps += [state.step() for _ in range(2)]
+        state.keep(np.array([1]))
+        steps += [state.step(), state.step()]
+        state.retire(np.array([0]))
+        state.join(start(model, sources[2:], capacity=9), np.array([0]))
+        steps.append(state.step())
+        state.feed(steps[-1].tokens)
+        logits = state.advance().logits
+        assert logits.shape == (1, model.manifest.model.target_vocab_size)
+        assert all(np.isfinite(buffer._memory).all() for buffer in state._buffers.values())
+        target = np.array([[5]])
+        encoded = pad(sources[:1], model.manifest.model.pad_token_id)
+        found.append((steps, logits, model.backend.score(*encoded, target)))
+    (expected, one, score), (steps, padded, padded_score) = found
+    for step, other in zip(steps, expected, strict=True):
+        np.testing.assert_array_equal(step.tokens, other.tokens)
+        np.testing.assert_allclose(step.log_probabilities, other.log_probabilities, atol=1e-5)
+    np.testing.assert_allclose(padded, one, atol=1e-5)
+    assert padded_score.shape == score.shape
+    np.testing.assert_allclose(padded_score, score, atol=1e-5)
+
+
 @pytest.mark.parametrize("positions", [2**50, 2**62])
 def test_a_batch_that_no_memory_holds_is_an_error_of_the_backend(positions: int) -> None:
     with pytest.raises(BackendError, match=rf"no memory for an array of float32 .*{positions}"):
@@ -423,6 +458,33 @@ def test_exact_kernels_are_asked_for_where_sums_saturate(
             options.get_session_config_entry(ENTRY)
     else:
         assert options.get_session_config_entry(ENTRY) == expected
+
+
+def test_the_probe_of_rows_says_whether_single_rows_differ() -> None:
+    """As products of other shapes show."""
+    model = onnx.load_from_string(cpu.ROWS_PROBE)
+    (node,) = model.graph.node
+    assert node.op_type == "MatMulNBits"
+    random, differ = np.random.default_rng(1), False
+    for width, outputs in ((64, 64), (256, 100)):
+        shapes = {"K": width, "N": outputs}
+        for attribute in node.attribute:
+            attribute.i = shapes.get(attribute.name, attribute.i)
+        packed = random.integers(0, 256, (outputs, width // 32, 16), np.uint8)
+        scales = random.random((outputs, width // 32), np.float32)
+        for old, new in zip(model.graph.initializer, (packed, scales), strict=True):
+            old.CopyFrom(numpy_helper.from_array(new, old.name))
+        for value, size in ((model.graph.input[0], width), (model.graph.output[0], outputs)):
+            value.type.tensor_type.shape.dim[1].dim_value = size
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        x = random.standard_normal((40, width), np.float32)
+        several, *single = (session.run(["y"], {"x": rows})[0] for rows in (x, *x[:, None]))
+        # Padding to two rows suffices.
+        assert np.array_equal(session.run(["y"], {"x": x[:2]})[0], several[:2])
+        differ |= not np.array_equal(np.concatenate(single), several)
+    assert cpu.single_rows_differ() == differ
 
 
 def test_this_processor_answers() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
@@ -19,17 +17,16 @@ from dragoman.export import export_bundle
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.runtime import (
     Bundle,
-    DeviceLostError,
     Model,
     Result,
     UnfinishedError,
     load,
     read_bundle,
 )
-from dragoman.runtime.backends.cuda.layout import Sizes
+from dragoman.runtime.backends.cuda.layout import Sizes, rounded_up
 from dragoman.runtime.backends.interface import BackendError, DecodingState, StepOutput
-from dragoman.runtime.backends.onnxruntime import cuda, sessions
-from dragoman.runtime.backends.onnxruntime.cuda import PositionRounding, cuda_failure, open_sessions
+from dragoman.runtime.backends.onnxruntime import cuda
+from dragoman.runtime.backends.onnxruntime.cuda import PositionRounding
 
 from ...device_double import DoubleDevice
 from ...provider_double import opened
@@ -181,7 +178,7 @@ def test_tokens_of_several_steps_are_read_together(long: Model, device: DoubleDe
             found.keep(kept)
             expected.keep(kept)
     assert device.log.count("wait") < 0.4 * 150
-    assert device.log.count("synchronize") == device.log.count("begin_capture") <= 2
+    assert device.log.count("synchronize") == device.log.count("begin_capture") <= 3
     assert device.log.count("upload") == 0
     found.close()
     model.close()
@@ -229,34 +226,6 @@ def test_the_number_of_graphs_is_limited(
     assert device.log.count("begin_capture") == 2
 
 
-def test_after_a_failed_capture_steps_run_directly_with_one_message(
-    model: Model,
-    ids_case: Case,
-    ids_model: Model,
-    random_sources: Sources,
-    device: DoubleDevice,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def refuse(name: str) -> None:
-        if name == "captured run":
-            raise RuntimeError("CUDA failure 901: operation failed due to a previous error")
-
-    device.refuse = refuse
-    sources = random_sources(ids_case[0].config, 5, seed=2)
-    with caplog.at_level(logging.INFO, logger="dragoman"):
-        same(
-            model.generate(sources, max_new_tokens=CAPACITY),
-            ids_model.generate(sources, max_new_tokens=CAPACITY),
-        )
-    assert "launch" not in device.log
-    assert not device.capturing
-    (record,) = caplog.records
-    assert record.levelno == logging.INFO
-    assert "decoding without CUDA graphs: onnxruntime failed: CUDA failure 901" in record.message
-    model.close()
-    device.assert_empty()
-
-
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.9])
 def test_a_batch_that_does_not_fit_is_halved(
     bundle: Bundle, ids_case: Case, ids_model: Model, random_sources: Sources, share: float
@@ -264,7 +233,8 @@ def test_a_batch_that_does_not_fit_is_halved(
     """Whether our memory is short, or the provider's in the middle of a run."""
     sources = random_sources(ids_case[0].config, 16, seed=6)
     full = DoubleDevice()
-    opened(bundle, full).generate(sources, max_new_tokens=CAPACITY)
+    roomy = opened(bundle, full)
+    roomy.generate(sources, max_new_tokens=CAPACITY)
     tight = DoubleDevice(room=int(sum(block.size for block in full.blocks.values()) * share))
     model = opened(bundle, tight)
     same(
@@ -273,6 +243,28 @@ def test_a_batch_that_does_not_fit_is_halved(
     )
     model.close()
     tight.assert_empty()
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "share", "rows"),
+    [(80, 1, 256), (24, 1, 128), (24, 0.5, 64), (12, 1, 64), (12, 0.5, 32), (6, 1, 32), (2, 1, 16)],
+)
+def test_rows_of_a_batch_follow_from_free_memory(
+    bundle: Bundle, gigabytes: int, share: float, rows: int
+) -> None:
+    model = opened(bundle, DoubleDevice(room=gigabytes << 30))
+    assert model.backend.rows_that_fit(11, CAPACITY, share) == rows
+
+
+@pytest.mark.parametrize("kilobytes", [200, 400, 800])
+def test_the_rows_that_fit_and_as_many_that_join_do(bundle: Bundle, kilobytes: int) -> None:
+    device = DoubleDevice(room=kilobytes << 10)
+    backend = opened(bundle, device).backend
+    rows = backend.rows_that_fit(11, CAPACITY)
+    assert rows is not None and 1 <= rows < 16
+    source, mask = np.full((rows, 11), 3), np.ones((rows, 11), np.bool_)
+    for state in [backend.start(source, mask, first(rows), CAPACITY) for _ in range(2)]:
+        state.step()
 
 
 def test_a_device_without_room_for_the_weights(bundle: Bundle) -> None:
@@ -309,63 +301,28 @@ def test_a_device_lost_in_a_run_ends_the_call_with_the_finished_results(
         same([result], ids_model.generate([sources[index]], max_new_tokens=CAPACITY))
 
 
-def test_failures_of_the_provider_are_distinguished_by_code() -> None:
-    def fail(message: str) -> None:
-        raise ValueError(message)
-
-    for message in ("Failed to allocate memory for requested buffer", "CUDA failure 2: out of"):
-        with pytest.raises(BackendError, match=message):
-            sessions.run(fail, message, failure=cuda_failure)
-    with pytest.raises(DeviceLostError, match="onnxruntime failed: CUDA failure 719"):
-        lost = "CUDA failure 719: unspecified launch failure ; GPU=0"
-        sessions.run(fail, lost, failure=cuda_failure)
-    with pytest.raises(BackendError, match="onnxruntime failed: CUDA failure 719"):
-        sessions.run(fail, lost)  # a message of the processor's provider
+def test_sizes_are_powers_of_two_and_halves_between_them() -> None:
+    assert [rounded_up(number) for number in range(14)] == [
+        *(1, 1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 12, 12, 16),
+    ]
+    assert [rounded_up(number) for number in (24, 25, 33, 48, 49, 96, 97)] == [
+        *(24, 32, 48, 48, 64, 96, 128),
+    ]
+    assert [rounded_up(number, 16) for number in (0, 1, 16, 17, 49, 65, 100)] == [
+        *(16, 16, 16, 32, 64, 96, 128),
+    ]
 
 
 def test_sizes_are_rounded_within_the_positions(bundle: Bundle) -> None:
     """17 source tokens of at most 33, 21 target positions."""
     rounding = PositionRounding(bundle.manifest.model)
     assert rounding.first(1, 1, 1, 1) == Sizes(0, 1, 16, 21)
-    assert rounding.first(5, 17, 13, 1) == Sizes(0, 8, 32, 21)
-    assert rounding.first(33, 33, 21, 1) == Sizes(0, 64, 33, 21)
+    assert rounding.first(5, 17, 13, 1) == Sizes(0, 6, 32, 21)
+    assert rounding.first(33, 33, 21, 1) == Sizes(0, 48, 33, 21)
     long = dataclasses.replace(bundle.manifest.model, max_target_positions=150)
     assert PositionRounding(long).first(2, 3, 65, 1) == Sizes(0, 2, 16, 128)
     assert PositionRounding(long).first(2, 3, 129, 1) == Sizes(0, 2, 16, 150)
-    assert rounding.first(3, 33, 21, 5) == Sizes(0, 4, 33, 21, 5)
+    assert rounding.first(3, 33, 21, 5) == Sizes(0, 3, 33, 21, 5)
     assert Sizes(0, 4, 33, 21, 5).rows == 20
-    assert rounding.after(Sizes(0, 64, 33, 21), 9) == Sizes(0, 16, 33, 21)
-    assert rounding.after(Sizes(0, 64, 33, 21, 5), 9) == Sizes(0, 16, 33, 21, 5)
-
-
-def test_a_session_that_cannot_capture_is_opened_without_graphs(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The options of every session, as ONNX Runtime receives them."""
-    real, opened = onnxruntime.InferenceSession, []
-
-    def open_session(
-        file: str, options: object, providers: list[tuple[str, dict[str, str]]]
-    ) -> object:
-        ((provider, provider_options),) = providers
-        assert provider == "CUDAExecutionProvider"
-        opened.append((Path(file).name, provider_options))
-        if provider_options["enable_cuda_graph"] == "1":
-            raise RuntimeError("This session cannot use the graph capture feature")
-        session = real(file, providers=["CPUExecutionProvider"])
-        monkeypatch.setattr(session, "get_providers", lambda: ["CUDAExecutionProvider"])
-        return session
-
-    monkeypatch.setattr(onnxruntime, "InferenceSession", open_session)
-    with caplog.at_level(logging.INFO, logger="dragoman"):
-        stream_sessions = open_sessions(bundle, 77)
-    assert not stream_sessions.captures
-    assert [(file, options["enable_cuda_graph"]) for file, options in opened] == [
-        ("encoder.onnx", "0"),
-        ("candidates.onnx", "0"),
-        ("decoder.onnx", "1"),
-        ("decoder.onnx", "0"),
-    ]
-    assert {options["user_compute_stream"] for _, options in opened} == {"77"}
-    assert {options["use_tf32"] for _, options in opened} == {"0"}
-    assert "without CUDA graphs" in caplog.text and "graph capture feature" in caplog.text
+    assert rounding.after(Sizes(0, 64, 33, 21), 9) == Sizes(0, 12, 33, 21)
+    assert rounding.after(Sizes(0, 64, 33, 21, 5), 9) == Sizes(0, 12, 33, 21, 5)

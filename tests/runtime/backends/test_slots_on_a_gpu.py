@@ -96,7 +96,7 @@ def test_sources_join_without_a_transfer_and_known_sizes_without_memory(
     """All but the tokens and positions of the rows stay on the device."""
     for again in (False, True):
         twins = twins_of(model, ids_model, seed=2)
-        twins.begin(3, 1)
+        twins.begin(5, 1)
         for _ in range(3):
             twins.step()
         twins.retire(1)

@@ -19,7 +19,7 @@ from dragoman.runtime.decoding.running_batch import DecodedJob, Job
 from dragoman.runtime.decoding.scheduler import Scheduler
 from dragoman.runtime.decoding.search import TokenSequence
 from dragoman.runtime.format.model_spec import ModelSpec
-from dragoman.settings.generation import GenerationSettings
+from dragoman.settings.generation_settings import GenerationSettings
 
 START, END = 1, 2
 
@@ -45,7 +45,7 @@ class ScriptedBackend:
     open_states: int = 0
     limits: Limits = Limits()  # noqa: RUF009
 
-    def rows_that_fit(self, source: int) -> int | None:
+    def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> int | None:
         raise AssertionError("decoding does not ask for this")
 
     def start(

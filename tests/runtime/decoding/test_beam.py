@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dragoman.runtime.decoding.beam_search import Beam
 from dragoman.runtime.decoding.running_batch import Job
 from dragoman.runtime.decoding.search import TokenSequence
-from dragoman.settings.generation import EarlyStopping, GenerationSettings
+from dragoman.settings.generation_settings import EarlyStopping, GenerationSettings
 
 from .scripted import END, START, ScriptedBackend, decoded, random_logits, request
 from .slow_beams import Found, slow_beams

@@ -24,7 +24,7 @@ from dragoman.runtime.decoding.request import Request
 from dragoman.runtime.decoding.results import RejectedError
 from dragoman.runtime.decoding.running_batch import Job
 from dragoman.runtime.decoding.search import TokenSequence
-from dragoman.settings.generation import EarlyStopping, GenerationSettings
+from dragoman.settings.generation_settings import EarlyStopping, GenerationSettings
 
 from .scripted import END, START, Logits, ScriptedBackend, decoded, random_logits, request
 from .test_required_phrases import occurs, random_phrases, satisfied

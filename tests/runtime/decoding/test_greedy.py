@@ -15,7 +15,7 @@ from dragoman.runtime.decoding.greedy_and_sampling import Greedy
 from dragoman.runtime.decoding.running_batch import DecodedJob, Job, stream_tokens
 from dragoman.runtime.decoding.scheduler import FailedJob, Scheduler
 from dragoman.runtime.decoding.search import TokenSequence
-from dragoman.settings.generation import GenerationSettings
+from dragoman.settings.generation_settings import GenerationSettings
 
 from .scripted import END, START, ScriptedBackend, request, spec
 

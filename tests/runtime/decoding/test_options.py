@@ -20,7 +20,8 @@ from dragoman.runtime.decoding.strategies import (
 )
 from dragoman.runtime.format.validation import manifest_from_json
 from dragoman.settings.fields import Check, CommandOption, annotated
-from dragoman.settings.generation import GenerationKeywords, Part, setting_names
+from dragoman.settings.generation import GenerationKeywords
+from dragoman.settings.generation_settings import Part, setting_names
 
 
 @pytest.fixture

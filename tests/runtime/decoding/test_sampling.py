@@ -166,7 +166,7 @@ def test_a_hand_worked_nucleus() -> None:
 def test_suppressed_tokens_are_not_drawn() -> None:
     backend = ScriptedBackend(random_logits(VOCABULARY), suppressed=range(3, 11))
     scheduler: Scheduler[int] = Scheduler(backend, spec(VOCABULARY), rows=64, tokens=10**6)
-    from dragoman.settings.generation import GenerationSettings
+    from dragoman.settings.generation_settings import GenerationSettings
 
     settings = GenerationSettings(suppressed_token_ids=tuple(range(3, 11)), min_new_tokens=3)
     for seed in range(40):

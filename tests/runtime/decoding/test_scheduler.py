@@ -16,7 +16,7 @@ from dragoman.runtime.decoding.request import Request
 from dragoman.runtime.decoding.running_batch import DecodedJob, Job, RunningBatch
 from dragoman.runtime.decoding.scheduler import FailedJob, Scheduler
 from dragoman.runtime.decoding.search import Strategy
-from dragoman.settings.generation import GenerationSettings
+from dragoman.settings.generation_settings import GenerationSettings
 
 from .scripted import END, START, ScriptedBackend, random_logits, request, spec
 

@@ -16,8 +16,8 @@ from dragoman.export.checkpoints import OpenedCheckpoint, open_checkpoint
 from dragoman.export.locating import locate_checkpoint
 from dragoman.optimize.precision.calibration import calibration_batches
 from dragoman.runtime import DragomanError, read_bundle
-from dragoman.verification.comparison import Comparison
 from dragoman.verification.inputs.choosing import inputs_for
+from dragoman.verification.inputs.items import Comparison
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.inputs.sources import calibration_sources
 from dragoman.verification.parity import check_parity

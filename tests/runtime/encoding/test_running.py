@@ -1,4 +1,4 @@
-"""Batches of texts: what stays in memory, how large they are, and what company changes."""
+"""Batches of texts: what stays in memory, how large they are, and that they change no text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from dragoman.optimize.target_bundle import optimize_bundle
-from dragoman.runtime import Model, load, read_bundle
+from dragoman.runtime import CancelError, Model, load, read_bundle
 from dragoman.runtime.encoding import running
 from dragoman.runtime.format.manifest import Precision
 
+from ..conftest import SetAfter
 from .conftest import PIECES, Make
 
 TEXTS = ["the man", "paris is in france.", "a", "food", "the man eats food.", "b c d", "e"]
@@ -101,18 +102,46 @@ def test_a_text_whose_outputs_are_not_finite_is_rejected_alone(
     assert (found[0].text, found[0].error, found[2].error) == (expected.text, None, None)
 
 
-@pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_below_fp32_company_changes_vectors_slightly(
-    precision: Precision, make: Make, tmp_path: Path
-) -> None:
-    """Activations have one scale for a whole batch."""
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_embeddings_are_batch_invariant(precision: Precision, make: Make, tmp_path: Path) -> None:
+    """Bit for bit, although texts of other lengths change the padding."""
     exact = make("Model").ours
     neutral = read_bundle(exact.bundle.directory.parent / "neutral")
     optimize_bundle(neutral, tmp_path, target="cpu", precision=precision)
+    texts = [*TEXTS, " ".join(TEXTS)]
     with load(tmp_path, threads=1) as model:
-        together = model.encode(TEXTS)
-        alone = np.concatenate([model.encode([text]) for text in TEXTS])
-    assert not np.array_equal(together, alone)
-    lengths = np.linalg.norm(together, axis=1) * np.linalg.norm(alone, axis=1)
-    cosines = (together * alone).sum(1) / lengths
-    assert cosines.min() > 0.99
+        together = model.encode(texts)
+        alone = np.concatenate([model.encode([text]) for text in texts])
+    np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_call_stops_before_its_next_batch_and_keeps_finished_results(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts are read first, then batches are computed."""
+    vectors, masks = make("Model").ours, make("ForMaskedLM").ours
+    masked = [f"{text} [MASK]" for text in TEXTS]
+    expected = {
+        "encode": list(vectors.encode(TEXTS)),
+        "hidden_states": vectors.hidden_states(TEXTS),
+        "fill": masks.fill(masked),
+    }
+    for name, all_results in expected.items():
+        model = masks if name == "fill" else vectors
+        recorded = Recorded(model)
+        with monkeypatch.context() as patch:
+            patch.setattr(model.backend, "encode", recorded.encode)
+            with pytest.raises(CancelError) as stopped:
+                getattr(model, name)(
+                    masked if name == "fill" else TEXTS, cancel=SetAfter(len(TEXTS) + 2)
+                )
+        assert len(recorded.shapes) == 2
+        finished = stopped.value.finished
+        assert len(finished) == 4
+        for index, result in finished.items():
+            if name == "fill":
+                assert result == all_results[index]
+            else:
+                np.testing.assert_array_equal(result, all_results[index])
+    np.testing.assert_array_equal(vectors.encode(TEXTS, timeout=1000), expected["encode"])

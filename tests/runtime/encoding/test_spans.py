@@ -78,7 +78,7 @@ MASK = 3
 def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> InputTokenizer:
     path = tmp_path / "tokenizer.json"
     TOKENIZERS[request.param]().save(str(path))
-    return InputTokenizer(path, 40, cut="longest_first", reads_special_tokens=True)
+    return InputTokenizer(path, 40, cut="longest_first", mask=MASK)
 
 
 @pytest.mark.parametrize(

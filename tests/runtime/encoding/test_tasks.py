@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dragoman.runtime import AbilityError, DragomanError, RejectedError
+from dragoman.runtime.model import parts_of
 
 from .conftest import POSITIONS, Make
 
@@ -174,7 +175,7 @@ def test_a_question_is_not_cut(make: Make) -> None:
     _, tokenizer, ours = make("ForQuestionAnswering")
     fits, one_more, context = " ".join("a" * 20), " ".join("a" * 21), "b c d e"
     expected = tokenizer(fits, context, truncation="only_second", max_length=POSITIONS)
-    tokens = ours.encoder.tokenize((fits, context), truncate=True)
+    tokens = parts_of(ours).encoder.tokenize((fits, context), truncate=True)
     assert (tokens.ids, tokens.truncated) == (expected["input_ids"], True)
     pairs = [(fits, context), (one_more, context), ("a " * 100_000, context), ("a", "b")]
     found = ours.answer(pairs, truncate=True)
@@ -224,10 +225,20 @@ def test_token_ids_are_as_good_as_texts(make: Make) -> None:
     np.testing.assert_array_equal(ours.encode(ids), ours.encode(TEXTS))
 
 
-def test_special_tokens_in_a_text_are_text(make: Make) -> None:
-    """But for a model that fills masks."""
+def test_special_tokens_in_a_text(make: Make) -> None:
+    """They are read as by transformers or, on request, as plain text; but masks are masks."""
+    text = "a [SEP] b [MASK]"
     _, tokenizer, ours = make("Model")
-    assert tokenizer.sep_token_id not in ours.tokenize("a [SEP] b")[:-1]
+    assert ours.tokenize(text) == tokenizer(text).input_ids
+    split = ours.tokenize(text, split_special_tokens=True)
+    assert split == tokenizer(text, split_special_tokens=True).input_ids
+    assert not np.array_equal(ours.encode([text]), ours.encode([text], split_special_tokens=True))
+    _, _, filling = make("ForMaskedLM")
+    assert filling.tokenize(text) == tokenizer(text).input_ids
+    split = filling.tokenize(text, split_special_tokens=True)
+    assert split.count(tokenizer.mask_token_id) == 1 == split.count(tokenizer.sep_token_id)
+    (result,) = filling.fill([text], split_special_tokens=True)
+    assert result.error is None and len(result.masks) == 1
 
 
 def test_a_model_says_what_it_does(make: Make) -> None:

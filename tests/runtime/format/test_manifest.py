@@ -32,6 +32,19 @@ def test_what_is_written_is_read_back_equal(plain_manifest: Plain) -> None:
     assert manifest.graphs["decoder"].inputs[3].shape == ("source_batch", 2, "source", 3)
 
 
+@pytest.mark.parametrize(
+    "value", ["x" * 100_000, 10**4000, ["x" * 100_000], {"x" * 100_000: 1}], ids=["text", *"123"]
+)
+def test_no_error_echoes_a_long_value(plain_manifest: Plain, value: Any) -> None:
+    errors = []
+    for name in plain_manifest:
+        try:  # some fields take any text, or any names
+            manifest_from_json(json.dumps(plain_manifest | {name: value}), "the place")
+        except BundleError as error:
+            errors.append(str(error))
+    assert len(errors) > len(plain_manifest) // 2 and max(map(len, errors)) <= 1100
+
+
 def test_where_a_model_comes_from_is_kept(plain_manifest: Plain) -> None:
     plain_manifest["origin"] = {"model": "owner/model", "commit": "12ab"}
     manifest = manifest_from_json(json.dumps(plain_manifest), "p")

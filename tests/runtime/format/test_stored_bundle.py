@@ -23,7 +23,7 @@ from dragoman.runtime.format.manifest import (
     TensorRTEngines,
 )
 from dragoman.runtime.format.validation import manifest_from_json
-from dragoman.settings.generation import GenerationSettings
+from dragoman.settings.generation_settings import GenerationSettings
 
 DIRECTORY = Path(__file__).parent / "stored_bundle"
 Plain = dict[str, Any]

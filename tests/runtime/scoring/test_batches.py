@@ -13,7 +13,7 @@ from dragoman.runtime import BackendError
 from dragoman.runtime.backends.interface import Limits
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.scoring import teacher_forcing
-from dragoman.runtime.scoring.results import ScoredPair, rejected
+from dragoman.runtime.scoring.interface import ScoredPair, rejected
 from dragoman.runtime.scoring.teacher_forcing import (
     ForcedPair,
     log_probabilities_of,

@@ -18,7 +18,7 @@ from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import DragomanError, Model, ScoredPair, load, perplexity, read_bundle
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.scoring.options import ScoringOptions
+from dragoman.runtime.scoring.interface import ScoringOptions
 from dragoman.runtime.scoring.texts import TextScorer
 from dragoman.runtime.texts.front_end import TextFrontEnd
 from dragoman.runtime.texts.tokenizer import TextCodec
@@ -296,7 +296,7 @@ def test_a_bundle_without_tokenizers_takes_ids(ids_model: Model) -> None:
         ({"max_batch_size": None}, "max_batch_size: expected an integer of at least 1, found None"),
         ({"target_language": 7}, "target_language: expected a text, found 7"),
         ({"beams": 4}, "unknown option beams: expected some of source_language, "),
-        ({"task": "translate"}, "language, task and timestamps are for speech models"),
+        ({"task": "translate"}, "language, task, timestamps and strict_audio are for speech"),
         ({"target_language": "de"}, "target_language: expected none, this model has no languages"),
     ],
 )

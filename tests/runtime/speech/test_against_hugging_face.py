@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dragoman.runtime import Result
@@ -75,16 +77,28 @@ def test_segments_of_long_audio(case: Case) -> None:
         expected = their_segments(case.theirs, audio, return_timestamps=True)
         assert result.segments is not None
         assert [list(s.tokens) for s in result.segments] == [s["tokens"].tolist() for s in expected]
-        seconds = len(audio) / RATE
+        seconds, last = len(audio) / RATE, 0.0
         for mine, theirs in zip(result.segments, expected, strict=True):
-            assert mine.start == pytest.approx(float(theirs["start"]))
-            assert mine.end == pytest.approx(min(float(theirs["end"]), max(mine.start, seconds)))
+            # Hugging Face dates some text to the padding, after the recording.
+            start = float(theirs["start"]) if theirs["start"] < seconds else last
+            assert mine.start == pytest.approx(start)
+            last = min(float(theirs["end"]), seconds)
+            assert mine.end == pytest.approx(last)
 
 
 def test_fewer_tokens(case: Case) -> None:
     for limit in (1, 2, 9):
         expected = [their_tokens(case.theirs, a, max_new_tokens=limit) for a in SHORT]
         assert tokens(case.ours.generate(SHORT, max_new_tokens=limit)) == expected
+
+
+@pytest.mark.parametrize(
+    "rules", [{"no_repeat_ngram_size": 2}, {"repetition_penalty": 1.6}], ids=str
+)
+def test_rules_of_a_call(case: Case, rules: dict[str, Any]) -> None:
+    expected = [their_tokens(case.theirs, audio, **rules) for audio in SHORT]
+    found = tokens(case.ours.generate(SHORT, **rules))
+    assert found == expected != tokens(case.ours.generate(SHORT))
 
 
 def test_the_text_is_that_of_the_tokens(multilingual: Case) -> None:
@@ -105,7 +119,8 @@ def test_without_timestamps_a_window_is_one_segment(english: Case) -> None:
 def test_a_stream_has_the_tokens_of_a_window(case: Case) -> None:
     audio = SHORT[3]
     [result] = case.ours.generate([audio])
-    assert [token.id for token in case.ours.stream(audio)] == list(result.tokens)
+    ends = [] if result.end_token is None else [result.end_token]
+    assert [token.id for token in case.ours.stream(audio)] == [*result.tokens, *ends]
 
 
 def test_a_stream_with_timestamps(case: Case) -> None:

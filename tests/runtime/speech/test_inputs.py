@@ -10,10 +10,14 @@ import pytest
 import soundfile
 
 from dragoman.errors import DragomanError
-from dragoman.runtime import RejectedError
+from dragoman.runtime import CancelError, RejectedError
 from dragoman.runtime.audio import LogMel
+from dragoman.runtime.speech.prompts import PromptRequest
+from dragoman.settings.generation import GenerationOptions
+from dragoman.settings.speech import SpeechTokens
 
 from ...speech_models import RATE, noise
+from ..conftest import SetAfter
 from .conftest import Case
 
 GOOD = noise(0.6, seed=4)
@@ -36,7 +40,7 @@ def test_paths_samples_and_features_give_the_same_tokens(
 
 def test_features_of_more_than_a_window_are_decoded_window_by_window(multilingual: Case) -> None:
     audio = noise(2.3, seed=10)
-    features = LogMel(bins=128, chunk_seconds=1).whole(audio)
+    features = LogMel(bins=128, chunk_seconds=1).whole([audio])
     from_audio, from_features = multilingual.ours.generate([audio, features])
     assert from_audio.tokens == from_features.tokens
 
@@ -98,11 +102,12 @@ def test_a_stream_of_bad_or_long_audio(english: Case, tmp_path: Path) -> None:
     [
         (
             {"language": "de"},
-            "expected none, since this model transcribes a single language; found 'de'",
+            "expected en or none, since this model transcribes English only; found 'de'",
         ),
         (
             {"task": "translate"},
-            "expected none, since this model transcribes a single language; found 'translate'",
+            "expected transcribe or none, since this model transcribes English only; found "
+            "'translate'",
         ),
         ({"source_language": "de"}, "a speech model takes language and task"),
         ({"max_new_tokens_per_source_token": 1.5}, "a speech model takes language and task"),
@@ -127,6 +132,7 @@ def test_options_that_an_english_model_does_not_take(
         ),
         ({"timestamps": "no"}, "timestamps: expected True, False or None, found 'no'"),
         ({"source_language": ""}, "a speech model takes language and task"),
+        ({"end_token_id": 5, "truncate": True}, "end_token_id, truncate: for text models"),
         ({"language": ""}, "expected one of de, en, fr, haw, found ''"),
     ],
 )
@@ -135,6 +141,38 @@ def test_options_of_another_kind(multilingual: Case, options: dict[str, Any], me
         multilingual.ours.generate([GOOD], **options)
     with pytest.raises(DragomanError, match=message):
         multilingual.ours.stream(GOOD, **options)
+
+
+@pytest.mark.parametrize("language", ["en", "English", "<|en|>", "auto"])
+def test_what_an_english_model_does_may_be_requested(english: Case, language: str) -> None:
+    expected = english.ours.generate([GOOD])
+    assert english.ours.generate([GOOD], language=language, task="transcribe") == expected
+
+
+def test_a_language_may_be_detected_despite_a_default() -> None:
+    speech = SpeechTokens(languages={"en": 5, "de": 6}, default_language="de")
+    tokens = [
+        PromptRequest.of(GenerationOptions(language=language), speech).language_token(speech)
+        for language in (None, "en", "auto", "AUTO")
+    ]
+    assert tokens == [6, 5, None, None]
+
+
+SHORT = [noise(0.05 * n, seed=n) for n in range(1, 20)]
+
+
+def test_no_segment_is_after_the_recording(case: Case) -> None:
+    """A window is a second, and there are timestamps up to its end."""
+    cases = Path(__file__).parents[1] / "audio" / "cases"
+    sources: list[Any] = [*SHORT, cases / "bad_8.wav", cases / "bad_loop_0.35s.wav"]
+    results = case.ours.generate(sources, timestamps=True)
+    for source, result in zip(sources, results, strict=True):
+        file = isinstance(source, Path)
+        seconds = soundfile.info(source).duration if file else len(source) / RATE
+        segments = result.segments or ()
+        assert segments
+        times = [time for segment in segments for time in (segment.start, segment.end)]
+        assert times == sorted(times) and times[0] >= 0 and times[-1] <= seconds
 
 
 NO_LISTS: list[Any] = [5, None, {"a": GOOD}, {0.5}]
@@ -172,18 +210,44 @@ def test_at_most_a_batch_of_recordings_is_open(
     from dragoman.runtime.speech import recording, transcriber
 
     opened, most = [0], [0]
-    before, result = recording.open_recording, transcriber.Windows.transcript
+    before, result = recording.read_spectrogram, transcriber.Windows.transcript
 
-    def counting(*arguments: Any) -> Any:
+    def counting(*arguments: Any, **options: Any) -> Any:
         opened[0] += 1
         most[0] = max(most[0], opened[0])
-        return before(*arguments)
+        return before(*arguments, **options)
 
-    def closing(self: Any, recording: Any) -> Any:
+    def closing(self: Any, recording: Any, **options: Any) -> Any:
         opened[0] -= 1
-        return result(self, recording)
+        return result(self, recording, **options)
 
-    monkeypatch.setattr(transcriber, "open_recording", counting)
+    monkeypatch.setattr(transcriber, "read_spectrogram", counting)
     monkeypatch.setattr(transcriber.Windows, "transcript", closing)
     english.ours.generate([GOOD] * 11, max_batch_size=3)
     assert (opened[0], most[0]) == (0, 3)
+
+
+def test_a_call_stops_between_and_within_windows(multilingual: Case) -> None:
+    """A recording of three windows and two short ones, in batches of two."""
+    model, sources = multilingual.ours, [noise(2.5, seed=10), GOOD, noise(0.3, seed=2)]
+    options: dict[str, Any] = {"max_batch_size": 2, "max_new_tokens": 9}
+    never = SetAfter(10**9)
+    expected = model.generate(sources, cancel=never, **options)
+    assert expected == model.generate(sources, **options)
+    assert len(expected[0].segments or ()) > 1
+    kept = []
+    for times in range(never.asked):
+        with pytest.raises(CancelError) as stopped:
+            model.generate(sources, cancel=SetAfter(times), **options)
+        finished = stopped.value.finished
+        assert finished == {index: expected[index] for index in finished}
+        kept.append(len(finished))
+    assert kept == sorted(kept)
+    assert set(kept) == {0, 1, 2}
+    with pytest.raises(CancelError):
+        list(model.stream(GOOD, cancel=SetAfter(3)))
+    pairs = [(source, [4, 5]) for source in sources[1:]]
+    with pytest.raises(CancelError) as stopped:
+        model.score(pairs, cancel=SetAfter(1))
+    assert stopped.value.finished == {}
+    assert model.generate(sources, **options) == expected

@@ -12,7 +12,9 @@ import pytest
 import sentencepiece
 
 from dragoman.runtime import BundleError
+from dragoman.runtime.decoding.running_batch import SelectedToken
 from dragoman.runtime.format.texts import LanguageError, Languages, SourceTemplate
+from dragoman.runtime.texts.outputs import TokenStream
 from dragoman.runtime.texts.tokenizer import TextCodec, UnknownSymbolsError
 
 CORPUS = ["the cat sat on the mat", "a cat, a dog and the bird", "naïve café: où ?", "x y z"] * 20
@@ -240,3 +242,24 @@ def test_without_sentencepiece_the_error_says_what_to_install(
         codec(plain, tmp_path, pieces=pieces)
     assert "the package sentencepiece cannot be imported" in str(caught.value)
     assert "pip install 'dragoman[sentencepiece]'" in str(caught.value)
+
+
+class HeldBack:
+    """A stream of an incomplete character, which token 9 begins."""
+
+    def step(self, token: int) -> str:
+        return "" if token == 9 else "a"
+
+    def rest(self) -> str:
+        return "\N{REPLACEMENT CHARACTER}"
+
+
+def test_an_incomplete_character_at_the_end_belongs_to_the_last_token() -> None:
+    stream = TokenStream(HeldBack())
+    tokens = [*stream.tokens([SelectedToken(n, -0.5) for n in (1, 9, 1, 9)]), *stream.rest()]
+    assert [(token.id, token.text) for token in tokens] == [
+        (1, "a"),
+        (9, ""),
+        (1, "a"),
+        (9, "\N{REPLACEMENT CHARACTER}"),
+    ]

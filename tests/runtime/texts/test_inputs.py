@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.runtime import Model, RejectedError, Result
-from dragoman.runtime.model import Source
+from dragoman.runtime.front_end import Source
 
 GOOD = [3, 4, 5]
 
@@ -98,7 +98,8 @@ def test_anything_but_a_list_of_ids_is_rejected(ids_model: Model, source: Any) -
 
 def test_a_source_longer_than_the_positions_is_rejected(ids_model: Model) -> None:
     assert rejection(ids_model, [3] * 34) == (
-        "source has 34 tokens, expected at most 33, the positions of this model"
+        "source has 34 tokens, expected at most 33, the positions of this model; truncate=True "
+        "(--truncate) cuts it"
     )
     assert one_among_good(ids_model, [3] * 33).error is None
 
@@ -139,7 +140,8 @@ def test_a_text_of_a_million_characters_is_rejected(text_model: Model) -> None:
     known, unknown, last = text_model.generate(["a" * 1_000_000, "1" * 1_000_000, "abc"])
     assert (known.finish_reason, unknown.finish_reason) == ("rejected", "rejected")
     assert known.error == (
-        "source has at least 2368 tokens, expected at most 40, the positions of this model"
+        "source has at least 2368 tokens, expected at most 40, the positions of this model; "
+        "truncate=True (--truncate) cuts it"
     )
     assert unknown.error == "unknown to this model: '1'"
     assert last == text_model.generate(["abc"])[0]

@@ -121,7 +121,9 @@ class Spy:
         self._codec = codec
         self.seen: list[int] = []
 
-    def count(self, text: str, end: int) -> int:
+    special_tokens: Any = None
+
+    def count(self, text: str, end: int, *, split_special_tokens: bool = False) -> int:
         self.seen.append(len(text))
         return self._codec.count(text, end)
 
@@ -226,9 +228,9 @@ def test_the_model_refuses_what_it_never_encoded_whole(
     lengths: list[int] = []
     encode = LibraryCodec._encode
 
-    def spy(self: LibraryCodec, text: str, special_tokens: bool) -> Any:
+    def spy(self: LibraryCodec, text: str, special_tokens: bool, splits: bool) -> Any:
         lengths.append(len(text))
-        return encode(self, text, special_tokens)
+        return encode(self, text, special_tokens, splits)
 
     monkeypatch.setattr(LibraryCodec, "_encode", spy)
     expected = text_model.generate(["abc"])[0]
@@ -236,7 +238,8 @@ def test_the_model_refuses_what_it_never_encoded_whole(
         ["a" * MILLION, " " * MILLION + "abc", "1" * MILLION, "abc"]
     )
     assert first.error == (
-        "source has at least 2368 tokens, expected at most 40, the positions of this model"
+        "source has at least 2368 tokens, expected at most 40, the positions of this model; "
+        "truncate=True (--truncate) cuts it"
     )
     assert second.error == "unknown to this model: '1'"
     assert (spaces, last) == (expected, expected)

@@ -215,8 +215,7 @@ def _never(source: Any, history: Any) -> NDArray[np.float32]:
     ("options", "message"),
     [
         ({"prefix": ""}, "prefix: expected at least one token, found ''"),
-        ({"prefix": "  "}, "prefix: expected at least one token, found ' '"),
-        ({"prefix": []}, "prefix: expected at least one token, found ()"),
+        ({"prefix": "  "}, "prefix: expected at least one token, found '  '"),
         ({"prefix": [5, 400]}, "prefix: expected token ids in [0, 400), found 400"),
         ({"prefix": [5, -1]}, "prefix: expected token ids in [0, 400), found -1"),
         ({"prefix": [5, END, 6]}, "prefix: expected no end token, found 2"),

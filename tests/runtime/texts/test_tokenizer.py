@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,7 @@ def test_a_corrupt_tokenizer_file_is_a_bundle_error(
 
 
 @pytest.mark.parametrize("text", ["<s>", "</s>", "a</s>b", "<pad>"])
-def test_a_special_token_cannot_be_typed(tmp_path: Path, text: str) -> None:
+def test_a_special_token_that_is_typed(tmp_path: Path, text: str) -> None:
     source = g2p_en.make_source_tokenizer()
     source.enable_truncation(2)
     source.enable_padding(length=8)
@@ -153,5 +154,8 @@ def test_a_special_token_cannot_be_typed(tmp_path: Path, text: str) -> None:
     g2p_en.make_target_tokenizer().save(str(tmp_path / "target.json"))
     codec = TextCodec(tmp_path / "source.json", tmp_path / "target.json")
     with pytest.raises(UnknownSymbolsError, match="<"):
-        codec.encode(text)
+        codec.encode(text, split_special_tokens=True)
+    letters = {"a": [3], "b": [4], "<s>": [1], "</s>": [2], "<pad>": [0]}
+    parts = re.findall(r"<[^>]*>|.", text)
+    assert codec.encode(text) == [*(i for part in parts for i in letters[part]), 2]
     assert codec.encode("abc") == [3, 4, 5, 2]  # neither cut nor padded

@@ -141,8 +141,8 @@ def test_a_panic_costs_the_one_input_that_met_it(text_case: Any) -> None:
     only_bad = (set(bad.tokens) - set(good.tokens)).pop()
     error = "tokenizer.json: this tokenizer fails: no entry found for key"
 
-    source = model._codec._source
-    source._tokenizer = Failing(source._tokenizer, text="zzz")
+    source = model._open.codec._source
+    source._reader.tokenizer = Failing(source._tokenizer, text="zzz")
     first, second = model.generate(["abc", "zzz"])
     assert (first, second.finish_reason) == (good, "rejected")
     assert second.error == f"source_{error}"
@@ -150,7 +150,7 @@ def test_a_panic_costs_the_one_input_that_met_it(text_case: Any) -> None:
         model.stream("zzz")
 
     model = load(text_case[1], threads=1)
-    target = model._codec._target
+    target = model._open.codec._target
     target._tokenizer = Failing(target._tokenizer, token=only_bad)
     first, second = model.generate(["abc", "zzz"])
     assert (first, second.finish_reason, second.tokens) == (good, "rejected", ())
@@ -181,6 +181,6 @@ def test_interrupts_are_not_taken_for_panics(text_case: Any) -> None:
         def encode(self, text: str, **options: Any) -> Any:
             raise KeyboardInterrupt
 
-    model._codec._source._tokenizer = Interrupted()
+    model._open.codec._source._reader.tokenizer = Interrupted()
     with pytest.raises(KeyboardInterrupt):
         model.generate(["abc"])

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dragoman.runtime.arguments import DeadlineError
 from dragoman.runtime.backends.interface import BackendError, DeviceLostError, Limits
 from dragoman.runtime.decoding.beam_search import Beam
 from dragoman.runtime.decoding.greedy_and_sampling import Greedy, Sample
 from dragoman.runtime.decoding.running_batch import Job, SelectedToken
 from dragoman.runtime.decoding.search import Strategy
-from dragoman.runtime.serving.engine.request_handle import DeadlineError, DecodingHandle
+from dragoman.runtime.serving.engine.request_handle import DecodingHandle
 
 from ...runtime.decoding.scripted import ScriptedBackend, random_logits
 from .scripted_engine import LOST, VOCABULARY, ScriptedEngine, endless, job, tokens

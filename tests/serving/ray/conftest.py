@@ -34,7 +34,7 @@ def model(bundle: Path) -> Iterator[Model]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    from dragoman.runtime.serving.ray.cluster import connected
+    from dragoman.runtime.serving.ray.files import connected
 
     with connected(None, 2):
         yield

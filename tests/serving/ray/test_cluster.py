@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from dragoman import DragomanError
-from dragoman.runtime.serving.ray.cluster import connected
+from dragoman.runtime.serving.ray.files import connected
 
 pytestmark = pytest.mark.ray
 

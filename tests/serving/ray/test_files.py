@@ -56,12 +56,12 @@ def watched(seen: Path, deadly: str | None, *, once: bool) -> type[BlockDecoder]
     marker = seen.with_name("killed")
 
     class Watched(BlockDecoder):  # pickled by value: workers need not find this module
-        def decode(self, data: bytes) -> DecodedBlock:
+        def decode(self, data: bytes, prefixes: bytes | None = None) -> DecodedBlock:
             first = data.split()[0].decode()
             if first == deadly and not (once and marker.exists()):
                 marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            outcome = super().decode(data)
+            outcome = super().decode(data, prefixes)
             with seen.open("a", encoding="utf-8") as file:
                 file.write(f"{first}\n")
             return outcome

@@ -46,6 +46,10 @@ class Logger:
     def log_error(cls, line: str) -> None:
         cls.lines.append(line)
 
+    @classmethod
+    def log_warn(cls, line: str) -> None:
+        cls.lines.append(line)
+
 
 class Sender:
     """Refuses anything after the last response, which is undefined in Triton."""

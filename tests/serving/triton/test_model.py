@@ -169,12 +169,14 @@ def test_an_encoder_only_model_returns_embeddings(start: Start, model: Models) -
     sentences = ["the man is eating", "paris"]
     good, wrong = Request([texts(*sentences)]), Request([texts("paris")], {"stream": True})
     unknown = Request([texts("paris")], {"num_beams": 2})
-    served.execute([good, wrong, unknown])
+    text = Request([texts("paris")], {"truncate": "false"})  # would count as true
+    served.execute([good, wrong, unknown, text])
     (answer,) = good.answers()
     expected = model("vectors").encode(sentences)
     np.testing.assert_allclose(answer.tensors["embedding"], expected, rtol=1e-4, atol=1e-5)
     assert "found an encoder-only model" in error_of(wrong)[1]
     assert error_of(unknown)[1] == "unknown parameters: num_beams"
+    assert error_of(text)[1] == "truncate: expected true or false, found 'false'"
 
 
 def test_a_model_without_streaming(start: Start, model: Models) -> None:
@@ -199,7 +201,12 @@ def test_speech_models_take_audio_files(start: Start, model: Models, tmp_path: A
     soundfile.write(path, noise, 16_000)
     request = Request([texts(path.read_bytes(), name="audio")], {"language": "en"})
     wrong = Request([texts(b"no audio", name="audio")])
-    start("speech").execute([request, wrong])
+    cut = Request([texts(path.read_bytes()[:9044], name="audio")])
+    start("speech").execute([request, wrong, cut])
+    assert len(words_of(cut)) == 1
+    assert Logger.lines.pop() == (
+        "audio: the file ends early: expected 24000 bytes of samples, found 9000"
+    )
     (expected,) = model("speech").generate([path], language="en")
     assert words_of(request) == [expected.text]
     assert "audio: expected an audio file" in error_of(wrong)[1]

@@ -10,7 +10,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, listed, shown
 from dragoman.settings.generation import GenerationOptions
 
 from ....decoding.results import RejectedError, Result, Segment
@@ -18,13 +18,14 @@ from ....speech.prompts import language_name
 from ...models import ServedModel
 from ...service import Service
 from ..bodies import BodyError
-from ..http import opened_form
+from ..http import attributed, opened_form
 
+FLAGS = {"true": True, "1": True, "false": False, "0": False}
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 FIELDS = frozenset(
     {
         *("file", "model", "language", "prompt", "response_format", "temperature"),
-        *("timestamp_granularities[]", "timestamp_granularities", "stream"),
+        *("timestamp_granularities[]", "timestamp_granularities", "stream", "strict_audio"),
     }
 )
 
@@ -36,10 +37,10 @@ async def transcribe(service: Service, request: Request, *, task: str) -> Respon
         task: "transcribe" or "translate"
     """
     async with opened_form(request, max_fields=32) as form:
-        unknown = sorted(form.keys() - FIELDS)
+        unknown = form.keys() - FIELDS
         if unknown:
-            raise BodyError(f"unknown: {', '.join(unknown):.200}")
-        served = service.models.get(_text(form, "model"))
+            raise BodyError(f"unknown: {listed(unknown)}")
+        served = attributed(request, service.models.get(_text(form, "model")))
         file = form.get("file")
         if not isinstance(file, UploadFile):
             raise BodyError("file: expected an audio file, found none")
@@ -47,18 +48,20 @@ async def transcribe(service: Service, request: Request, *, task: str) -> Respon
     response_format = _text(form, "response_format") or "json"
     if response_format not in FORMATS:
         raise BodyError(
-            f"response_format: expected one of {', '.join(FORMATS)}, found {response_format!r:.40}"
+            f"response_format: expected one of {', '.join(FORMATS)}, found {shown(response_format)}"
         )
     _check_supported(form, response_format)
-    (samples,) = await service.read_audio(served, data)
     timed = response_format in ("srt", "vtt", "verbose_json")
     options = _options(form, served, task, timed=timed)
-    (result,) = await service.generate(served, [samples], [options])
+    async with service.opened_audio(served, [data]) as (audio,):
+        (result,) = await service.generate(served, [audio], [options])
+        seconds = audio.seconds
     if result.error is not None:
         raise RejectedError(result.error)
-    audio = served.manifest.audio
-    seconds = 0.0 if audio is None else len(samples) / audio.sampling_rate
-    return _response(result, response_format, task, seconds, options.temperature or 0.0)
+    response = _response(result, response_format, task, seconds, options.temperature or 0.0)
+    for warning in result.warnings:
+        response.headers.append("Warning", f'199 dragoman "{warning}"')
+    return response
 
 
 def _check_supported(form: FormData, response_format: str) -> None:
@@ -74,7 +77,7 @@ def _check_supported(form: FormData, response_format: str) -> None:
         )
     if granularities and response_format != "verbose_json":
         raise BodyError("timestamp_granularities: expected response_format verbose_json")
-    if _text(form, "stream") in ("true", "True", "1"):
+    if _flag(form, "stream"):
         raise BodyError("stream: expected false; use /v1/generate to stream")
     if _text(form, "prompt"):
         raise BodyError("prompt: expected none, texts before the audio are not supported")
@@ -92,11 +95,12 @@ def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> 
     values: dict[str, Any] = {"timestamps": timed, "language": _text(form, "language") or None}
     if task == "translate" or speech.tasks:
         values["task"] = task
+    values["strict_audio"] = _flag(form, "strict_audio")
     text = _text(form, "temperature") or "0"
     try:
         temperature = float(text)
     except ValueError as error:
-        raise BodyError(f"temperature: expected a number, found {text!r:.40}") from error
+        raise BodyError(f"temperature: expected a number, found {shown(text)}") from error
     if temperature:
         values |= {"do_sample": True, "num_beams": 1, "temperature": temperature, "top_k": 0}
     return GenerationOptions(**values)
@@ -106,6 +110,15 @@ def _text(form: FormData, name: str) -> str | None:
     value = form.get(name)
     if isinstance(value, UploadFile):
         raise BodyError(f"{name}: expected a string, found a file")
+    return value
+
+
+def _flag(form: FormData, name: str) -> bool:
+    """Read an optional truth value, as libraries write it in forms."""
+    text = _text(form, name) or "false"
+    value = FLAGS.get(text.lower())
+    if value is None:
+        raise BodyError(f"{name}: expected true or false, found {shown(text)}")
     return value
 
 
@@ -119,8 +132,9 @@ def _response(
         return PlainTextResponse(_srt(segments), media_type="application/x-subrip")
     if response_format == "vtt":
         return PlainTextResponse(_vtt(segments), media_type="text/vtt")
+    warnings = {"warnings": result.warnings} if result.warnings else {}
     if response_format == "json":
-        return JSONResponse({"text": text})
+        return JSONResponse({"text": text, **warnings})
     language = "en" if task == "translate" and result.language is None else result.language
     # Segments have no probabilities of their own; each reports that of the whole output.
     mean_log_probability = result.log_probability / max(1, len(result.tokens))
@@ -145,6 +159,7 @@ def _response(
                 }
                 for number, segment in enumerate(segments)
             ],
+            **warnings,
         }
     )
 
@@ -155,18 +170,27 @@ def _compression_ratio(text: str) -> float:
     return round(len(data) / len(zlib.compress(data)), 3)
 
 
+def _cues(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the segments that take at least a millisecond: none after the recording."""
+    return [s for s in segments if _milliseconds(s.end) > _milliseconds(s.start)]
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
 def _srt(segments: Sequence[Segment]) -> str:
     """Format segments as SubRip subtitles."""
     return "".join(
         f"{number}\n{_clock(s.start, ',')} --> {_clock(s.end, ',')}\n{_line(s)}\n\n"
-        for number, s in enumerate(segments, 1)
+        for number, s in enumerate(_cues(segments), 1)
     )
 
 
 def _vtt(segments: Sequence[Segment]) -> str:
     """Format segments as WebVTT subtitles (W3C)."""
     return "WEBVTT\n\n" + "".join(
-        f"{_clock(s.start, '.')} --> {_clock(s.end, '.')}\n{_line(s)}\n\n" for s in segments
+        f"{_clock(s.start, '.')} --> {_clock(s.end, '.')}\n{_line(s)}\n\n" for s in _cues(segments)
     )
 
 
@@ -176,6 +200,6 @@ def _line(segment: Segment) -> str:
 
 
 def _clock(seconds: float, point: str) -> str:
-    minutes, thousandths = divmod(round(seconds * 1000), 60_000)
+    minutes, thousandths = divmod(_milliseconds(seconds), 60_000)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02}:{minutes:02}:{thousandths // 1000:02}{point}{thousandths % 1000:03}"

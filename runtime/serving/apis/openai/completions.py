@@ -13,17 +13,32 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
+from dragoman.settings.generation_settings import Part, setting_names
 
 from ....decoding.results import Hypothesis, RejectedError, Result, Token
 from ....model import Model
+from ...models import ServedModel
 from ...service import Service, StreamEnd
-from ..bodies import BodyError, Fields, json_object
-from ..http import Events, server_sent_event, started
+from ..bodies import OPTION_NAMES, BodyError, Fields, json_object, spelled
+from ..http import Events, attributed, server_sent_event, started
 from .embeddings import prompt_tokens
 
 MOST_STOPS = 4
+FIELDS = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "num_return_sequences": "n",
+    "alternatives": "logprobs",
+}
+"""The fields of options that OpenAI, or vLLM, calls otherwise."""
+OPTION_FIELDS = {
+    name: FIELDS.get(name, name)
+    for name in sorted(OPTION_NAMES - {"num_return_sequences", "alternatives", "temperature"})
+}
+"""The field of each option, besides those that mean something else here."""
+OF_SAMPLING = frozenset(setting_names(Part.SAMPLING, of=GenerationOptions))
 
 Items = AsyncGenerator[Token | StreamEnd, None]
 
@@ -38,12 +53,17 @@ class CompletionRequest:
         echo: whether texts begin with their prompts
         logprobs: number of top tokens reported for each step; None: no log-probabilities
         stops: texts that end an output
+        skip_special_tokens: whether texts omit special tokens
+        split_special_tokens: whether special tokens in prompts are read as plain text
+
+    Args:
+        splits: the server's default of `split_special_tokens`
 
     Raises:
         BodyError: fields are wrong, unknown or incompatible.
     """
 
-    def __init__(self, fields: Fields) -> None:
+    def __init__(self, fields: Fields, *, splits: bool) -> None:
         prompt = fields.require("prompt", (str, list))
         is_single = isinstance(prompt, str) or (bool(prompt) and type(prompt[0]) is int)
         self.prompts: list[Any] = [prompt] if is_single else prompt
@@ -53,11 +73,12 @@ class CompletionRequest:
         self.logprobs: int | None = fields.take("logprobs", int)
         stop = fields.take("stop", (str, list), [])
         self.stops: list[str] = [stop] if isinstance(stop, str) else stop
+        self.skip_special_tokens: bool = fields.take("skip_special_tokens", bool, True)
+        self.split_special_tokens: bool = fields.take("split_special_tokens", bool, splits)
         self._n: int = fields.take("n", int, 1)
         self._temperature = fields.take("temperature", (float, int), 1.0)
-        self._top_p = fields.take("top_p", (float, int))
-        self._seed: int | None = fields.take("seed", int)
-        self._max_tokens: int | None = fields.take("max_tokens", int)
+        values = {name: fields.rest.pop(field, None) for name, field in OPTION_FIELDS.items()}
+        self._options = {name: value for name, value in values.items() if value is not None}
         for name, neutral in (
             *(("frequency_penalty", 0), ("presence_penalty", 0), ("best_of", self._n)),
             *(("suffix", None), ("logit_bias", {})),
@@ -80,7 +101,9 @@ class CompletionRequest:
             raise BodyError("stream: expected echo to be false")
         for other, is_set in (("stream", self.stream), ("echo", self.echo)):
             if is_set and self.logprobs is not None:
-                raise BodyError(f"logprobs: expected none with {other}, found {self.logprobs}")
+                raise BodyError(
+                    f"logprobs: expected none with {other}, found {shown(self.logprobs)}"
+                )
 
     @property
     def options(self) -> GenerationOptions:
@@ -89,22 +112,20 @@ class CompletionRequest:
         Raises:
             DragomanError: a value is out of range.
         """
-        greedy = self._temperature == 0
-        if greedy and self._n > 1:
-            raise BodyError(f"n: expected 1 with temperature 0, found {self._n}")
-        sampling: dict[str, Any] = {}
-        if not greedy:
-            # Without a seed, each prompt draws its own random numbers.
-            sampling = {"temperature": self._temperature, "top_k": 0, "seed": self._seed}
-            if self._top_p is not None:
-                sampling["top_p"] = self._top_p
+        values: dict[str, Any] = {"temperature": self._temperature, "top_k": 0} | self._options
+        beams = values.get("num_beams", 1) != 1
+        if not values.setdefault("do_sample", bool(self._temperature) and not beams):
+            # Clients send these with any temperature.
+            values = {name: v for name, v in values.items() if name not in OF_SAMPLING}
+            if self._n > 1 and not beams:
+                raise BodyError(f"n: expected 1 with temperature 0, found {shown(self._n)}")
+        # Without a seed, each prompt draws its own random numbers.
+        defaults = {"num_beams": 1, "max_new_tokens": 16, "alternatives": self.logprobs or 0}
         return GenerationOptions(
-            do_sample=not greedy,
-            num_beams=1,
+            **defaults | values,
             num_return_sequences=self._n,
-            max_new_tokens=16 if self._max_tokens is None else self._max_tokens,
-            alternatives=self.logprobs or 0,
-            **sampling,
+            skip_special_tokens=self.skip_special_tokens,
+            split_special_tokens=self.split_special_tokens,
         )
 
 
@@ -179,10 +200,17 @@ class StopBuffer:
 async def completions(service: Service, request: Request) -> Response:
     """Answer a request for completions."""
     fields = Fields(json_object(await request.body()))
-    served = service.models.get(fields.require("model", str))
+    served = attributed(request, service.models.get(fields.require("model", str)))
     if served.manifest.head is None and served.manifest.model.has_encoder:
         raise DragomanError(f"{served.name} is not a decoder-only model; use /v1/generate")
-    completion = CompletionRequest(fields)
+    completion = CompletionRequest(fields, splits=service.options.split_special_tokens)
+    with spelled(FIELDS):
+        return await _completed(service, served, completion)
+
+
+async def _completed(
+    service: Service, served: ServedModel, completion: CompletionRequest
+) -> Response:
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",
@@ -190,7 +218,7 @@ async def completions(service: Service, request: Request) -> Response:
         "model": served.name,
     }
     if completion.stream:
-        count = partial(prompt_tokens, completion.prompts)
+        count = partial(prompt_tokens, completion.prompts, completion.split_special_tokens)
         prompt = await service.run_with_model(served, count) if completion.with_usage else 0
         items = service.stream(served, completion.prompts[0], completion.options)
         return Events(_events(await started(_checked(items)), completion, head, prompt))
@@ -208,7 +236,7 @@ def _body(completion: CompletionRequest, results: Sequence[Result], model: Model
     for prompt, result in zip(completion.prompts, results, strict=True):
         before = _prompt_text(prompt, model) if completion.echo else ""
         for hypothesis in result.hypotheses:
-            output = _until_stop(hypothesis, completion.stops, model)
+            output = _until_stop(hypothesis, completion, model)
             text = output.text if output.stopped else hypothesis.text or ""
             ended = output.stopped or hypothesis.finish_reason == "end"
             new_tokens += len(output.offsets)
@@ -219,12 +247,14 @@ def _body(completion: CompletionRequest, results: Sequence[Result], model: Model
                     "finish_reason": "stop" if ended else "length",
                     "logprobs": None
                     if completion.logprobs is None
-                    else _logprobs(hypothesis, output.offsets, model),
+                    else _logprobs(hypothesis, output.offsets, completion, model),
                 }
             )
     return {
         "choices": choices,
-        "usage": _usage(prompt_tokens(completion.prompts, model), new_tokens),
+        "usage": _usage(
+            prompt_tokens(completion.prompts, completion.split_special_tokens, model), new_tokens
+        ),
     }
 
 
@@ -232,8 +262,9 @@ def _prompt_text(prompt: str | list[int], model: Model) -> str:
     return prompt if isinstance(prompt, str) else model.detokenize(prompt) or ""
 
 
-def _until_stop(hypothesis: Hypothesis, stops: Sequence[str], model: Model) -> StopBuffer:
-    output, stream = StopBuffer(stops), model.text_stream()
+def _until_stop(hypothesis: Hypothesis, completion: CompletionRequest, model: Model) -> StopBuffer:
+    output = StopBuffer(completion.stops)
+    stream = model.text_stream(skip_special_tokens=completion.skip_special_tokens)
     for token in hypothesis.tokens:
         output.add("" if stream is None else stream.step(token))
         if output.stopped:
@@ -241,15 +272,20 @@ def _until_stop(hypothesis: Hypothesis, stops: Sequence[str], model: Model) -> S
     return output
 
 
-def _logprobs(hypothesis: Hypothesis, offsets: list[int], model: Model) -> dict[str, Any]:
+def _logprobs(
+    hypothesis: Hypothesis, offsets: list[int], completion: CompletionRequest, model: Model
+) -> dict[str, Any]:
     """Return the log-probabilities of a hypothesis as JSON data.
 
     Args:
         offsets: text offsets of the reported tokens
     """
-    count = len(offsets)
+    count, skips = len(offsets), completion.skip_special_tokens
     return {
-        "tokens": [model.token_text(token) for token in hypothesis.tokens[:count]],
+        "tokens": [
+            model.token_text(token, skip_special_tokens=skips)
+            for token in hypothesis.tokens[:count]
+        ],
         "token_logprobs": [_finite(v) for v in hypothesis.token_log_probabilities[:count]],
         "top_logprobs": [
             {
@@ -302,6 +338,8 @@ async def _events(
             if isinstance(item, StreamEnd):
                 last = output.rest()
                 reason = "stop" if item.result.finish_reason == "end" else "length"
+                continue
+            if item.is_end:
                 continue
             text = output.add(item.text or "")
             if output.stopped:

@@ -15,6 +15,7 @@ from dragoman.runtime.format.parity import Parity
 from ..shared.engine_options import engine_option, engine_options, engine_request
 from ..shared.options import (
     SectionedCommand,
+    adapter_option,
     attention_option,
     calibration_option,
     force_option,
@@ -33,7 +34,7 @@ from ..shared.options import (
     threads_option,
 )
 from ..shared.tables import print_engines, print_parity, print_passes
-from ..shared.terminal import shown_progress, tell
+from ..shared.terminal import notify, shown_progress
 from .verify import VerificationFailedError
 
 
@@ -41,6 +42,7 @@ from .verify import VerificationFailedError
 @click.argument("checkpoint")
 @output_option
 @revision_option
+@adapter_option
 @target_option
 @precision_option
 @calibration_option
@@ -72,6 +74,7 @@ def build(
     checkpoint: str,
     output: Path,
     revision: str | None,
+    adapters: tuple[Path, ...],
     target: str | None,
     precision: Precision,
     calibration: Path | None,
@@ -128,6 +131,7 @@ def build(
                     checkpoint,
                     output,
                     revision=revision,
+                    adapters=adapters,
                     target=target,
                     precision=precision,
                     calibration=calibration,
@@ -161,5 +165,5 @@ def build(
 
 def _print_engines(built: BuiltBundle) -> None:
     for warning in (*built.bundle.manifest.notes, *built.warnings):
-        tell(f"Warning: {warning}")
+        notify(f"Warning: {warning}")
     print_engines(built.bundle.manifest)

@@ -15,6 +15,7 @@ from dragoman.runtime.format.plain_data import to_plain
 from ..shared.engine_options import engine_options, engine_request
 from ..shared.options import (
     SectionedCommand,
+    adapter_option,
     attention_option,
     calibration_option,
     force_option,
@@ -25,17 +26,23 @@ from ..shared.options import (
     target_option,
 )
 from ..shared.tables import print_engines, print_passes
-from ..shared.terminal import shown_progress, tell
+from ..shared.terminal import notify, shown_progress
 
 
 @click.command()
 @click.argument("checkpoint")
 @output_option
 @revision_option
+@adapter_option
 @attention_option
 @force_option
 def export(
-    checkpoint: str, output: Path, revision: str | None, with_attention: bool, force: bool
+    checkpoint: str,
+    output: Path,
+    revision: str | None,
+    adapters: tuple[Path, ...],
+    with_attention: bool,
+    force: bool,
 ) -> None:
     """Export CHECKPOINT to a bundle of neutral ONNX graphs, without verifying it.
 
@@ -50,13 +57,15 @@ def export(
             checkpoint,
             output,
             revision=revision,
+            adapters=adapters,
             attention=with_attention,
             overwrite=force,
             progress=progress,
         )
     for note in bundle.manifest.notes:
-        tell(f"Warning: {note}")
+        notify(f"Warning: {note}")
     model = checkpoint if revision is None else f"{checkpoint} --revision {revision}"
+    model += "".join(f" --adapter {adapter}" for adapter in adapters)
     click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {model}")
 
 
@@ -131,7 +140,7 @@ def optimize(
         records: Sequence[PassRecord] = optimized.bundle.manifest.passes
         print_passes(records)
         for warning in optimized.warnings:
-            tell(f"Warning: {warning}")
+            notify(f"Warning: {warning}")
         print_engines(optimized.bundle.manifest)
         note = f"not verified. Next: dragoman verify {output} CHECKPOINT"
     else:

@@ -9,7 +9,13 @@ import click
 
 from dragoman import api
 
-from ..shared.options import force_option, option_names, revision_option, threads_option
+from ..shared.options import (
+    adapter_option,
+    force_option,
+    option_names,
+    revision_option,
+    threads_option,
+)
 from ..shared.terminal import shown_progress
 
 
@@ -31,6 +37,7 @@ from ..shared.terminal import shown_progress
     "held-out data, and for the sensitivity to int8 and int4.",
 )
 @revision_option
+@adapter_option
 @click.option(
     "--sensitivity",
     "sensitivities",
@@ -66,6 +73,7 @@ def report(
     output: Path,
     checkpoint: str | None,
     revision: str | None,
+    adapters: tuple[Path, ...],
     sensitivities: tuple[Path, ...],
     inputs: Path | None,
     no_measurements: bool,
@@ -89,6 +97,7 @@ def report(
             output,
             checkpoint=checkpoint,
             revision=revision,
+            adapters=adapters,
             sensitivities=sensitivities,
             inputs=inputs,
             threads=threads,

@@ -13,8 +13,8 @@ from dragoman import api
 from dragoman.errors import refuse_existing, refuse_unwritable_file
 from dragoman.verification.sensitivity.results import Effect, Keeping, Sensitivity
 
-from ..shared.options import force_option, revision_option, threads_option
-from ..shared.terminal import shown_progress, tell
+from ..shared.options import adapter_option, force_option, revision_option, threads_option
+from ..shared.terminal import notify, shown_progress
 
 SHOWN = 12
 """The most products that are listed; the file has all."""
@@ -30,6 +30,7 @@ SHOWN = 12
     help="Also write the figures to this JSON file, which `dragoman report` reads.",
 )
 @revision_option
+@adapter_option
 @click.option(
     "--inputs",
     type=click.Path(path_type=Path),
@@ -54,6 +55,7 @@ def sensitivity(
     checkpoint: str,
     output: Path | None,
     revision: str | None,
+    adapters: tuple[Path, ...],
     inputs: Path | None,
     limit: int | None,
     calibration: Path | None,
@@ -78,6 +80,7 @@ def sensitivity(
             bundle,
             checkpoint,
             revision=revision,
+            adapters=adapters,
             inputs=inputs,
             limit=limit,
             calibration=calibration,
@@ -88,7 +91,7 @@ def sensitivity(
         found.write(output)
     _print(found)
     if found.differing:
-        tell(
+        notify(
             f"Warning: {len(found.differing)} of {len(found.products)} products are rounded "
             "otherwise than in the bundle: give the --calibration and the checkpoint that it was "
             "built with"

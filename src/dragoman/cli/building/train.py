@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.errors import DragomanError, refuse_unwritable
+from dragoman.errors import DragomanError, refuse_unwritable, shown
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import (
     RECIPES,
@@ -123,7 +123,7 @@ def _recipe(
         if pairs or dev or test:
             raise DragomanError(
                 f"--pairs, --dev and --test are for a training that a JSON file describes, found "
-                f"the recipe {name!r}, which has data of its own"
+                f"the recipe {shown(name)}, which has data of its own"
             )
         return find_recipe(name)
     for option, files in (("--pairs", pairs), ("--dev", dev)):

@@ -10,7 +10,9 @@ from dragoman import DragomanError, api
 from dragoman.api import Verification
 
 from ..shared.options import (
+    adapter_option,
     backend_option,
+    device_option,
     inputs_option,
     limit_option,
     metric_option,
@@ -21,8 +23,8 @@ from ..shared.options import (
     target_language_option,
     threads_option,
 )
-from ..shared.tables import print_parity
-from ..shared.terminal import shown_progress, tell
+from ..shared.tables import print_answers, print_parity
+from ..shared.terminal import notify, shown_progress
 
 
 class VerificationFailedError(click.ClickException):
@@ -35,6 +37,7 @@ class VerificationFailedError(click.ClickException):
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("checkpoint", required=False)
 @revision_option
+@adapter_option
 @inputs_option
 @references_option
 @metric_option
@@ -42,6 +45,7 @@ class VerificationFailedError(click.ClickException):
 @target_language_option
 @limit_option
 @backend_option
+@device_option
 @threads_option
 @click.option(
     "--record/--no-record",
@@ -67,6 +71,7 @@ def verify(
     bundle: Path,
     checkpoint: str | None,
     revision: str | None,
+    adapters: tuple[Path, ...],
     inputs: Path | None,
     references: Path | None,
     metrics: tuple[str, ...],
@@ -74,6 +79,7 @@ def verify(
     target_language: str | None,
     limit: int | None,
     backend: str | None,
+    device: str | None,
     threads: int | None,
     record: bool | None,
     signature: Path | None,
@@ -86,22 +92,31 @@ def verify(
     every best hypothesis if the bundle decodes with beams. Below fp32, distributions of the next
     token must be as close as the precision allows. If a check fails, the exit status is 1. With a
     signature, all files are first compared with those signed; CHECKPOINT may then be left out.
+    Without both, outputs on this machine are compared with the bundle's known answers.
 
     \b
+    dragoman verify bundles/g2p-en
     dragoman verify bundles/g2p-en g2p-en
     dragoman verify bundles/g2p-en --signature model.sig --key public.pem
     """
     signed = signature is not None or key is not None or bool(chain)
     if checkpoint is None:
         options = (
-            *(revision, inputs, references, metrics or None, source_language, target_language),
-            *(limit, backend, threads, record),
+            *(revision, adapters or None, inputs, references, metrics or None),
+            *(source_language, target_language),
+            *(limit, record),
+            *((backend, device, threads) if signed else ()),
         )
-        if not signed or any(option is not None for option in options):
-            raise click.UsageError(
-                "expected a CHECKPOINT to compare with"
-                + ("" if signed else ", or a signature to check: --key or --chain")
+        if any(option is not None for option in options):
+            raise click.UsageError("expected a CHECKPOINT to compare with")
+        if not signed:
+            verification = api.verify_known_answers(
+                bundle, backend=backend, device=device, threads=threads
             )
+            print_answers(verification)
+            if verification.problem is not None:
+                raise VerificationFailedError(verification.problem)
+            return
     if signed:
         if record:
             raise click.UsageError("--record would change the manifest, which is signed")
@@ -114,10 +129,11 @@ def verify(
     if checkpoint is None:
         return
     with option_names(context.command), shown_progress() as progress:
-        verification = api.verify(
+        compared = api.verify(
             bundle,
             checkpoint,
             revision=revision,
+            adapters=adapters,
             inputs=inputs,
             references=references,
             metrics=metrics,
@@ -125,18 +141,19 @@ def verify(
             target_language=target_language,
             limit=limit,
             backend=backend,
+            device=device,
             threads=threads,
             record=record,
             progress=progress,
         )
-    print_parity(verification.parity)
-    _report(verification)
+    print_parity(compared.parity)
+    _report(compared)
 
 
 def _report(verification: Verification) -> None:
     if verification.problem is not None:
         if verification.not_recorded is not None:
-            tell(f"Warning: {verification.not_recorded}")
+            notify(f"Warning: {verification.not_recorded}")
         raise VerificationFailedError(verification.problem)
     if verification.not_recorded is not None:
         raise DragomanError(verification.not_recorded)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import click
 
 from dragoman import DragomanError
+from dragoman.errors import shown
 from dragoman.files.text_lines import token_ids
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.settings.fields import Bounds, Check, CommandOption, annotated, type_of
@@ -21,8 +23,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 SECTIONS = {
     "search": "Search [by default the bundle's]",
-    "content": "Content and length",
-    "languages": "Languages and speech",
+    "content": "Content, languages and speech",
+    "languages": "Content, languages and speech",
     "output": "Output",
     "options": "Options",
 }
@@ -60,7 +62,23 @@ class EarlyStopping(click.Choice):  # type: ignore[type-arg]
         return word if word == "never" else word == "true"
 
 
-TYPES: dict[str, Any] = {"max_batch_size": BatchSize(), "early_stopping": EarlyStopping()}
+class TokenOrId(click.ParamType):  # type: ignore[type-arg]
+    """A token id, or a token as the vocabulary spells it."""
+
+    name = "id|token"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Parse the option."""
+        return int(value) if value.isdecimal() and len(value) < 20 else str(value)
+
+
+TYPES: dict[str, Any] = {
+    "max_batch_size": BatchSize(),
+    "early_stopping": EarlyStopping(),
+    "end_token_id": TokenOrId(),
+}
 """The types of options whose values are not written as Python has them."""
 
 
@@ -70,10 +88,17 @@ def _option(name: str, described: CommandOption, default: Any) -> Callable[[Func
     flags = described.names or f"--{name.replace('_', '-')}"
     attributes: dict[str, Any] = {"help": described.help, "default": default}
     bounds = annotated(GenerationOptions, Check)[name].bounds
-    if hint is bool:
+    if described.sets is not None:
+        attributes |= {"is_flag": True, "flag_value": described.sets}
+    elif hint is bool:
         flags = flags if "/" in flags else f"{flags}/--no-{name.replace('_', '-')}"
     elif name in TYPES:
         attributes |= {"type": TYPES[name], "metavar": described.metavar}
+        if name == "end_token_id":
+            attributes |= {
+                "multiple": True,
+                "callback": lambda _context, _option, ends: ends or None,
+            }
     elif described.choices:
         attributes["type"] = click.Choice(described.choices)
     elif hint in (int, float):
@@ -117,6 +142,29 @@ def decoding_options(function: Function) -> Function:
     return function
 
 
+prefix_file_option = click.option(
+    "--prefix-file",
+    cls=SectionedOption,
+    section=SECTIONS["content"],
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Begin each output with its line of FILE; blank: with no prefix.",
+)
+
+
+def check_prefix_file(prefix_file: Path | None, given_options: dict[str, Any]) -> None:
+    """Check that prefixes come from one place, and that the file is there."""
+    if prefix_file is None:
+        return
+    if given_options["prefix"] is not None:
+        raise click.UsageError("--prefix and --prefix-file exclude each other")
+    if not prefix_file.exists() or prefix_file.is_dir():  # a pipe is a file of lines, too
+        found = "a directory" if prefix_file.exists() else "none"
+        raise click.UsageError(
+            f"--prefix-file: expected a file of lines, found {found}: {prefix_file}"
+        )
+
+
 def for_bundle(options: GenerationOptions, manifest: Manifest) -> GenerationOptions:
     """Return the options; for a bundle without tokenizers, parse texts as token ids.
 
@@ -137,7 +185,7 @@ def _ids(option: str, phrase: Any) -> list[int]:
     ids = token_ids(phrase)
     if ids is None:
         raise DragomanError(
-            f"{option}: expected token ids separated by spaces, found {phrase!r}: this bundle has "
-            "no tokenizers"
+            f"{option}: expected token ids separated by spaces, found {shown(phrase)}: this bundle "
+            "has no tokenizers"
         )
     return ids

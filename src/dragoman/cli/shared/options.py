@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,22 @@ import click
 from dragoman import DragomanError
 from dragoman.metrics import METRIC_NAMES
 from dragoman.optimize.targets import ALL_PRECISIONS, TARGETS
-from dragoman.runtime.backends.table import BACKEND_NAMES
+from dragoman.runtime.backends import BACKEND_NAMES, gpu_index
+from dragoman.runtime.format.known_answers import CHECKS
+
+
+class FiniteRange(click.FloatRange):
+    """A range of finite numbers. Comparisons, also with bounds, do not exclude "nan"."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Convert a value, and check that it is finite and within the range."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
 
 output_option = click.option(
     "-o",
@@ -24,6 +40,14 @@ output_option = click.option(
 )
 revision_option = click.option(
     "--revision", help="Branch, tag or commit of a model at the Hugging Face Hub [main]."
+)
+adapter_option = click.option(
+    "--adapter",
+    "adapters",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    multiple=True,
+    help="LoRA adapter of PEFT to merge into the weights; repeatable.",
 )
 target_option = click.option(
     "--target",
@@ -49,12 +73,17 @@ keep_fp32_option = click.option(
     "--keep-fp32",
     metavar="NAME",
     multiple=True,
-    help="Keep a matrix product or layer in fp32, see `dragoman sensitivity`; repeatable.",
+    help="Keep a product or layer in fp32, see `dragoman sensitivity`; repeatable.",
 )
 attention_option = click.option(
     "--with-attention",
     is_flag=True,
     help="Add the graph for `dragoman attention`; not with engines.",
+)
+split_option = click.option(
+    "--split-special-tokens",
+    is_flag=True,
+    help="Read special tokens in texts, such as </s>, as plain text.",
 )
 force_option = click.option("--force", is_flag=True, help="Replace the output if it exists.")
 threads_option = click.option(
@@ -65,6 +94,30 @@ backend_option = click.option(
     metavar="NAME",
     type=click.Choice(BACKEND_NAMES),
     help=f"{', '.join(BACKEND_NAMES)} [auto].",
+)
+
+
+def check_device(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Return the value of `--device`; another form than that of a device's name is an error."""
+    try:
+        gpu_index(value)
+    except DragomanError as error:
+        raise click.UsageError(f"--{error}") from error
+    return value
+
+
+device_option = click.option(
+    "--device",
+    metavar="NAME",
+    callback=check_device,
+    help="cpu, cuda or cuda:N, which is a GPU [by backend].",
+)
+check_option = click.option(
+    "--check",
+    metavar="WHEN",
+    type=click.Choice(CHECKS),
+    default="once",
+    help="Check known answers once on this machine, always, never [once].",
 )
 inputs_option = click.option(
     "--inputs",
@@ -99,7 +152,8 @@ limit_option = click.option(
 
 
 COLUMN = 32
-"""The widest column of options; a longer option has its explanation on the next line."""
+"""The widest column of options; a longer option has its explanation after it, or on the next
+line."""
 
 
 class SectionedOption(click.Option):
@@ -113,23 +167,37 @@ class SectionedOption(click.Option):
 class SectionedCommand(click.Command):
     """A command whose help lists options by section, in the order of their first option.
 
-    Options without a section are listed under `Options`.
+    Options without a section are listed under `Options`. Flags are listed as --[no-]flag, sections
+    without empty lines between them, and --help itself not at all, so that all fit on a screen. The
+    description has no empty lines either.
     """
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description."""
+        begin = len(formatter.buffer)
+        super().format_help_text(ctx, formatter)
+        formatter.buffer[begin:] = ["".join(formatter.buffer[begin:]).replace("\n\n", "\n")]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if isinstance(parameter, click.Option) and record is not None:
+            if isinstance(parameter, click.Option) and record and "--help" not in parameter.opts:
+                record = (re.sub(r"^--(\S+) / --no-\1$", r"--[no-]\1", record[0]), record[1])
                 section = getattr(parameter, "section", "Options")
                 sections.setdefault(section, []).append(record)
         widths = [len(names) for rows in sections.values() for names, _ in rows]
         width = max(w for w in widths if w <= COLUMN)
         for heading, rows in sections.items():
-            with formatter.section(heading):
-                aligned = [(names.ljust(width), text) for names, text in rows]
-                formatter.write_dl(aligned, col_max=width)
+            formatter.write_heading(heading)
+            with formatter.indentation():
+                for names, text in rows:
+                    line = f"{'':{formatter.current_indent}}{names}  {text}\n"
+                    if len(names) > width and len(line) <= formatter.width:
+                        formatter.write(line)
+                    else:
+                        formatter.write_dl([(names.ljust(width), text)], col_max=width)
 
 
 @contextmanager
@@ -145,25 +213,33 @@ def option_names(command: click.Command) -> Iterator[None]:
 
 
 def in_option_names(message: str, command: click.Command) -> str:
-    """Return a message with option names in place of parameter names.
-
-    A name that is also an English word, such as `prefix`, is replaced only before a colon. Quoted
-    text is unchanged.
-    """
+    """Return a message with option names in place of parameter names, see `renamed`."""
     options = {
         parameter.name: parameter.opts[0]
         for parameter in command.params
         if isinstance(parameter, click.Option) and parameter.name
     }
-    any_name = "|".join(sorted(options, key=len, reverse=True))
+    return renamed(message, options)
+
+
+def renamed(message: str, names: Mapping[str, str]) -> str:
+    """Return a message with other names in place of parameter names.
+
+    A name that is also an English word, such as `prefix`, is replaced only before a colon. Quoted
+    text is unchanged.
+
+    Args:
+        names: the other names by parameter name
+    """
+    any_name = "|".join(sorted(names, key=len, reverse=True))
     quoted = r"""(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*\""""
     in_front = rf"(?:^|(?<=; ))(?:{any_name})(?:, (?:{any_name}))*(?=: )"
-    within = rf"\b(?:{'|'.join(name for name in options if '_' in name)})\b"
+    within = rf"\b(?:{'|'.join(name for name in names if '_' in name)})\b"
     found = re.compile(rf"(?P<quoted>{quoted})|{in_front}|{within}")
 
     def replaced(match: re.Match[str]) -> str:
         if match["quoted"]:
             return match.group()
-        return ", ".join(options[name] for name in match.group().split(", "))
+        return ", ".join(names[name] for name in match.group().split(", "))
 
     return found.sub(replaced, message)

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dragoman.api.verify import AnswersVerification
+from dragoman.files.text_lines import printable
 from dragoman.metrics import describe_undecided, shown_figure
 from dragoman.optimize.tensorrt.profiles import describe
 from dragoman.optimize.tensorrt.request import describe_capabilities
@@ -52,10 +54,17 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
             str(len(record.refusals)),
             f"{record.nodes_before} -> {record.nodes_after}",
             "not measured" if record.difference is None else f"{record.difference:.2g}",
-            f"{record.tolerance:g}",
+            f"{record.tolerance:.3g}",
         )
     console = Console()
     console.print(table)
+    for branch in dict.fromkeys(b for record in passes for b in record.not_compared):
+        console.print(
+            f"not compared: {branch}: no input was found that executes it",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     for record in passes:
         for refusal in record.refusals:
             console.print(
@@ -92,6 +101,18 @@ def print_parity(parity: Parity) -> None:
     console.print(table)
     if proof := describe_proof(parity):
         console.print(proof, markup=False, highlight=False)
+
+
+def print_answers(verification: AnswersVerification) -> None:
+    """Print the outcome of each known answer in each run, with the largest gap."""
+    table = Table(title=escape(f"known answers on {verification.machine}"), title_justify="left")
+    for heading in ("input", *verification.runs, "largest gap"):
+        table.add_column(heading)
+    problems = zip(*verification.runs.values(), strict=True)
+    for name, each, gap in zip(verification.inputs, problems, verification.gaps, strict=True):
+        cells = [PASSED if problem is None else FAILED for problem in each]
+        table.add_row(escape(printable(name)), *cells, f"{gap:.2g}")
+    Console(emoji=False).print(table)
 
 
 def print_engines(manifest: Manifest) -> None:
@@ -140,6 +161,8 @@ def _check_rows(parity: Parity) -> list[tuple[str, ...]]:
         found = f"{check.differing} of {check.compared:,} {check.unit} differ"
         if not check.differing:
             found = f"{check.compared:,} {check.unit} compared, none differs"
+        if check.note:
+            found = escape(check.note)
         if check.worst is not None:
             found += f"; at most {check.worst:.2g} of what is allowed"
         rows.append((check.name, "see docs: parity", found, "none", verdict(check.passed)))

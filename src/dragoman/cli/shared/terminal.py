@@ -24,7 +24,7 @@ from rich.text import Text
 from dragoman.files.text_lines import Line, decoded_line, printable
 
 
-def tell(message: str) -> None:
+def notify(message: str) -> None:
     """Print a message to standard error, with control characters escaped."""
     click.echo(printable(message), err=True)
 

@@ -31,7 +31,8 @@ SCORE_TOLERANCE = 1e-4
 """The tolerance of a score, relative to max(1, the oracle's score)."""
 
 TIE = 1e-5
-"""Hypotheses with scores this close are equally good."""
+"""Scores this close differ by rounding: hypotheses with such scores are equally good, and a search
+that kept one of two such candidates may as well have kept the other."""
 
 
 def compare_beams(
@@ -44,8 +45,8 @@ def compare_beams(
 ) -> BeamParity | None:
     """Compare the best hypothesis of each of some sources.
 
-    At fp32 all must be the same, but for ties. Below fp32 their number is a figure, and the scores
-    are judged.
+    At fp32 all must be the same, but for ties, in the end or within the oracle's search. Below
+    fp32 their number is a figure, and the scores are judged.
 
     Args:
         oracle: the oracle, whose generation settings apply in place of the manifest's
@@ -80,7 +81,7 @@ def compare_beams(
         if output == list(best.tokens):
             identical += 1
             differences.append(difference / max(1.0, abs(best.score)))
-        elif difference <= TIE:
+        elif min(difference, best.margin) <= TIE:
             ties += 1
     largest = max(differences, default=0.0)
     same = identical + ties == len(some) and largest <= SCORE_TOLERANCE

@@ -15,6 +15,8 @@ limit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -48,13 +50,14 @@ class TensorMeters:
                 batch.encoded[tensor.name].transpose(HEADS_LAST)[batch.source_mask],
                 expected.transpose(HEADS_LAST)[batch.source_mask],
             )
-        self._meters.setdefault("logits", DifferenceMeter()).add(
+        suppressed = self._manifest.generation.suppressed_token_ids
+        self._meters.setdefault("logits", DifferenceMeter(suppressed)).add(
             batch.scored[batch.read_mask], batch.logits[batch.read_mask]
         )
 
     @property
     def largest_logit(self) -> float:
-        """The oracle's largest logit in absolute value."""
+        """The oracle's largest logit in absolute value, without suppressed tokens."""
         return self._meters["logits"].scale
 
     def results(self) -> list[TensorParity]:
@@ -65,9 +68,15 @@ class TensorMeters:
 
 
 class DifferenceMeter:
-    """The difference between two tensors [positions, ...], by position, over several batches."""
+    """The difference between two tensors [positions, ...], by position, over several batches.
 
-    def __init__(self) -> None:
+    Args:
+        unscaled: indices of the last axis whose values, which are compared, too, do not count in
+            `scale`
+    """
+
+    def __init__(self, unscaled: Sequence[int] = ()) -> None:
+        self._unscaled = list(unscaled)
         self.relative = self.scale = 0.0
         self.absolute: list[float] = []
 
@@ -76,7 +85,8 @@ class DifferenceMeter:
         difference = np.abs(found.astype(np.float64) - expected)
         difference[~np.isfinite(difference)] = NOT_FINITE
         magnitude = np.abs(expected)
-        self.scale = max(self.scale, float(magnitude.max()))
+        scaling = np.delete(magnitude, self._unscaled, -1) if self._unscaled else magnitude
+        self.scale = max(self.scale, float(scaling.max(initial=0.0)))
         self.absolute += difference.reshape(len(difference), -1).max(axis=1).tolist()
         self.relative = max(self.relative, float((difference / np.maximum(magnitude, 1e-3)).max()))
 
@@ -142,8 +152,13 @@ class DistributionMeter:
         if rounded is not None:
             self._of_rounded.add(expected, rounded)
 
+    @property
+    def positions(self) -> int:
+        """How many positions were measured; 0 if all tokens were forced and none was chosen."""
+        return self._of_bundle.positions
+
     def result(self, *, labels: bool = False) -> DistributionParity:
-        """Judge the distributions.
+        """Judge the distributions of at least one position.
 
         Args:
             labels: whether the choices are the output: at fp32 all must be the same, but for ties

@@ -25,7 +25,8 @@ from dragoman.runtime import Model, ScoringOptions
 from dragoman.runtime.decoding.batching import as_batch, pad
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import ReferenceParity, TaskParity
-from dragoman.runtime.scoring.results import ScoredPair
+from dragoman.runtime.model import parts_of
+from dragoman.runtime.scoring.interface import ScoredPair
 from dragoman.runtime.scoring.teacher_forcing import ForcedPair, score_in_batches
 from dragoman.runtime.speech.prompts import prompt_options
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE
@@ -173,7 +174,9 @@ def prepared(model: Model, references: References, target_language: str | None) 
     )
     pairs = []
     for line, pair in zip(
-        references.lines, model.scorer.prepare(references.pairs, options), strict=True
+        references.lines,
+        parts_of(model, "score").scorer.prepare(references.pairs, options),
+        strict=True,
     ):
         if isinstance(pair, ScoredPair):
             raise DragomanError(f"{references.origin}, line {line}: {pair.error}")

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.model_description import audio_features
 from dragoman.export.model_description import head as described_head
@@ -18,7 +18,7 @@ from dragoman.runtime.encoding.tokenizer import InputTokenizer
 from dragoman.runtime.format.texts import LanguageError
 from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.settings.head import Head
-from dragoman.verification.comparison import Comparison
+from dragoman.verification.inputs.items import Comparison
 
 from .file_inputs import of_recordings, of_texts
 from .items import (
@@ -159,7 +159,9 @@ def _of_encoder(checkpoint: OpenedCheckpoint, head: Head, comparison: Comparison
         written = tokenizers.write(ScratchWriter(Path(directory)))
         assert written.source is not None
         longest = checkpoint.model.config.max_source_positions
-        tokenizer = InputTokenizer.of(Path(directory) / written.source, longest, head)
+        tokenizer = InputTokenizer.of(
+            Path(directory) / written.source, longest, head, written.prompts
+        )
     lines = encoder_lines(tokenizer, head, numbered, file)
     return ParityInputs(
         described(file, len(every), len(numbered)),
@@ -185,7 +187,7 @@ def _check_languages(checkpoint: OpenedCheckpoint, source: str | None, target: s
     for side, code in (("source", source), ("target", target)):
         if code is not None and languages is None:
             raise LanguageError(
-                f"{side}_language: expected none, this model has no languages, found {code!r}"
+                f"{side}_language: expected none, this model has no languages, found {shown(code)}"
             )
     if languages is not None and source is not None:
         languages.source_token(source)

@@ -1,11 +1,14 @@
-"""Reads texts and recordings with their references from files.
+"""The options of a comparison, and the texts and recordings with their references in files.
 
-A file of references holds sources and references, or only references.
+A file of references holds sources and references, or only references. Random inputs say nothing
+about quality, and a reader of a parity record recognizes them by their description. This module
+imports neither PyTorch nor ONNX, so that a report can be written without them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +16,53 @@ from typing import Any, TypeVar
 
 from dragoman.errors import DragomanError
 from dragoman.reference_model.recipes import read_examples, read_lines
-from dragoman.verification.comparison import Comparison
 
 AUDIO_SUFFIXES = frozenset(
-    {".aif", ".aiff", ".au", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav"}
+    {".3gp", ".aac", ".aif", ".aiff", ".amr", ".au", ".caf", ".flac", ".m4a", ".mka", ".mp3"}
+    | {".mp4", ".oga", ".ogg", ".opus", ".w64", ".wav", ".webm", ".wma"}
 )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The options of a comparison.
+
+    Attributes:
+        inputs: a file of texts, one per line, references after tabs; or a directory of audio clips,
+            or a list of them, transcripts after tabs; None: the sources of `references`, the
+            checkpoint's held-out data, or random inputs if there is neither
+        limit: the maximum number of inputs; None: all
+        references: a file whose lines are a source, a tab and a reference, or only references, one
+            for each input; None: the references after tabs in `inputs`, if every line has one
+        metrics: names from `metrics.METRIC_NAMES`, the most important one first; None: the default
+            metrics of the model's task
+        source_language, target_language: languages of a multilingual model; None: its defaults
+    """
+
+    inputs: Path | None = None
+    limit: int | None = None
+    references: Path | None = None
+    metrics: Sequence[str] | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+
+
+_DESCRIPTION = re.compile(r"\d+ (random sources|windows of random sound) \(seed \d+\)")
+
+
+def describe_sources(count: int, seed: int) -> str:
+    """Describe random token ids."""
+    return f"{count} random sources (seed {seed})"
+
+
+def describe_windows(count: int, seed: int) -> str:
+    """Describe windows of random sound."""
+    return f"{count} windows of random sound (seed {seed})"
+
+
+def are_random(description: str) -> bool:
+    """Whether a description is one of random inputs, and not the name of a file."""
+    return _DESCRIPTION.fullmatch(description) is not None
 
 
 @dataclass(frozen=True)

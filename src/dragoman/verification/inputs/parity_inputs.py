@@ -10,17 +10,16 @@ from numpy.typing import NDArray
 
 from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.model_description import audio_features
-from dragoman.metrics import PERPLEXITY, Metric, bootstrap, find_metric
+from dragoman.metrics import PERPLEXITY, Metric, find_metric
 from dragoman.metrics.metric import References as TextReferences
-from dragoman.metrics.metric import check_pairs
+from dragoman.metrics.metric import bootstrap_chance, bootstrap_spread, check_pairs
 from dragoman.optimize.random_inputs import random_sound
 from dragoman.reference_model import ReferenceModel
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.decoding.batching import EncoderInput
-from dragoman.verification.comparison import describe_sources, describe_windows
 
-from .items import References
+from .items import References, describe_sources, describe_windows
 from .sources import EncoderLine
 
 RANDOM_SOURCES = 64
@@ -161,13 +160,13 @@ class RecipeMetric:
         self, oracle: Sequence[str], bundle: Sequence[str], references: TextReferences
     ) -> float:
         """Compute the p-value of a difference."""
-        return bootstrap.chance(self._each(oracle, references), self._each(bundle, references))
+        return bootstrap_chance(self._each(oracle, references), self._each(bundle, references))
 
     def spread(
         self, oracle: Sequence[str], bundle: Sequence[str], references: TextReferences
     ) -> float:
         """Compute the standard error of a difference."""
-        return bootstrap.spread(self._each(oracle, references), self._each(bundle, references))
+        return bootstrap_spread(self._each(oracle, references), self._each(bundle, references))
 
     def signature(self, references: TextReferences = ()) -> str:
         """Name the recipe."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.reference_model.recipes import read_lines
 from dragoman.runtime.audio import AudioError, LogMel, read_audio
 from dragoman.runtime.decoding.batching import EncoderInput
@@ -62,7 +62,7 @@ def calibration_sources(bundle: Bundle, file: Path) -> Sources:
     longest = manifest.model.input_positions
     if manifest.head is not None and manifest.tokenizers.source is not None:
         path = bundle.directory / manifest.tokenizers.source
-        tokenizer = InputTokenizer.of(path, longest, manifest.head)
+        tokenizer = InputTokenizer.of(path, longest, manifest.head, manifest.tokenizers.prompts)
         lines = encoder_lines(tokenizer, manifest.head, numbered_lines(file), file)
         return Sources([line.tokens.ids for line in lines], [line.tokens.types for line in lines])
     items = text_items(file)
@@ -130,7 +130,7 @@ def source_tokens(
     Raises:
         DragomanError: it has symbols that the model does not know, no tokens, or too many.
     """
-    origin = f"{file}: {text[:40]!r}"
+    origin = f"{file}: {shown(text)}"
     try:
         tokens = codec.encode(text, language, most=longest)
     except UnknownSymbolsError as error:
@@ -158,7 +158,7 @@ def windows_of(file: Path, log_mel: LogMel) -> list[NDArray[np.float32]]:
         DragomanError: the file cannot be read.
     """
     try:
-        signal = read_audio(file, log_mel.sampling_rate)
+        signal = read_audio(file, log_mel.sampling_rate, strict=True)
     except AudioError as error:
         raise DragomanError(str(error)) from error
     starts = range(0, len(signal), log_mel.samples)

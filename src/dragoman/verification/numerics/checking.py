@@ -148,7 +148,8 @@ def _optional_graphs(
         spec = exact.manifest.model
         source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
         logits = exact.backend.score(source, mask, np.array([probe.read]))
-        found.append(compare_candidates(bundle, logits[0].astype(np.float32)))
+        suppressed = oracle.generation.suppressed_token_ids
+        found.append(compare_candidates(bundle, logits[0].astype(np.float32), suppressed))
     return [check for check in found if check is not None]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,11 +121,12 @@ def _recorded(oracle: ReferenceModel) -> Iterator[dict[str, Tensor]]:
             module.attend = originals[name]
 
 
-def compare_candidates(bundle: Bundle, logits: Array) -> Check | None:
+def compare_candidates(bundle: Bundle, logits: Array, suppressed: Sequence[int]) -> Check | None:
     """Compare what the graph of candidates selects with the logits that it selects from.
 
     Args:
         logits: [positions, V]
+        suppressed: tokens that the checkpoint never selects
 
     Returns:
         None if the bundle does not have the graph, or holds engines
@@ -140,10 +141,12 @@ def compare_candidates(bundle: Bundle, logits: Array) -> Check | None:
     wide = logits.astype(np.float64)
     exact = wide - wide.max(axis=1, keepdims=True)
     exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    exact[:, list(suppressed)] = -np.inf
     best = -np.sort(-exact, axis=1)[:, : tokens.shape[1]]
     known = (tokens >= 0) & (tokens < logits.shape[1])
     own = np.take_along_axis(exact, np.where(known, tokens, 0), 1)
-    apart = np.maximum(np.abs(own - best), np.abs(found - best))
+    with np.errstate(invalid="ignore"):  # a suppressed token among too many
+        apart = np.maximum(np.abs(own - best), np.abs(found - best))
     apart[~np.isfinite(apart) | ~known] = NOT_FINITE
     repeated = [len(set(row.tolist())) < len(row) for row in tokens]
     apart[repeated] = NOT_FINITE

@@ -3,3 +3,36 @@
 Reading order: contents, manifest_facts, parity_rows, attention, gathering, charts, speed_charts,
 page. The templates are next to them.
 """
+
+from typing import TYPE_CHECKING
+
+from dragoman.lazy import lazy_attributes
+
+__all__ = [
+    "AttentionExample",
+    "BundleReport",
+    "Check",
+    "Fact",
+    "Licence",
+    "Percentiles",
+    "Report",
+    "Speed",
+    "Timing",
+    "Verdict",
+]
+
+if TYPE_CHECKING:
+    from .contents import (
+        AttentionExample,
+        BundleReport,
+        Check,
+        Fact,
+        Licence,
+        Percentiles,
+        Report,
+        Speed,
+        Timing,
+        Verdict,
+    )
+else:
+    __getattr__ = lazy_attributes(__name__, {"contents": __all__})

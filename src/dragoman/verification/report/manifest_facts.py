@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dragoman.runtime.backends.rows import SOURCE_MULTIPLE
 from dragoman.runtime.format.manifest import Manifest, PassRecord
 from dragoman.runtime.format.texts import Languages
-from dragoman.settings.generation import GenerationSettings, Part, setting_names
+from dragoman.settings.generation_settings import GenerationSettings, Part, setting_names
 from dragoman.settings.head import Head
 from dragoman.settings.speech import SpeechTokens
 
@@ -23,9 +23,13 @@ def model_facts(manifest: Manifest) -> Facts:
     origin, languages = manifest.origin, manifest.languages
     return [
         *([("made from", f"{origin.model}, commit {origin.commit}")] if origin else []),
+        *[
+            ("adapter", f"{adapter.name}, SHA-256 {adapter.sha256}")
+            for adapter in manifest.adapters
+        ],
         ("target", f"{manifest.target}, {manifest.precision}"),
         *(_decoder(manifest) if manifest.head is None else _encoder(manifest, manifest.head)),
-        ("tokenizers", "inside" if manifest.tokenizers else "none: token ids in and out"),
+        ("tokenizers", _tokenizers(manifest)),
         *_speech(manifest),
         *([("languages", _languages(languages))] if languages else []),
         *_batch_invariance(manifest),
@@ -41,6 +45,14 @@ def making_facts(manifest: Manifest) -> Facts:
         ("made with", versions),
         *(("note", note) for note in manifest.notes),
     ]
+
+
+def _tokenizers(manifest: Manifest) -> str:
+    if manifest.tokenizers is None:
+        return "none: token ids in and out"
+    if manifest.tokenizers.pretokenized:
+        return "vocabularies: tokens, separated by spaces, in and out"
+    return "inside"
 
 
 def _decoder(manifest: Manifest) -> list[tuple[str, str]]:

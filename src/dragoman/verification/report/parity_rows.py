@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dragoman.metrics import describe_undecided, shown_figure
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import DistributionParity, Parity, TaskParity, TensorParity
-from dragoman.verification.comparison import are_random
+from dragoman.verification.inputs.items import are_random
 
 from .contents import Check, Verdict, figure
 
@@ -100,7 +100,9 @@ def _highlights(parity: Parity) -> Iterator[str]:
 def _proof(parity: Parity) -> Iterator[Check]:
     """Make the rows of the checks of settings, weights, graphs and steps, which need no inputs."""
     for check in parity.checks:
-        found = check.problem or f"{check.compared:,} {check.unit} compared, none differs"
+        found = (
+            check.problem or check.note or f"{check.compared:,} {check.unit} compared, none differs"
+        )
         yield Check("proof", check.name, found, "none differs", check.passed)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from dragoman.errors import shown
 from dragoman.onnx_graphs.graph_files import module_of
 from dragoman.optimize.graph_values import MICROSOFT
 from dragoman.optimize.precision.plan import HALF
@@ -258,7 +259,7 @@ def _options(manifest: Manifest, graphs: _Graphs) -> list[Finding]:
     stated = _target(manifest.target)
     if stated is None:
         names = ", ".join(target.name for target in TARGETS)
-        return [Finding(f"target: expected one of {names}, found {manifest.target!r}")]
+        return [Finding(f"target: expected one of {names}, found {shown(manifest.target)}")]
     problems = _contradictions(graphs, stated, manifest.precision)
     if not problems:
         return [Finding(), Finding()]
@@ -345,7 +346,7 @@ def _kept(manifest: Manifest, graphs: _Graphs) -> Iterator[Finding]:
         of_module = [use for use in uses if module in use.modules]
         rounded = next((use for use in of_module if use.format not in allowed), None)
         if not of_module:
-            yield Finding(f"keep_fp32: expected modules with weights, found {module!r}")
+            yield Finding(f"keep_fp32: expected modules with weights, found {shown(module)}")
         elif rounded is not None:
             yield Finding(
                 f"keep_fp32: expected fp32 weights of {module}, found {rounded.format} in the "

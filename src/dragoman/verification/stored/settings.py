@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
+from dragoman.errors import shown
 from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.exporter import graph_names, graph_spec
 from dragoman.export.model_description import audio_features, head, model_spec
@@ -46,8 +47,6 @@ FIELDS = (
 follow, too, each in its own way. Name, notes, origin, versions and records are information."""
 
 DTYPES: Mapping[str, DataType] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-SHOWN = 100
-"""Characters of a value in a problem."""
 
 
 class _Leaf(NamedTuple):
@@ -101,10 +100,7 @@ def _finding(leaf: _Leaf) -> Finding:
 def _shown(value: object) -> str:
     if value is None:
         return "none"
-    text = str(value) if isinstance(value, int | float) else repr(value)
-    if isinstance(value, tuple):
-        text = repr(list(value))
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+    return shown(list(value) if isinstance(value, tuple) else value)
 
 
 def _leaves_of(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Iterator[_Leaf]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
+from dragoman.errors import shown
 from dragoman.runtime.texts.codecs import PieceCodec
 from dragoman.runtime.texts.codecs.tokenizer_file import panics_as_errors
 
@@ -43,7 +44,7 @@ SWEPT_TOGETHER = 32
 SAMPLED_EVERY, SAMPLED = 41, ((0x3400, 0xA000), (0xAC00, 0xD7A4), (0x10000, 0x20000))
 """Large blocks, whose characters are treated alike, and how many characters one stands for."""
 
-SHOWN_TEXT, SHOWN_TOKENS = 60, 20
+SHOWN_TOKENS = 20
 
 Text = str | tuple[str, str]
 """A text, or a pair of texts."""
@@ -234,12 +235,6 @@ def _characters() -> list[str]:
     ]
     starts = range(0, len(chosen), SWEPT_TOGETHER)
     return ["".join(chosen[start : start + SWEPT_TOGETHER]) for start in starts]
-
-
-def shown(value: object) -> str:
-    """Format a text or another value for a problem."""
-    text = repr(value)
-    return text if len(text) <= SHOWN_TEXT else f"{text[: SHOWN_TEXT - 4]}...{text[-1]}"
 
 
 def _listed(ids: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.runtime.format.bundle import Bundle
@@ -38,7 +38,6 @@ from .tokenizer_behaviour import (
     Differences,
     library_behaviour,
     piece_behaviour,
-    shown,
     with_special_tokens,
 )
 
@@ -410,7 +409,7 @@ def _compare_templates(
             if wanted != other:
                 place = "" if language is None else f" in {language}"
                 differences.add(
-                    f"source tokenizer: expected {text!r}{place} -> {wanted}, found {other}"
+                    f"source tokenizer: expected {shown(text)}{place} -> {wanted}, found {other}"
                 )
                 return
 

@@ -150,7 +150,7 @@ def test_options_in_a_tensor(stream: Stream, model: Models) -> None:
     [
         ({"num_beans": 2}, "num_beans"),
         ({"num_beams": 0}, "num_beams: expected"),
-        ({"temperature": 0.0, "do_sample": True}, "temperature: expected"),
+        ({"temperature": -1.0, "do_sample": True}, "temperature: expected"),
         ({"stream": "yes"}, "stream: expected true or false"),
         ({"stream": True, "num_beams": 2}, "num_beams: expected 1 to stream"),
     ],

@@ -1,0 +1,1 @@
+"""How passes are checked: the interface, samples that reach every branch, and rounding."""

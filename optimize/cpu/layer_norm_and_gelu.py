@@ -1,0 +1,142 @@
+"""Rewriting LayerNormalization and GELU to operators that take less time.
+
+ONNX Runtime's LayerNormalization and SkipLayerNormalization sum with scalar instructions; its
+InstanceNormalization is vectorized. Each position of a sentence is treated as a channel. For 18
+norms of size 512 on one thread, the time for 1, 8 and 32 rows falls from 0.08, 0.5 and 2.1 ms to
+0.08, 0.2 and 0.3 ms.
+
+Bias and GELU become `com.microsoft.BiasGelu` or `FastGelu`, which read the input once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
+
+from ..graph_pass import RulePass
+from ..graph_values import MICROSOFT, is_weight
+
+
+class LayerNorm(RewriteRuleClassBase):
+    """LayerNormalization (opset 17) of x [B, T, D] -> InstanceNormalization(x) * gain + bias."""
+
+    def __init__(self) -> None:
+        super().__init__("layer-norm", remove_nodes=False)
+
+    def pattern(self, op: Any, x: Any, gain: Any, bias: Any) -> Any:
+        """Return the pattern to match."""
+        return op.LayerNormalization(x, gain, bias, _outputs=["normalized"])
+
+    def check(
+        self,
+        context: Any,
+        x: ir.Value,
+        gain: ir.Value,
+        bias: ir.Value,
+        normalized: ir.Value,
+        **_: Any,
+    ) -> MatchResult:
+        """Check what the pattern cannot express."""
+        result = MatchResult()
+        node = normalized.producer()
+        assert node is not None
+        axis = node.attributes.get_int("axis", -1)
+        if x.shape is None or len(x.shape) != 3 or axis not in (-1, 2):
+            return result.fail(f"expected [B, T, D] normalized over D, found {x.shape}", x)
+        if x.dtype != ir.DataType.FLOAT:
+            return result.fail(f"expected float32, found {x.dtype}", x)
+        if not is_weight(gain, 1) or not is_weight(bias, 1):
+            return result.fail("expected a gain and a bias that are initializers [D]", node)
+        return result
+
+    def rewrite(
+        self,
+        op: Any,
+        x: ir.Value,
+        gain: ir.Value,
+        bias: ir.Value,
+        normalized: ir.Value,
+        **_: Any,
+    ) -> ir.Value:
+        """Return the replacement."""
+        node = normalized.producer()
+        assert node is not None
+        # Every norm uses the same input, so that these nodes are merged afterwards.
+        sized, axis = _same_axis(x, node.graph)
+        positions = op.Shape(sized, start=axis, end=axis + 1)
+        ones, zeros = (
+            op.ConstantOfShape(positions, value=ir.tensor(np.array([number], np.float32)))
+            for number in (1, 0)
+        )
+        epsilon = node.attributes.get_float("epsilon", 1e-5)
+        normal = op.InstanceNormalization(x, ones, zeros, epsilon=epsilon)
+        result: ir.Value = op.Add(op.Mul(normal, gain), bias)
+        return result
+
+
+def _same_axis(x: ir.Value, graph: ir.Graph | ir.Function | None) -> tuple[ir.Value, int]:
+    """Return a graph input that has the second axis of x, by name, and the index of that axis.
+
+    Returns:
+        x itself and 1 if no graph input has it
+    """
+    assert x.shape is not None
+    name = getattr(x.shape[1], "value", None)
+    for value in () if graph is None or name is None else graph.inputs:
+        for axis, size in enumerate(value.shape or ()):
+            if getattr(size, "value", None) == name:
+                return value, axis
+    return x, 1
+
+
+LAYER_NORM = RulePass(
+    "layer-norm",
+    lambda: [LayerNorm.rule()],
+    lambda node: node.op_type == "LayerNormalization" and node.domain == "",
+)
+
+
+TANH_TOLERANCE = 1e-4
+"""The tolerance for ONNX Runtime's tanh, which is a polynomial approximation."""
+
+
+class BiasGelu(RewriteRuleClassBase):
+    """Gelu(x + bias [D]) (opset 20) -> BiasGelu(x, bias), or FastGelu for the tanh form."""
+
+    def __init__(self) -> None:
+        super().__init__("bias-gelu", remove_nodes=False)
+
+    def pattern(self, op: Any, x: Any, bias: Any) -> Any:
+        """Return the pattern to match."""
+        return op.Gelu(op.Add(x, bias), _outputs=["activated"])
+
+    def check(self, context: Any, x: ir.Value, bias: ir.Value, **_: Any) -> MatchResult:
+        """Check what the pattern cannot express."""
+        result = MatchResult()
+        if not is_weight(bias, 1):
+            return result.fail("expected a bias that is an initializer [D]", bias)
+        if x.dtype != ir.DataType.FLOAT:
+            return result.fail(f"expected float32, found {x.dtype}", x)
+        return result
+
+    def rewrite(
+        self, op: Any, x: ir.Value, bias: ir.Value, activated: ir.Value, **_: Any
+    ) -> ir.Value:
+        """Return the replacement."""
+        node = activated.producer()
+        assert node is not None
+        fast = node.attributes.get_string("approximate", "none") == "tanh"
+        make = op.FastGelu if fast else op.BiasGelu
+        result: ir.Value = make(x, bias, _domain=MICROSOFT)
+        return result
+
+
+BIAS_GELU = RulePass(
+    "bias-gelu",
+    lambda: [BiasGelu.rule()],
+    lambda node: node.op_type == "Gelu" and node.domain == "",
+    tolerance=TANH_TOLERANCE,
+)

@@ -1,0 +1,207 @@
+"""Describes the machine and the libraries that a bundle's numbers depend on."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dragoman import __version__
+from dragoman.files.regular_files import memory_of_machine
+
+from .interface import BackendError
+from .table import BACKENDS
+
+if TYPE_CHECKING:
+    from .cuda import Gpu
+
+CPU_INFO = Path("/proc/cpuinfo")
+GPU_DRIVER = Path("/sys/module/nvidia/version")
+CUDNN = "libcudnn.so.9"
+
+FEATURES = (
+    *("avx", "avx2", "fma", "f16c", "avx_vnni", "avx_vnni_int8"),
+    *("avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
+    *("amx_tile", "amx_int8", "amx_bf16"),
+    *("asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "svei8mm", "sme"),
+)
+"""The instruction sets by which math libraries select kernels, as Linux names them."""
+
+LIBRARIES = ("numpy", "tokenizers")
+"""Libraries that take part in every output, besides the backend's."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a bundle's numbers depend on besides its files.
+
+    Attributes:
+        system: operating system and architecture, such as "Linux x86_64"
+        processor: name of the processor's model
+        features: instruction sets of the processor, of `FEATURES`; empty where the system does not
+            list them
+        saturates: whether 8-bit products saturate, so that slower exact kernels are used; None: no
+            ONNX Runtime to find out with
+        gpu: the GPU of a backend that uses one
+        versions: versions of the libraries by name, "dragoman" first, of cuDNN where the backend
+            uses it, and of a GPU's driver
+    """
+
+    system: str
+    processor: str
+    features: tuple[str, ...]
+    saturates: bool | None
+    gpu: Gpu | None
+    versions: dict[str, str]
+
+    def __str__(self) -> str:
+        parts = [self.processor if self.gpu is None else f"{self.gpu.name}, {self.processor}"]
+        parts += [f"{name} {version}" for name, version in self.versions.items()]
+        return ", ".join(parts)
+
+
+def describe_machine(backend: str = "onnxruntime", *libraries: str, gpu: int = 0) -> Machine:
+    """Describe this machine, as a backend sees it.
+
+    What cannot be found out is left out; nothing is raised.
+
+    Args:
+        backend: name of a row of `table.BACKENDS`
+        libraries: further Python packages whose versions count
+        gpu: number of the GPU, for a backend that runs on one
+    """
+    record = next(record for record in BACKENDS if record.name == backend)
+    name, features = processor()
+    on_gpu = record.device == "cuda"
+    return Machine(
+        system=f"{platform.system()} {platform.machine()}",
+        processor=name,
+        features=features,
+        saturates=_saturates(),
+        gpu=_gpu(gpu) if on_gpu else None,
+        versions={
+            "dragoman": __version__,
+            **dict(_versions(*LIBRARIES, *libraries, record.library)),
+            **dict(_cudnn() if record.name == "onnxruntime-cuda" else ()),
+            **dict(zip(["NVIDIA driver"], _words(GPU_DRIVER) if on_gpu else [], strict=False)),
+        },
+    )
+
+
+@functools.cache
+def processor() -> tuple[str, tuple[str, ...]]:
+    """Return the name of the processor's model, and its `FEATURES`.
+
+    Linux describes both; elsewhere, the name is what Python knows, without features.
+    """
+    fields: dict[str, str] = {}
+    try:
+        with CPU_INFO.open(encoding="utf-8", errors="replace") as file:
+            fields = dict(_first_block(file))
+    except OSError:
+        pass
+    # x86 has "flags", Arm "Features" and numbers in place of a name.
+    listed = f"{fields.get('flags', '')} {fields.get('Features', '')}".split()
+    numbers = [fields[key] for key in ("CPU implementer", "CPU part") if key in fields]
+    name = fields.get("model name") or " ".join(numbers)
+    name = name or platform.processor() or platform.machine() or "unknown processor"
+    return name, tuple(feature for feature in FEATURES if feature in listed)
+
+
+def _first_block(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of the first core; reading all cores of a large machine takes long."""
+    for line in lines:
+        if not line.strip():
+            return
+        key, _, value = line.partition(":")
+        yield key.strip(), value.strip()
+
+
+def memory() -> tuple[int, int]:
+    """Return the bytes of physical memory, all and available."""
+    file = Path("/proc/meminfo")
+    if file.exists():
+        sizes = dict(re.findall(r"(\w+):\s+(\d+) kB", file.read_text()))
+        return int(sizes["MemTotal"]) << 10, int(sizes["MemAvailable"]) << 10
+    return memory_of_machine(), memory_of_machine()
+
+
+def cgroup_limits(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> tuple[float | None, int | None]:
+    """Return the cores and the bytes of memory that control groups allow; None: no limit.
+
+    Args:
+        root: where the file systems of cgroups are mounted, of version 1 or 2
+        own: names the groups of this process
+    """
+    lines = own.read_text().splitlines() if own.exists() else []
+    cores, sizes = [], []
+    for _, kinds, path in (line.split(":", 2) for line in lines):
+        group = Path(path.lstrip("/"))
+        for folder in (group, *group.parents):
+            quota = _words(root / folder / "cpu.max")
+            sizes += _words(root / folder / "memory.max")
+            if "cpu" in kinds.split(","):
+                place = root / "cpu" / folder
+                quota = _words(place / "cpu.cfs_quota_us") + _words(place / "cpu.cfs_period_us")
+            if "memory" in kinds.split(","):
+                sizes += _words(root / "memory" / folder / "memory.limit_in_bytes")
+            if len(quota) == 2 and quota[0].isdecimal():
+                cores.append(int(quota[0]) / int(quota[1]))
+    limits = [int(size) for size in sizes if size.isdecimal() and int(size) < 1 << 60]
+    return min(cores, default=None), min(limits, default=None)
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []
+
+
+def _saturates() -> bool | None:
+    try:
+        from .onnxruntime.cpu import saturates
+
+        return saturates()
+    except Exception:  # missing or broken: libraries raise what they like
+        return None
+
+
+def _gpu(index: int) -> Gpu | None:
+    from .cuda import find_gpu  # which the processor does not need
+
+    try:
+        return find_gpu(index)
+    except BackendError:
+        return None
+
+
+def _cudnn() -> Iterator[tuple[str, str]]:
+    """Yield the version of cuDNN, of NVIDIA's package if it is installed, as ONNX Runtime does."""
+    with suppress(Exception):  # not installed, or broken
+        own = import_module("nvidia.cudnn")
+        ctypes.CDLL(str(Path(next(iter(own.__path__)), "lib", CUDNN)), ctypes.RTLD_GLOBAL)
+    with suppress(OSError, AttributeError):  # a library of this name that is loaded is not replaced
+        number = ctypes.CDLL(CUDNN).cudnnGetVersion()
+        yield "cuDNN", f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
+
+
+def _versions(*names: str) -> Iterator[tuple[str, str]]:
+    """Yield the versions of the libraries that can be imported.
+
+    A library's own word counts: the metadata of an installation may be another one's.
+    """
+    for name in names:
+        with suppress(Exception):  # not installed, or broken
+            module = sys.modules.get(name) or import_module(name)
+            yield name, str(getattr(module, "__version__", "unknown"))

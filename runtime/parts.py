@@ -1,0 +1,52 @@
+"""What a loaded model is made of, by the kind of its bundle."""
+
+from __future__ import annotations
+
+from .attention.reader import AttentionReader, EncoderAttentionReader
+from .backends.interface import Backend
+from .encoding.front_end import EncoderFrontEnd
+from .format.bundle import Bundle
+from .front_end import FrontEnd
+from .scoring.speech import SpeechScorer
+from .scoring.texts import TextScorer
+from .speech.transcriber import Transcriber
+from .texts.front_end import TextFrontEnd
+from .texts.tokenizer import TextCodec
+
+
+class Parts:
+    """What an open model is made of.
+
+    Attributes:
+        codec: tokenizers of a model with a decoder; None if the bundle has none
+        front_end: turns inputs into decoding jobs, and their outputs into results
+        scorer: scores pairs of source and target
+        encoder: the front end of an encoder-only model, which has no other parts
+    """
+
+    front_end: FrontEnd
+    scorer: TextScorer | SpeechScorer
+    encoder: EncoderFrontEnd
+    attention: AttentionReader | EncoderAttentionReader
+    aligner: AttentionReader
+
+    def __init__(self, bundle: Bundle, backend: Backend) -> None:
+        manifest, directory = bundle.manifest, bundle.directory
+        self.backend = backend
+        self.codec: TextCodec | None = None
+        if manifest.head is not None:
+            self.encoder = EncoderFrontEnd(manifest, manifest.head, backend, directory)
+            self.attention = EncoderAttentionReader(manifest.name, backend, self.encoder)
+            return
+        if manifest.tokenizers is not None:
+            self.codec = TextCodec.of(manifest.tokenizers, directory, manifest.languages)
+        if manifest.speech is not None and manifest.audio is not None:
+            speech, audio = manifest.speech, manifest.audio
+            self.front_end = Transcriber(manifest, speech, audio, backend, self.codec)
+            self.scorer = SpeechScorer(manifest, speech, audio, backend, self.codec)
+        else:
+            self.front_end = TextFrontEnd(manifest, backend, self.codec)
+            self.scorer = TextScorer(manifest, backend, self.front_end, self.codec)
+        self.attention = self.aligner = AttentionReader(
+            manifest, backend, self.scorer, self.front_end, self.codec
+        )

@@ -1,0 +1,492 @@
+"""The asyncio interface of the engines: `AsyncModel`, and what the server shares with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import aclosing, contextmanager
+from functools import partial
+from itertools import islice, repeat
+from pathlib import Path
+from threading import Condition, Event, Thread
+from typing import Any, Unpack, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.errors import DragomanError, cannot_pickle, shown
+from dragoman.settings.generation import (
+    DEFAULT_BATCH_SIZE,
+    GenerationKeywords,
+    GenerationOptions,
+)
+
+from ..arguments import (
+    MOST_SECONDS,
+    DeadlineError,
+    StoppedError,
+    check_count,
+    check_list,
+    options_of,
+    options_of_each,
+    stop_check,
+)
+from ..audio import AudioWarning
+from ..backends.interface import BackendError, ClosedModelError, DeviceLostError
+from ..decoding.results import RejectedError, Result, Token, UnfinishedError
+from ..encoding.results import (
+    Answer,
+    Classification,
+    Embedding,
+    Filling,
+    HiddenStates,
+    Tagging,
+    arrays,
+    finished_as_arrays,
+    stacked,
+)
+from ..encoding.tokenizer import ReadingKeywords
+from ..format.bundle import Bundle, read_bundle
+from ..format.known_answers import Check
+from ..front_end import Source
+from ..loading import load
+from ..model import Model, parts_of
+from ..scoring.interface import ScoredPair, ScoringKeywords, ScoringOptions, scoring_options_of
+from ..texts.outputs import TokenStream
+from .arrangement import arrangement
+from .engine.encoder_engine import (
+    MAX_WAITING,
+    EncoderEngine,
+    EncoderHandle,
+    open_engine,
+    outcome_of,
+)
+from .engine.engine import (
+    READING_THREADS,
+    Arrived,
+    DecodingEngine,
+    listener_of,
+    prepared,
+    threads_of,
+    tokens_of,
+)
+from .engine.request_handle import DecodingHandle
+
+SCORING_THREADS = 2
+"""Threads that score. Further calls wait."""
+OPEN_RECORDINGS = 32
+"""The most recordings of a call whose features are in memory."""
+
+
+class AsyncModel:
+    """A bundle ready to run in asyncio, made by `AsyncModel.load`.
+
+    Its methods are those of `Model`, with the same results. Concurrent calls share batches
+    (continuous batching) and one copy of the weights; they may come from several event loops.
+
+    A call stops when its task is cancelled, for example by `asyncio.timeout`, and a stream when it
+    is closed: their rows are freed before the next step. A call with `timeout`, in seconds, raises
+    a `DeadlineError`, which holds its finished results.
+
+    While `max_waiting` outputs wait, further calls raise an `OverloadedError`. A call of any size
+    is accepted if none waits.
+
+    Args:
+        model: a loaded model, which is closed with this one
+        workers, batch_size, max_waiting, max_new_tokens: see `load`
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        workers: int = 1,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        max_waiting: int = MAX_WAITING,
+        max_new_tokens: int | None = None,
+    ) -> None:
+        opened: object = model
+        if not isinstance(opened, Model):
+            found = shown(opened)
+            raise DragomanError(f"expected a Model, found {found}: use await AsyncModel.load(...)")
+        self._engine = open_engine(
+            model,
+            workers=workers,
+            batch_size=batch_size,
+            max_waiting=max_waiting,
+            max_new_tokens=max_new_tokens,
+        )
+        self._reading = ThreadPoolExecutor(READING_THREADS, thread_name_prefix="reading")
+        self._scoring = ThreadPoolExecutor(SCORING_THREADS, thread_name_prefix="scoring")
+        self._calls, self._changed = 0, Condition()
+        self._closed: Future[None] | None = None
+
+    @classmethod
+    async def load(
+        cls,
+        directory: str | Path | Bundle,
+        *,
+        workers: int | None = None,
+        threads: int | None = None,
+        batch_size: int | None = None,
+        max_waiting: int = MAX_WAITING,
+        max_new_tokens: int | None = None,
+        backend: str | None = None,
+        check: Check = "once",
+    ) -> AsyncModel:
+        """Load a bundle in a thread.
+
+        Args:
+            directory, backend, check: see `load`
+            workers, threads: number of decoding loops, each with its own batch, and of the CPU
+                threads of each. None: what `dragoman bench --arrangement` measured as best on this
+                machine, or else one loop for each core.
+            batch_size: maximum rows in the batch of a loop; a source has a row for each beam
+            max_waiting: maximum outputs that wait to be decoded
+            max_new_tokens: maximum new tokens of an output, for each of which memory is set aside;
+                None: 512, or the bundle's default if that is more
+
+        Raises:
+            KnownAnswersError, BundleError, BackendError: as for `load`.
+            DragomanError: a number is not an integer of at least 1, or there are too many threads.
+        """
+        numbers = {"workers": workers, "threads": threads, "batch_size": batch_size}
+        for name, value in (numbers | {"max_new_tokens": max_new_tokens}).items():
+            if value is not None:
+                check_count(name, value)
+        check_count("max_waiting", max_waiting)
+
+        def opened() -> AsyncModel:
+            bundle = directory if isinstance(directory, Bundle) else read_bundle(directory)
+            chosen = arrangement(bundle.manifest, **numbers)
+            total = threads_of(chosen.workers, chosen.threads)
+            model = load(bundle, threads=total, backend=backend, check=check)
+            return cls(
+                model,
+                workers=chosen.workers,
+                batch_size=chosen.batch_size,
+                max_waiting=max_waiting,
+                max_new_tokens=max_new_tokens,
+            )
+
+        # Not a task of the event loop, which may end while the bundle is loaded.
+        pool = ThreadPoolExecutor(1, thread_name_prefix="loading")
+        loading = pool.submit(opened)
+        pool.shutdown(wait=False)
+        try:
+            return await asyncio.wrap_future(loading)
+        except asyncio.CancelledError:
+            loading.add_done_callback(_close_unused)
+            raise
+
+    @property
+    def model(self) -> Model:
+        """The loaded model, for its manifest and for what is done at once, such as `tokenize`."""
+        return self._engine.model
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that are being decoded."""
+        return self._engine.rows
+
+    async def close(self) -> None:
+        """Wait until the calls that have begun are finished, and free the model.
+
+        Later calls raise a `ClosedModelError`. An `async with` statement closes the model, too.
+        """
+        await asyncio.shield(asyncio.wrap_future(self._start_closing()))
+
+    async def __aenter__(self) -> AsyncModel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    __reduce__ = cannot_pickle
+
+    async def generate(
+        self,
+        sources: Sequence[Source],
+        options: GenerationOptions | Sequence[GenerationOptions] | None = None,
+        *,
+        timeout: float | None = None,
+        **changes: Unpack[GenerationKeywords],
+    ) -> list[Result]:
+        """Decode inputs of any number and lengths; see `Model.generate`.
+
+        Options of batches have no effect, since calls share them; see `load`.
+
+        Raises:
+            OverloadedError: too many outputs wait.
+            DeadlineError: time ran out; holds the finished results.
+            ClosedModelError: the model is closed.
+            DragomanError: an option exceeds a limit of `load`, or as for `Model.generate`.
+        """
+        with self._call("generate", sources), _limits(timeout) as limits:
+            each = options_of_each(options, changes, len(sources))
+            if not sources:
+                return parts_of(self.model).front_end.generate(sources, each)  # checks the options
+            finished: dict[int, Result] = {}
+            running: deque[tuple[int, DecodingHandle]] = deque()
+            try:
+                await self._decode(sources, each, limits, running, finished)
+            except (DeadlineError, DeviceLostError) as error:
+                for index, handle in running:
+                    if handle.has_succeeded:
+                        finished[index] = handle.future.result()
+                kind = DeadlineError if isinstance(error, DeadlineError) else UnfinishedError
+                raise kind(str(error), finished) from error
+            finally:
+                for _, handle in running:
+                    handle.future.cancel()
+            return [finished[index] for index in range(len(sources))]
+
+    async def stream(
+        self,
+        source: Source,
+        options: GenerationOptions | None = None,
+        *,
+        timeout: float | None = None,
+        **changes: Unpack[GenerationKeywords],
+    ) -> AsyncGenerator[Token, None]:
+        """Decode one input, and yield each token as soon as it is selected; see `Model.stream`.
+
+        Speech may have any length.
+
+        Raises:
+            RejectedError: the input cannot be decoded.
+            OverloadedError, DeadlineError, ClosedModelError, DragomanError: as for `generate`.
+        """
+        arrived = Arrived()
+        with self._call("stream", [source]), _limits(timeout) as limits:
+            resolved, engine = options_of(options, changes), self._decoding_engine
+            texts = self.model.text_stream(skip_special_tokens=resolved.skip_special_tokens)
+            prepare = partial(engine.prepare, listener=listener_of(arrived), **limits)
+            (handle,) = await prepared(self._reading, prepare, [source], [resolved])
+        result = handle
+        if isinstance(handle, DecodingHandle):
+            async with aclosing(tokens_of(engine, handle, arrived, TokenStream(texts))) as tokens:
+                async for token in tokens:
+                    yield token
+            result = handle.future.result()
+        if isinstance(result, Result):
+            if result.error is not None:
+                raise RejectedError(result.error)
+            for defect in result.warnings:
+                warnings.warn(defect, AudioWarning, stacklevel=2)
+
+    async def score(
+        self,
+        pairs: Sequence[tuple[Source, str | Sequence[int] | NDArray[np.integer[Any]]] | str],
+        options: ScoringOptions | None = None,
+        *,
+        timeout: float | None = None,
+        **changes: Unpack[ScoringKeywords],
+    ) -> list[ScoredPair]:
+        """Compute the probability of each target, in a thread; see `Model.score`.
+
+        Raises:
+            DeadlineError, ClosedModelError: as for `generate`.
+            DragomanError: as for `Model.score`.
+        """
+        with self._call("score", pairs), _limits(timeout) as limits:
+            resolved, scorer = scoring_options_of(options, changes), parts_of(self.model).scorer
+            work = partial(scorer.score, pairs, resolved, limits["check"])
+            return await asyncio.get_running_loop().run_in_executor(self._scoring, work)
+
+    async def encode(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> NDArray[np.float32]:
+        """Compute the embeddings of texts; see `Model.encode`, and `generate` for errors."""
+        with finished_as_arrays():
+            found: list[Embedding] = await self._encode("encode", texts, timeout, reading)
+        return stacked(found, parts_of(self.model).encoder.head.outputs)
+
+    async def hidden_states(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[NDArray[np.float32]]:
+        """Compute the last hidden state of every token; see `Model.hidden_states`."""
+        with finished_as_arrays():
+            found: list[HiddenStates] = await self._encode("hidden_states", texts, timeout, reading)
+        return arrays(found)
+
+    async def classify(
+        self,
+        texts: Sequence[str | tuple[str, str] | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Classification]:
+        """Classify texts, or pairs of texts; see `Model.classify`."""
+        return await self._encode("classify", texts, timeout, reading)
+
+    async def tag(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Tagging]:
+        """Label every word of texts, and the entities that the words form; see `Model.tag`."""
+        return await self._encode("tag", texts, timeout, reading)
+
+    async def fill(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        top: int = 5,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Filling]:
+        """Predict the tokens at the masks of texts; see `Model.fill`."""
+        check_count("top", top)
+        return await self._encode("fill", texts, timeout, reading, top=top)
+
+    async def answer(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        longest: int = 15,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Answer]:
+        """Find the spans of contexts that answer questions; see `Model.answer`."""
+        check_count("longest", longest)
+        return await self._encode("answer", pairs, timeout, reading, longest=longest)
+
+    async def _decode(
+        self,
+        sources: Sequence[Source],
+        options: GenerationOptions | Sequence[GenerationOptions],
+        limits: dict[str, Any],
+        running: deque[tuple[int, DecodingHandle]],
+        finished: dict[int, Result],
+    ) -> None:
+        """Decode sources, and keep the requests that are running and the finished results.
+
+        Texts are submitted together, recordings while few of them are in memory.
+        """
+        engine, front_end = self._decoding_engine, parts_of(self.model).front_end
+
+        def prepare(source: Any, own: GenerationOptions) -> DecodingHandle | Result:
+            try:
+                return engine.prepare(source, own, **limits)
+            except DragomanError as error:
+                if isinstance(error, StoppedError) or isinstance(options, GenerationOptions):
+                    raise
+                return front_end.rejected(str(error))  # the options of this source are wrong
+
+        each = repeat(options) if isinstance(options, GenerationOptions) else options
+        waiting = iter(enumerate(zip(sources, each, strict=False)))
+        most = len(sources) if self.model.manifest.speech is None else OPEN_RECORDINGS
+        is_accepted = False
+        while len(finished) < len(sources):
+            following = list(islice(waiting, most - len(running)))
+            if following:
+                indices, inputs = zip(*following, strict=True)
+                found = await prepared(self._reading, prepare, *zip(*inputs, strict=True))
+                new = []
+                for index, one in zip(indices, found, strict=True):
+                    if isinstance(one, Result):
+                        finished[index] = one
+                    else:
+                        new.append((index, one))
+                engine.submit(*(handle for _, handle in new), is_accepted=is_accepted)
+                is_accepted = is_accepted or bool(new)
+                running.extend(new)
+            if running:
+                index, handle = running[0]
+                try:
+                    finished[index] = await asyncio.wrap_future(handle.future)
+                except BackendError as error:
+                    finished[index] = front_end.rejected(str(error))
+                running.popleft()
+
+    async def _encode(
+        self, method: str, inputs: Any, timeout: Any, reading: ReadingKeywords, **more: Any
+    ) -> list[Any]:
+        with self._call(method, inputs), _limits(timeout) as limits:
+            of_front_end = "embeddings" if method == "encode" else method
+            handle = EncoderHandle(
+                of_front_end,
+                inputs,
+                {**reading, **more},
+                since=limits["since"],
+                deadline=limits["deadline"],
+            )
+            return await outcome_of(cast("EncoderEngine", self._engine), handle)
+
+    @property
+    def _decoding_engine(self) -> DecodingEngine:
+        return cast("DecodingEngine", self._engine)  # `_call` has checked what the model does
+
+    @contextmanager
+    def _call(self, method: str, inputs: object) -> Iterator[None]:
+        """Check a call, and keep the model open within the context."""
+        with self._changed:
+            if self._closed is not None:
+                raise ClosedModelError
+            parts_of(self.model, method)
+            check_list(inputs)
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._calls -= 1
+                self._changed.notify_all()
+
+    def _start_closing(self) -> Future[None]:
+        with self._changed:
+            if self._closed is None:
+                self._closed = Future()
+                Thread(target=self._close, args=[self._closed], name="closing").start()
+            return self._closed
+
+    def _close(self, closed: Future[None]) -> None:
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._calls)
+            self._engine.close()
+            for pool in (self._reading, self._scoring):
+                pool.shutdown()
+        except BaseException as error:
+            closed.set_exception(error)
+        else:
+            closed.set_result(None)
+
+
+@contextmanager
+def _limits(timeout: Any) -> Iterator[dict[str, Any]]:
+    """Return the limits of a call as arguments of `DecodingEngine.prepare`.
+
+    Reading stops at the end of the context.
+
+    Raises:
+        DragomanError: `timeout` is not a finite number above 0.
+    """
+    ended = Event()
+    check, since = stop_check(timeout, ended), time.monotonic()
+    deadline = None if timeout is None else since + min(timeout, MOST_SECONDS)
+    try:
+        yield {"check": check, "since": since, "deadline": deadline}
+    finally:
+        ended.set()
+
+
+def _close_unused(loading: Future[AsyncModel]) -> None:
+    """Close a model that was loaded for a task that has been cancelled."""
+    if not loading.cancelled() and loading.exception() is None:
+        loading.result()._start_closing()

@@ -1,0 +1,351 @@
+"""Chooses the known answers of a bundle, and computes them where it is built.
+
+They reach what goes wrong elsewhere: a batch of ragged lengths, the shortest and a long input, a
+position beyond 128, and beams where the bundle decodes with them. The first ones are so little work
+that `load` can check them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dragoman.errors import DragomanError
+from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
+from dragoman.runtime import Model
+from dragoman.runtime.answer_comparison import encode, generate
+from dragoman.runtime.audio.log_mel import LogMel, sound
+from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.known_answers import (
+    LARGEST_FILE,
+    Answer,
+    EncodedAnswer,
+    GeneratedAnswer,
+    KnownAnswers,
+)
+from dragoman.runtime.format.manifest import Manifest, TensorRTEngines
+from dragoman.runtime.known_answers import machine_of
+
+from .inputs.items import spread
+from .inputs.parity_inputs import ParityInputs
+from .oracle import oracle_for, oracle_outputs
+from .parity import running
+
+SHORT, LONG = 24, 128
+"""The most tokens of an input that `load` reads, and that `verify` reads."""
+ROWS = 5
+"""The number of ragged inputs at load: kernels for up to four rows are others than for more."""
+FURTHER = 3
+BEYOND = 130
+"""Positions before the last ones of a long output."""
+PRODUCTS = 1_000_000_000
+"""The most multiplications of an answer group at load."""
+LEAST_STEPS, MOST_STEPS = 4, 16
+SECONDS = (1.5, 4.0)
+"""Lengths of generated sound; `load` checks the first."""
+MOST_CHARACTERS = 1000
+DIGITS = 5
+
+
+def make_known_answers(
+    bundle: Bundle, reference: ReferenceModel, inputs: ParityInputs, threads: int | None
+) -> KnownAnswers:
+    """Compute the known answers of a bundle whose parity holds.
+
+    Args:
+        bundle: the bundle of graphs, also for engines, which are built later
+        inputs: the inputs of parity; generated ones are added
+
+    Raises:
+        DragomanError: the bundle cannot be run.
+    """
+    machine = machine_of(bundle, "onnxruntime")
+    known = KnownAnswers(
+        versions=machine.versions, processor=machine.processor, features=machine.features
+    )
+    with running(bundle, threads, "onnxruntime") as (model, _):
+        if isinstance(reference, EncoderModel):
+            answers: list[Answer] = [*_encoded(model, _sizes(reference), inputs)]
+            return _fitting_file(known, answers)
+        oracle, language = oracle_for(reference, bundle.manifest, inputs.target_language)
+        if language is not None:
+            known = dataclasses.replace(
+                known, source_language=inputs.source_language, target_language=language
+            )
+        chosen = list(_chosen(model.manifest, reference, inputs))
+        answers = [*_generated(model, known, oracle, chosen)]
+        return _fitting_file(known, answers)
+
+
+def fitting(known: KnownAnswers, manifest: Manifest) -> KnownAnswers:
+    """Leave out the answers whose inputs or outputs are longer than engines can hold."""
+    engines = manifest.executable
+    if not isinstance(engines, TensorRTEngines):
+        return known
+    longest = max(profile.source.largest for profile in engines.profiles)
+    shortest = min(profile.source.smallest for profile in engines.profiles)
+
+    def fits(answer: Answer) -> bool:
+        positions = 0
+        if isinstance(answer, GeneratedAnswer):
+            positions = 2 + answer.max_new_tokens
+            if not manifest.model.has_encoder:
+                return len(answer.source) + positions <= engines.capacity
+            if manifest.model.takes_audio:
+                return positions <= engines.capacity
+        has_room = not positions or positions <= engines.capacity
+        return has_room and shortest <= len(answer.source) <= longest
+
+    return dataclasses.replace(known, answers=tuple(filter(fits, known.answers)))
+
+
+@dataclass(frozen=True)
+class _Input:
+    name: str
+    source: tuple[int, ...]
+    text: str | None = None
+    line: object = None
+    types: tuple[int, ...] = ()
+    at_load: bool = True
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The numbers of weights that a token is multiplied with."""
+
+    encoder: int
+    decoder: int
+
+
+def _sizes(model: ReferenceModel) -> _Sizes:
+    counts = {"encoder": 0, "decoder": 0}
+    for name, weight in model.named_parameters():
+        side = name.partition(".")[0]
+        if weight.dim() > 1 and "embedding" not in name:
+            counts["encoder" if side == "encoder" else "decoder"] += weight.numel()
+    output = (model.config.target_vocab_size or 0) * model.config.d_model
+    return _Sizes(counts["encoder"], counts["decoder"] + output)
+
+
+def _inputs(
+    inputs: ParityInputs, sources: Sequence[EncoderInput], vocabulary: int, longest: int
+) -> Iterator[_Input]:
+    """Choose ragged inputs, the shortest and a long one among them."""
+    pool: dict[tuple[int, ...], _Input] = {}
+    for number, source in enumerate(sources):
+        ids = tuple(int(token) for token in source)
+        if 0 < len(ids) <= min(LONG, longest) and ids not in pool:
+            name = inputs.origins[number] if inputs.origins else f"input {number + 1}"
+            text = None if inputs.texts is None else inputs.texts[number]
+            line = None if inputs.lines is None else inputs.lines[number]
+            types = () if line is None or not any(line.tokens.types) else tuple(line.tokens.types)
+            pool[ids] = _Input(name, ids, text, None if line is None else line.source, types)
+    ordered = [pool[ids] for ids in sorted(pool, key=lambda ids: (len(ids), ids))]
+    chosen = _ragged([one for one in ordered if len(one.source) <= SHORT], ROWS - 1)
+    rest = [one for one in ordered if one not in chosen]
+    # A model is less sure of inputs without a meaning, so that its numbers show more.
+    for number, length in enumerate((17, 1, 5, 11, 23)):
+        ids = numbered_ids(min(length, longest), vocabulary, number)
+        if len(chosen) < ROWS and ids not in pool:
+            chosen.append(_Input(f"generated input {number + 1}", ids))
+    yield from chosen
+    for one in _ragged(rest, FURTHER):
+        yield dataclasses.replace(one, at_load=False)
+
+
+def _ragged(ordered: Sequence[_Input], count: int) -> list[_Input]:
+    """Choose some of the inputs, the shortest and the longest among them."""
+    if len(ordered) <= count:
+        return list(ordered)
+    return [ordered[i] for i in spread(range(len(ordered)), count - 1)] + [ordered[-1]]
+
+
+def numbered_ids(length: int, vocabulary: int, seed: int = 0) -> tuple[int, ...]:
+    """Return token ids in no order, the same everywhere; 0 and 1 are often special."""
+    state, ids = seed + 1, []
+    for _ in range(length):
+        state = (state * 1_103_515_245 + 12_345) % (1 << 31)
+        few = vocabulary <= 4
+        ids.append((state >> 8) % vocabulary if few else 2 + (state >> 8) % (vocabulary - 2))
+    return tuple(ids)
+
+
+def _chosen(
+    manifest: Manifest, reference: AutoregressiveModel, inputs: ParityInputs
+) -> Iterator[GeneratedAnswer]:
+    """Choose the inputs and limits of a model with a decoder; their outputs are empty."""
+    model, sizes = manifest.model, _sizes(reference)
+    per_step = ROWS * sizes.decoder
+    steps = min(max(PRODUCTS // per_step, LEAST_STEPS), MOST_STEPS)
+    room = model.max_target_positions - len(manifest.generation.prompt) - 1
+    steps = max(1, min(steps, manifest.default_max_new_tokens, room))
+    if model.takes_audio:
+        assert manifest.audio is not None
+        window = manifest.audio.chunk_seconds
+        for number, seconds in enumerate(sorted({min(seconds, window) for seconds in SECONDS})):
+            name = f"{seconds:g} s of generated sound"
+            yield _asked(name, number == 0, steps, seconds=seconds)
+        return
+    longest = model.input_positions
+    if not model.has_encoder:
+        longest = max(1, model.max_target_positions - MOST_STEPS)
+    sources = list(inputs.sources)
+    found = list(_inputs(inputs, sources, model.input_vocab_size, longest))
+    for one in found:
+        room = model.max_target_positions - (0 if model.has_encoder else len(one.source))
+        limit = max(1, min(steps if one.at_load else 2 * steps, room))
+        yield _asked(one.name, one.at_load, limit, source=one.source, text=one.text)
+    middle = [one for one in found if one.at_load]
+    beams = min(manifest.generation.num_beams, model.target_vocab_size)
+    if beams > 1:
+        one = middle[len(middle) // 2]
+        yield _asked(
+            f"{one.name}, {beams} beams",
+            True,
+            max(1, min(steps // 2 + 1, room)),
+            source=one.source,
+            num_beams=beams,
+        )
+    if model.max_target_positions < BEYOND + 8 or model.target_vocab_size < LEAST_STEPS:
+        return
+    cheap = BEYOND * sizes.decoder <= 4 * PRODUCTS
+    ids = numbered_ids(BEYOND, model.target_vocab_size, 7)
+    ends = {*manifest.end_tokens, model.end_token_id}
+    plain = next(token for token in range(model.target_vocab_size - 1, -1, -1) if token not in ends)
+    ids = tuple(plain if token in ends else token for token in ids)
+    name = f"output beyond position {BEYOND - 2}"
+    if model.has_encoder:
+        source = middle[0].source
+        yield _asked(name, cheap, BEYOND + 2, source=source, prefix=ids)
+    else:
+        yield _asked(name, cheap, 2, source=ids)
+
+
+def _asked(
+    name: str,
+    at_load: bool,
+    limit: int,
+    *,
+    source: tuple[int, ...] = (),
+    text: str | None = None,
+    seconds: float | None = None,
+    prefix: tuple[int, ...] = (),
+    num_beams: int = 1,
+) -> GeneratedAnswer:
+    return GeneratedAnswer(
+        name=name,
+        at_load=at_load,
+        source=source,
+        text=text if text is not None and len(text) <= MOST_CHARACTERS else None,
+        seconds=seconds,
+        prefix=prefix,
+        num_beams=num_beams,
+        max_new_tokens=limit,
+        tokens=(),
+        log_probabilities=(),
+    )
+
+
+def _generated(
+    model: Model,
+    known: KnownAnswers,
+    oracle: AutoregressiveModel,
+    asked: Sequence[GeneratedAnswer],
+) -> Iterator[GeneratedAnswer]:
+    """Compute the outputs of bundle and oracle."""
+    plain = oracle_without_penalties(oracle)
+    for answer, found in zip(asked, generate(model, known, asked, alternatives=2), strict=True):
+        if found.error is not None or not found.tokens:
+            continue
+        greedy = answer.num_beams == 1
+        expected = None
+        if greedy and not answer.prefix:
+            source: EncoderInput = list(answer.source)
+            if answer.seconds is not None:
+                assert model.manifest.audio is not None
+                log_mel = LogMel.of(model.manifest.audio)
+                source = log_mel.chunk(sound(log_mel.sampling_rate, answer.seconds))
+            expected = tuple(oracle_outputs(plain, [source], answer.max_new_tokens)[0])
+        yield dataclasses.replace(
+            answer,
+            tokens=found.tokens,
+            output=_text(model, found.tokens),
+            log_probabilities=tuple(
+                min(0.0, round(value, DIGITS)) for value in found.log_probabilities
+            ),
+            margins=tuple(round(value, DIGITS) for value in found.margins) if greedy else (),
+            oracle=None if expected == found.tokens else expected,
+        )
+
+
+def oracle_without_penalties(oracle: AutoregressiveModel) -> AutoregressiveModel:
+    """Return the oracle with the rules of `known_answers.options_of_answer`."""
+    import copy
+
+    plain = copy.copy(oracle)
+    plain.generation = dataclasses.replace(
+        oracle.generation,
+        min_length=0,
+        min_new_tokens=0,
+        repetition_penalty=1.0,
+        no_repeat_ngram_size=0,
+    )
+    return plain
+
+
+def _text(model: Model, tokens: Sequence[int]) -> str | None:
+    try:
+        return model.detokenize(tokens)
+    except DragomanError:  # the tokenizer cannot decode these tokens
+        return None
+
+
+def _encoded(model: Model, sizes: _Sizes, inputs: ParityInputs) -> Iterator[EncodedAnswer]:
+    spec = model.manifest.model
+    vocabulary, longest = spec.source_vocab_size or 0, spec.input_positions
+    found = list(_inputs(inputs, list(inputs.sources), vocabulary, longest))
+    if longest >= BEYOND:
+        ids = numbered_ids(BEYOND, vocabulary, 7)
+        cheap = BEYOND * sizes.encoder <= 4 * PRODUCTS
+        found.append(_Input(f"{BEYOND} generated tokens", ids, at_load=cheap))
+    answers = []
+    for one in found:
+        texts: tuple[str, ...] = ()
+        if isinstance(one.line, str):
+            texts = (one.line,)
+        elif isinstance(one.line, tuple):
+            texts = one.line
+        if sum(map(len, texts)) > MOST_CHARACTERS:
+            texts = ()
+        answers.append(
+            EncodedAnswer(
+                name=one.name,
+                at_load=one.at_load,
+                source=one.source,
+                types=one.types,
+                texts=texts,
+                values=(),
+                size=0,
+            )
+        )
+    for answer, output in zip(answers, encode(model, answers), strict=True):
+        if isinstance(output, DragomanError):
+            continue
+        values, size = output
+        rounded = tuple(float(value) for value in np.round(values, DIGITS))
+        yield dataclasses.replace(answer, values=rounded, size=float(f"{size:.6g}"))
+
+
+def _fitting_file(known: KnownAnswers, answers: Sequence[Answer]) -> KnownAnswers:
+    """Keep as many answers as the file may hold, those of `load` first."""
+    distinct = {answer.name: answer for answer in answers}.values()
+    kept = sorted(distinct, key=lambda answer: not answer.at_load)
+    while True:
+        full = dataclasses.replace(known, answers=tuple(kept))
+        if len(full.to_json()) <= LARGEST_FILE or not kept:
+            return full
+        kept.pop()
