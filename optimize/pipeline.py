@@ -11,12 +11,13 @@ import onnx_ir as ir
 
 from dragoman.progress import quiet
 from dragoman.runtime.format.manifest import PassRecord
+from dragoman.runtime.format.parity import NOT_FINITE
 
 from .checking.branches import not_executed
 from .checking.interface import Interface, keep_declarations, keep_interface
 from .checking.rounding import NEAR, Yardstick
 from .graph_pass import GraphPass, PassError, Property
-from .running import NOT_FINITE, Outputs, Runner, Samples, difference, distance, resolution
+from .running import Outputs, Runner, Samples, difference, distance, resolution
 
 RUN_SECONDS = 600.0
 """The longest time of a run of a foreign graph, whose loops may not end on random inputs."""

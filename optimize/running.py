@@ -21,6 +21,7 @@ from dragoman.onnx_graphs.graph_files import INLINE_BYTES
 from dragoman.runtime.backends.onnxruntime.cpu import saturates
 from dragoman.runtime.format.contract import ROLES, Change, GraphSpec, Owner
 from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.format.parity import NOT_FINITE
 
 from .emulation import emulate_half, has_halves
 from .graph_pass import PassError
@@ -165,9 +166,6 @@ def _ort_value(tensor: ir.TensorProtocol) -> OrtValue:
 
 Outputs = dict[str, NDArray[np.generic]]
 """The outputs of a graph, by name."""
-
-NOT_FINITE = 1e300
-"""The difference where exactly one of two values is finite: JSON has no infinity."""
 
 RESOLUTION: dict[ir.DataType, float] = {ir.DataType.FLOAT16: 1e-2, ir.DataType.BFLOAT16: 8e-2}
 """The largest difference that rounding to these types may cause, relative to the largest value."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +22,10 @@ from .answer_comparison import Outcome, compare_answers, worst
 from .backends.machine import Machine, describe_machine
 from .format.bundle import Bundle, read_known_answers
 from .format.known_answers import Check, KnownAnswers, digest, record_of
-from .format.manifest import Manifest
+from .format.manifest import Manifest, TensorRTEngines
 from .model import Model
+
+log = logging.getLogger(__name__)
 
 MOST_PASSES = 1000
 """The most passes that are remembered: the oldest ones are forgotten."""
@@ -37,6 +40,9 @@ class KnownAnswersError(DragomanError):
 def check_known_answers(model: Model, backend: str, check: Check, gpu: int = 0) -> None:
     """Check a loaded bundle as `load` does.
 
+    The first time on a machine, a warning is logged if the bundle's engines were never compared
+    with the oracle.
+
     Args:
         backend: name of the backend that runs the model
         check: "once": unless this bundle passed on this machine before; "always"; "never"
@@ -49,7 +55,8 @@ def check_known_answers(model: Model, backend: str, check: Check, gpu: int = 0) 
     if check == "never" or record_of(model.manifest) is None:
         return  # before the machine is examined
     machine = machine_of(model.bundle, backend, gpu)
-    if check == "once" and has_passed(model.bundle, machine):
+    passed_before = has_passed(model.bundle, machine)
+    if check == "once" and passed_before:
         return
     known = read_known_answers(model.bundle)
     if known is None:
@@ -63,6 +70,17 @@ def check_known_answers(model: Model, backend: str, check: Check, gpu: int = 0) 
     problem = conclude(model.bundle, known, outcomes, machine)
     if problem is not None:
         raise KnownAnswersError(problem)
+    if not passed_before and not_run(model.manifest):
+        log.warning(
+            "%s: its engines have not been compared with the oracle: run dragoman verify %s",
+            *(model.manifest.name, model.bundle.directory),
+        )
+
+
+def not_run(manifest: Manifest) -> bool:
+    """Return whether a bundle has engines whose outputs were never compared with the oracle's."""
+    engines = manifest.executable
+    return isinstance(engines, TensorRTEngines) and engines.parity is None
 
 
 def machine_of(bundle: Bundle, backend: str, gpu: int = 0) -> Machine:
@@ -83,18 +101,27 @@ def has_passed(bundle: Bundle, machine: Machine) -> bool:
 
 
 def conclude(
-    bundle: Bundle, known: KnownAnswers, outcomes: Sequence[Outcome], machine: Machine
+    bundle: Bundle,
+    known: KnownAnswers,
+    outcomes: Sequence[Outcome],
+    machine: Machine,
+    failure: str | None = None,
 ) -> str | None:
     """Remember that a bundle passed, or forget it; return what differs, if anything does.
 
     Without a cache, the bundle is checked again the next time.
+
+    Args:
+        failure: what is wrong besides the outcomes
     """
     file = _file(bundle, machine)
     if any(outcome.problem is not None for outcome in outcomes):
+        failure = describe_difference(bundle.manifest, known, outcomes, machine)
+    if failure is not None:
         if file is not None:
             with suppress(OSError):
                 file.unlink()
-        return describe_difference(bundle.manifest, known, outcomes, machine)
+        return failure
     if file is not None:
         text = json.dumps({"bundle": bundle.manifest.name, **dataclasses.asdict(machine)}, indent=1)
         with suppress(DragomanError, OSError):

@@ -15,9 +15,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass
 
+from dragoman.runtime.format.parity import NOT_FINITE
+
 from ..emulation import has_halves, widen
 from ..graph_pass import PassError
-from ..running import NOT_FINITE, Outputs, Runner, Samples, distance
+from ..running import Outputs, Runner, Samples, distance
 
 NEAR = 2.0
 """The largest distance from the computation in float32, as a multiple of the given graph's."""

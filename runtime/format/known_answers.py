@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -16,7 +17,7 @@ from typing import Annotated, Literal
 from dragoman.files.strict_json import parse_json
 from dragoman.settings.fields import LEFT_OUT
 
-from .manifest import FileRecord, Manifest
+from .manifest import FileRecord, Manifest, TensorRTEngines
 from .plain_data import Problems, from_plain, to_plain
 
 KNOWN_ANSWERS_FILE = "known_answers.json"
@@ -49,6 +50,11 @@ class GeneratedAnswer:
         output: text of the output; None without tokenizers
         log_probabilities: the bundle's log-probability of each token, in nats
         margins: greedy: the log-probability of each token minus that of the best other one
+        likely: greedy, unless the bundle runs on a processor only: for each token of the trained
+            model's output, or of `tokens` if that is not known, this token and the most probable
+            others; empty for a forced token
+        oracle_log_probabilities: the trained model's log-probability of each of `likely`, among
+            unsuppressed tokens
     """
 
     kind: Literal["generate"] = "generate"
@@ -65,6 +71,8 @@ class GeneratedAnswer:
     output: Annotated[str | None, LEFT_OUT] = None
     log_probabilities: tuple[float, ...]
     margins: Annotated[tuple[float, ...], LEFT_OUT] = ()
+    likely: Annotated[tuple[tuple[int, ...], ...], LEFT_OUT] = ()
+    oracle_log_probabilities: Annotated[tuple[tuple[float, ...], ...], LEFT_OUT] = ()
 
     @property
     def score(self) -> float:
@@ -84,6 +92,8 @@ class EncodedAnswer:
         values: `PROJECTIONS` sums of all numbers of the output with different signs, divided by the
             root of their sum of squares
         size: the root of the mean square of the numbers
+        oracle_values, oracle_size: the same of the trained model's output; empty and 0 if the
+            bundle runs on a processor only
     """
 
     kind: Literal["encode"] = "encode"
@@ -94,6 +104,8 @@ class EncodedAnswer:
     texts: Annotated[tuple[str, ...], LEFT_OUT] = ()
     values: tuple[float, ...]
     size: float
+    oracle_values: Annotated[tuple[float, ...], LEFT_OUT] = ()
+    oracle_size: Annotated[float, LEFT_OUT] = 0.0
 
 
 Answer = GeneratedAnswer | EncodedAnswer
@@ -109,6 +121,9 @@ class KnownAnswers:
         features: instruction sets of the processor
         source_language: language of the texts; None: the model has no languages
         target_language: language of the outputs; None likewise
+        allowed: below fp32, the largest allowed mean divergence from the trained model's
+            distributions, in nats; for an encoder-only model, the largest allowed difference from
+            its output, as a share of the output's size
     """
 
     format_version: int = FORMAT_VERSION
@@ -117,6 +132,7 @@ class KnownAnswers:
     features: tuple[str, ...]
     source_language: str | None = None
     target_language: str | None = None
+    allowed: Annotated[float | None, LEFT_OUT] = None
     answers: tuple[Answer, ...] = field(default=())
 
     @property
@@ -170,7 +186,10 @@ def parse_known_answers(
 
 def digest(manifest: Manifest) -> str:
     """Return a hash of a manifest, which names the hashes of all files; its parity is left out."""
-    text = dataclasses.replace(manifest, parity=None).to_json()
+    executable = manifest.executable
+    if isinstance(executable, TensorRTEngines):
+        executable = dataclasses.replace(executable, parity=None)
+    text = dataclasses.replace(manifest, parity=None, executable=executable).to_json()
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -236,6 +255,16 @@ def _generated(answer: GeneratedAnswer, manifest: Manifest) -> Iterator[str]:
             yield f"{name}: expected one for each of {len(answer.tokens)} tokens"
     if any(value > 0 for value in answer.log_probabilities):
         yield "log_probabilities: expected at most 0"
+    along = answer.tokens if answer.oracle is None else answer.oracle
+    if answer.likely and len(answer.likely) != len(along):
+        yield f"likely: expected one for each of {len(along)} tokens, found {len(answer.likely)}"
+    for step, tokens in enumerate(answer.likely):
+        yield from _ids(f"likely[{step}]", tokens, known, known)
+    if [*map(len, answer.oracle_log_probabilities)] != [*map(len, answer.likely)]:
+        yield "oracle_log_probabilities: expected one for each token of likely"
+    stored = (value for step in answer.oracle_log_probabilities for value in step)
+    if any(not -math.inf < value <= 0 for value in stored):
+        yield "oracle_log_probabilities: expected at most 0"
 
 
 def _encoded(answer: EncodedAnswer, manifest: Manifest) -> Iterator[str]:
@@ -249,8 +278,9 @@ def _encoded(answer: EncodedAnswer, manifest: Manifest) -> Iterator[str]:
     yield from _ids("types", answer.types, max(types, 1), model.input_positions)
     if len(answer.texts) > 2:
         yield f"texts: expected a text or a pair, found {len(answer.texts)}"
-    if len(answer.values) != PROJECTIONS:
-        yield f"values: expected {PROJECTIONS}, found {len(answer.values)}"
+    for name, values in (("values", answer.values), ("oracle_values", answer.oracle_values)):
+        if len(values) != PROJECTIONS and (values or name == "values"):
+            yield f"{name}: expected {PROJECTIONS}, found {len(values)}"
     if answer.size < 0:
         yield f"size: expected at least 0, found {answer.size}"
 

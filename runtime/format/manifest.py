@@ -142,6 +142,8 @@ class TensorRTEngines:
         profiles: profiles in the engines' order
         refittable: whether the engines' weights can be replaced
         reports: report of each engine, by name of the graph
+        parity: the engines' own outputs compared with the oracle's; None: engines not run. The
+            manifest's `parity` is that of the graphs that they were built from.
     """
 
     format: Literal["tensorrt"] = "tensorrt"
@@ -152,6 +154,7 @@ class TensorRTEngines:
     profiles: tuple[Profile, ...]
     refittable: bool
     reports: dict[str, EngineReport]
+    parity: Parity | None = None
 
 
 Executable = OnnxGraphs | TensorRTEngines

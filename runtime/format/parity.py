@@ -7,6 +7,9 @@ from typing import Annotated
 
 from dragoman.settings.fields import LEFT_OUT
 
+NOT_FINITE = 1e300
+"""The difference where exactly one of two values is finite: JSON has no infinity."""
+
 
 @dataclass(frozen=True)
 class TensorParity:

@@ -19,7 +19,7 @@ from dragoman.files.strict_json import read_json_object
 
 from .bundle import Bundle
 from .known_answers import KNOWN_ANSWERS_FILE, KnownAnswers
-from .manifest import MANIFEST_FILE, FileRecord, Manifest
+from .manifest import MANIFEST_FILE, FileRecord, Manifest, TensorRTEngines
 from .parity import Parity
 from .plain_data import to_plain
 
@@ -177,10 +177,12 @@ def new_directory(
 
 
 def record_parity(bundle: Bundle, parity: Parity) -> None:
-    """Replace the parity record in a bundle's manifest."""
+    """Replace the parity record in a bundle's manifest; of engines, that of their own outputs."""
     path = bundle.directory / MANIFEST_FILE
     data = read_json_object(path)
-    data["parity"] = to_plain(parity, brief=True)
+    engines = isinstance(bundle.manifest.executable, TensorRTEngines)
+    record = data["executable"] if engines else data
+    record["parity"] = to_plain(parity, brief=True)
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     _write_manifest(text, bundle.directory)
 

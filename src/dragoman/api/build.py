@@ -12,7 +12,7 @@ from dragoman.export.locating import locate_checkpoint
 from dragoman.optimize.tensorrt.request import EngineRequest, check_refittable
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
-from dragoman.runtime.format.manifest import PassRecord, Precision
+from dragoman.runtime.format.manifest import PassRecord, Precision, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 
 from .preflight import (
@@ -22,6 +22,7 @@ from .preflight import (
     check_output,
     check_target,
 )
+from .verify import compare_engines
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,14 @@ class BuiltBundle:
     Attributes:
         parity: parity figures recorded in the bundle
         warnings: warnings about engines, one line each
+        not_run: why engines were not compared with the trained model; None: they were, and the
+            manifest's `executable` has the figures, or there are none
     """
 
     bundle: Bundle
     parity: Parity
     warnings: tuple[str, ...] = ()
+    not_run: str | None = None
 
 
 class ParityFailedError(DragomanError):
@@ -86,7 +90,8 @@ def build(
     """Export a checkpoint, optimize it for a target and verify the result.
 
     For the TensorRT targets, parity is checked in ONNX Runtime before engines are built. The target
-    tensorrt-rtx needs no GPU for either.
+    tensorrt-rtx needs no GPU for either. Where a GPU runs the engines, their own outputs are
+    compared, too; elsewhere, the manifest records no figures of engines.
 
     Args:
         checkpoint: checkpoint directory; id of a model at the Hugging Face Hub, such as
@@ -115,7 +120,7 @@ def build(
             take minutes
 
     Raises:
-        ParityFailedError: the bundle does not match the checkpoint.
+        ParityFailedError: the bundle or its engines do not match the checkpoint.
         CheckpointError, ConfigError: the model cannot be read; the error lists all problems.
         BackendError: the target's package is missing.
         PassError, EngineError: a graph cannot be optimized or built; the error names the pass or
@@ -150,6 +155,7 @@ def build(
     from dragoman.runtime.format.writing import add_known_answers, new_directory, write_manifest
     from dragoman.verification.inputs.choosing import inputs_for
     from dragoman.verification.known_answers import fitting, make_known_answers
+    from dragoman.verification.verdict import describe_failure
 
     from .optimize import finish, scratch_directories
     from .steps import compare, describe_problem, make_graphs
@@ -197,8 +203,20 @@ def build(
             known = fitting(known, verified)
         if known is not None and known.at_load:
             verified = add_known_answers(known, verified, partial)
+        not_run = None
+        if isinstance(verified.executable, TensorRTEngines):
+            progress.stage("comparing the engines' outputs")
+            run = compare_engines(Bundle(partial, verified), verified.executable, known)
+            if run.parity is not None and not run.parity.passed:
+                problem = f"engines on {run.parity.backend}: {describe_failure(run.parity)}"
+                if not keep_failed:
+                    raise ParityFailedError(
+                        f"{problem}; {output} was not written", run.parity, passes
+                    )
+            executable = dataclasses.replace(verified.executable, parity=run.parity)
+            verified, not_run = dataclasses.replace(verified, executable=executable), run.not_run
         write_manifest(verified, partial)
-    built = BuiltBundle(Bundle(output, verified), parity, warnings)
+    built = BuiltBundle(Bundle(output, verified), parity, warnings, not_run)
     if problem is not None:
         raise ParityFailedError(f"{problem}; {output} is marked as failed", parity, passes, built)
     return built

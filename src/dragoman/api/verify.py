@@ -13,10 +13,16 @@ from dragoman.export.locating import locate_checkpoint
 from dragoman.progress import Progress, Silent
 from dragoman.runtime import load
 from dragoman.runtime.answer_comparison import Outcome, compare_answers, worst
-from dragoman.runtime.backends import check_backend, gpu_index
+from dragoman.runtime.backends import BackendError, check_backend, default_backend, gpu_index
+from dragoman.runtime.backends.machine import Machine
+from dragoman.runtime.backends.tensorrt.engines import usable_package
 from dragoman.runtime.format.bundle import Bundle, read_bundle, read_known_answers
+from dragoman.runtime.format.known_answers import KnownAnswers
+from dragoman.runtime.format.manifest import TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.known_answers import conclude, machine_of
+from dragoman.runtime.oracle_comparison import compare_with_oracle, unloaded
+from dragoman.verification.verdict import describe_failure
 
 from .preflight import check_comparison
 from .signatures import SIGNATURE_FILE, is_signed
@@ -105,6 +111,7 @@ def verify(
             f"verify it without, or remove {SIGNATURE_FILE} and sign it again afterwards"
         )
     check_backend(read, backend, device)
+    _check_engines(read, device)
     comparison = check_comparison(
         threads,
         inputs=inputs,
@@ -148,6 +155,8 @@ class AnswersVerification:
             encoder-only model, of its output as a share of its size
         machine: processor or GPU, and versions of libraries
         problem: sentence about what differs; None: every output is as it was at build
+        parity: tensors, tokens and distributions compared with the outputs of the trained model
+            that the bundle stores; None: it stores none, as it runs on the processor only
     """
 
     inputs: tuple[str, ...]
@@ -155,6 +164,7 @@ class AnswersVerification:
     gaps: tuple[float, ...]
     machine: str
     problem: str | None
+    parity: Parity | None = None
 
     @property
     def passed(self) -> bool:
@@ -172,7 +182,9 @@ def verify_known_answers(
     """Compare the outputs of a bundle on this machine with its known answers, without a checkpoint.
 
     Every input runs alone, in one batch and in a batch of reversed order, on one thread and on all.
-    If all outputs are right, `load` need not check them on this machine again; otherwise it does.
+    A bundle that may run on a GPU is also compared with the outputs of the trained model that it
+    stores. If all outputs are right, `load` need not check them on this machine again; otherwise it
+    does.
 
     Args:
         backend, device: see `runtime.load`
@@ -192,6 +204,7 @@ def verify_known_answers(
         )
     answers, runs = known.answers, dict[str, list[Outcome]]()
     ran_on = check_backend(read, backend, device).name
+    _check_engines(read, device)
     machine = machine_of(read, ran_on, gpu_index(device) or 0)
     with load(read, threads=1, backend=backend, device=device, check="never") as model:
         runs["alone"] = [
@@ -201,15 +214,89 @@ def verify_known_answers(
     with load(read, threads=threads, backend=backend, device=device, check="never") as model:
         runs["all threads"] = compare_answers(model, known, answers, margins=True)
         runs["reversed"] = compare_answers(model, known, answers[::-1])[::-1]
-    found = worst(list(runs.values()))
-    problem = conclude(read, known, found, machine)
+        found = worst(list(runs.values()))
+        parity = compare_with_oracle(model, known, found, backend=_named(ran_on, machine))
+    failure = None
+    if parity is not None and not parity.passed:
+        failure = f"{read.manifest.name} on {parity.backend}: {describe_failure(parity)}"
+    problem = conclude(read, known, found, machine, failure)
     return AnswersVerification(
         tuple(answer.name for answer in answers),
         {name: tuple(o.problem for o in outcomes) for name, outcomes in runs.items()},
         tuple(outcome.gap for outcome in found),
         str(machine),
         problem,
+        parity,
     )
+
+
+@dataclass(frozen=True)
+class EnginesRun:
+    """The outcome of `compare_engines`.
+
+    Attributes:
+        parity: the figures; None: the engines were not run
+        not_run: why not; None: they were
+    """
+
+    parity: Parity | None
+    not_run: str | None = None
+
+
+def compare_engines(
+    bundle: Bundle, engines: TensorRTEngines, known: KnownAnswers | None
+) -> EnginesRun:
+    """Compare the outputs of engines with those of the trained model, if this machine runs them.
+
+    Args:
+        bundle: a bundle that is being written, whose directory is not named in messages
+        known: the known answers of the bundle, which store the outputs of the trained model; None:
+            the bundle has none
+    """
+    try:
+        usable_package(bundle, engines)
+    except BackendError as error:
+        return EnginesRun(None, _without_directory(error, bundle))
+    ran_on = default_backend(bundle)
+    backend = _named(ran_on, machine_of(bundle, ran_on))
+    try:
+        with load(bundle, check="never") as model:
+            parity = None
+            if known is not None:
+                outcomes = compare_answers(model, known, known.answers, margins=True)
+                parity = compare_with_oracle(model, known, outcomes, backend=backend)
+    except BackendError as error:  # an engine that cannot be loaded
+        parity = unloaded(_without_directory(error, bundle), backend)
+    if parity is None:
+        return EnginesRun(None, "no stored output of the trained model fits them")
+    return EnginesRun(parity)
+
+
+def _without_directory(error: BackendError, bundle: Bundle) -> str:
+    text = str(error).removeprefix(f"{bundle.directory}: ")
+    return text.replace(f"{bundle.directory}/", "")
+
+
+def _check_engines(bundle: Bundle, device: str | None) -> None:
+    """Check that engines run on this machine, if the bundle has any.
+
+    Raises:
+        BackendError: they do not; says whether they were ever compared with the trained model.
+    """
+    engines = bundle.manifest.executable
+    if not isinstance(engines, TensorRTEngines):
+        return
+    try:
+        usable_package(bundle, engines, gpu_index(device) or 0)
+    except BackendError as error:
+        if engines.parity is None:
+            raise BackendError(f"engines not run: {error}") from error
+        raise
+
+
+def _named(backend: str, machine: Machine) -> str:
+    """Name a backend and its device, for the record."""
+    return backend if machine.gpu is None else f"{backend}, {machine.gpu.name}"
 
 
 def check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:
@@ -250,7 +337,6 @@ def _problem(
     """Describe the failed check; export the model again to find the first tensor that differs."""
     from dragoman.export.neutral_bundle import export_bundle
     from dragoman.runtime.format.writing import ScratchWriter
-    from dragoman.verification.verdict import describe_failure
 
     from .steps import can_be_located, describe_problem
 

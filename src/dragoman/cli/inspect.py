@@ -16,9 +16,10 @@ from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.backends import default_backend
 from dragoman.runtime.format.bundle import read_known_answers
 from dragoman.runtime.format.known_answers import record_of
+from dragoman.runtime.format.manifest import Manifest, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.known_answers import has_passed, machine_of
-from dragoman.verification.report.manifest_facts import making_facts, model_facts
+from dragoman.verification.report.manifest_facts import NOT_RUN, making_facts, model_facts
 
 from .shared.tables import engine_table
 
@@ -90,10 +91,12 @@ def _print(bundle: Bundle) -> None:
         ("bundle", f"{manifest.name} (schema {manifest.schema_version})"),
         *model_facts(manifest),
         ("parity", _parity(manifest.parity)),
+        *_engines(manifest),
         ("known answers", _known_answers(bundle)),
         *making_facts(manifest),
     ):
-        overview.add_row(f"[bold]{name}[/bold]", value if name == "parity" else _text(value))
+        marked = name in ("parity", "engines")
+        overview.add_row(f"[bold]{name}[/bold]", value if marked else _text(value))
     tensors = Table(title="tensors", title_justify="left")
     for heading in ("graph", "", "role", "layers", "dtype", "shape"):
         tensors.add_column(heading)
@@ -109,6 +112,14 @@ def _print(bundle: Bundle) -> None:
     console.print(overview, tensors, files)
     if manifest.executable.format == "tensorrt":
         console.print(engine_table(bundle, manifest.executable))
+
+
+def _engines(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return the row on the engines' own outputs; none for graphs."""
+    engines = manifest.executable
+    if not isinstance(engines, TensorRTEngines):
+        return []
+    return [("engines", NOT_RUN if engines.parity is None else _parity(engines.parity))]
 
 
 def _known_answers(bundle: Bundle) -> str:

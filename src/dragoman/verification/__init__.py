@@ -6,5 +6,5 @@ The oracle is `reference_model` in PyTorch in fp32, decoding without a cache.
 the files of a bundle, `checks` its outputs on inputs, and `numerics` its graphs on probes. `parity`
 runs all checks in order. `first_difference` and `verdict` describe failures. `sensitivity` measures
 the cost of the precision of each product, and `report` writes everything as a page.
-`inputs.items`, `report` and `sensitivity.results` import neither PyTorch nor ONNX.
+`inputs.items`, `report`, `verdict` and `sensitivity.results` import neither PyTorch nor ONNX.
 """

@@ -2,7 +2,8 @@
 
 They reach what goes wrong elsewhere: a batch of ragged lengths, the shortest and a long input, a
 position beyond 128, and beams where the bundle decodes with them. The first ones are so little work
-that `load` can check them.
+that `load` can check them. Bundles that may run on a GPU, where they are not built, also hold the
+outputs of the trained model, see `runtime.oracle_comparison`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from dragoman.errors import DragomanError
 from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
 from dragoman.runtime import Model
-from dragoman.runtime.answer_comparison import encode, generate
+from dragoman.runtime.answer_comparison import encode, generate, projections
 from dragoman.runtime.audio.log_mel import LogMel, sound
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.batching import EncoderInput, as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.known_answers import (
     LARGEST_FILE,
@@ -27,13 +29,15 @@ from dragoman.runtime.format.known_answers import (
     GeneratedAnswer,
     KnownAnswers,
 )
-from dragoman.runtime.format.manifest import Manifest, TensorRTEngines
+from dragoman.runtime.format.manifest import Manifest, Precision, TensorRTEngines
 from dragoman.runtime.known_answers import machine_of
+from dragoman.runtime.oracle_comparison import compare_with_oracle
 
 from .inputs.items import spread
 from .inputs.parity_inputs import ParityInputs
-from .oracle import oracle_for, oracle_outputs
+from .oracle import for_torch, oracle_for, oracle_outputs, oracle_pass
 from .parity import running
+from .tolerances import NEGLIGIBLE
 
 SHORT, LONG = 24, 128
 """The most tokens of an input that `load` reads, and that `verify` reads."""
@@ -49,6 +53,15 @@ SECONDS = (1.5, 4.0)
 """Lengths of generated sound; `load` checks the first."""
 MOST_CHARACTERS = 1000
 DIGITS = 5
+LIKELY = 5
+"""The tokens of each step whose probabilities the trained model's outputs hold."""
+ORACLE_DIGITS = 8
+"""The significant digits of these: the probability of all other tokens follows from them."""
+ENGINE_MULTIPLE = 4.0
+"""The largest distance from the oracle on another device, as a multiple of the distance of the
+bundle that passed where it was built."""
+LEAST_SHARE = 0.001
+"""A difference of an encoder-only model's output that always passes, as a share of its size."""
 
 
 def make_known_answers(
@@ -63,22 +76,24 @@ def make_known_answers(
     Raises:
         DragomanError: the bundle cannot be run.
     """
-    machine = machine_of(bundle, "onnxruntime")
+    machine, elsewhere = machine_of(bundle, "onnxruntime"), bundle.manifest.target != "cpu"
     known = KnownAnswers(
         versions=machine.versions, processor=machine.processor, features=machine.features
     )
     with running(bundle, threads, "onnxruntime") as (model, _):
         if isinstance(reference, EncoderModel):
-            answers: list[Answer] = [*_encoded(model, _sizes(reference), inputs)]
-            return _fitting_file(known, answers)
+            encoded = [*_encoded(model, _sizes(reference), inputs)]
+            if elsewhere:
+                encoded = [_with_oracle_values(answer, model, reference) for answer in encoded]
+            return _limited(model, bundle.manifest.precision, _fitting_file(known, encoded))
         oracle, language = oracle_for(reference, bundle.manifest, inputs.target_language)
         if language is not None:
             known = dataclasses.replace(
                 known, source_language=inputs.source_language, target_language=language
             )
         chosen = list(_chosen(model.manifest, reference, inputs))
-        answers = [*_generated(model, known, oracle, chosen)]
-        return _fitting_file(known, answers)
+        answers = [*_generated(model, known, oracle, chosen, elsewhere=elsewhere)]
+        return _limited(model, bundle.manifest.precision, _fitting_file(known, answers))
 
 
 def fitting(known: KnownAnswers, manifest: Manifest) -> KnownAnswers:
@@ -92,7 +107,7 @@ def fitting(known: KnownAnswers, manifest: Manifest) -> KnownAnswers:
     def fits(answer: Answer) -> bool:
         positions = 0
         if isinstance(answer, GeneratedAnswer):
-            positions = 2 + answer.max_new_tokens
+            positions = 2 + len(manifest.generation.prompt) + answer.max_new_tokens
             if not manifest.model.has_encoder:
                 return len(answer.source) + positions <= engines.capacity
             if manifest.model.takes_audio:
@@ -255,22 +270,28 @@ def _generated(
     known: KnownAnswers,
     oracle: AutoregressiveModel,
     asked: Sequence[GeneratedAnswer],
+    *,
+    elsewhere: bool,
 ) -> Iterator[GeneratedAnswer]:
-    """Compute the outputs of bundle and oracle."""
+    """Compute the outputs of bundle and oracle.
+
+    Args:
+        elsewhere: whether the oracle's log-probabilities are computed, too
+    """
     plain = oracle_without_penalties(oracle)
     for answer, found in zip(asked, generate(model, known, asked, alternatives=2), strict=True):
         if found.error is not None or not found.tokens:
             continue
         greedy = answer.num_beams == 1
         expected = None
+        source: EncoderInput = list(answer.source)
+        if answer.seconds is not None:
+            assert model.manifest.audio is not None
+            log_mel = LogMel.of(model.manifest.audio)
+            source = log_mel.chunk(sound(log_mel.sampling_rate, answer.seconds))
         if greedy and not answer.prefix:
-            source: EncoderInput = list(answer.source)
-            if answer.seconds is not None:
-                assert model.manifest.audio is not None
-                log_mel = LogMel.of(model.manifest.audio)
-                source = log_mel.chunk(sound(log_mel.sampling_rate, answer.seconds))
             expected = tuple(oracle_outputs(plain, [source], answer.max_new_tokens)[0])
-        yield dataclasses.replace(
+        finished = dataclasses.replace(
             answer,
             tokens=found.tokens,
             output=_text(model, found.tokens),
@@ -280,6 +301,72 @@ def _generated(
             margins=tuple(round(value, DIGITS) for value in found.margins) if greedy else (),
             oracle=None if expected == found.tokens else expected,
         )
+        if elsewhere and greedy:
+            finished = _with_likely(finished, model.manifest, oracle, source)
+        yield finished
+
+
+def _with_likely(
+    answer: GeneratedAnswer, manifest: Manifest, oracle: AutoregressiveModel, source: EncoderInput
+) -> GeneratedAnswer:
+    """Add the oracle's log-probabilities along its output, or along the bundle's after a prefix."""
+    output = answer.tokens if answer.oracle is None else answer.oracle
+    forced = oracle.generation.forced_first_token_id is not None
+    if forced and answer.prefix:
+        return answer
+    before = [*oracle.prompt(for_torch(source)), *answer.prefix]
+    encoded, mask = as_batch([source if manifest.model.has_encoder else []], manifest.model)
+    _, logits = oracle_pass(oracle, encoded, mask, np.array([[*before, *output[:-1]]]))
+    scores = logits[0, len(before) - 1 :].astype(np.float64)
+    scores[:, list(manifest.generation.suppressed_token_ids)] = -np.inf
+    scores -= scores.max(axis=1, keepdims=True)
+    scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    likely: list[tuple[int, ...]] = [()] * forced
+    values: list[tuple[float, ...]] = [()] * forced
+    for token, row in list(zip(output, scores, strict=True))[forced:]:
+        if not np.isfinite(row[token]):
+            return answer  # the settings force a token that they suppress
+        best = np.argsort(-row, kind="stable")[:LIKELY].tolist()
+        tokens = [token, *(o for o in best if o != token and np.isfinite(row[o]))][:LIKELY]
+        likely.append(tuple(tokens))
+        values.append(tuple(min(0.0, _rounded(row[each])) for each in tokens))
+    return dataclasses.replace(answer, likely=tuple(likely), oracle_log_probabilities=tuple(values))
+
+
+def _with_oracle_values(answer: EncodedAnswer, model: Model, oracle: EncoderModel) -> EncodedAnswer:
+    """Add the sums of the numbers of the oracle's output."""
+    head = model.manifest.head
+    source = torch.tensor([answer.source])
+    types = torch.tensor([answer.types or [0] * len(answer.source)])
+    with torch.inference_mode():
+        outputs = oracle(
+            source,
+            torch.ones_like(source, dtype=torch.bool),
+            types if head is not None and head.token_types else None,
+        )
+    numbers = np.concatenate([output.numpy().ravel() for output in outputs])
+    values, size = projections(numbers)
+    return dataclasses.replace(
+        answer,
+        oracle_values=tuple(_rounded(value) for value in values),
+        oracle_size=_rounded(size),
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{ORACLE_DIGITS}g}")
+
+
+def _limited(model: Model, precision: Precision, known: KnownAnswers) -> KnownAnswers:
+    """Below fp32, set the distance from the oracle that is allowed on another device."""
+    measured = compare_with_oracle(model, known, (), backend="onnxruntime")
+    if measured is None or precision == "fp32":
+        return known
+    if measured.distributions is not None:
+        allowed = max(NEGLIGIBLE, ENGINE_MULTIPLE * measured.distributions.bundle.mean)
+    else:  # an encoder-only model
+        allowed = max(LEAST_SHARE, ENGINE_MULTIPLE * measured.tensors[0].difference)
+    return dataclasses.replace(known, allowed=float(f"{allowed:.3g}"))
 
 
 def oracle_without_penalties(oracle: AutoregressiveModel) -> AutoregressiveModel:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from decimal import ROUND_CEILING, Context
 
 from dragoman.metrics import shown_figure
-from dragoman.optimize.running import NOT_FINITE
 from dragoman.runtime.format.parity import (
+    NOT_FINITE,
     BeamParity,
     DistributionParity,
     OnePassParity,
@@ -106,12 +106,14 @@ def _describe_distributions(found: DistributionParity) -> str:
             f"parity failed: {1 - found.bundle.same_choice - found.ties / found.positions:.2%} of "
             f"{found.positions} labels are not the oracle's"
         )
-    if found.rounded is None or found.allowed is None or found.bundle.largest >= NOT_FINITE:
+    if found.allowed is None or found.bundle.largest >= NOT_FINITE:
         return "parity failed: the distributions of the next token are not finite"
+    rounded = found.rounded
+    alone = "" if rounded is None else f" (rounding to nearest alone: {rounded.mean:.3g})"
     return (
         f"parity failed: the distributions of the next token are {mean:.3g} nats from the oracle's "
-        f"on average, allowed {found.allowed:.3g} (rounding to nearest alone: "
-        f"{found.rounded.mean:.3g}); a tolerance of {_rounded_up(mean)} would pass"
+        f"on average, allowed {found.allowed:.3g}{alone}; a tolerance of {_rounded_up(mean)} would "
+        "pass"
     )
 
 

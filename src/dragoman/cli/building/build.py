@@ -9,7 +9,7 @@ import click
 from dragoman import DragomanError, api
 from dragoman.api import BuiltBundle
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.manifest import Precision, Range
+from dragoman.runtime.format.manifest import Precision, Range, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 
 from ..shared.engine_options import engine_option, engine_options, engine_request
@@ -157,13 +157,22 @@ def build(
             raise VerificationFailedError(str(error)) from error
     _print_engines(built)
     manifest = built.bundle.manifest
-    when = " before its engines were built" if manifest.executable.format != "onnx" else ""
+    when = ""
+    if isinstance(manifest.executable, TensorRTEngines):
+        ran = manifest.executable.parity is not None
+        when = " before and after" if ran else " before"
+        when += " its engines were built"
     run = f"dragoman {'run' if manifest.head is None else 'encode'} {output} ..."
     next_command = f"dragoman inspect {output}" if manifest.precision == "bf16" else run
     click.echo(f"Built {output}, parity passed{when}. Next: {next_command}")
 
 
 def _print_engines(built: BuiltBundle) -> None:
-    for warning in (*built.bundle.manifest.notes, *built.warnings):
+    manifest = built.bundle.manifest
+    for warning in (*manifest.notes, *built.warnings):
         notify(f"Warning: {warning}")
-    print_engines(built.bundle.manifest)
+    print_engines(manifest)
+    if built.not_run is not None:
+        click.echo(f"engines not run: {built.not_run}")
+    if isinstance(manifest.executable, TensorRTEngines) and manifest.executable.parity is not None:
+        print_parity(manifest.executable.parity)

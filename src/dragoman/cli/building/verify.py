@@ -92,7 +92,8 @@ def verify(
     every best hypothesis if the bundle decodes with beams. Below fp32, distributions of the next
     token must be as close as the precision allows. If a check fails, the exit status is 1. With a
     signature, all files are first compared with those signed; CHECKPOINT may then be left out.
-    Without both, outputs on this machine are compared with the bundle's known answers.
+    Without both, outputs on this machine are compared with the bundle's known answers, and on a GPU
+    with the outputs of the PyTorch model that the bundle stores.
 
     \b
     dragoman verify bundles/g2p-en
@@ -114,6 +115,8 @@ def verify(
                 bundle, backend=backend, device=device, threads=threads
             )
             print_answers(verification)
+            if verification.parity is not None:
+                print_parity(verification.parity)
             if verification.problem is not None:
                 raise VerificationFailedError(verification.problem)
             return

@@ -27,6 +27,7 @@ from dragoman.runtime.format.manifest import (
     TensorRTEngines,
 )
 from dragoman.runtime.format.parity import OnePassParity, Parity, TaskParity
+from dragoman.verification.verdict import describe_proof
 
 MOST_SHOWN = 100
 """Nats: a perplexity beyond its exponential says nothing."""
@@ -78,8 +79,6 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
 
 def print_parity(parity: Parity) -> None:
     """Print the parity figures, failed ones first, and a conclusion."""
-    from dragoman.verification.verdict import describe_proof  # imports onnx
-
     rows = [
         *_check_rows(parity),
         *_tensor_rows(parity),
@@ -201,8 +200,9 @@ def _distribution_rows(parity: Parity) -> list[tuple[str, ...]]:
     )
     if distributions.ties:
         found += f", {distributions.ties} as good"
-    if rounded is not None and distributions.allowed is not None:
-        allowed = f"{distributions.allowed:.2g} (rounding alone {rounded.mean:.2g})"
+    if distributions.allowed is not None:
+        alone = "" if rounded is None else f" (rounding alone {rounded.mean:.2g})"
+        allowed = f"{distributions.allowed:.2g}{alone}"
     what = "divergence, nats" + (" a token" if parity.tokens.sequences else "")
     return [("distributions", what, found, allowed, verdict(distributions.passed))]
 
@@ -224,17 +224,17 @@ def _token_rows(parity: Parity) -> list[tuple[str, ...]]:
     if not tokens.sequences:
         return []
     found, allowed = f"{tokens.identical} of {tokens.sequences} identical", "all identical"
+    if tokens.allowed_margin is not None:
+        allowed = f"margins up to {tokens.allowed_margin:.2g}"
     if tokens.expected_identical is not None and tokens.least_identical is not None:
         found += f", {tokens.expected_identical:.0f} expected"
-        allowed = f"at least {tokens.least_identical} identical"
+        allowed = f"at least {tokens.least_identical} identical, {allowed}"
     if tokens.divergences:
         largest = max(tokens.divergences, key=lambda d: d.margin)
         found += (
             f"; largest margin lost {largest.margin:.2g} ({escape(largest.named)}, step "
             f"{largest.step}: token {largest.found_token} for {largest.expected_token})"
         )
-    if tokens.allowed_margin is not None:
-        allowed += f", margins up to {tokens.allowed_margin:.2g}"
     judged = verdict(tokens.passed, undecided=tokens.undecided)
     rows: list[tuple[str, ...]] = [("tokens", "free-running greedy", found, allowed, judged)]
     return rows if tokens.one_pass is None else [*rows, _one_pass_row(tokens.one_pass)]

@@ -22,10 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.optimize.running import NOT_FINITE
 from dragoman.reference_model import AutoregressiveModel
 from dragoman.runtime.format.manifest import Manifest, Precision
-from dragoman.runtime.format.parity import Distance, DistributionParity, TensorParity
+from dragoman.runtime.format.parity import NOT_FINITE, Distance, DistributionParity, TensorParity
 
 from ..oracle import ForcedBatch, oracle_pass
 from ..tolerances import DIVERGENCE_LIMITS, NEGLIGIBLE, ROUNDING_MULTIPLES, TOLERANCES

@@ -16,14 +16,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.optimize.running import NOT_FINITE
 from dragoman.reference_model import EncoderModel
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import batches, pad
 from dragoman.runtime.encoding.running import tokens_of_batch
 from dragoman.runtime.format.contract import Role
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.parity import Cosines, DistributionParity, TensorParity, VectorParity
+from dragoman.runtime.format.parity import (
+    NOT_FINITE,
+    Cosines,
+    DistributionParity,
+    TensorParity,
+    VectorParity,
+)
 from dragoman.settings.head import Head
 
 from ..tolerances import COSINE_LIMITS, NEGLIGIBLE, ROUNDING_MULTIPLES, TOLERANCES

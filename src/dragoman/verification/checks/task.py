@@ -19,12 +19,11 @@ import torch
 
 from dragoman.errors import DragomanError
 from dragoman.metrics import Metric
-from dragoman.optimize.running import NOT_FINITE
 from dragoman.reference_model import AutoregressiveModel
 from dragoman.runtime import Model, ScoringOptions
 from dragoman.runtime.decoding.batching import as_batch, pad
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.parity import ReferenceParity, TaskParity
+from dragoman.runtime.format.parity import NOT_FINITE, ReferenceParity, TaskParity
 from dragoman.runtime.model import parts_of
 from dragoman.runtime.scoring.interface import ScoredPair
 from dragoman.runtime.scoring.teacher_forcing import ForcedPair, score_in_batches

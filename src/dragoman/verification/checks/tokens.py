@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.optimize.running import NOT_FINITE
 from dragoman.reference_model import AutoregressiveModel
 from dragoman.runtime import Model, Result
 from dragoman.runtime.decoding.batching import MAX_LOGITS, EncoderInput
-from dragoman.runtime.format.parity import Divergence, OnePassParity, TokenParity
+from dragoman.runtime.format.parity import NOT_FINITE, Divergence, OnePassParity, TokenParity
 from dragoman.runtime.speech.prompts import greedy_options
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 

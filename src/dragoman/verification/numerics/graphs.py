@@ -18,12 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.optimize.running import NOT_FINITE
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import as_batch, batches, pad
 from dragoman.runtime.format.contract import Role
-from dragoman.runtime.format.parity import Check
+from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import HEADS_LAST
 from ..checks.encoders import halved

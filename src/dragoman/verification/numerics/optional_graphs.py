@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.optimize.running import NOT_FINITE, run
+from dragoman.optimize.running import run
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.reference_model.attention import MultiHeadAttention, attention_weights
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import Role
-from dragoman.runtime.format.parity import Check
+from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..oracle import oracle_pass
 from .probes import Probe

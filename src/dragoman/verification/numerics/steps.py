@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.optimize.running import NOT_FINITE
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import Prediction
 from dragoman.runtime.decoding.batching import as_batch, pad
-from dragoman.runtime.format.parity import Check
+from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import divergence
 from ..tolerances import Slack

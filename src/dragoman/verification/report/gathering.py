@@ -16,14 +16,14 @@ from dragoman.files.regular_files import FileError, read_regular
 from dragoman.progress import Progress
 from dragoman.runtime import Bundle
 from dragoman.runtime.format.contract import Kind
-from dragoman.runtime.format.manifest import MANIFEST_FILE, Manifest
+from dragoman.runtime.format.manifest import MANIFEST_FILE, Manifest, TensorRTEngines
 from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
-from dragoman.verification.report.manifest_facts import making_facts, model_facts
+from dragoman.verification.report.manifest_facts import engine_facts, making_facts, model_facts
 
 from ..sensitivity.results import Sensitivity
 from .attention import attention_examples
 from .contents import AttentionExample, BundleReport, Fact, Licence, Part, Report, Speed
-from .parity_rows import checks_of, verdict_of
+from .parity_rows import checks_of, checks_of_engines, verdict_of
 
 KINDS: dict[Kind, str] = {
     "sequence-to-sequence": "encoder-decoder",
@@ -102,6 +102,11 @@ class _BundleReporter:
         if isinstance(speed, str):
             self._missing["speed"] = speed
         explained = None if parity is None else parity.tokens.allowed_margin
+        engines = manifest.executable
+        of_engines = engines.parity if isinstance(engines, TensorRTEngines) else None
+        judged = parity
+        if of_engines is not None and (parity is None or not of_engines.passed):
+            judged = of_engines
         manifest_bytes = (bundle.directory / MANIFEST_FILE).read_bytes()
         return BundleReport(
             label=label,
@@ -110,13 +115,16 @@ class _BundleReporter:
             precision=manifest.precision,
             verdict=verdict_of(
                 f"{manifest.name} in {manifest.precision} for target {manifest.target}",
-                *(manifest.precision, parity, str(bundle.directory), explained),
+                *(manifest.precision, judged, str(bundle.directory)),
+                None if judged is None else judged.tokens.allowed_margin,
+                unrun=isinstance(engines, TensorRTEngines) and of_engines is None,
             ),
             facts=tuple(
                 Fact(name, value)
                 for name, value in (
                     ("model", _shape(manifest)),
                     *model_facts(manifest),
+                    *engine_facts(manifest),
                     *making_facts(manifest),
                 )
             ),
@@ -130,7 +138,10 @@ class _BundleReporter:
             licences=self._licences(),
             parity=parity,
             tasks=() if parity is None else parity.tasks,
-            checks=() if parity is None else checks_of(parity, explained),
+            checks=(
+                *(() if parity is None else checks_of(parity, explained)),
+                *(() if of_engines is None else checks_of_engines(of_engines)),
+            ),
             explained_margin=explained,
             passes=manifest.passes,
             sensitivity=sensitivity,

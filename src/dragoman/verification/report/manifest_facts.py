@@ -6,13 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from dragoman.runtime.backends.rows import SOURCE_MULTIPLE
-from dragoman.runtime.format.manifest import Manifest, PassRecord
+from dragoman.runtime.format.manifest import Manifest, PassRecord, TensorRTEngines
 from dragoman.runtime.format.texts import Languages
 from dragoman.settings.generation_settings import GenerationSettings, Part, setting_names
 from dragoman.settings.head import Head
 from dragoman.settings.speech import SpeechTokens
 
 Facts = list[tuple[str, str]]
+
+NOT_RUN = "engines not run: their outputs were not compared with the trained model's"
+"""What the manifest of engines says that were built where no GPU runs them."""
 
 SHOWN = 8
 """The most tokens of a setting that are listed."""
@@ -34,6 +37,18 @@ def model_facts(manifest: Manifest) -> Facts:
         *([("languages", _languages(languages))] if languages else []),
         *_batch_invariance(manifest),
     ]
+
+
+def engine_facts(manifest: Manifest) -> Facts:
+    """Describe how the engines' own outputs compare with the trained model's; nothing of graphs."""
+    engines = manifest.executable
+    if not isinstance(engines, TensorRTEngines):
+        return []
+    parity = engines.parity
+    if parity is None:
+        return [("engines", NOT_RUN)]
+    outcome = "passed" if parity.passed else "failed"
+    return [("engines", f"{outcome} on {parity.backend} ({parity.inputs})")]
 
 
 def making_facts(manifest: Manifest) -> Facts:

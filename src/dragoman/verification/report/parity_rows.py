@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from dragoman.metrics import describe_undecided, shown_figure
@@ -28,12 +29,20 @@ def checks_of(parity: Parity, explained: float | None = None) -> tuple[Check, ..
     )
 
 
+def checks_of_engines(parity: Parity) -> tuple[Check, ...]:
+    """Make the rows of the engines' own outputs."""
+    rows = checks_of(parity, parity.tokens.allowed_margin)
+    return tuple(dataclasses.replace(row, what=f"engines: {row.what}") for row in rows)
+
+
 def verdict_of(
     what: str,
     precision: Precision,
     parity: Parity | None,
     directory: str,
     explained: float | None,
+    *,
+    unrun: bool = False,
 ) -> Verdict:
     """Describe the outcome in a sentence for whoever signs.
 
@@ -41,6 +50,7 @@ def verdict_of(
         what: a description of the bundle
         directory: for the command that verifies it
         explained: as for `checks_of`
+        unrun: whether the bundle has engines that were not run, only the graphs they are built from
     """
     if parity is None:
         return Verdict(
@@ -62,7 +72,9 @@ def verdict_of(
     return Verdict(
         "passed",
         f"{what} computes what the trained model computes{exactly}: "
-        f"{', '.join(_highlights(parity))} ({compared}).",
+        f"{', '.join(_highlights(parity))} ({compared})."
+        + " This holds for the graphs of its engines; the engines were not run."
+        * unrun,
     )
 
 
@@ -136,8 +148,9 @@ def _distributions(found: DistributionParity | None, each: str) -> Iterator[Chec
         f"{figure(distance.percentile_99)}, largest {figure(distance.largest)})"
     )
     allowed = ""
-    if found.rounded is not None and found.allowed is not None:
-        allowed = f"{figure(found.allowed)} (rounding alone {figure(found.rounded.mean)})"
+    if found.allowed is not None:
+        alone = "" if found.rounded is None else f" (rounding alone {figure(found.rounded.mean)})"
+        allowed = f"{figure(found.allowed)}{alone}"
     what = f"distributions, nats {each}".rstrip()
     yield Check("numbers", what, text, allowed, found.passed)
     same = f"{distance.same_choice:.2%} of {found.positions:,}"
