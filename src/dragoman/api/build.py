@@ -195,7 +195,7 @@ def build(
         if old is None:
             bundle, warnings = finish(graphs, partial, chosen, request, progress)
         else:
-            from dragoman.optimize.tensorrt.refit import refit_engines
+            from dragoman.optimize.tensorrt.engine_bundle import refit_engines
 
             bundle, warnings = refit_engines(old, graphs, partial, progress=progress.stage), ()
         verified = dataclasses.replace(bundle.manifest, parity=parity)

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.tensorrt import refit as refitting
+from dragoman.optimize.tensorrt import engine_bundle as refitting
 from dragoman.optimize.tensorrt.builder import EngineError, build_engine
-from dragoman.optimize.tensorrt.engine_bundle import build_engines
-from dragoman.optimize.tensorrt.refit import refit, refit_engines
+from dragoman.optimize.tensorrt.engine_bundle import build_engines, refit, refit_engines
 from dragoman.optimize.tensorrt.request import EngineOptions
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.backends.tensorrt.packages import Package

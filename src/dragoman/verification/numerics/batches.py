@@ -90,9 +90,11 @@ def compare_batches(
         for row, found in enumerate(_results(model, [probes[i] for i in members], 1)):
             what = f"row {row} of a batch of {size}"
             compare(found, single[members[row]], what, promised=promised)
-    if model.manifest.model.has_decoder and model.manifest.model.has_encoder:
+    most = model.backend.limits.rows or WIDE * WIDTH
+    spec = model.manifest.model
+    if spec.has_decoder and spec.has_encoder and most >= WIDTH:
         # Sums over several rows of a source have another order than over one.
-        members = list(range(min(WIDE, len(probes))))
+        members = list(range(min(WIDE, most // WIDTH, len(probes))))
         several = [_results(model, [probes[i]], WIDTH)[0] for i in members]
         for row, found in enumerate(_results(model, [probes[i] for i in members], WIDTH)):
             compare(several[row], single[row], f"one of {WIDTH} rows of a source", promised=False)
@@ -107,11 +109,15 @@ def batch_sizes(model: Model, probes: Sequence[Probe]) -> list[int]:
 
 
 def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[tuple[int, list[int]]]:
-    """Choose the probes of each batch, with different ones each time, in another order."""
+    """Choose the probes of each batch, with different ones each time, in another order.
+
+    The largest batch that engines take is one of them.
+    """
     generator = np.random.default_rng(1)
     spec = model.manifest.model
     longest = max(max(len(probe.read), 1) for probe in probes)
-    for size in SIZES:
+    most = model.backend.limits.rows or max(SIZES)
+    for size in sorted({min(size, most) for size in SIZES} - {1}):
         few = not spec.takes_audio or size <= MOST_WINDOWS
         if few and size * longest * spec.target_vocab_size <= MOST_NUMBERS:
             yield size, generator.permutation(np.arange(size) % len(probes)).tolist()
