@@ -39,11 +39,14 @@ def test_build_reports_profiles_and_gpus(engines: tuple[Path, Outcome]) -> None:
     assert "profile 1: batch 1 to 5 (best 3)" in printed
     assert "run on 8.9: Ada (GeForce RTX 40, L4, L40); 12.0: Blackwell" in printed
     assert "fused in" in printed
+    assert "engines not run: engines of tensorrt-rtx need an NVIDIA GPU (found no" in printed
+    assert printed.endswith(f"Next: dragoman verify {output}, on the GPU of its engines")
     manifest = read_bundle(output).manifest
     assert isinstance(manifest.executable, TensorRTEngines) and manifest.parity is not None
     assert manifest.parity.passed
     assert manifest.parity.backend == "onnxruntime, float16 emulated in float32"
     assert manifest.executable.compute_capabilities == ("8.9", "12.0")
+    assert manifest.executable.parity is None
     assert not list(output.parent.glob(".*"))
 
 
@@ -54,6 +57,16 @@ def test_run_says_that_a_gpu_is_needed(spawn: Spawn, engines: tuple[Path, Outcom
     (line,) = outcome.stderr.splitlines()
     assert line.startswith(f"Error: {output}: engines of tensorrt-rtx need an NVIDIA GPU")
     assert line.endswith("run it on a machine with one, or build a bundle for target cpu")
+
+
+def test_verify_says_that_the_engines_were_not_run(
+    dragoman: Run, engines: tuple[Path, Outcome]
+) -> None:
+    output, _ = engines
+    outcome = dragoman("verify", output)
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    (line,) = outcome.stderr.splitlines()
+    assert line.startswith(f"Error: engines not run: {output}: engines of tensorrt-rtx need")
 
 
 def test_inspect_reports_what_can_be_known(dragoman: Run, engines: tuple[Path, Outcome]) -> None:
@@ -68,6 +81,7 @@ def test_inspect_reports_what_can_be_known(dragoman: Run, engines: tuple[Path, O
         "known only on a GPU",
         "at most 24 new tokens",
         "8.9, 12.0",
+        "engines not run: their outputs were not compared",
     ):
         assert known in outcome.stdout
 

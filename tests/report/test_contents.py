@@ -15,7 +15,8 @@ from dragoman.verification.inputs.items import describe_sources, describe_window
 from dragoman.verification.report.contents import counted, figure
 from dragoman.verification.report.gathering import licences_in
 from dragoman.verification.report.page import parted
-from dragoman.verification.report.parity_rows import checks_of, verdict_of
+from dragoman.verification.report.parity_rows import checks_of, checks_of_engines, verdict_of
+from dragoman.verification.verdict import describe_failure
 
 from .conftest import parity
 
@@ -33,6 +34,25 @@ def test_a_passed_verdict() -> None:
         "held_out.tsv, 100 lines)."
     )
     assert "as far as" not in verdict_of(WHAT, "fp32", parity(), "", None).sentence
+
+
+def test_a_verdict_on_graphs_says_that_engines_were_not_run() -> None:
+    verdict = verdict_of("m", "fp16", parity(), "bundles/m", 2.1, unrun=True)
+    assert verdict.state == "passed"
+    assert verdict.sentence.endswith(
+        "This holds for the graphs of its engines; the engines were not run."
+    )
+
+
+def test_limits_without_a_rounded_oracle_are_shown() -> None:
+    """Engines are compared where there is no trained model to round."""
+    found = parity()
+    assert found.distributions is not None
+    distributions = dataclasses.replace(found.distributions, rounded=None, passed=False)
+    found = dataclasses.replace(found, passed=False, distributions=distributions)
+    row = next(row for row in checks_of_engines(found) if "nats a token" in row.what)
+    assert (row.what, row.allowed) == ("engines: distributions, nats a token", "0.00029")
+    assert ", allowed 0.000292; a tolerance of" in describe_failure(found)
 
 
 def test_a_failed_verdict_says_what_failed() -> None:

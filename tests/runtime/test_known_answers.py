@@ -355,6 +355,8 @@ def hostile(data: dict[str, Any], change: Any) -> dict[str, Any]:
         (("answer", "log_probabilities", [0.5]), "log_probabilities: expected one for each of"),
         (("answer", "margins", [1.0]), "margins: expected one for each of"),
         (("answer", "max_new_tokens", 10**9), "max_new_tokens: expected 1 to 150"),
+        (("answer", "likely", [[1]] * 99), "likely: expected one for each of"),
+        (("answer", "oracle_log_probabilities", []), "expected one for each token of likely"),
         (("answer", "num_beams", 10**6), "num_beams: expected 1 to 42"),
         (("answer", "seconds", 3.0), "seconds: expected none for a model that reads tokens"),
         (("answer", "kind", "encode"), "known answers.answers"),

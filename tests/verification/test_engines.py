@@ -16,7 +16,7 @@ import torch
 from dragoman import api
 from dragoman.optimize.tensorrt import engine_bundle, request
 from dragoman.optimize.tensorrt.builder import SerializedEngine
-from dragoman.reference_model import Transformer, save_checkpoint
+from dragoman.reference_model import LanguageModel, ModelConfig, Transformer, save_checkpoint
 from dragoman.runtime import load, read_bundle
 from dragoman.runtime.backends import cuda
 from dragoman.runtime.backends.cuda import Gpu
@@ -26,16 +26,17 @@ from dragoman.runtime.backends.tensorrt import engines as engine_checks
 from dragoman.runtime.backends.tensorrt.packages import Package
 from dragoman.runtime.format.bundle import read_known_answers
 from dragoman.runtime.format.known_answers import GeneratedAnswer
-from dragoman.runtime.format.manifest import TensorRTEngines
+from dragoman.runtime.format.manifest import Precision, Range, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.oracle_comparison import divergence
 
 from ..bundle_files import record_again
 from ..device_double import DoubleDevice
 from ..runtime.backends.gpu_models import RECORDS, REPORT
+from ..serving.conftest import make_speech, make_vectors
 from ..tensorrt_api import checked_module, recorded
 from ..tensorrt_double import package_module, plan
-from ..zoo import letters_model
+from ..zoo import LETTERS, letters_model
 
 GPU = Gpu("NVIDIA L4", "8.9", "13.0")
 NO_GPU = BackendError("found no NVIDIA GPU: there is no NVIDIA driver")
@@ -101,11 +102,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
 
 
 def build(checkpoint: Path, output: Path, **options: Any) -> api.BuiltBundle:
-    return api.build(
-        checkpoint,
-        output,
-        **{"target": "tensorrt-rtx", "precision": "fp32", "limit": 6, "threads": 1} | options,
-    )
+    return api.build(checkpoint, output, target="tensorrt-rtx", limit=6, threads=1, **options)
 
 
 def parity_of(directory: Path) -> Parity | None:
@@ -275,6 +272,46 @@ def test_verify_with_the_checkpoint_is_recorded_beside_the_graphs_parity(
     parity = parity_of(elsewhere)
     assert parity is not None and parity.passed and parity.backend == "tensorrt-rtx"
     assert read_bundle(elsewhere).manifest.parity == graphs
+
+
+def test_engines_of_one_row_are_verified_in_batches_of_one(
+    workplace: Workplace, checkpoint: Path, tmp_path: Path
+) -> None:
+    profile = api.EngineRequest(batches=(Range(1, 1, 1),))
+    build(checkpoint, tmp_path / "bundle", engines=profile)
+    verification = api.verify(tmp_path / "bundle", checkpoint, limit=3)
+    assert verification.passed, verification.problem
+    assert verification.parity.coverage is not None
+    assert verification.parity.coverage.batch_sizes == (1,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"), [("bert", "int8"), ("whisper", "fp32"), ("lm", "fp16")]
+)
+def test_each_kind_of_model_and_precision(
+    kind: str, precision: Precision, workplace: Workplace, tmp_path: Path
+) -> None:
+    """The double computes in 16 bits, the graphs at build emulate them in 32."""
+    checkpoint = tmp_path / kind
+    if kind == "lm":
+        sizes = {"source_vocab_size": 0, "encoder_layers": 0, "max_source_positions": 0}
+        torch.manual_seed(0)
+        config = ModelConfig.from_dict(LETTERS | sizes | {"max_target_positions": 60})
+        save_checkpoint(LanguageModel(config).eval(), checkpoint)
+    else:
+        {"bert": make_vectors, "whisper": make_speech}[kind](tmp_path / "neutral")
+    build(checkpoint, tmp_path / "bundle", precision=precision)
+    parity = parity_of(tmp_path / "bundle")
+    assert parity is not None and parity.passed
+    known = read_known_answers(read_bundle(tmp_path / "bundle"))
+    assert known is not None and (known.allowed is None) == (precision == "fp32")
+    (tensor,) = parity.tensors
+    assert tensor.name == ("output" if kind == "bert" else "log_probabilities")
+    assert tensor.difference > 0
+    if kind == "bert":
+        assert tensor.tolerance == known.allowed
+    else:
+        assert parity.distributions is not None and parity.distributions.allowed == known.allowed
 
 
 def test_a_summary_of_distributions_is_no_further_than_the_whole() -> None:

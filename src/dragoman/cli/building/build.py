@@ -164,6 +164,8 @@ def build(
         when += " its engines were built"
     run = f"dragoman {'run' if manifest.head is None else 'encode'} {output} ..."
     next_command = f"dragoman inspect {output}" if manifest.precision == "bf16" else run
+    if built.not_run is not None:
+        next_command = f"dragoman verify {output}, on the GPU of its engines"
     click.echo(f"Built {output}, parity passed{when}. Next: {next_command}")
 
 

@@ -117,7 +117,8 @@ def compare_steps(
 def _rows_that_fit(model: Model, probes: Sequence[Probe]) -> Sequence[Probe]:
     vocabulary = model.manifest.model.target_vocab_size
     longest = max(len(probe.read) for probe in probes)
-    return probes[: max(1, MOST_LOGITS // (longest * vocabulary))]
+    rows = max(1, MOST_LOGITS // (longest * vocabulary))
+    return probes[: min(rows, model.backend.limits.rows or rows)]
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _step_joined(
 ) -> None:
     """Step a batch that another row joins later, so that its rows are at different positions."""
     numbers = np.flatnonzero(rows.lengths > LATER + 1)[:2]
-    if len(numbers) < 2:
+    if len(numbers) < 2 or model.backend.limits.rows == 1:
         return
     states = [
         model.backend.start(
