@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.errors import DragomanError, listed, shown
+from dragoman.errors import DragomanError, listed, nearest, shown
+from dragoman.settings.fields import is_number
 
 from ..format.known_answers import CHECKS, Check
 from .clients import read_keys, read_proxies
+
+MOST_DRAIN_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +108,10 @@ class ListenOptions:
         unix_socket: path to listen on instead of host and port
         api_key_file: file of API keys, see `read_keys`; None: those of `ServerOptions`
         certificate, private_key: PEM files for TLS; None: plain HTTP
-        drain_seconds: time that running requests have to finish at shutdown
+        drain_seconds: time that running requests have to finish at shutdown, at most a day
 
     Raises:
-        DragomanError: `host` is neither a name nor an address.
+        DragomanError: `host` is neither a name nor an address, or `drain_seconds` out of range.
     """
 
     host: str = "127.0.0.1"
@@ -125,6 +128,16 @@ class ListenOptions:
                 "host: expected a name or an address such as 0.0.0.0 or ::1, without scheme and "
                 f"port, found {shown(self.host)}"
             )
+        _check_drain(self.drain_seconds)
+
+
+def _check_drain(seconds: Any) -> None:
+    """Check a time to drain."""
+    if not is_number(seconds) or not 0 <= seconds <= MOST_DRAIN_SECONDS:
+        raise DragomanError(
+            f"drain_seconds: expected 0 to {MOST_DRAIN_SECONDS} seconds, a day, found "
+            f"{shown(seconds)}"
+        )
 
 
 def _is_host(text: str) -> bool:
@@ -148,11 +161,11 @@ class ReplicaOptions:
             half the rows of its batches
         upscale_delay, downscale_delay: seconds above or below the target before scaling
         health_seconds: seconds between health checks; a replica that fails three is replaced
-        drain_seconds: time that the requests of a replica have to finish at shutdown
+        drain_seconds: time that the requests of a replica have to finish at shutdown, at most a day
         gpus: GPUs per replica
 
     Raises:
-        DragomanError: options contradict each other.
+        DragomanError: options contradict each other, or `drain_seconds` is out of range.
     """
 
     min_replicas: int = 1
@@ -170,6 +183,7 @@ class ReplicaOptions:
                 "min_replicas, max_replicas: expected at least 0 and no fewer than that, found "
                 f"{self.min_replicas} and {self.max_replicas}"
             )
+        _check_drain(self.drain_seconds)
 
 
 @dataclass(frozen=True)
@@ -214,7 +228,10 @@ def read_options(values: Mapping[str, Any]) -> ApplicationOptions:
     """
     unknown = values.keys() - READERS.keys()
     if unknown:
-        raise DragomanError(f"unknown: {listed(unknown)}; expected any of {', '.join(READERS)}")
+        names = ", ".join(READERS)
+        raise DragomanError(
+            f"unknown: {listed(unknown)}; expected any of {names}{nearest(unknown, READERS)}"
+        )
     if not values.get("bundles"):
         raise DragomanError("bundles: expected paths of bundles, found none")
     read = {RENAMED.get(name, name): _read(name, value) for name, value in values.items()}

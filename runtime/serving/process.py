@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TextIO
@@ -69,17 +69,11 @@ def serve(
         BundleError: a directory does not hold a bundle.
         KeyboardInterrupt: the server was stopped by SIGINT.
     """
-    with early_signals(listen):
-        _serve(directories, options, listen, preload=preload)
-
-
-def _serve(
-    directories: dict[str, Path], options: ServerOptions, listen: ListenOptions, *, preload: bool
-) -> None:
-    tls = tls_context(listen)
-    if listen.api_key_file is not None:
-        options = dataclasses.replace(options, api_keys=read_keys(listen.api_key_file))
-    with listening(listen) as bound:
+    with early_signals() as opened:
+        tls = tls_context(listen)
+        if listen.api_key_file is not None:
+            options = dataclasses.replace(options, api_keys=read_keys(listen.api_key_file))
+        bound = opened.enter_context(listening(listen))
         app = create_app(directories, options, preload=preload)
         run_app(app, bound, listen, tls=tls, service=app.state.service)
 
@@ -104,7 +98,7 @@ def run_app(
         DragomanError: the application could not start.
         KeyboardInterrupt: the server was stopped by SIGINT.
     """
-    server = Server(configuration(app, listen, lifespan=lifespan), listen, tls, service)
+    server = Server(configuration(app, listen, lifespan=lifespan), bound, listen, tls, service)
     with json_logs(), closing(bound):
         try:
             server.run(sockets=[bound])
@@ -120,24 +114,32 @@ def run_app(
 
 
 @contextmanager
-def early_signals(listen: ListenOptions) -> Iterator[None]:
+def early_signals() -> Iterator[ExitStack]:
     """Within the context, SIGTERM ends the process cleanly, and SIGHUP waits to be handled.
 
     That is what happens before and after `Server.capture_signals`.
+
+    Yields:
+        a stack of contexts, which end with this one, or before SIGTERM ends the process
     """
     if not _handles_signals():
-        yield
+        with ExitStack() as opened:
+            yield opened
         return
+    opened = ExitStack()
 
     def leave(number: int, frame: FrameType | None) -> None:
-        remove_path(listen)
-        os._exit(0)
+        try:
+            opened.close()
+        finally:
+            os._exit(0)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, leave)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
-        yield
+        with opened:
+            yield opened
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # forgets one that still waits
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -205,13 +207,14 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
+        bound: socket.socket,
         listen: ListenOptions,
         tls: ssl.SSLContext | None,
         service: Service | None,
     ) -> None:
         super().__init__(config)
         self.stopped_by: int | None = None
-        self._listen, self._service = listen, service
+        self._bound, self._listen, self._service = bound, listen, service
         self._end: threading.Timer | None = None
         self._tls = tls
         """The context of new connections, which SIGHUP replaces."""
@@ -268,6 +271,7 @@ class Server(uvicorn.Server):
 
     def _leave(self, *, is_clean: bool = True) -> None:
         """End the process at once, without waiting for its threads."""
+        self._bound.close()
         remove_path(self._listen)
         number = self.stopped_by or 0
         os._exit(0 if is_clean and number == signal.SIGTERM else 128 + number)
@@ -380,8 +384,10 @@ def _bind_path(path: Path) -> socket.socket:
     try:
         if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
             raise DragomanError(f"{path}: expected a free name or a Unix socket, found a file")
-        _remove_unused(path)
-        bound.bind(str(path))
+        with _locked(path):
+            _remove_unused(path)
+            bound.bind(str(path))
+            bound.listen()  # connections wait until bundles are loaded; other servers find it used
     except OSError as error:
         bound.close()
         raise DragomanError(f"cannot listen on {path}: {error.strerror or error}") from error
@@ -394,8 +400,19 @@ def _bind_path(path: Path) -> socket.socket:
 def remove_path(listen: ListenOptions) -> None:
     """Remove the Unix socket of a server that has ended, unless another one listens on it."""
     if listen.unix_socket is not None:
-        with suppress(OSError):
+        with suppress(OSError), _locked(listen.unix_socket):
             _remove_unused(listen.unix_socket)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other servers from replacing or removing a Unix socket within the context."""
+    import fcntl  # not on Windows
+
+    # The file of the lock stays: were it removed, two servers could hold locks of the same name.
+    with Path(f"{path}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _remove_unused(path: Path) -> None:

@@ -17,6 +17,8 @@ LONGEST_MESSAGE, LONGEST_PROBLEM, LONGEST_VALUE, LONGEST_LIST = 1000, 600, 60, 1
 """The most characters of an error; of a problem that it lists, of a value in either, of a list."""
 LONGEST_NAMES = 200
 """The most characters of names that an error lists."""
+MOST_NEAREST = 3
+"""How many unknown names an error names the nearest known ones of."""
 
 
 class DragomanError(Exception):
@@ -95,6 +97,16 @@ def shown(value: object) -> str:
 def listed(names: Iterable[str]) -> str:
     """Format names for an error message: in order, shortened if they are long."""
     return shortened(", ".join(sorted(names)), LONGEST_NAMES)
+
+
+def nearest(names: Iterable[str], known: Iterable[str]) -> str:
+    """Return the end of an error message about unknown names: the known ones nearest to them."""
+    import difflib  # takes long to import
+
+    among = list(known)
+    few = [name[:LONGEST_VALUE] for name in sorted(names)[:MOST_NEAREST]]
+    found = dict.fromkeys(difflib.get_close_matches(name, among, 1, 0.0)[0] for name in few)
+    return f"; the nearest {'is' if len(found) == 1 else 'are'} {', '.join(found)}"
 
 
 def import_problem(package: str, requirement: str, error: ImportError) -> tuple[str, str] | None:

@@ -112,6 +112,7 @@ def test_the_order_of_the_sources(config: Path, monkeypatch: pytest.MonkeyPatch)
         ({}, "bundles = [1]", "FILE: bundles: expected a list of strings, found [1]"),
         ({"ROOT_PATH": "x"}, "", "PREFIX_ROOT_PATH: expected a path such as /translator"),
         ({}, "cors_origin = ['x']", "FILE: cors_origin: expected * or an origin such as"),
+        ({}, "drain_seconds = 99999", "FILE: drain_seconds: expected 0 to 86400 seconds"),
         ({}, "threads = 9999", "FILE: threads: expected 1 to "),
         ({"PORT": "1"}, "unix_socket = 'x'", "FILE: unix_socket: expected it without an address"),
     ],

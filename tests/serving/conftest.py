@@ -155,8 +155,8 @@ def running(
     engine = EngineOptions(**{"workers": 1, "threads": 1} | options.pop("engine", {}))
     app = create_app(directories, ServerOptions(engine=engine, **options), preload=preload)
     config = process.configuration(app, listen)
-    server = Server(config, listen, process.tls_context(listen), app.state.service)
     with process.listening(listen) as bound:
+        server = Server(config, bound, listen, process.tls_context(listen), app.state.service)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         assert server.ready.wait(60)

@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
@@ -29,6 +29,7 @@ from dragoman.runtime import (
     UnfinishedError,
 )
 from dragoman.runtime.backends.interface import BackendError, ClosedModelError
+from dragoman.runtime.decoding.results import Token
 from dragoman.runtime.decoding.running_batch import RunningBatch
 from dragoman.runtime.encoding import running
 from dragoman.runtime.serving import async_model
@@ -238,9 +239,11 @@ def test_a_timeout_of_asyncio_cancels_a_call_in_the_queue(bundle: Bundles, gate:
     run(bundle("letters"), work, batch_size=1)
 
 
+@pytest.mark.parametrize("is_closed", [False, True], ids=["left", "closed"])
 def test_leaving_a_stream_frees_its_row(
-    bundle: Bundles, model: Models, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundles, model: Models, gate: Gate, monkeypatch: pytest.MonkeyPatch, is_closed: bool
 ) -> None:
+    """While a later step waits at the gate, so that the stream cannot have ended by itself."""
     expected = list(model("letters").stream("dragoman", min_new_tokens=20))
     handles: list[DecodingHandle] = []
     submit = DecodingEngine.submit
@@ -252,18 +255,21 @@ def test_leaving_a_stream_frees_its_row(
     monkeypatch.setattr(DecodingEngine, "submit", recorded)
 
     async def work(served: AsyncModel) -> None:
-        async for token in served.stream("dragoman", min_new_tokens=20):
-            assert token == expected[0]
-            break
-        await assert_no_rows(served)
-        handles[1:] = []
-        async with aclosing(served.stream("dragoman", min_new_tokens=20)) as tokens:
-            assert [await anext(tokens) for _ in range(3)] == expected[:3]
-            (handle,) = handles[1:]
-        assert handle.future.cancelled()
+        gate.let(10)  # fewer than the stream has
+        if is_closed:
+            async with aclosing(served.stream("dragoman", min_new_tokens=20)) as tokens:
+                assert [await anext(tokens) for _ in range(3)] == expected[:3]
+        else:
+            async for token in served.stream("dragoman", min_new_tokens=20):
+                assert token == expected[0]
+                break
+            await asyncio.wait([asyncio.wrap_future(handles[0].future)])
+        assert [handle.future.cancelled() for handle in handles] == [True]
+        gate.let(10_000)
         await assert_no_rows(served)
         assert [t async for t in served.stream("dragoman", min_new_tokens=20)] == expected
 
+    gate.shut()
     run(bundle("letters"), work)
 
 
@@ -456,6 +462,26 @@ def test_several_event_loops_share_a_model(bundle: Bundles, model: Models) -> No
         found = list(pool.map(lambda _: asyncio.run(work()), range(4)))
     assert found == [[expected] * 3] * 4
     asyncio.run(served.close())
+
+
+def test_a_stream_stays_in_the_event_loop_in_which_it_began(bundle: Bundles, gate: Gate) -> None:
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        served = first.run(AsyncModel.load(bundle("letters"), workers=1, threads=1))
+        gate.shut()
+        gate.let(1)
+        tokens = served.stream("dragoman", min_new_tokens=5)
+        first.run(_next(tokens))
+        with pytest.raises(DragomanError, match=r"^stream: expected the event loop in which the"):
+            second.run(_next(tokens))
+        gate.let(10_000)
+        second.run(assert_no_rows(served))
+        second.run(served.close())
+        with pytest.raises(ClosedModelError, match=r"^the model is closed: load it again$"):
+            first.run(served.generate(["a"]))
+
+
+async def _next(tokens: AsyncIterator[Token]) -> Token:
+    return await anext(tokens)
 
 
 def test_a_failing_backend_rejects_a_source_and_a_lost_device_ends_the_call(

@@ -86,8 +86,10 @@ MISTAKES: list[tuple[dict[str, Any], int, str]] = [
     ({"model": "letters"}, 400, "expected one of source, sources and audio, found none"),
     ({"model": "letters", "sources": ["a", "b"]}, 400, "sources: expected one, found 2"),
     ({"model": "letters", "source": "a", "layer": 1}, 400, "unknown: layer; options are end_token"),
+    ({"model": "letters", "source": "a", "tagret": 1}, 400, "; the nearest is target"),
     ({"model": "letters", "source": "a", "end_token": 1}, 400, "end_token: expected True or False"),
     ({"model": "vectors"}, 400, "source: required field is missing"),
+    ({"model": "vectors", "sorce": "a"}, 400, "required field is missing; found sorce"),
     ({"model": "vectors", "source": ["a", 1]}, 400, "expected a string or a list of token ids"),
     ({"model": "speech", "audio": "!"}, 400, "audio: expected base64"),
 ]

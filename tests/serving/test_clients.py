@@ -331,6 +331,7 @@ def test_libretranslate_keeps_lines(
         ({"q": "a\n" * 1025}, "q: expected at most 1024 lines, found 1025"),
         ({"target": "de"}, "expected languages of a bundle"),
         ({"format": "html"}, "format: expected text"),
+        ({"targets": "de"}, "unknown: targets; the nearest is target"),
         ({"q": None}, "q: required field is missing"),
         ({"alternatives": 99}, "alternatives: expected 0 to 16"),
         ({"alternatives": "9" * 5000}, "alternatives: expected 0 to 16"),

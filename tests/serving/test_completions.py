@@ -102,6 +102,7 @@ def test_errors_name_fields_as_the_client_does(client: openai.OpenAI, stream: bo
         ({"num_beams": 2, "do_sample": True}, "num_beams: expected 1, or no do_sample"),
         ({"max_new_tokens": 5}, "unknown: max_new_tokens"),
         ({"beams": 5}, "unknown: beams"),
+        ({"max_token": 5}, "unknown: max_token; the nearest is max_tokens"),
     ):
         with pytest.raises(openai.BadRequestError, match=words) as caught:
             client.completions.create(

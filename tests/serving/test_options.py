@@ -10,6 +10,7 @@ import pytest
 from dragoman import DragomanError
 from dragoman.runtime.serving.options import (
     EngineOptions,
+    ListenOptions,
     ReplicaOptions,
     ServerOptions,
     read_options,
@@ -96,6 +97,8 @@ def test_strings_and_numbers_are_read_alike(tmp_path: Path, bundles: Any) -> Non
     [
         ({}, "^bundles: expected paths of bundles, found none$"),
         (BUNDLES | {"max_replica": 2}, "^unknown: max_replica; expected any of bundles, workers"),
+        (BUNDLES | {"max_replica": 2}, "; the nearest is max_replicas$"),
+        (BUNDLES | {"drain_seconds": 86_401}, "^drain_seconds: expected 0 to 86400 seconds, a day"),
         (BUNDLES | {"max_replicas": "two"}, "^max_replicas: expected an integer of at least 1, fo"),
         (BUNDLES | {"max_replicas": 0}, "^max_replicas: expected an integer of at least 1, found "),
         (BUNDLES | {"max_replicas": 1.5}, "^max_replicas: expected an integer of at least 1, fou"),
@@ -116,3 +119,11 @@ def test_strings_and_numbers_are_read_alike(tmp_path: Path, bundles: Any) -> Non
 def test_invalid_options(values: dict[str, Any], message: str) -> None:
     with pytest.raises(DragomanError, match=message):
         read_options(values)
+
+
+@pytest.mark.parametrize("seconds", [-1, 86_401, float("nan"), float("inf"), True, "9"])
+@pytest.mark.parametrize("kind", [ListenOptions, ReplicaOptions])
+def test_a_time_to_drain_is_at_most_a_day(kind: type, seconds: Any) -> None:
+    with pytest.raises(DragomanError, match=r"^drain_seconds: expected 0 to 86400 sec"):
+        kind(drain_seconds=seconds)
+    assert kind(drain_seconds=86_400).drain_seconds == 86_400

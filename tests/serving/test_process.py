@@ -12,9 +12,10 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +330,36 @@ def test_a_unix_socket_that_another_server_has_taken_over(tmp_path: Path) -> Non
             remove_path(listen)
             assert (tmp_path / "socket").is_socket()
     assert not (tmp_path / "socket").exists()
+
+
+def test_a_unix_socket_of_a_server_that_is_still_loading(tmp_path: Path) -> None:
+    """It listens from the beginning; connections wait until bundles are loaded."""
+    path = tmp_path / "socket"
+    listen = ListenOptions(unix_socket=path)
+    with listening(listen), pytest.raises(DragomanError, match=f"^cannot listen on {path}: Addr"):
+        bind(listen)
+    assert not path.exists()
+
+
+def test_one_of_many_servers_takes_the_place_of_a_dead_one(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    listen = ListenOptions(unix_socket=path)
+
+    def bound(start: threading.Barrier) -> socket.socket | None:
+        start.wait(60)
+        with suppress(DragomanError):
+            return bind(listen)
+        return None
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(50):
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(path))
+            found = list(pool.map(bound, [threading.Barrier(8)] * 8))
+            (winner,) = filter(None, found)
+            with winner, socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(path))
+            path.unlink()
 
 
 @pytest.mark.parametrize("prefix", ["", "@"])

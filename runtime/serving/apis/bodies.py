@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
-from dragoman.errors import DragomanError, listed
+from dragoman.errors import LONGEST_VALUE, DragomanError, listed, nearest
 from dragoman.files.strict_json import parse_json
 from dragoman.settings.generation import GenerationOptions
 
 MOST_SOURCES = 1024
 """How many sources a request may have."""
+MOST_COMPARED = 64
+"""How many fields of a request are compared with a missing one."""
 OPTION_NAMES = frozenset(f.name for f in dataclasses.fields(GenerationOptions)) - {
     "max_batch_size",
     "max_batch_tokens",
@@ -76,6 +80,7 @@ class Fields:
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
+        self._known: list[str] = []
 
     def take(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """Take an optional field.
@@ -86,7 +91,7 @@ class Fields:
         Raises:
             BodyError: the value is of another type.
         """
-        value = self._values.pop(name, None)
+        value = self.pop(name)
         if value is None:
             return default
         kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -105,13 +110,30 @@ class Fields:
         """
         value = self.take(name, kind)
         if value is None:
-            raise BodyError(f"{name}: required field is missing")
+            similar = self.similar(name)
+            found = f"; found {similar}" if similar else ""
+            raise BodyError(f"{name}: required field is missing{found}")
         return value
+
+    def pop(self, name: str) -> Any:
+        """Take an optional field of any type; None if it is missing."""
+        self._known.append(name)
+        return self._values.pop(name, None)
 
     def ignore(self, *names: str) -> None:
         """Drop fields that clients send and that have no effect here."""
         for name in names:
-            self._values.pop(name, None)
+            self.pop(name)
+
+    def similar(self, *names: str) -> str:
+        """Return the fields that are left and resemble missing ones, for an error message."""
+        left = [name for name in islice(self._values, MOST_COMPARED) if len(name) <= LONGEST_VALUE]
+        return listed({near for name in names for near in get_close_matches(name, left, 1, 0.75)})
+
+    @property
+    def known(self) -> list[str]:
+        """Return the names of the fields that an endpoint takes."""
+        return self._known
 
     @property
     def rest(self) -> dict[str, Any]:
@@ -125,7 +147,7 @@ class Fields:
             BodyError: fields are left.
         """
         if self._values:
-            raise BodyError(f"unknown: {listed(self._values)}")
+            raise BodyError(f"unknown: {listed(self._values)}{nearest(self._values, self._known)}")
 
 
 def split_option(fields: Fields) -> dict[str, bool]:
@@ -134,8 +156,11 @@ def split_option(fields: Fields) -> dict[str, bool]:
     return {} if value is None else {"split_special_tokens": value}
 
 
-def generation_options(values: dict[str, Any]) -> GenerationOptions:
+def generation_options(values: dict[str, Any], fields: Sequence[str] = ()) -> GenerationOptions:
     """Create generation options from fields; null stands for the default.
+
+    Args:
+        fields: other fields of the request, which an unknown name may stand for
 
     Raises:
         BodyError: a name is not an option.
@@ -145,5 +170,6 @@ def generation_options(values: dict[str, Any]) -> GenerationOptions:
     if unknown:
         raise BodyError(
             f"unknown: {listed(unknown)}; options are {', '.join(sorted(OPTION_NAMES))}"
+            f"{nearest(unknown, [*fields, *sorted(OPTION_NAMES)])}"
         )
     return GenerationOptions(**{k: value for k, value in values.items() if value is not None})

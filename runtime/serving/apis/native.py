@@ -13,7 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from dragoman.errors import DragomanError, listed, shown
+from dragoman.errors import DragomanError, listed, nearest, shown
 
 from ...arguments import abilities_data
 from ...attention.reader import Attention, Weights
@@ -93,7 +93,7 @@ async def _generate(service: Service, request: Request) -> Response:
     stream, seconds = fields.take("stream", bool, False), fields.take("timeout", (float, int))
     pieces = fields.take("pieces", bool, False)
     async with _opened_sources(service, served, fields) as sources:
-        options = generation_options(fields.rest)
+        options = generation_options(fields.rest, fields.known)
         skips = options.skip_special_tokens
         write = partial(_result_data, service, served, pieces=pieces, skip_special_tokens=skips)
         if not stream:
@@ -164,7 +164,7 @@ async def _opened_sources(
     values = {"source": one, "sources": many, "audio": audio}
     names = [name for name, value in values.items() if value is not None]
     if len(names) != 1:
-        found = " and ".join(names) or "none"
+        found = " and ".join(names) or fields.similar(*values) or "none"
         raise BodyError(f"expected one of source, sources and audio, found {found}")
     if audio is not None:
         async with service.opened_audio(served, [_from_base64(audio)]) as opened:
@@ -237,7 +237,9 @@ async def _attention(service: Service, request: Request) -> Response:
         target, seconds = fields.take("target", (str, list)), fields.take("timeout", (float, int))
         unknown = fields.rest.keys() - SCORING_OPTIONS
         if unknown:
-            raise BodyError(f"unknown: {listed(unknown)}; options are {', '.join(SCORING_OPTIONS)}")
+            near = nearest(unknown, [*fields.known, *SCORING_OPTIONS])
+            options_are = f"options are {', '.join(SCORING_OPTIONS)}"
+            raise BodyError(f"unknown: {listed(unknown)}; {options_are}{near}")
         values = {k: value for k, value in fields.rest.items() if value is not None}
         options = ScoringOptions(**values)
         found = await service.attention(served, source, target, options, seconds=seconds)

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import DragomanError, listed, shown
+from dragoman.errors import DragomanError, listed, nearest, shown
 from dragoman.settings.head import Head
 
 from ...arguments import ENCODER_METHODS
@@ -144,9 +144,10 @@ def encoder_call(head: Head, parameters: Mapping[str, Any]) -> tuple[str, dict[s
     Raises:
         BodyError: a parameter is unknown, or neither true nor false.
     """
-    unknown = parameters.keys() - {"truncate", "split_special_tokens"}
+    accepted = ("truncate", "split_special_tokens")
+    unknown = parameters.keys() - set(accepted)
     if unknown:
-        raise BodyError(f"unknown parameters: {listed(unknown)}")
+        raise BodyError(f"unknown parameters: {listed(unknown)}{nearest(unknown, accepted)}")
     _, ability = ENCODER_METHODS[head.task]
     (method,) = [name for name, known in ABILITIES.items() if known == ability]
     for name, value in parameters.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any
 
 from dragoman.errors import DragomanError, cannot_pickle, shown
@@ -197,7 +198,8 @@ def listener_of(arrived: Arrived) -> Callable[[Sequence[SelectedToken] | None], 
     loop = asyncio.get_running_loop()
 
     def listen(tokens: Sequence[SelectedToken] | None) -> None:
-        loop.call_soon_threadsafe(arrived.put_nowait, tokens)
+        with suppress(RuntimeError):  # the event loop was closed before the stream
+            loop.call_soon_threadsafe(arrived.put_nowait, tokens)
 
     return listen
 
@@ -211,17 +213,36 @@ async def tokens_of(
         arrived: the queue of the request's listener, see `listener_of`
         output: converts the tokens
     """
-    ended = listener_of(arrived)
+    ended, loop = listener_of(arrived), asyncio.get_running_loop()
     handle.future.add_done_callback(lambda _: ended(None))
     try:
         engine.submit(handle)
-        while (selected := await arrived.get()) is not None:
+        while (selected := await _next_of(arrived, loop)) is not None:
             for token in output.tokens(selected):
                 yield token
         for token in output.rest():
             yield token
     finally:
         handle.future.cancel()
+
+
+async def _next_of(
+    arrived: Arrived, loop: asyncio.AbstractEventLoop
+) -> Sequence[SelectedToken] | None:
+    """Wait for the next tokens of a stream; None: it has ended.
+
+    Args:
+        loop: the event loop in which the stream began
+
+    Raises:
+        DragomanError: another event loop runs.
+    """
+    if asyncio.get_running_loop() is not loop:
+        raise DragomanError(
+            "stream: expected the event loop in which the stream began, found another one; begin a "
+            "stream in each event loop"
+        )
+    return await arrived.get()
 
 
 def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:

@@ -10,7 +10,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from dragoman.errors import DragomanError, listed, shown
+from dragoman.errors import DragomanError, listed, nearest, shown
 from dragoman.settings.generation import GenerationOptions
 
 from ....decoding.results import RejectedError, Result, Segment
@@ -39,7 +39,7 @@ async def transcribe(service: Service, request: Request, *, task: str) -> Respon
     async with opened_form(request, max_fields=32) as form:
         unknown = form.keys() - FIELDS
         if unknown:
-            raise BodyError(f"unknown: {listed(unknown)}")
+            raise BodyError(f"unknown: {listed(unknown)}{nearest(unknown, sorted(FIELDS))}")
         served = attributed(request, service.models.get(_text(form, "model")))
         file = form.get("file")
         if not isinstance(file, UploadFile):

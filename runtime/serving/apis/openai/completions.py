@@ -77,7 +77,7 @@ class CompletionRequest:
         self.split_special_tokens: bool = fields.take("split_special_tokens", bool, splits)
         self._n: int = fields.take("n", int, 1)
         self._temperature = fields.take("temperature", (float, int), 1.0)
-        values = {name: fields.rest.pop(field, None) for name, field in OPTION_FIELDS.items()}
+        values = {name: fields.pop(field) for name, field in OPTION_FIELDS.items()}
         self._options = {name: value for name, value in values.items() if value is not None}
         for name, neutral in (
             *(("frequency_penalty", 0), ("presence_penalty", 0), ("best_of", self._n)),

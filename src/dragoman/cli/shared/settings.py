@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from dragoman import DragomanError
-from dragoman.errors import shown
+from dragoman.errors import nearest, shown
 
 from .options import SectionedCommand, renamed
 
@@ -84,7 +83,7 @@ def _read_file(ctx: click.Context, option: click.Parameter, path: Path | None) -
     for key, value in values.items():
         if key not in parameters:
             raise DragomanError(
-                f"{path}: {key}: expected the name of an option{_nearest(key, list(parameters))}"
+                f"{path}: {key}: expected the name of an option{nearest([key], parameters)}"
             )
         if not _has_type(value, parameters[key]):
             raise _wrong(f"{path}: {key}", parameters[key], value)
@@ -103,18 +102,13 @@ def _check_variables(ctx: click.Context) -> None:
     for variable in sorted(os.environ):
         if variable.startswith(prefix) and variable not in known:
             raise DragomanError(
-                f"{variable}: expected the name of an option{_nearest(variable, known)}"
+                f"{variable}: expected the name of an option{nearest([variable], known)}"
             )
 
 
 def _parameters(command: click.Command) -> dict[str, click.Parameter]:
     """Return the parameters that a file may set."""
     return {str(each.name): each for each in command.params if each.name != CONFIG}
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    return f"; the nearest is {found[0]}"
 
 
 def _has_type(value: object, parameter: click.Parameter) -> bool:
