@@ -6,11 +6,10 @@ from dragoman.errors import DragomanError, shown
 from dragoman.lazy import lazy_attributes
 
 from . import bible_en_es, g2p_en, multi30k_en_de, verses_en
-from .examples import Example, read_examples, read_lines, write_examples
-from .parallel_text import Cleaning
-from .parallel_text import describe as describe_cleaning
+from .examples import Cleaning, Example, read_examples, read_lines, write_examples
+from .examples import describe as describe_cleaning
 from .recipe import Data, Recipe, Tokenizers
-from .training_file import PairFiles, read_training_file
+from .translation import PairFiles, read_training_file
 
 if TYPE_CHECKING:
     from .run import InitialModel, evaluate, read_initial_model, run_recipe

@@ -20,8 +20,7 @@ from typing import Any
 from dragoman.errors import DragomanError
 
 from ..training import TrainingOptions
-from .examples import Example, chapter_bucket
-from .parallel_text import Cleaning, clean
+from .examples import Cleaning, Example, chapter_bucket, clean
 from .recipe import Data
 from .tokenizers import Vocabulary
 from .translation import translation_recipe

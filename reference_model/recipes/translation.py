@@ -1,17 +1,26 @@
-"""Recipes of translation: a model, a vocabulary and a training for pairs of texts."""
+"""Recipes of translation, and those that a file describes.
+
+`dragoman train CONFIG.json --pairs ... --dev ...` trains by such a file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from dragoman.errors import DragomanError, shown
+from dragoman.files.regular_files import FileError
+from dragoman.files.strict_json import read_json_object
 from dragoman.metrics import find_metric
 from dragoman.metrics.sacrebleu_metrics import SacreBleu
 
-from ..config import ModelConfig
+from ..config import PRESETS, ModelConfig
+from ..settings import ConfigError, read_settings
 from ..training import TrainingOptions
-from .examples import Example
+from .examples import Cleaning, Example, clean, read_pairs
 from .recipe import Data, Recipe
 from .tokenizers import Vocabulary, train_tokenizers
 
@@ -77,3 +86,97 @@ def score(
         find_metric(name)  # raises if its library is not installed
     both = (SacreBleu("BLEU", lowercase=lowercase), SacreBleu("chrF", lowercase=lowercase))
     return {metric.name: metric.figure(hypotheses, references) for metric in both}
+
+
+SECTIONS = ("model", "vocabulary", "cleaning", "training")
+DECIDED = (
+    *("source_vocab_size", "target_vocab_size"),
+    *("pad_token_id", "start_token_id", "end_token_id"),
+)
+"""Fields of the model that the vocabulary determines."""
+
+
+@dataclass(frozen=True)
+class PairFiles:
+    """The files of parallel text: each one file with tabs, or one of sources and one of targets.
+
+    Attributes:
+        held_out: files to score the trained model on; if empty, `validation`
+    """
+
+    train: Sequence[Path]
+    validation: Sequence[Path]
+    held_out: Sequence[Path] = ()
+
+
+def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
+    """Read the recipe that a JSON file describes.
+
+    Its sections are "model" (`ModelConfig`, optionally with a "preset"), "vocabulary"
+    (`Vocabulary`), "cleaning" (`Cleaning`, optional) and "training" (`TrainingOptions`).
+
+    Raises:
+        ConfigError: the section "model" is invalid.
+        DragomanError: the file cannot be read, or another section is invalid.
+    """
+    try:
+        sections = read_json_object(path)
+    except FileError as error:
+        raise DragomanError(str(error)) from error
+    unknown = [name for name in sections if name not in SECTIONS]
+    missing = [name for name in ("model", "vocabulary", "training") if name not in sections]
+    if unknown or missing:
+        raise DragomanError(
+            f"{path}: expected the sections {', '.join(SECTIONS)}, found {', '.join(sections)}"
+        )
+    cleaning = read_settings(Cleaning, sections.get("cleaning", {}), f"{path}: cleaning")
+    try:
+        return translation_recipe(
+            path.stem,
+            f"pairs of {', '.join(file.name for file in pairs.train)}",
+            _model(sections["model"]),
+            read_settings(Vocabulary, sections["vocabulary"], f"{path}: vocabulary"),
+            read_settings(TrainingOptions, sections["training"], f"{path}: training"),
+            lambda _: _load(pairs, cleaning),
+            licences={},
+        )
+    except ConfigError as error:
+        raise DragomanError(f"{path}: model", error.problems) from error
+
+
+def _model(values: object) -> Mapping[str, Any]:
+    if not isinstance(values, dict):
+        raise ConfigError([f"expected an object, found {shown(values)}"])
+    decided = [name for name in DECIDED if name in values]
+    if decided:
+        raise ConfigError([f"{name}: expected none, the vocabulary decides it" for name in decided])
+    preset = values.get("preset", "base")
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise ConfigError([f"unknown preset {shown(preset)}, expected one of {', '.join(PRESETS)}"])
+    changes = {name: value for name, value in values.items() if name != "preset"}
+    return {**PRESETS[preset], **changes}
+
+
+def _load(pairs: PairFiles, rules: Cleaning) -> Data:
+    train, dropped = clean(read_pairs(pairs.train), rules)
+    validation = _whole(pairs.validation)
+    held_out = _whole(pairs.held_out) if pairs.held_out else validation
+    return Data(train, validation, held_out, dropped)
+
+
+def _whole(files: Sequence[Path]) -> list[Example]:
+    """Read pairs to score on. Every pair must have both sides.
+
+    Raises:
+        DragomanError: there are no pairs, or a side is empty.
+    """
+    examples = []
+    names = " and ".join(str(file) for file in files)
+    for number, (source, target) in enumerate(read_pairs(files), start=1):
+        for side, text in (("source", source), ("target", target)):
+            if not text.strip():
+                raise DragomanError(f"{names}, line {number}: expected a {side}, found none")
+        examples.append(Example(" ".join(source.split()), (" ".join(target.split()),)))
+    if not examples:
+        raise DragomanError(f"{names}: expected at least one pair, found none")
+    return examples

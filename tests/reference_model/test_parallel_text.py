@@ -8,7 +8,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.reference_model.recipes import Example
-from dragoman.reference_model.recipes.parallel_text import Cleaning, clean, describe, read_pairs
+from dragoman.reference_model.recipes.examples import Cleaning, clean, describe, read_pairs
 from dragoman.reference_model.recipes.tokenizers import Vocabulary, train_tokenizers
 
 
