@@ -24,7 +24,7 @@ INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 DRAGOMAN_BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
 # What the lowest and the newest versions are tested of. The others need a GPU or an environment of their own.
 COMMA := ,
-EXTRAS := audio,cpu,export,metrics,pictures,polygraphy,report,sentencepiece,serve,sign,train,verify
+EXTRAS := audio,cpu,export,metrics,pictures,polygraphy,report,sentencepiece,serve,sign,tensorboard,train,verify
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
@@ -236,7 +236,7 @@ $(VENV)/installed-report: $(VENV)/installed
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[cpu,export,metrics,report,serve,train,tensorrt-rtx]" --group dev
+	$(INSTALL) --editable ".[cpu,export,metrics,report,serve,tensorboard,train,tensorrt-rtx]" --group dev
 	@touch $@
 
 $(VENV)/installed-dist: $(VENV)/installed

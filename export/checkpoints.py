@@ -48,10 +48,12 @@ class OpenedCheckpoint(Checkpoint):
 
     Attributes:
         recipe: the recipe of Dragoman that trained the checkpoint, if any
+        trained_for: the metrics that its training recorded, if any
     """
 
     located: LocatedCheckpoint
     recipe: Recipe | None = None
+    trained_for: Sequence[str] = ()
 
     @property
     def directory(self) -> Path:
@@ -87,9 +89,9 @@ def open_checkpoint(located: LocatedCheckpoint) -> OpenedCheckpoint:
     read = _read(located.directory, located.config, located.adapters)
     notes = [note for adapter in located.adapters for note in _of_adapter(adapter, located)]
     read = dataclasses.replace(read, notes=(*read.notes, *notes))
-    recipe = _recipe(located.directory)
+    recipe, metrics = _recipe(located.directory)
     _set_alignment_heads(read.model, recipe)
-    return OpenedCheckpoint(**vars(read), located=located, recipe=recipe)
+    return OpenedCheckpoint(**vars(read), located=located, recipe=recipe, trained_for=metrics)
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
@@ -239,14 +241,17 @@ def _set_alignment_heads(model: ReferenceModel, recipe: Recipe | None) -> None:
     model.generation = dataclasses.replace(model.generation, alignment_heads=heads)
 
 
-def _recipe(directory: Path) -> Recipe | None:
+def _recipe(directory: Path) -> tuple[Recipe | None, list[str]]:
+    """Read the recipe that trained a checkpoint, if it is known, and the metrics it recorded."""
     path = directory / RECIPE_FILE
     if not path.exists():
-        return None
+        return None, []
     expected = f"{path}: expected a JSON object that names a recipe"
     try:
-        return RECIPES.get(read_json(path)["recipe"])
+        record = read_json(path)
+        recipe, metrics = RECIPES.get(record["recipe"]), record.get("metrics", {})
+        return recipe, [str(name) for name in metrics]
     except FileError as error:
         raise DragomanError(f"{expected}: {error.problem}") from error
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise DragomanError(expected) from error

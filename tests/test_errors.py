@@ -20,6 +20,7 @@ from dragoman.api.build import BuiltBundle, ParityFailedError
 from dragoman.export.graph_check import ContractError
 from dragoman.files.regular_files import FileError
 from dragoman.reference_model.settings import CheckpointError, ConfigError
+from dragoman.reference_model.training import TrainingStoppedError
 from dragoman.runtime import (
     BundleError,
     CancelError,
@@ -59,6 +60,7 @@ MADE: dict[type[DragomanError], Callable[[], DragomanError]] = {
     OverloadedError: lambda: OverloadedError("256 requests wait", 2.6),
     ParityFailedError: parity_failed,
     StoppedError: lambda: StoppedError("no request needs this batch", {1: RESULT}),
+    TrainingStoppedError: lambda: TrainingStoppedError(15, Path("training"), 7),
     UnfinishedError: lambda: UnfinishedError("the device is lost", {1: RESULT}),
 }
 """How the code makes errors whose constructors take other arguments than `DragomanError`'s."""

@@ -12,13 +12,13 @@ from .recipe import Data, Recipe, Tokenizers
 from .translation import PairFiles, read_training_file
 
 if TYPE_CHECKING:
-    from .run import InitialModel, evaluate, read_initial_model, run_recipe
+    from .run import InitialModel, RecipeResult, evaluate, read_initial_model, run_recipe
     from .tokenizers import Vocabulary
 else:
     __getattr__ = lazy_attributes(
         __name__,
         {
-            "run": ("InitialModel", "evaluate", "read_initial_model", "run_recipe"),
+            "run": ("InitialModel", "RecipeResult", "evaluate", "read_initial_model", "run_recipe"),
             "tokenizers": ("Vocabulary",),
         },
     )
@@ -47,6 +47,7 @@ __all__ = [
     "InitialModel",
     "PairFiles",
     "Recipe",
+    "RecipeResult",
     "Tokenizers",
     "Vocabulary",
     "describe_cleaning",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from tokenizers import Tokenizer
+
+from dragoman.errors import DragomanError
+from dragoman.metrics import Metric, find_metric, metrics_that_judge, name_of
+from dragoman.metrics.sacrebleu_metrics import SacreBleu
 
 from ..config import ModelConfig
 from ..training import TrainingOptions
@@ -17,6 +22,9 @@ SOURCE_TOKENIZER_FILE = "source_tokenizer.json"
 TARGET_TOKENIZER_FILE = "target_tokenizer.json"
 HELD_OUT_FILE = "held_out.tsv"
 RECIPE_FILE = "recipe.json"
+AT_THE_LIMIT = "outputs reached the limit"
+"""The name in records of the number of outputs that used all of the model's positions and did not
+end."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,8 @@ class Recipe:
     metrics: Sequence[str] = ()
     """Names in `dragoman.metrics` of the figures that `score` returns; if empty, `score` is the
     recipe's own error rate."""
+    lowercase: bool = False
+    """Whether outputs are in lower case, so that metrics ignore case."""
     licences: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     """Licence texts of the data, by the name of the file each is written to."""
     duration: str = ""
@@ -72,4 +82,63 @@ class Recipe:
     """The decoder layer, counted from 0, whose cross-attention aligns words best; None: the last
     but one."""
     shown: Callable[[float], str] = "{:.2%}".format
-    """Formats a figure for users."""
+    """Formats a figure for users, if it is none of `dragoman.metrics`."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a higher metric is better."""
+        return bool(self.metrics) and find_metric(self.metrics[0]).higher_is_better
+
+    def signatures(self, examples: Sequence[Example]) -> dict[str, str]:
+        """Describe how each of `metrics` is computed."""
+        references = [example.references for example in examples]
+        return {name: self._found(name).signature(references) for name in self.metrics}
+
+    def scored_by(self, names: Sequence[str]) -> Recipe:
+        """Return the recipe with other metrics, the most important one first.
+
+        Raises:
+            DragomanError: the recipe is a language model's, a metric is unknown, or its library is
+                missing.
+        """
+        if self.score is None:
+            raise DragomanError(
+                f"--metric: expected none for {self.name}, a language model, which is judged by "
+                f"its perplexity; found {', '.join(names)}"
+            )
+        found = [self._found(name) for name in dict.fromkeys(names)]
+        return replace(
+            self,
+            metric=found[0].name,
+            metrics=[*dict.fromkeys(names)],
+            score=partial(_figures, found, self.lowercase),
+        )
+
+    def judging(self, examples: Sequence[Example]) -> tuple[Recipe, str]:
+        """Replace BLEU if it is 0 for every output; see `metrics_that_judge`.
+
+        Returns:
+            the recipe, and a remark on what was replaced; empty if nothing was
+        """
+        references = [example.references for example in examples]
+        metrics, remark = metrics_that_judge([self._found(n) for n in self.metrics], references)
+        return (self.scored_by([name_of(m) for m in metrics]), remark) if remark else (self, "")
+
+    def _found(self, name: str) -> Metric:
+        metric = find_metric(name)
+        if self.lowercase and isinstance(metric, SacreBleu):
+            return replace(metric, lowercase=True)
+        return metric
+
+
+def _figures(
+    metrics: Sequence[Metric],
+    lowercase: bool,
+    hypotheses: Sequence[str],
+    examples: Sequence[Example],
+) -> dict[str, float]:
+    references: list[tuple[str, ...]] = [example.references for example in examples]
+    if lowercase:
+        hypotheses = [text.lower() for text in hypotheses]
+        references = [tuple(text.lower() for text in each) for each in references]
+    return {metric.name: metric.figure(hypotheses, references) for metric in metrics}

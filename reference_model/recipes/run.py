@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -20,11 +22,12 @@ from ..checkpoint import WEIGHTS_FILE, load_checkpoint, save_checkpoint
 from ..config import ModelConfig
 from ..decoding import greedy_cached
 from ..models import AutoregressiveModel, LanguageModel, Transformer, make_model
-from ..training import train
+from ..training import Candidate, train
+from ..training.history import CURVE_FILE, HISTORY_FILE
 from ..training.loss import Pair, negative_log_likelihood
-from ..training.trainer import STATE_FILE
+from ..training.state import STATE_FILE, locked
 from .examples import Example, write_examples
-from .recipe import HELD_OUT_FILE, RECIPE_FILE, Data, Recipe, Tokenizers
+from .recipe import AT_THE_LIMIT, HELD_OUT_FILE, RECIPE_FILE, Data, Recipe, Tokenizers
 from .tokenizers import read_tokenizers, write_tokenizers
 
 DECODING_BATCH = 256
@@ -81,6 +84,24 @@ def _set_dropout(model: AutoregressiveModel, config: ModelConfig) -> None:
             module.p = config.dropout
 
 
+@dataclass(frozen=True)
+class RecipeResult:
+    """What a training by a recipe found.
+
+    Attributes:
+        figures: figures on the held-out data, by name
+        at_the_limit: the number of outputs for held-out data that have as many tokens as the model
+            has positions, and did not end
+        signatures: how each figure is computed, by the name of its metric
+        candidates: the weights that were judged on the validation data
+    """
+
+    figures: Mapping[str, float]
+    at_the_limit: int
+    signatures: Mapping[str, str]
+    candidates: Sequence[Candidate]
+
+
 def run_recipe(
     recipe: Recipe,
     data: Data,
@@ -88,7 +109,10 @@ def run_recipe(
     work: Path,
     *,
     initial: InitialModel | None = None,
-) -> dict[str, float]:
+    changes: Mapping[str, Any] | None = None,
+    finish: bool = False,
+    log_directory: Path | None = None,
+) -> RecipeResult:
     """Train, score on held-out data, and write a checkpoint directory.
 
     Args:
@@ -98,53 +122,73 @@ def run_recipe(
         work: directory of the training state and the tokenizers, from which an interrupted run
             resumes
         initial: the trained model to start from; None: random weights
-
-    Returns:
-        figures on the held-out data, by name
+        changes, finish, log_directory: see `train`
 
     Raises:
+        TrainingStoppedError: a signal stopped the training; its state is saved in `work`.
         DragomanError: a text to score or every text to train on is too long for the model; the
-            training diverged; a file cannot be written; or `work` holds the state of another
-            training.
+            training diverged; a file cannot be written; or `work` is in use, or holds the state of
+            another training.
     """
-    if initial is None:
-        tokenizers = _tokenizers(recipe, data, work)
-        torch.manual_seed(recipe.options.seed)
-        made = make_model(recipe.config)
-        assert isinstance(made, AutoregressiveModel)
-        model: AutoregressiveModel = made
-    else:
-        model, tokenizers = initial.model, initial.tokenizers
-    data, pairs = _fitting(model, tokenizers, data)
-    training_pairs(model, tokenizers, data.held_out)  # raises before the training, not after it
-    weights = "random weights" if initial is None else initial.digest
-    history = train(
-        model,
-        pairs,
-        training_pairs(model, tokenizers, data.validation),
-        recipe.options,
-        work,
-        evaluate=lambda m: evaluate(m, recipe, tokenizers, data.validation)[recipe.metric],
-        metric_name=recipe.metric,
-        initial_weights=", ".join(filter(None, (weights, recipe.vocabulary))),
-    )
-    figures = evaluate(model, recipe, tokenizers, data.held_out)
-    save_checkpoint(model, directory)
-    write_tokenizers(tokenizers, directory)
-    write_examples(data.held_out, directory / HELD_OUT_FILE)
-    for name, text in recipe.licences.items():
-        _write(directory / name, text().encode())
-    record = {
-        "recipe": recipe.name,
-        "held_out": figures,
-        "training": asdict(recipe.options) | {"steps": history[-1].step},
-        "data": _counts(data),
-        "from": None if initial is None else initial.digest,
-    }
-    _write(directory / RECIPE_FILE, (json.dumps(record, indent=2) + "\n").encode())
-    for name in ("history.jsonl", "curve.png"):
-        _write(directory / name, (work / name).read_bytes())
-    return figures
+    recipe, remark = recipe.judging(data.validation)
+    if remark:
+        _note(remark)
+    with locked(work):
+        if initial is None:
+            tokenizers = _tokenizers(recipe, data, work)
+            torch.manual_seed(recipe.options.seed)
+            made = make_model(recipe.config)
+            assert isinstance(made, AutoregressiveModel)
+            model: AutoregressiveModel = made
+        else:
+            model, tokenizers = initial.model, initial.tokenizers
+        data, pairs = _fitting(model, tokenizers, data)
+        # Raises before the training, not after it.
+        training_pairs(model, tokenizers, data.held_out)
+        weights = "random weights" if initial is None else initial.digest
+        trained = train(
+            model,
+            pairs,
+            training_pairs(model, tokenizers, data.validation),
+            recipe.options,
+            work,
+            evaluate=lambda m: evaluate(m, recipe, tokenizers, data.validation)[recipe.metric],
+            metric_name=recipe.metric,
+            higher_is_better=recipe.higher_is_better,
+            initial_weights=", ".join(filter(None, (weights, recipe.vocabulary))),
+            changes=changes,
+            finish=finish,
+            log_directory=log_directory,
+        )
+        figures, at_the_limit = _scored(model, recipe, tokenizers, data.held_out)
+        result = RecipeResult(
+            figures, at_the_limit, recipe.signatures(data.held_out), trained.candidates
+        )
+        save_checkpoint(model, directory)
+        write_tokenizers(tokenizers, directory)
+        write_examples(data.held_out, directory / HELD_OUT_FILE)
+        for name, text in recipe.licences.items():
+            _write(directory / name, text().encode())
+        record = {
+            "recipe": recipe.name,
+            "held_out": figures,
+            AT_THE_LIMIT: at_the_limit,
+            "metrics": result.signatures,
+            "candidates": [asdict(candidate) for candidate in trained.candidates],
+            "training": asdict(trained.options) | {"steps": trained.step},
+            "data": _counts(data),
+            "from": None if initial is None else initial.digest,
+        }
+        lines = json.dumps(record, indent=2, allow_nan=False) + "\n"
+        _write(directory / RECIPE_FILE, lines.encode())
+        for name in (HISTORY_FILE, CURVE_FILE):
+            if (work / name).exists():  # not if a training is finished before its first epoch ends
+                _write(directory / name, (work / name).read_bytes())
+    return result
+
+
+def _note(text: str) -> None:
+    Console(stderr=True).print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
@@ -186,7 +230,7 @@ def _fitting(
             f"positions, to train on; all {left_out} are longer"
         )
     dropped = dict(data.dropped) | {TOO_MANY_TOKENS: left_out}
-    Console(stderr=True).print(f"left out: {left_out:,} pairs of {TOO_MANY_TOKENS}")
+    _note(f"left out: {left_out:,} pairs of {TOO_MANY_TOKENS}")
     return replace(data, train=train, dropped=dropped), pairs
 
 
@@ -240,29 +284,51 @@ def evaluate(
     model: AutoregressiveModel, recipe: Recipe, tokenizers: Tokenizers, examples: Sequence[Example]
 ) -> dict[str, float]:
     """Compute the recipe's figures, by name; for a language model, its perplexity."""
+    figures, _ = _scored(model, recipe, tokenizers, examples)
+    return figures
+
+
+def _scored(
+    model: AutoregressiveModel, recipe: Recipe, tokenizers: Tokenizers, examples: Sequence[Example]
+) -> tuple[dict[str, float], int]:
+    """Compute the recipe's figures, and the number of outputs that reached the limit."""
     if isinstance(model, LanguageModel):
-        return perplexity(model, examples, tokenizers.target)
+        return perplexity(model, examples, tokenizers.target), 0
     assert recipe.score is not None
-    return recipe.score(_outputs(model, tokenizers, examples), examples)
+    outputs = decoded(model, [tokenizers.source.encode(example.source).ids for example in examples])
+    ends = model.generation.end_tokens(model.config.end_token_id)
+    at_the_limit = sum(output[-1] not in ends for output in outputs)
+    return recipe.score(tokenizers.target.decode_batch(outputs), examples), at_the_limit
 
 
-def _outputs(model: Transformer, tokenizers: Tokenizers, examples: Sequence[Example]) -> list[str]:
-    """Decode examples greedily, in their order; sources of similar length share a batch."""
-    sources = [tokenizers.source.encode(example.source).ids for example in examples]
-    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    hypotheses = [""] * len(sources)
-    for first in range(0, len(order), DECODING_BATCH):
-        batch = order[first : first + DECODING_BATCH]
-        # The limit saves time if the model has not learned to output the end token.
-        longest = 3 * len(sources[batch[-1]]) + 10
-        outputs = greedy_cached(
-            model,
-            [sources[i] for i in batch],
-            min(longest, model.config.max_target_positions),
-        )
-        for index, output in zip(batch, outputs, strict=True):
-            hypotheses[index] = tokenizers.target.decode(output)
-    return hypotheses
+def decoded(model: Transformer, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Decode sources greedily, as far as the model's positions go.
+
+    Most outputs end soon. The few that do not are decoded again on their own, so that the others
+    need not wait for them. Sources of similar length share a batch.
+
+    Returns:
+        tokens of each output, up to and including the end token
+    """
+    limit = model.config.max_target_positions
+    ends = model.generation.end_tokens(model.config.end_token_id)
+    outputs: list[list[int]] = [[] for _ in sources]
+
+    def decode(chosen: Iterable[int], bound: Callable[[int], int]) -> None:
+        order = sorted(chosen, key=lambda i: len(sources[i]))
+        for first in range(0, len(order), DECODING_BATCH):
+            batch = order[first : first + DECODING_BATCH]
+            most = min(bound(len(sources[batch[-1]])), limit)
+            found = greedy_cached(model, [sources[i] for i in batch], most)
+            for index, output in zip(batch, found, strict=True):
+                outputs[index] = output
+
+    decode(range(len(sources)), lambda longest: 3 * longest + 10)
+    unfinished = [
+        i for i, output in enumerate(outputs) if output[-1] not in ends and len(output) < limit
+    ]
+    decode(unfinished, lambda longest: limit)
+    return outputs
 
 
 def _counts(data: Data) -> Mapping[str, object]:
@@ -301,6 +367,11 @@ def perplexity(
     texts = whole_texts(examples, tokenizer)
     nats = negative_log_likelihood(model, texts)
     tokens_in_all = sum(len(text) for _, text in texts)
+    if not nats / tokens_in_all < math.log(sys.float_info.max):
+        raise DragomanError(
+            f"the training diverged: the loss is {nats / tokens_in_all:g} nats per token, whose "
+            "perplexity is no number; choose a smaller learning_rate_scale"
+        )
     characters = sum(len(e.source) + len(reference) for e in examples for reference in e.references)
     return {
         "perplexity": math.exp(nats / tokens_in_all),

@@ -65,6 +65,7 @@ def translation_recipe(
         metric="BLEU",
         score=partial(score, lowercase=vocabulary.lowercase),
         metrics=METRICS,
+        lowercase=vocabulary.lowercase,
         licences=licences,
         duration=duration,
         alignment_layer=alignment_layer,

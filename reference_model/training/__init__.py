@@ -5,12 +5,24 @@ from typing import TYPE_CHECKING
 from dragoman.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from .options import TrainingOptions
-    from .trainer import Epoch, train
+    from .history import Candidate, Epoch
+    from .options import TrainingOptions, TrainingStoppedError
+    from .trainer import TrainingResult, train
 else:
     __getattr__ = lazy_attributes(
         __name__,
-        {"options": ("TrainingOptions",), "trainer": ("Epoch", "train")},
+        {
+            "history": ("Candidate", "Epoch"),
+            "options": ("TrainingOptions", "TrainingStoppedError"),
+            "trainer": ("TrainingResult", "train"),
+        },
     )
 
-__all__ = ["Epoch", "TrainingOptions", "train"]
+__all__ = [
+    "Candidate",
+    "Epoch",
+    "TrainingOptions",
+    "TrainingResult",
+    "TrainingStoppedError",
+    "train",
+]

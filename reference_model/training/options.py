@@ -1,16 +1,19 @@
-"""The options of a training, and the learning rate that follows from them.
+"""The options of a training, the learning rate that follows from them, and its interruption.
 
 The learning rate is that of "Attention Is All You Need", equation 3, with a final cool-down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from signal import Signals
+from typing import Literal
 
-from dragoman.errors import shown
+from dragoman.errors import DragomanError, shown
 
-from ..settings import check_settings
+from ..settings import check_settings, read_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +29,11 @@ class TrainingOptions:
     epochs: int
     """Maximum number of epochs; a checkpoint is written after each."""
     patience: int | None = None
-    """Training ends early once the validation loss has not fallen for this many epochs; None:
+    """Training ends early once the monitored figure has not improved for this many epochs; None:
     never."""
+    monitor: Literal["loss", "metric"] = "loss"
+    """The figure of the validation data that chooses the best epoch and the weights to deliver: the
+    loss, or the first metric."""
     batch_tokens: int = 4096
     """Maximum number of tokens per batch, padding included, on the source and target side each."""
     accumulate: int = 1
@@ -44,18 +50,24 @@ class TrainingOptions:
     """Whether matrix products are computed in bfloat16 (Micikevicius et al. 2018); weights and
     their gradients stay fp32."""
     average_epochs: int = 5
-    """Number of last epochs whose checkpoints are averaged to the final weights."""
+    """Number of last epochs whose weights are averaged. The average is delivered unless the best or
+    the last epoch is better on the validation data."""
+    save_every: int = 200
+    """Steps between saves of the training state."""
+    validate_every: int | None = None
+    """Steps between validations within an epoch, which are only recorded; None: validation at the
+    end of each epoch."""
     seed: int = 1
 
     def __post_init__(self) -> None:
         check_settings(self, self._out_of_range)
 
     def _out_of_range(self) -> Iterator[str]:
-        for name in ("epochs", "batch_tokens", "accumulate", "warmup_steps", "average_epochs"):
-            if getattr(self, name) < 1:
-                yield f"{name}: expected at least 1, found {shown(getattr(self, name))}"
-        if self.patience is not None and self.patience < 1:
-            yield f"patience: expected at least 1, found {shown(self.patience)}"
+        counts = ("epochs", "batch_tokens", "accumulate", "warmup_steps", "average_epochs")
+        for name in (*counts, "save_every", "patience", "validate_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                yield f"{name}: expected at least 1, found {shown(value)}"
         if self.cool_down_epochs < 0:
             yield f"cool_down_epochs: expected at least 0, found {shown(self.cool_down_epochs)}"
         for name in ("learning_rate_scale", "adam_epsilon"):
@@ -67,6 +79,47 @@ class TrainingOptions:
             yield f"seed: expected 0 to below 2^32, found {shown(self.seed)}"
         if not 0 <= self.label_smoothing < 1:
             yield f"label_smoothing: expected 0 to below 1, found {shown(self.label_smoothing)}"
+
+
+WITHOUT_EFFECT_ON_STEPS = ("patience", "monitor", "average_epochs", "save_every", "validate_every")
+"""Options that change no step of a training, so that it resumes with others."""
+
+OF_BATCHES = ("batch_tokens", "accumulate")
+"""Options that determine the batches of an epoch, which are made at its beginning."""
+
+
+def with_changes(options: TrainingOptions, changes: Mapping[str, object]) -> TrainingOptions:
+    """Return options with other values for some fields.
+
+    Args:
+        changes: values by the name of the field
+
+    Raises:
+        DragomanError: a field is unknown, is the seed, which a training keeps, or is out of range.
+    """
+    if "seed" in changes:
+        raise DragomanError(
+            "change of options: expected one that may change during a training, found seed; start "
+            "another training in a new directory"
+        )
+    return read_settings(TrainingOptions, asdict(options) | dict(changes), "change of options")
+
+
+class TrainingStoppedError(DragomanError):
+    """A training that a signal stopped, after its state was saved.
+
+    Attributes:
+        signal: the number of the signal
+        directory: the directory of the training state
+        step: the last step that was taken
+    """
+
+    def __init__(self, signal: int, directory: Path, step: int) -> None:
+        self.signal, self.directory, self.step = signal, directory, step
+        super().__init__(
+            f"{Signals(signal).name}: the training stopped after step {step}, its state is saved "
+            f"in {directory}"
+        )
 
 
 def inverse_square_root(step: int, *, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:

@@ -31,7 +31,8 @@ from dragoman.reference_model.recipes import (
     verses_en,
 )
 from dragoman.reference_model.recipes.run import perplexity, whole_texts
-from dragoman.reference_model.training import TrainingOptions, train, trainer
+from dragoman.reference_model.training import TrainingOptions, train
+from dragoman.reference_model.training import run as run_module
 from dragoman.reference_model.training.loss import predictions
 from dragoman.reference_model.training.options import inverse_square_root
 
@@ -168,18 +169,18 @@ def test_a_tiny_model_learns_a_cycle(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = trained(tmp_path / "whole", 0)
+    options = replace(OPTIONS, save_every=2)
+    whole = trained(tmp_path / "whole", 0, options)
 
     def interrupt(step: int, *, d_model: int, warmup_steps: int, scale: float) -> float:
         if step > 11:
             raise KeyboardInterrupt
         return inverse_square_root(step, d_model=d_model, warmup_steps=warmup_steps, scale=scale)
 
-    monkeypatch.setattr(trainer, "STATE_EVERY", 2)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(trainer, "inverse_square_root", interrupt)
-        trained(tmp_path / "part", 0)
-    resumed = trained(tmp_path / "part", 5)  # other initial weights, which are not used
+        patch.setattr(run_module, "inverse_square_root", interrupt)
+        trained(tmp_path / "part", 0, options)
+    resumed = trained(tmp_path / "part", 5, options)  # other initial weights, which are not used
     for name, parameter in whole.named_parameters():
         assert torch.equal(parameter, resumed.get_parameter(name))
 
@@ -198,7 +199,7 @@ def recipe(target: Tokenizer) -> Recipe:
 
 def test_a_run_writes_a_complete_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
     directory, tokenizers = tmp_path / "model", recipe.make_tokenizers(DATA)
-    figures = run_recipe(recipe, DATA, directory, tmp_path / "work")
+    figures = run_recipe(recipe, DATA, directory, tmp_path / "work").figures
     assert figures.keys() == {"perplexity", "bits per character"}
     model = load_checkpoint(directory)
     assert isinstance(model, LanguageModel)

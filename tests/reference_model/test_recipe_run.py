@@ -75,7 +75,7 @@ def recipe() -> Recipe:
 
 def test_a_run_writes_a_complete_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
     directory = tmp_path / "new" / "model"
-    figures = run_recipe(recipe, load_data(), directory, tmp_path / "work")
+    figures = run_recipe(recipe, load_data(), directory, tmp_path / "work").figures
     assert sorted(file.name for file in directory.iterdir()) == [
         "LICENSE-words.txt",
         "config.json",

@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 }
 END = 2
 PAIRS = [
-    (f"the {animal} eats {food}", f"{animal} frisst {food}")
+    (f"the {animal} eats {food}", f"die {animal} frisst {food}")
     for animal in ("cat", "dog", "otter", "mouse")
     for food in ("bread", "cheese", "nuts", "fish")
 ]
@@ -65,7 +65,7 @@ def test_a_file_makes_a_checkpoint(tmp_path: Path, files: PairFiles) -> None:
     assert len(data.train) == 16 and data.dropped == {"a duplicate": 3}
     assert data.held_out == [Example(source, (target,)) for source, target in PAIRS[5:7]]
     directory = tmp_path / "model"
-    figures = run_recipe(recipe, data, directory, tmp_path / "work")
+    figures = run_recipe(recipe, data, directory, tmp_path / "work").figures
     assert list(figures) == ["BLEU", "chrF"]
     assert read_examples(directory / "held_out.tsv") == data.held_out
     record = json.loads((directory / "recipe.json").read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ def test_without_held_out_pairs_those_of_validation_are_scored(
 def test_a_training_goes_on_from_a_checkpoint(tmp_path: Path, files: PairFiles) -> None:
     recipe = described(tmp_path, files)
     data = recipe.load_data(None)
-    figures = run_recipe(recipe, data, tmp_path / "first", tmp_path / "work")
+    figures = run_recipe(recipe, data, tmp_path / "first", tmp_path / "work").figures
     dropped_out = described(tmp_path, files, model={**SETTINGS["model"], "dropout": 0.5})
     initial = read_initial_model(tmp_path / "first", dropped_out.config)
     # It begins where the other one ended, with the same tokenizers, and its own dropout.

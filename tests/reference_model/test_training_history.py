@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.reference_model.training import Epoch
-from dragoman.reference_model.training.trainer import plot_history, write_history
+from dragoman.reference_model.training.history import plot_history, write_history
 
 EPOCHS = [Epoch(1, 10, 4.0, 3.5, 0.9, 12.5), Epoch(2, 20, 2.0, 1.75, 0.4, 12.25)]
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from dragoman import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.reference_model.training import Epoch, TrainingOptions, train
+from dragoman.reference_model.training import run as run_module
 from dragoman.reference_model.training.loss import negative_log_likelihood, predictions
 
 MakeConfig = Callable[..., ModelConfig]
@@ -36,7 +37,7 @@ def trained(
 ) -> tuple[Transformer, list[Epoch]]:
     torch.manual_seed(0)
     model = Transformer(make_config(**SMALL, dropout=dropout))
-    epochs = train(
+    result = train(
         model,
         PAIRS,
         PAIRS[:3],
@@ -45,7 +46,7 @@ def trained(
         evaluate=lambda _: 0.0,
         metric_name="nothing",
     )
-    return model, epochs
+    return model, result.epochs
 
 
 def test_accumulated_batches_are_one_large_batch(
@@ -107,9 +108,7 @@ def test_training_ends_when_the_validation_loss_has_not_fallen_for_long(
     def scripted(model: object, pairs: list[object]) -> float:
         return next(losses) * sum(len(target) for _, target in PAIRS[:3])
 
-    from dragoman.reference_model.training import trainer
-
-    monkeypatch.setattr(trainer, "negative_log_likelihood", scripted)
+    monkeypatch.setattr(run_module, "negative_log_likelihood", scripted)
     options = replace(OPTIONS, epochs=8, patience=2)
     _, epochs = trained(make_config, tmp_path, options)
     assert [epoch.validation_loss for epoch in epochs] == [3.0, 2.0, 2.5, 1.5, 1.5, 2.25]

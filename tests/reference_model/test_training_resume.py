@@ -13,7 +13,8 @@ import torch
 
 from dragoman import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer
-from dragoman.reference_model.training import Epoch, TrainingOptions, train, trainer
+from dragoman.reference_model.training import Epoch, TrainingOptions, train
+from dragoman.reference_model.training import run as run_module
 from dragoman.reference_model.training.options import inverse_square_root
 
 MakeConfig = Callable[..., ModelConfig]
@@ -56,7 +57,7 @@ class Training:
     ) -> tuple[list[Epoch], Weights]:
         torch.manual_seed(start)
         model = Transformer(self.config)
-        epochs = train(
+        result = train(
             model,
             make_pairs(data),
             make_pairs(3)[:5],
@@ -65,7 +66,7 @@ class Training:
             evaluate=evaluate,
             metric_name="weight",
         )
-        return epochs, {name: p.detach().clone() for name, p in model.named_parameters()}
+        return result.epochs, {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,7 @@ def plain_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     def touch(epochs: object, metric_name: str, path: Path) -> None:
         path.touch()
 
-    monkeypatch.setattr(trainer, "plot_history", touch)
+    monkeypatch.setattr(run_module, "plot_history", touch)
 
 
 @pytest.fixture(scope="module")
@@ -139,22 +140,23 @@ def test_interrupted_at_any_step(
     last = int(steps * share)
     assert last % (steps // 3) != 0, "in the middle of an epoch"
 
+    options = replace(OPTIONS, save_every=state_every)
+
     def interrupt(step: int, *, d_model: int, warmup_steps: int, scale: float) -> float:
         if step > last:
             raise KeyboardInterrupt
         return inverse_square_root(step, d_model=d_model, warmup_steps=warmup_steps, scale=scale)
 
-    monkeypatch.setattr(trainer, "STATE_EVERY", state_every)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(trainer, "inverse_square_root", interrupt)
-        training.run(start=0)
-    assert_same(training.run(start=5), uninterrupted, training.directory)
+        patch.setattr(run_module, "inverse_square_root", interrupt)
+        training.run(start=0, options=options)
+    assert_same(training.run(start=5, options=options), uninterrupted, training.directory)
 
 
 def test_interrupted_in_the_cool_down(
     config: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = replace(OPTIONS, cool_down_epochs=2)
+    options = replace(OPTIONS, cool_down_epochs=2, save_every=2)
     whole = Training(config, tmp_path / "whole").run(start=0, options=options)
     last = whole[0][-1].step * 5 // 6
 
@@ -163,10 +165,9 @@ def test_interrupted_in_the_cool_down(
             raise KeyboardInterrupt
         return inverse_square_root(step, d_model=d_model, warmup_steps=warmup_steps, scale=scale)
 
-    monkeypatch.setattr(trainer, "STATE_EVERY", 2)
     part = Training(config, tmp_path / "part")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(trainer, "inverse_square_root", interrupt)
+        patch.setattr(run_module, "inverse_square_root", interrupt)
         part.run(start=0, options=options)
     assert_same(part.run(start=5, options=options), whole, part.directory)
 
@@ -208,7 +209,7 @@ def test_interrupted_while_writing_the_last_record(
 
     options = replace(OPTIONS, epochs=1)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(trainer, function, interrupt)
+        patch.setattr(run_module, function, interrupt)
         training.run(start=0, options=options)
     training.run(start=0, options=options)
     assert (training.directory / "history.jsonl").is_file()
@@ -223,7 +224,7 @@ def test_a_finished_training_is_not_repeated(
     def refuse(*arguments: object, **named: object) -> float:
         raise AssertionError("no step is left to do")
 
-    monkeypatch.setattr(trainer, "inverse_square_root", refuse)
+    monkeypatch.setattr(run_module, "inverse_square_root", refuse)
     assert_same(training.run(start=5), first, training.directory)
 
 
@@ -240,7 +241,6 @@ def test_more_epochs_continue_a_finished_training(
         replace(OPTIONS, seed=2),
         replace(OPTIONS, batch_tokens=25),
         replace(OPTIONS, label_smoothing=0.0),
-        replace(OPTIONS, average_epochs=3),
     ],
 )
 def test_resuming_with_other_options_is_refused(training: Training, other: TrainingOptions) -> None:

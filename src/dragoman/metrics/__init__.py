@@ -11,6 +11,8 @@ from .table import (
     check_metrics,
     describe_undecided,
     find_metric,
+    metrics_that_judge,
+    name_of,
     shown_figure,
 )
 
@@ -22,5 +24,7 @@ __all__ = [
     "check_metrics",
     "describe_undecided",
     "find_metric",
+    "metrics_that_judge",
+    "name_of",
     "shown_figure",
 ]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+
+from dragoman.errors import DragomanError, shown
 
 from .metric import RESAMPLES, SEED, References, check_pairs
 
@@ -27,11 +29,12 @@ class SacreBleu:
     """A metric of sacrebleu.
 
     Attributes:
+        name: "chrF", "BLEU", or "BLEU (zh)" for one with a tokenizer that the user chose
         tokenize: how BLEU splits texts into words, see `tokenization`; "none" splits at spaces
         lowercase: whether case is ignored
     """
 
-    name: Literal["BLEU", "chrF"]
+    name: str
     tokenize: str = "13a"
     lowercase: bool = False
     higher_is_better: bool = True
@@ -100,6 +103,33 @@ class SacreBleu:
             return CHRF(lowercase=self.lowercase)
         # force: the model may generate texts that look tokenized.
         return BLEU(tokenize=self.tokenize, lowercase=self.lowercase, force=True)
+
+
+BLEU_TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "flores200")
+"""The tokenizers of sacrebleu that users may choose."""
+
+
+def bleu_with(tokenizer: str) -> SacreBleu:
+    """Return BLEU with a tokenizer that the user chose.
+
+    Raises:
+        DragomanError: there is no such tokenizer, or what it needs is missing.
+    """
+    from sacrebleu import BLEU
+
+    if tokenizer not in BLEU_TOKENIZERS:
+        raise DragomanError(
+            f"metric bleu: expected a tokenizer of {', '.join(BLEU_TOKENIZERS)}, found "
+            f"{shown(tokenizer)}"
+        )
+    try:
+        BLEU(tokenize=tokenizer)
+    except (ImportError, RuntimeError, OSError) as error:  # a library, or a file to download
+        reason = " ".join(str(error).split())
+        raise DragomanError(
+            f"metric bleu:{tokenizer}: sacrebleu cannot use it: {reason}"
+        ) from error
+    return SacreBleu("BLEU" if tokenizer == "13a" else f"BLEU ({tokenizer})", tokenize=tokenizer)
 
 
 def streams(references: References) -> list[Sequence[str]]:

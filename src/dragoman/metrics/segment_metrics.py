@@ -116,6 +116,19 @@ def _word_errors() -> Score:
     return score
 
 
+def _character_errors() -> Score:
+    from rapidfuzz.distance import Levenshtein
+
+    def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
+        """Count errors and characters of the reference with the smallest share of errors."""
+        text = " ".join(hypothesis.split())
+        candidates = [" ".join(reference.split()) for reference in references]
+        counts = [(Levenshtein.distance(text, right), len(right)) for right in candidates]
+        return min(counts, key=lambda count: count[0] / max(count[1], 1))
+
+    return score
+
+
 def _longest_common_subsequences() -> Score:
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -154,6 +167,18 @@ WORD_ERROR = SegmentMetric(
     needed="references with words",
 )
 """The word error rate: insertions, deletions and substitutions over the words of the references."""
+
+CHARACTER_ERROR = SegmentMetric(
+    name="character error",
+    higher_is_better=False,
+    whole=1,
+    scorer=_character_errors,
+    library="rapidfuzz",
+    settings="case:mixed|space:one",
+    needed="references with characters",
+)
+"""The character error rate: insertions, deletions and substitutions over the characters of the
+references, with single spaces."""
 
 ROUGE_L = SegmentMetric(
     name="ROUGE-L",

@@ -8,15 +8,16 @@ from types import MappingProxyType
 
 from dragoman.errors import DragomanError, shown
 
-from .metric import Metric, check_library
-from .sacrebleu_metrics import SacreBleu, tokenization
-from .segment_metrics import EXACT_MATCH, ROUGE_L, WORD_ERROR
+from .metric import Metric, References, check_library
+from .sacrebleu_metrics import SacreBleu, bleu_with, tokenization
+from .segment_metrics import CHARACTER_ERROR, EXACT_MATCH, ROUGE_L, WORD_ERROR
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
         "bleu": SacreBleu("BLEU"),
         "chrf": SacreBleu("chrF"),
         "word-error": WORD_ERROR,
+        "character-error": CHARACTER_ERROR,
         "exact-match": EXACT_MATCH,
         "rouge-l": ROUGE_L,
     }
@@ -31,6 +32,7 @@ LIBRARIES = {
     "bleu": "sacrebleu",
     "chrf": "sacrebleu",
     "word-error": "rapidfuzz",
+    "character-error": "rapidfuzz",
     "rouge-l": "rouge_score",
 }
 
@@ -39,12 +41,15 @@ def find_metric(name: str, language: str | None = None) -> Metric:
     """Find a metric whose library is installed.
 
     Args:
-        name: one of `METRICS`
+        name: one of `METRICS`, or "bleu:TOKENIZER" with one of `BLEU_TOKENIZERS`
         language: the language of the texts, if it is known; BLEU splits words accordingly
 
     Raises:
         DragomanError: the metric is unknown, or its library is missing.
     """
+    if name.startswith("bleu:"):
+        check_library("BLEU", LIBRARIES["bleu"])
+        return bleu_with(name.removeprefix("bleu:"))
     metric = METRICS.get(name)
     if metric is None:
         raise DragomanError(f"metric: expected one of {', '.join(METRICS)}, found {shown(name)}")
@@ -62,12 +67,50 @@ def check_metrics(names: Sequence[str]) -> None:
         DragomanError: a name is not in `METRIC_NAMES`, or a library is missing.
     """
     for name in names:
-        if name not in METRIC_NAMES:
+        if name not in METRIC_NAMES and not name.startswith("bleu:"):
             raise DragomanError(
                 f"metric: expected one of {', '.join(METRIC_NAMES)}, found {shown(name)}"
             )
         if name != PERPLEXITY:
             find_metric(name)
+
+
+def metrics_that_judge(
+    metrics: Sequence[Metric], references: References
+) -> tuple[list[Metric], str]:
+    """Replace BLEU where it is 0 for every output, as for references of one to three words.
+
+    BLEU needs four words in a row, and texts that are written without spaces are one word for most
+    of its tokenizers. chrF and exact match judge such texts.
+
+    Returns:
+        the metrics, and a remark on what was replaced; empty if nothing was
+    """
+    first = [each[0] for each in references]
+    blind = [
+        metric
+        for metric in metrics
+        if isinstance(metric, SacreBleu)
+        and metric.name.startswith("BLEU")
+        and metric.figure(first, references) == 0
+    ]
+    if not blind:
+        return list(metrics), ""
+    kept = [metric for metric in metrics if metric not in blind]
+    added = [m for m in (METRICS["chrf"], EXACT_MATCH) if m.name not in {k.name for k in kept}]
+    chosen = [*kept, *added]
+    return chosen, (
+        f"{' and '.join(metric.name for metric in blind)} is not computed, since it is 0 for the "
+        f"references themselves (no four words in a row); "
+        f"{' and '.join(metric.name for metric in chosen)} judge the outputs"
+    )
+
+
+def name_of(metric: Metric) -> str:
+    """Return the name by which `find_metric` finds a metric."""
+    base, _, tokenizer = metric.name.removesuffix(")").partition(" (")
+    found = next(name for name, each in METRICS.items() if each.name == base)
+    return f"{found}:{tokenizer}" if tokenizer else found
 
 
 def describe_undecided(name: str, loss: float, allowed: float, texts: int, more: int | None) -> str:
@@ -79,7 +122,8 @@ def describe_undecided(name: str, loss: float, allowed: float, texts: int, more:
         texts: the number of scored texts
         more: an estimate of the number of further texts needed; None: unknown
     """
-    metric = next((metric for metric in METRICS.values() if metric.name == name), None)
+    base = name.partition(" (")[0]
+    metric = next((metric for metric in METRICS.values() if metric.name == base), None)
     whole = 1.0 if metric is None else metric.whole
     points, most = (
         f"{100 * value / whole:.2f}".rstrip("0").rstrip(".") for value in (loss, allowed)
@@ -96,6 +140,6 @@ def shown_figure(name: str, figure: float) -> str:
         name: the metric's `name`; unknown metrics are formatted as a share of errors
     """
     for metric in METRICS.values():
-        if metric.name == name:
+        if metric.name == name.partition(" (")[0]:
             return metric.shown(figure)
     return f"{figure:.2%}"

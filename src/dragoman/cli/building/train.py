@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shlex
+import sys
 from pathlib import Path
 
 import click
 
 from dragoman.errors import DragomanError, refuse_unwritable, shown
+from dragoman.metrics import shown_figure
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import (
     RECIPES,
@@ -17,8 +21,11 @@ from dragoman.reference_model.recipes import (
     find_recipe,
     read_training_file,
 )
+from dragoman.reference_model.recipes.recipe import AT_THE_LIMIT
+from dragoman.reference_model.training.history import check_event_library
+from dragoman.reference_model.training.options import TrainingStoppedError, with_changes
 
-from ..shared.terminal import shown_progress
+from ..shared.terminal import notify, shown_progress
 
 FILE = click.Path(path_type=Path)
 
@@ -48,6 +55,40 @@ FILE = click.Path(path_type=Path)
     "--epochs", type=click.IntRange(min=1), metavar="N", help="Number of epochs [the recipe's]."
 )
 @click.option(
+    "--metric",
+    "metrics",
+    metavar="NAME",
+    multiple=True,
+    help="bleu, chrf, exact-match, word-error, character-error or rouge-l; repeatable, the most "
+    "important one first. bleu:zh, bleu:char, bleu:intl, bleu:ja-mecab and bleu:flores200 choose "
+    "its tokenizer [the recipe's].",
+)
+@click.option(
+    "--monitor",
+    type=click.Choice(["loss", "metric"]),
+    help="What chooses the best epoch and the weights to deliver, on validation data: the loss or "
+    "the first metric [the recipe's].",
+)
+@click.option(
+    "--change",
+    "changes",
+    metavar="OPTION=VALUE",
+    multiple=True,
+    help="Change an option of the training from here on, such as learning_rate_scale=0.5; "
+    "repeatable. It stays changed when the training resumes.",
+)
+@click.option("--finish", is_flag=True, help="Train no further: deliver what was trained so far.")
+@click.option(
+    "--save-every", type=click.IntRange(min=1), metavar="STEPS", help="Save the state so often."
+)
+@click.option(
+    "--validate-every",
+    type=click.IntRange(min=1),
+    metavar="STEPS",
+    help="Also compute validation figures within epochs.",
+)
+@click.option("--log-dir", type=FILE, help="Directory of events for TensorBoard.")
+@click.option(
     "--threads", type=click.IntRange(min=1), metavar="N", help="Processor threads [all cores]."
 )
 def train(
@@ -59,13 +100,21 @@ def train(
     test: tuple[Path, ...],
     beginning: str | None,
     epochs: int | None,
+    metrics: tuple[str, ...],
+    monitor: str | None,
+    changes: tuple[str, ...],
+    finish: bool,
+    save_every: int | None,
+    validate_every: int | None,
+    log_dir: Path | None,
     threads: int | None,
 ) -> None:
     """Train a model and evaluate it on held-out data.
 
     RECIPE is one of the list below, or a JSON file that describes a translation model, its
     vocabulary and its training. The same command resumes an interrupted training, whose state is
-    kept in OUTPUT/training. A GPU is used if there is one.
+    kept in OUTPUT/training. Ctrl-C and SIGTERM stop a training after the present step. A GPU is
+    used if there is one.
 
     \b
     g2p-en          English words to phonemes: 80 minutes on one core
@@ -94,10 +143,23 @@ def train(
         raise DragomanError(
             f"--from: expected a checkpoint of Dragoman's, found no config.json in {start}"
         )
-    if epochs is not None:
-        chosen = dataclasses.replace(
-            chosen, options=dataclasses.replace(chosen.options, epochs=epochs)
-        )
+    options = {
+        "epochs": epochs,
+        "monitor": monitor,
+        "save_every": save_every,
+        "validate_every": validate_every,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    chosen = dataclasses.replace(
+        chosen,
+        options=dataclasses.replace(chosen.options, **given),  # type: ignore[arg-type]
+    )
+    if metrics:
+        chosen = chosen.scored_by(metrics)
+    changed = _changes(changes)
+    with_changes(chosen.options, changed)  # raises before anything is read
+    if log_dir is not None:
+        check_event_library()
     with shown_progress() as progress:
         progress.stage("reading the data")
         loaded = chosen.load_data(data)
@@ -110,10 +172,58 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     initial = None if start is None else read_initial_model(start, chosen.config)
-    figures = run_recipe(chosen, loaded, directory, directory / "training", initial=initial)
-    for name, value in figures.items():
-        click.echo(f"held-out {name}: {chosen.shown(value)}")
+    try:
+        result = run_recipe(
+            chosen,
+            loaded,
+            directory,
+            directory / "training",
+            initial=initial,
+            changes=changed,
+            finish=finish,
+            log_directory=log_dir,
+        )
+    except TrainingStoppedError as error:
+        notify(f"Stopped after step {error.step}. To go on: {_same_command()}")
+        sys.exit(128 + error.signal)
+    signatures = list(result.signatures.values())
+    for number, (name, value) in enumerate(result.figures.items()):
+        shown_value = shown_figure(name, value) if signatures else chosen.shown(value)
+        signature = f" ({signatures[number]})" if signatures else ""
+        click.echo(f"held-out {name}: {shown_value}{signature}")
+    if result.at_the_limit:
+        click.echo(f"{result.at_the_limit:,} {AT_THE_LIMIT} of the model's positions")
     click.echo(f"\nNext: dragoman build {directory} -o bundles/{chosen.name}")
+
+
+def _same_command() -> str:
+    """Return the command that was called, without options that hold for one call only."""
+    words = iter(sys.argv[1:])
+    kept = []
+    for word in words:
+        if word == "--change":
+            next(words, None)
+        elif not word.startswith("--change="):
+            kept.append(word)
+    return shlex.join(["dragoman", *kept])
+
+
+def _changes(texts: tuple[str, ...]) -> dict[str, object]:
+    """Read changes of options.
+
+    Raises:
+        DragomanError: a text is not OPTION=VALUE.
+    """
+    changes = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise DragomanError(f"--change: expected OPTION=VALUE, found {shown(text)}")
+        try:
+            changes[name] = json.loads(value)
+        except ValueError:
+            changes[name] = value
+    return changes
 
 
 def _recipe(

@@ -14,6 +14,7 @@ from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.formats.json_files import read_json_if_present
 from dragoman.export.model_description import speech_tokens
 from dragoman.export.tokenizers import TokenizerFiles
+from dragoman.metrics import metrics_that_judge
 from dragoman.reference_model import EncoderModel
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.format.texts import Languages
@@ -41,11 +42,15 @@ def of_texts(
         language = assumed_language(languages)
         description += f", assumed to be {language}"
     task = references = None
+    remark = ""
     if given.references is not None:
         origin = given.origin_of_references(len(items))
         references = References.of(items, origin, language)
         target = given.comparison.target_language or stated_target(checkpoint.directory, languages)
-        metrics = text_metrics(checkpoint, given.comparison.metrics, target, texts)
+        metrics, remark = metrics_that_judge(
+            text_metrics(checkpoint, given.comparison.metrics, target, texts),
+            [item.references for item in items],
+        )
         if metrics:
             parts = [[i] for i in range(len(items))]
             task = Task(metrics, [item.references for item in items], parts)
@@ -61,6 +66,7 @@ def of_texts(
         task,
         language,
         references=references,
+        remark=remark,
     )
 
 
@@ -120,9 +126,12 @@ def of_recordings(checkpoint: OpenedCheckpoint, log_mel: LogMel, given: ItemFile
             description += f", the first {given.comparison.limit} of them"
     decode = _decode(checkpoint)
     task = references = None
+    remark = ""
     if whole and decode is not None:
         references = _scored(given, items, windows)
-        metrics = text_metrics(checkpoint, given.comparison.metrics)
+        metrics, remark = metrics_that_judge(
+            text_metrics(checkpoint, given.comparison.metrics), [i.references for i in items]
+        )
         if metrics:
             ends = accumulate((len(each) for each in windows), initial=0)
             parts = [range(first, end) for first, end in pairwise(ends)]
@@ -141,6 +150,7 @@ def of_recordings(checkpoint: OpenedCheckpoint, log_mel: LogMel, given: ItemFile
         decode=decode,
         task=task,
         references=references,
+        remark=remark,
     )
 
 

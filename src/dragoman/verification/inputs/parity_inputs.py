@@ -100,9 +100,10 @@ def text_metrics(
     There are none if only the probability of references counts.
 
     Args:
-        names: of `metrics.METRIC_NAMES`; None: the usual ones of the model's task: a recipe's
-            metrics or its own score, word error for speech, ROUGE-L for summaries, BLEU and chrF
-            for any other text; a decoder-only model has none, since many continuations are right
+        names: of `metrics.METRIC_NAMES`; None: the usual ones of the model's task: those that its
+            training recorded, a recipe's metrics or its own score, word error for speech, ROUGE-L
+            for summaries, BLEU and chrF for any other text; a decoder-only model has none, since
+            many continuations are right
         language: the language of the outputs, if it is known
         sources: the sources of the outputs, which a recipe may use
 
@@ -113,6 +114,8 @@ def text_metrics(
         texts = dict.fromkeys(name for name in names if name != PERPLEXITY)
         return [find_metric(name, language) for name in texts]
     recipe, config = checkpoint.recipe, checkpoint.model.config
+    if checkpoint.trained_for:
+        return [find_metric(name, language) for name in checkpoint.trained_for]
     if recipe is not None and recipe.metrics:
         return [find_metric(name, language) for name in recipe.metrics]
     if recipe is not None:

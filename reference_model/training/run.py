@@ -1,0 +1,454 @@
+"""The steps of a training, its epochs, and the weights that it delivers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from dragoman.errors import DragomanError
+
+from ..checkpoint import load_weights, read_safetensors
+from ..models import AutoregressiveModel
+from .history import (
+    CURVE_FILE,
+    HISTORY_FILE,
+    Candidate,
+    Epoch,
+    plot_history,
+    read_history,
+    write_history,
+)
+from .loss import (
+    Pair,
+    hidden_states,
+    negative_log_likelihood,
+    projected_cross_entropy,
+    token_batches,
+)
+from .options import (
+    OF_BATCHES,
+    WITHOUT_EFFECT_ON_STEPS,
+    TrainingOptions,
+    cool_down,
+    inverse_square_root,
+    with_changes,
+)
+from .state import (
+    STATE_FILE,
+    check_same_training,
+    epoch_file,
+    identity,
+    kept_epochs,
+    pairs_digest,
+    read_state,
+    whole_epochs,
+    write_epoch,
+    write_state,
+)
+
+AnyModel = TypeVar("AnyModel", bound=AutoregressiveModel)
+
+
+@dataclass(frozen=True)
+class Judge(Generic[AnyModel]):
+    """The metric of a training.
+
+    Attributes:
+        evaluate: computes the metric of a model, on a CPU, on validation data
+        name: the name of the metric
+        higher_is_better: whether a higher figure is better
+    """
+
+    evaluate: Callable[[AnyModel], float]
+    name: str
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """Figures of one step: the loss per token, the learning rate, and the target tokens."""
+
+    loss: float
+    learning_rate: float
+    tokens: int
+
+
+Step = list[list[Pair]]
+"""The batches whose gradients are added up for one step of the optimizer."""
+
+
+class Run(Generic[AnyModel]):
+    """One training; `resume` restores what `save` saved.
+
+    Attributes:
+        options: the options as they are now, with all changes
+        step: the number of steps taken
+        done: the number of steps taken in the present epoch
+        epochs: the figures of the epochs that are complete
+        steps: the steps of the present epoch, after `begin_epoch`
+    """
+
+    def __init__(
+        self,
+        model: AnyModel,
+        options: TrainingOptions,
+        directory: Path,
+        pairs: Sequence[Pair],
+        validation: Sequence[Pair],
+        judge: Judge[AnyModel],
+        initial_weights: str,
+    ) -> None:
+        self.model = model
+        self.options = options
+        self.directory = directory
+        self.pairs = pairs
+        self.validation = validation
+        self.judge = judge
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model.to(self.device)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
+        self.step = 0
+        self.done = 0
+        self.epochs: list[Epoch] = []
+        self.steps: list[Step] = []
+        self._given = options
+        self._identity = identity(
+            self._of_steps(options),
+            model.config.to_dict(),
+            pairs_digest(pairs, validation),
+            initial_weights,
+        )
+        self._loss_sum = 0.0
+        self._token_count = 0
+        self._seconds = 0.0
+        self._changed: dict[str, Any] = {}
+        self._changed_now: dict[str, Any] = {}
+        self._validations: list[dict[str, float]] = []
+        self._batches: dict[str, int] = {}
+
+    @staticmethod
+    def _of_steps(options: TrainingOptions) -> dict[str, Any]:
+        """Return the options that determine steps."""
+        without = set(WITHOUT_EFFECT_ON_STEPS)
+        # Without a cool-down no epoch depends on their number, so more may be added later.
+        if not options.cool_down_epochs:
+            without.add("epochs")
+        return {name: value for name, value in asdict(options).items() if name not in without}
+
+    def resume(self, changes: Mapping[str, Any]) -> None:
+        """Read the training state, if there is one, and change options from there on.
+
+        Raises:
+            DragomanError: the state is damaged or belongs to another training.
+        """
+        state = read_state(self.directory)
+        if state is not None:
+            path = self.directory / STATE_FILE
+            check_same_training(path, self._identity, state["what"])
+            if len(state["epochs"]) > self._given.epochs:
+                raise DragomanError(
+                    f"{path}: expected a training of at most {self._given.epochs} epochs, found "
+                    f"{len(state['epochs'])}"
+                )
+            load_weights(self.model, state["weights"], origin=path)
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.done = state["step"], state["done"]
+            self._loss_sum, self._token_count = state["loss_sum"], state["token_count"]
+            self._seconds = state["seconds"]
+            self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
+            self._changed, self._changed_now = state["changed"], state["changed_now"]
+            self._validations = state["validations"]
+            self._batches = state["batches"]
+        self._change(changes)
+        for group in self.optimizer.param_groups:
+            group["betas"], group["eps"] = self.options.adam_betas, self.options.adam_epsilon
+
+    def _change(self, changes: Mapping[str, Any]) -> None:
+        before = asdict(with_changes(self._given, self._changed))
+        new = {name: value for name, value in changes.items() if before.get(name) != value}
+        self._changed |= new
+        self.options = with_changes(self._given, self._changed)
+        if new:
+            self._changed_now |= new | {"from_step": self.step + 1}
+
+    def resume_whole_epochs(self) -> None:
+        """Take the epochs whose weights are whole in place of a training state.
+
+        Raises:
+            DragomanError: there are none.
+        """
+        whole = whole_epochs(self.directory)
+        if not whole:
+            raise DragomanError(
+                f"{self.directory}: expected a training to finish, found none of an epoch or a "
+                "state; train first, without --finish"
+            )
+        history = read_history(self.directory / HISTORY_FILE)
+        self.epochs = history[: whole[-1]]
+        self._load(whole[-1])
+        self.step = self.epochs[-1].step
+
+    def ended(self) -> bool:
+        """Return whether all epochs are done, or the monitored figure no longer improves."""
+        patience = self.options.patience
+        if patience is not None and self.epochs:
+            figures = [self._rank(epoch) for epoch in self.epochs]
+            if len(figures) - 1 - figures.index(min(figures)) >= patience:
+                return True
+        return len(self.epochs) >= self.options.epochs
+
+    def _rank(self, figures: Epoch | Candidate) -> float:
+        """Return the monitored figure, so that less is better."""
+        if self.options.monitor == "loss":
+            return figures.validation_loss
+        return -figures.metric if self.judge.higher_is_better else figures.metric
+
+    def begin_epoch(self) -> None:
+        """Make the batches of the present epoch."""
+        if not self.done or not self._batches:
+            self._batches = {name: getattr(self.options, name) for name in OF_BATCHES}
+        seed = self.options.seed + len(self.epochs) + 1
+        batches = token_batches(self.pairs, self._batches["batch_tokens"], seed=seed)
+        size = self._batches["accumulate"]
+        self.steps = [
+            [[self.pairs[i] for i in batch] for batch in batches[first : first + size]]
+            for first in range(0, len(batches), size)
+        ]
+
+    def take_step(self) -> StepFigures:
+        """Take the next step of the present epoch.
+
+        Raises:
+            DragomanError: the loss is no longer a number.
+        """
+        started = time.monotonic()
+        self.model.train()
+        batches = self.steps[self.done]
+        rate = self._learning_rate(len(self.epochs) + self.done / len(self.steps))
+        # Dropout depends on seed and step only, so that a resumed run repeats it.
+        torch.manual_seed(self.options.seed * 1_000_003 + self.step + 1)
+        tokens = sum(len(target) for batch in batches for _, target in batch)
+        self.optimizer.zero_grad()
+        loss_of_step = 0.0
+        for batch in batches:
+            loss = self._loss(batch, tokens)
+            loss.backward()
+            loss_of_step += self._finite(loss.item(), f"the loss of step {self.step + 1}")
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self._loss_sum += loss_of_step * tokens
+        self._token_count += tokens
+        self.step += 1
+        self.done += 1
+        self._seconds += time.monotonic() - started
+        return StepFigures(loss_of_step, rate, tokens)
+
+    def _learning_rate(self, epochs_done: float) -> float:
+        rate = inverse_square_root(
+            self.step + 1,
+            d_model=self.model.config.d_model,
+            warmup_steps=self.options.warmup_steps,
+            scale=self.options.learning_rate_scale,
+        )
+        return rate * cool_down(
+            epochs_done,
+            epochs=self.options.epochs,
+            cool_down_epochs=self.options.cool_down_epochs,
+        )
+
+    def _finite(self, figure: float, what: str) -> float:
+        """Return a figure that is a number.
+
+        Raises:
+            DragomanError: it is not; what is saved is left as it is.
+        """
+        if not math.isfinite(figure):
+            raise DragomanError(
+                f"the training diverged: {what} is {figure}; begin anew with a "
+                f"learning_rate_scale of less than {self.options.learning_rate_scale}, or with "
+                f"more than {self.options.warmup_steps} warmup_steps, or go on from the state "
+                "before with --change learning_rate_scale=VALUE"
+            )
+        return figure
+
+    def _loss(self, batch: list[Pair], tokens: int) -> Tensor:
+        """Compute the batch's share of the loss of a step of `tokens` tokens."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.mixed_precision):
+            hidden, targets = hidden_states(self.model, batch)
+            return projected_cross_entropy(
+                hidden,
+                self.model.output.weight,
+                self.model.output.bias,
+                targets,
+                label_smoothing=self.options.label_smoothing,
+                total=tokens,
+            )
+
+    def judged(self) -> tuple[float, float]:
+        """Compute the validation loss and the metric of the model as it is.
+
+        Raises:
+            DragomanError: one of them is not a number.
+        """
+        self.model.eval()
+        tokens = sum(len(target) for _, target in self.validation)
+        loss = negative_log_likelihood(self.model, self.validation) / tokens
+        self._finite(loss, f"the validation loss after step {self.step}")
+        self.model.cpu()  # decoding runs there
+        try:
+            metric = self.judge.evaluate(self.model)
+        finally:
+            self.model.to(self.device)
+        return loss, self._finite(metric, f"{self.judge.name} after step {self.step}")
+
+    def validate(self) -> tuple[float, float]:
+        """Compute and record validation loss and metric within an epoch; return both."""
+        loss, metric = self.judged()
+        self._validations.append({"step": self.step, "validation_loss": loss, "metric": metric})
+        return loss, metric
+
+    def end_epoch(self, validation_loss: float, metric: float) -> Epoch:
+        """Write the weights, the history and the state after an epoch."""
+        epoch = Epoch(
+            epoch=len(self.epochs) + 1,
+            step=self.step,
+            loss=self._loss_sum / max(self._token_count, 1),
+            validation_loss=validation_loss,
+            metric=metric,
+            seconds=round(self._seconds, 1),
+            changed=dict(self._changed_now),
+            validations=list(self._validations),
+        )
+        epochs = [*self.epochs, epoch]
+        write_epoch(self.directory, epoch.epoch, self._weights())
+        write_history(epochs, self.directory / HISTORY_FILE)
+        plot_history(epochs, self.judge.name, self.directory / CURVE_FILE)
+        self.epochs = epochs
+        self.done, self._loss_sum, self._token_count, self._seconds = 0, 0.0, 0, 0.0
+        self._changed_now, self._validations, self._batches = {}, [], {}
+        self.save()
+        for number in set(kept_epochs(self.directory)) - self._deliverable():
+            epoch_file(self.directory, number).unlink(missing_ok=True)
+        return epoch
+
+    def _deliverable(self) -> set[int]:
+        """Return the epochs that may be delivered or averaged, whatever figure is monitored."""
+        last = len(self.epochs)
+        averaged = range(max(1, last - self.options.average_epochs + 1), last + 1)
+        return {*averaged, *(self._best(monitor) for monitor in ("loss", "metric"))}
+
+    def _best(self, monitor: str) -> int:
+        """Return the number of the best epoch; of equal ones, that with the better other figure."""
+
+        def rank(epoch: Epoch) -> tuple[float, float, int]:
+            metric = -epoch.metric if self.judge.higher_is_better else epoch.metric
+            figures = (epoch.validation_loss, metric)
+            first, second = figures if monitor == "loss" else figures[::-1]
+            return first, second, -epoch.epoch
+
+        return min(self.epochs, key=rank).epoch
+
+    def deliver(self) -> list[Candidate]:
+        """Judge the average of the last epochs, the best and the last; load the best of them.
+
+        Section 6.1 of the paper averages checkpoints. Of equal candidates, the average is
+        delivered, or else the best epoch.
+
+        Raises:
+            DragomanError: there are no weights to deliver, or those of an epoch are damaged.
+        """
+        weights: dict[str, dict[str, Tensor]] = {}
+        candidates: list[Candidate] = []
+
+        def add(
+            name: str, description: str, values: dict[str, Tensor], known: Epoch | None
+        ) -> None:
+            load_weights(self.model, values, origin=self.directory)
+            loss, metric = self.judged() if known is None else (known.validation_loss, known.metric)
+            weights[name] = values
+            candidates.append(Candidate(name, description, loss, metric))
+
+        last = self._weights()
+        numbers = [n for n in kept_epochs(self.directory) if n <= len(self.epochs)]
+        averaged = self._averaged(numbers)
+        if len(averaged) > 1:
+            described = f"epochs {averaged[0]} to {averaged[-1]}"
+            add("average", described, self._mean(averaged), None)
+        kept = [epoch for epoch in self.epochs if epoch.epoch in numbers]
+        if kept:
+            best = min(kept, key=lambda epoch: (self._rank(epoch), -epoch.epoch))
+            if self.done or best.epoch != len(self.epochs):
+                add("best", f"epoch {best.epoch}", self._epoch_weights(best.epoch), best)
+        if self.done or not self.epochs:
+            add("last", f"step {self.step}", last, None)
+        else:
+            add("last", f"epoch {len(self.epochs)}", last, self.epochs[-1])
+        chosen = min(candidates, key=self._rank)
+        load_weights(self.model, weights[chosen.name], origin=self.directory)
+        self.model.cpu().eval()
+        return [dataclasses.replace(c, delivered=c is chosen) for c in candidates]
+
+    def _averaged(self, numbers: Sequence[int]) -> list[int]:
+        """Return the last epochs whose weights are there, without a gap."""
+        last = len(self.epochs)
+        found: list[int] = []
+        while last in numbers and len(found) < self.options.average_epochs:
+            found.insert(0, last)
+            last -= 1
+        return found
+
+    def _mean(self, numbers: Sequence[int]) -> dict[str, Tensor]:
+        total = {name: torch.zeros_like(p.cpu()) for name, p in self.model.named_parameters()}
+        for number in numbers:
+            for name, value in self._epoch_weights(number).items():
+                total[name] += value
+        return {name: value / len(numbers) for name, value in total.items()}
+
+    def _epoch_weights(self, number: int) -> dict[str, Tensor]:
+        return read_safetensors(epoch_file(self.directory, number))
+
+    def _load(self, number: int) -> None:
+        file = epoch_file(self.directory, number)
+        load_weights(self.model, read_safetensors(file), origin=file)
+
+    def save(self) -> None:
+        """Write the training state.
+
+        Raises:
+            DragomanError: a weight is not a number, or the file cannot be written; the state before
+                is then unchanged.
+        """
+        weights = self._weights()
+        for name, value in weights.items():
+            if not torch.isfinite(value).all():
+                self._finite(math.nan, f"weight {name} after step {self.step}")
+        write_state(
+            self.directory,
+            {
+                "what": self._identity,
+                "weights": weights,
+                "optimizer": self.optimizer.state_dict(),
+                "step": self.step,
+                "done": self.done,
+                "loss_sum": self._loss_sum,
+                "token_count": self._token_count,
+                "seconds": self._seconds,
+                "epochs": [asdict(epoch) for epoch in self.epochs],
+                "changed": self._changed,
+                "changed_now": self._changed_now,
+                "validations": self._validations,
+                "batches": self._batches,
+            },
+        )
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: p.detach().cpu().clone() for name, p in self.model.named_parameters()}

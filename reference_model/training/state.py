@@ -1,0 +1,197 @@
+"""The files of a training: its state, the weights of its epochs, and the lock of its directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dragoman.errors import DragomanError
+from dragoman.files.regular_files import check_regular
+
+from ..checkpoint import read_safetensors, write_tensors
+from ..settings import CheckpointError
+from .history import HISTORY_FILE, read_history
+from .loss import Pair
+from .options import TrainingOptions
+
+STATE_FILE = "state.pt"
+LOCK_FILE = "lock"
+
+KEYS = frozenset(
+    {"what", "weights", "optimizer", "step", "done", "loss_sum", "token_count", "seconds"}
+    | {"epochs", "changed", "changed_now", "validations", "batches"}
+)
+"""The entries of a training state."""
+
+
+class DamagedStateError(DragomanError):
+    """A training state that cannot be read."""
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Lock the directory of a training; the same thread may lock it again.
+
+    The operating system releases the lock when the process ends, however it ends.
+
+    Raises:
+        DragomanError: another process or thread trains in this directory, or it cannot be written.
+    """
+    path = directory / LOCK_FILE
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with FileLock(path, timeout=0, is_singleton=True):
+            path.write_text(f"{os.getpid()}\n", encoding="ascii")
+            yield
+    except Timeout as error:
+        holder = path.read_text(encoding="ascii", errors="replace").strip()
+        raise DragomanError(
+            f"{directory}: expected a directory that no other training uses, found that of "
+            f"process {holder or 'unknown'}; wait for it or stop it, or choose another directory"
+        ) from error
+
+
+def identity(
+    options: Mapping[str, Any], model: Mapping[str, Any], data: str, initial_weights: str
+) -> dict[str, object]:
+    """Return what determines the steps of a training, by name.
+
+    Args:
+        options: the fields of `TrainingOptions` that determine steps
+        model: the configuration of the model
+        data: the digest of the pairs
+        initial_weights: the name of the initial weights
+    """
+    return {**options, **model, "pairs (SHA-256)": data, "beginning": initial_weights}
+
+
+def pairs_digest(pairs: Sequence[Pair], validation: Sequence[Pair]) -> str:
+    """Return the SHA-256 of the pairs that a training reads."""
+    return hashlib.sha256(repr((pairs, validation)).encode()).hexdigest()
+
+
+def epoch_file(directory: Path, number: int) -> Path:
+    """Return the file of the weights after an epoch."""
+    return directory / f"epoch-{number}.safetensors"
+
+
+def write_epoch(directory: Path, number: int, weights: Mapping[str, Tensor]) -> None:
+    """Write the weights after an epoch.
+
+    Raises:
+        DragomanError: the file cannot be written.
+    """
+    file = epoch_file(directory, number)
+    write_tensors(file, lambda path: save_file(dict(weights), path))
+
+
+def kept_epochs(directory: Path) -> list[int]:
+    """Return the numbers of the epochs whose weights are there, in order."""
+    files = (re.fullmatch(r"epoch-(\d+)\.safetensors", file.name) for file in directory.iterdir())
+    return sorted(int(match[1]) for match in files if match is not None)
+
+
+def whole_epochs(directory: Path) -> list[int]:
+    """Return the numbers of the epochs in the history whose weights can be read."""
+    recorded = {epoch.epoch for epoch in read_history(directory / HISTORY_FILE)}
+    return [n for n in kept_epochs(directory) if n in recorded and _readable(directory, n)]
+
+
+def _readable(directory: Path, number: int) -> bool:
+    try:
+        return bool(read_safetensors(epoch_file(directory, number)))
+    except CheckpointError:
+        return False
+
+
+def write_state(directory: Path, state: Mapping[str, object]) -> None:
+    """Write the state of a training.
+
+    Raises:
+        DragomanError: the file cannot be written; the state before is then unchanged.
+    """
+    assert state.keys() == KEYS
+    write_tensors(directory / STATE_FILE, lambda path: torch.save(dict(state), path))
+
+
+def read_state(directory: Path) -> dict[str, Any] | None:
+    """Read the state of a training; None: there is none.
+
+    Raises:
+        DamagedStateError: the state cannot be read; names the epochs whose weights are whole.
+    """
+    path = directory / STATE_FILE
+    if not path.exists():
+        return None
+    try:
+        check_regular(path)
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch.load does not compare checksums
+        if damaged is not None:
+            raise ValueError(f"the checksum of {damaged} differs")
+        state = torch.load(path, weights_only=True, map_location="cpu")
+        if not isinstance(state, dict) or state.keys() != KEYS:
+            raise ValueError("it is not a state of this version")
+    except Exception as error:  # torch.load raises many unrelated types
+        raise DamagedStateError(
+            f"{path} is damaged ({_first_line(error)}): {_way_out(directory)}"
+        ) from error
+    return state
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _way_out(directory: Path) -> str:
+    whole = whole_epochs(directory)
+    if not whole:
+        return "no epoch's weights can be used; delete it to start over"
+    numbers = ", ".join(map(str, whole))
+    which = f"epoch {numbers}" if len(whole) == 1 else f"epochs {numbers}"
+    return (
+        f"the weights of {which} can be used; make a checkpoint of them with --finish, or delete "
+        "the state to start over"
+    )
+
+
+def check_same_training(
+    path: Path, expected: Mapping[str, object], found: Mapping[str, object]
+) -> None:
+    """Check that a state belongs to a training.
+
+    Args:
+        path: the file of the state, for the error
+        expected, found: see `identity`
+
+    Raises:
+        DragomanError: it belongs to another one; names the differences.
+    """
+    names = [
+        name for name in dict.fromkeys([*expected, *found]) if expected.get(name) != found.get(name)
+    ]
+    if not names:
+        return
+    differing = [f"{name} {expected.get(name)}, found {found.get(name)}" for name in names]
+    may_change = TrainingOptions.__dataclass_fields__.keys() - {"seed"}
+    way_out = "choose another directory, or delete the file to start over"
+    if may_change.issuperset(names):
+        way_out = (
+            "choose another directory, delete the file to start over, or go on as before and "
+            f"change it from here on with {' '.join(f'--change {n}={expected[n]}' for n in names)}"
+        )
+    raise DragomanError(
+        f"{path} belongs to a training with other options or data: expected "
+        f"{'; '.join(differing)}; {way_out}"
+    )
