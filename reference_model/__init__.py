@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" in PyTorch: the definition of correct output.
 
-Reading order: config, attention, layers, stacks, models; generation, decoding,
-beam_search; checkpoint, training, recipes.
+Reading order: config, attention, layers, stacks, models; generation, decoding;
+checkpoint, training, recipes.
 """
 
 from typing import TYPE_CHECKING
@@ -10,10 +10,15 @@ from dragoman.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from .attention import scaled_dot_product_attention
-    from .beam_search import Hypothesis, beam_search_uncached
     from .checkpoint import load_checkpoint, load_weights, save_checkpoint
     from .config import PRESETS, ModelConfig, preset
-    from .decoding import KeyValueCache, greedy_cached, greedy_uncached
+    from .decoding import (
+        Hypothesis,
+        KeyValueCache,
+        beam_search_uncached,
+        greedy_cached,
+        greedy_uncached,
+    )
     from .generation import GenerationConfig
     from .head_config import HeadConfig
     from .layers import KeysValues
@@ -35,10 +40,12 @@ else:
         __name__,
         {
             "attention": ("scaled_dot_product_attention",),
-            "beam_search": ("Hypothesis", "beam_search_uncached"),
             "checkpoint": ("load_checkpoint", "load_weights", "save_checkpoint"),
             "config": ("PRESETS", "ModelConfig", "preset"),
-            "decoding": ("KeyValueCache", "greedy_cached", "greedy_uncached"),
+            "decoding": (
+                *("Hypothesis", "KeyValueCache"),
+                *("beam_search_uncached", "greedy_cached", "greedy_uncached"),
+            ),
             "generation": ("GenerationConfig",),
             "head_config": ("HeadConfig",),
             "layers": ("KeysValues",),

@@ -1,13 +1,28 @@
-"""Greedy decoding in PyTorch, without a cache (the oracle of all parity checks) and with one."""
+"""Decoding in PyTorch: the oracle of all parity checks, and greedy decoding with a cache.
+
+Beam search (Sutskever et al. 2014, section 3.2) has no cache. It is slow and serves as the oracle
+for every other beam search. It finds the same hypotheses as `generate` of Hugging Face
+(`transformers` 5.23, `_beam_search`), which differs in two ways:
+
+- Hugging Face decodes a batch until the last source is done and freezes finished sources. This
+  module decodes one source at a time, with the same result.
+- If the rules leave fewer next tokens than beams, Hugging Face adds copies with scores of at most
+  -1e9 and may return them. This module returns fewer hypotheses. The copies count as finished, so
+  that with `early_stopping` True the search of Hugging Face may end sooner.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from .config import ModelConfig
+from .generation import GenerationConfig
 from .layers import KeysValues
 from .models import AutoregressiveModel, LanguageModel, Source, Transformer, as_batch
 
@@ -166,3 +181,175 @@ class _Rows:
 def _until_end(row: list[int], end_tokens: Sequence[int]) -> list[int]:
     end = next((i for i, token in enumerate(row) if token in end_tokens), len(row))
     return row[: end + 1]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished output of beam search.
+
+    Attributes:
+        tokens: generated ids, without start token and prompt, up to and including the end token
+        score: log-probability of all tokens, divided by their number to the power of
+            `length_penalty`; hypotheses are ranked by it
+        token_log_probabilities: log-probability of each token under the rules, in nats: 0 for a
+            forced token, otherwise the model's value times any repetition penalty
+        margin: the smallest difference of scores by which the search kept, dropped or finished a
+            candidate, or ended. Scores that are rounded otherwise by so much may give other
+            hypotheses.
+    """
+
+    tokens: tuple[int, ...]
+    score: float
+    token_log_probabilities: tuple[float, ...]
+    margin: float = field(default=math.inf, compare=False)
+
+
+@torch.inference_mode()
+def beam_search_uncached(
+    model: AutoregressiveModel,
+    sources: Sequence[Source],
+    max_new_tokens: int,
+    *,
+    generation: GenerationConfig | None = None,
+) -> list[list[Hypothesis]]:
+    """Find the best hypotheses for each source. Every step recomputes all targets.
+
+    Args:
+        sources: see `greedy_uncached`
+        max_new_tokens: maximum number of tokens to generate, including the end token; a hypothesis
+            of that length is finished
+        generation: rules and beam search settings; None: the model's
+
+    Returns:
+        up to `num_beams` hypotheses for each source, best first (Hugging Face returns the first
+        `num_return_sequences`); empty if the rules leave no token before a hypothesis is finished
+    """
+    generation = generation or model.generation
+    return [_search(model, source, max_new_tokens, generation) for source in sources]
+
+
+def _search(
+    model: AutoregressiveModel, source: Source, limit: int, generation: GenerationConfig
+) -> list[Hypothesis]:
+    beams, penalty = generation.num_beams, generation.length_penalty
+    ends = generation.end_tokens(model.config.end_token_id)
+    limit = most_new_tokens(model, model.prompt(source), limit)
+    next_tokens = _NextTokens(model, source, limit, generation)
+    running = [_Beam((), ())]
+    finished: list[Hypothesis] = []
+    margin = math.inf
+    for length in range(1, limit + 1):
+        candidates = next_tokens.best(running)
+        finished += [
+            Hypothesis(beam.tokens, beam.score(length, penalty), beam.log_probabilities)
+            for beam in candidates[:beams]  # the others only replace finished beams
+            if length == limit or beam.tokens[-1] in ends
+        ]
+        finished = sorted(finished, key=lambda hypothesis: hypothesis.score, reverse=True)[:beams]
+        running = [beam for beam in candidates if beam.tokens[-1] not in ends][:beams]
+        if length == limit:
+            break
+        margin = min(margin, _margin(candidates, beams, ends))
+        if not running:
+            break
+        gain = _possible_gain(running[0], finished, length, limit, generation)
+        margin = min(margin, abs(gain))
+        if gain <= 0:
+            break
+    return [dataclasses.replace(hypothesis, margin=margin) for hypothesis in finished]
+
+
+@dataclass(frozen=True)
+class _Beam:
+    """An unfinished hypothesis, with the log-probability of each token."""
+
+    tokens: tuple[int, ...]
+    log_probabilities: tuple[float, ...]
+
+    def score(self, length: int, length_penalty: float) -> float:
+        return math.fsum(self.log_probabilities) / length**length_penalty
+
+
+def _margin(candidates: Sequence[_Beam], beams: int, ends: Sequence[int]) -> float:
+    """Return by how much the candidates that go on or finish are ahead of those that do not."""
+    scores = [beam.score(1, 0) for beam in candidates]
+    has_ended = [beam.tokens[-1] in ends for beam in candidates]
+    going_on = [score for score, ended in zip(scores, has_ended, strict=True) if not ended]
+    margins = [going_on[beams - 1] - going_on[beams]] if len(going_on) > beams else []
+    if len(scores) > beams:
+        last, first_dropped = scores[beams - 1], scores[beams]
+        margins += [
+            score - first_dropped if rank < beams else last - score
+            for rank, score in enumerate(scores)
+            if has_ended[rank]
+        ]
+    return min(margins, default=math.inf)
+
+
+def _possible_gain(
+    best: _Beam, finished: list[Hypothesis], length: int, limit: int, generation: GenerationConfig
+) -> float:
+    """Return by how much the search could exceed the worst finished score; at most 0: it ends.
+
+    Args:
+        best: the best unfinished hypothesis
+        length: number of tokens of each unfinished hypothesis
+    """
+    if len(finished) < generation.num_beams:
+        return math.inf
+    if generation.early_stopping is True:
+        return -math.inf
+    # The best possible score assumes probability 1 for further tokens. At the present length, it
+    # misses better scores if longer is better; otherwise it is taken at the most favourable length.
+    if generation.early_stopping == "never" and generation.length_penalty > 0:
+        length = limit
+    return best.score(length, generation.length_penalty) - finished[-1].score
+
+
+class _NextTokens:
+    """The next tokens of unfinished hypotheses for one source."""
+
+    def __init__(
+        self, model: AutoregressiveModel, source: Source, limit: int, generation: GenerationConfig
+    ) -> None:
+        self._limit, self._generation = limit, generation
+        self._source, self._prompt = model.source_tokens(source), model.prompt(source)
+        self._end_tokens = generation.end_tokens(model.config.end_token_id)
+        # Each beam may end with each end token; then `num_beams` unfinished hypotheses are left.
+        # One more shows how close it was.
+        self._count = (1 + len(self._end_tokens)) * generation.num_beams + 1
+        self._logits = model.target_logits([source])
+
+    def best(self, beams: Sequence[_Beam]) -> list[_Beam]:
+        """Return the most probable beams that are one token longer, best first.
+
+        Ties are in the order of the beams, then of the tokens.
+        """
+        scores = self._token_scores(beams)
+        sums = torch.tensor([math.fsum(b.log_probabilities) for b in beams], dtype=torch.float64)
+        total = sums[:, None] + scores
+        order = total.flatten().argsort(descending=True, stable=True)[: self._count]
+        rows, tokens = order // scores.shape[1], order % scores.shape[1]
+        return [
+            _Beam((*beams[row].tokens, token), (*beams[row].log_probabilities, score))
+            for row, token, score in zip(
+                rows.tolist(), tokens.tolist(), scores[rows, tokens].tolist(), strict=True
+            )
+            if score > -math.inf
+        ]
+
+    def _token_scores(self, beams: Sequence[_Beam]) -> Tensor:
+        """Compute log-probabilities of the next token under the rules, float64 [beams, V]."""
+        logits = self._logits(torch.tensor([[*self._prompt, *beam.tokens] for beam in beams]))
+        scores = [
+            self._generation.scores(
+                row,
+                self._source,
+                self._prompt,
+                list(beam.tokens),
+                end_tokens=self._end_tokens,
+                limit=self._limit,
+            )
+            for beam, row in zip(beams, logits[:, -1].log_softmax(-1), strict=True)
+        ]
+        return torch.stack(scores).double()

@@ -340,7 +340,7 @@ HARMLESS_FILES = (
     *("history.jsonl", "training_state.pt", "trainer_state.json", "training_args.*"),
     *("optimizer*.pt", "optimizer*.bin", "scheduler*.pt", "scheduler*.bin", "scaler.pt"),
     *("rng_state*.pth", "random_states*.pkl", "*_results.json", "events.out.*", "runs", "logs"),
-    *("eval", "checkpoint-*", "requirements.txt", "train_script.py", "model_args.json"),
+    *("eval", "training", "checkpoint-*", "requirements.txt", "train_script.py", "model_args.json"),
     *("chat_template.*", "normalizer.json", "similarity_evaluation*", "latest", "global_step*"),
 )
 """Patterns of files, in lower case, that have no effect on outputs."""

@@ -364,7 +364,7 @@ class Run(Generic[AnyModel]):
         delivered, or else the best epoch.
 
         Raises:
-            DragomanError: there are no weights to deliver, or those of an epoch are damaged.
+            DragomanError: a figure is not a number.
         """
         weights: dict[str, dict[str, Tensor]] = {}
         candidates: list[Candidate] = []
@@ -378,7 +378,7 @@ class Run(Generic[AnyModel]):
             candidates.append(Candidate(name, description, loss, metric))
 
         last = self._weights()
-        numbers = [n for n in kept_epochs(self.directory) if n <= len(self.epochs)]
+        numbers = [n for n in whole_epochs(self.directory) if n <= len(self.epochs)]
         averaged = self._averaged(numbers)
         if len(averaged) > 1:
             described = f"epochs {averaged[0]} to {averaged[-1]}"

@@ -311,8 +311,8 @@ class Reporter:
         steps, self._since_event = self._since_event, []
         if self._log is not None:
             self._log.add_scalar("training/loss", _loss(steps), step)
-            self._log.add_scalar("training/learning rate", steps[-1].learning_rate, step)
-            self._log.add_scalar("training/target tokens", _tokens(steps), step)
+            self._log.add_scalar("training/learning_rate", steps[-1].learning_rate, step)
+            self._log.add_scalar("training/target_tokens", _tokens(steps), step)
 
     def validated(self, step: int, loss: float, metric: float) -> None:
         """Report the figures of validation data."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "model"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_training_ends_with_the_same_weights(
     dragoman: Dragoman, arguments: list[str], whole: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
@@ -82,11 +83,15 @@ def test_an_interrupted_training_ends_with_the_same_weights(
                 break
         process.send_signal(how)
         rest = process.stderr.read()
-    if how is signal.SIGINT:
-        assert process.returncode == 130
-        assert rest.rstrip().endswith("Interrupted.")
+    again = [*arguments, "-o", str(part), "--threads", "1"]
+    if how is not signal.SIGKILL:
+        assert process.returncode == 128 + how
+        last = rest.splitlines()[-1]
+        stopped, _, command_line = last.partition(". To go on: ")
+        assert stopped.startswith("Stopped after step ")
+        assert shlex.split(command_line) == ["dragoman", *again]
     assert not (part / "model.safetensors").exists()
-    resumed = dragoman(*arguments, "-o", part, "--threads", 1)
+    resumed = dragoman(*again)
     assert resumed.returncode == 0
     assert "epoch 1:" not in resumed.stderr, "it began anew"
     assert weights(part) == weights(whole)
@@ -139,6 +144,69 @@ def test_pairs_are_counted_even_if_all_are_kept(
     assert "16 of 16 pairs kept\n" in kept.stderr
 
 
+def test_a_training_is_changed_and_finished(
+    dragoman: Dragoman, arguments: list[str], tmp_path: Path
+) -> None:
+    output = ["-o", tmp_path / "model", "--threads", 1]
+    metrics = ["--metric", "chrf", "--metric", "bleu:char", "--metric", "character-error"]
+    options = [*metrics, "--monitor", "metric", "--save-every", 1, "--epochs", 1]
+    first = dragoman(*arguments, *output, *options)
+    assert first.returncode == 0, first.stderr
+    names = [line.partition(": ")[0] for line in first.stdout.splitlines()[:3]]
+    assert names == ["held-out chrF", "held-out BLEU (char)", "held-out character error"]
+    assert "|tok:char|" in first.stdout
+    changed = dragoman(
+        *arguments, *output, *metrics, "--epochs", 2, "--change", "learning_rate_scale=0.5"
+    )
+    assert changed.returncode == 0, changed.stderr
+    record = json.loads((tmp_path / "model" / "recipe.json").read_text(encoding="utf-8"))
+    assert list(record["metrics"]) == ["chrf", "bleu:char", "character-error"]
+    assert record["training"]["learning_rate_scale"] == 0.5
+    assert "average" in [candidate["name"] for candidate in record["candidates"]]
+    lines = (tmp_path / "model" / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines[1])["changed"]["learning_rate_scale"] == 0.5
+    finished = dragoman(*arguments, *output, *metrics, "--finish")
+    assert finished.returncode == 0 and "epoch 3:" not in finished.stderr
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_words_are_not_judged_by_bleu(
+    dragoman: Dragoman, arguments: list[str], tmp_path: Path, from_file: bool
+) -> None:
+    """BLEU is 0 for outputs of one to three words, however right they are."""
+    for name in ("train.tsv", "dev.tsv"):
+        lines = (tmp_path / name).read_text(encoding="utf-8").splitlines()
+        words = [f"{line.partition(chr(9))[0]}\t{line.split()[-1]}\n" for line in lines]
+        (tmp_path / name).write_text("".join(words), encoding="utf-8")
+    settings = SETTINGS | {"vocabulary": {"size": 40}}
+    Path(arguments[1]).write_text(json.dumps(settings), encoding="utf-8")
+    metric = [] if from_file else ["--metric", "bleu", "--metric", "exact-match"]
+    output = ["-o", tmp_path / "model", "--threads", 1, "--epochs", 1]
+    trained = dragoman(*arguments, *metric, *output)
+    assert trained.returncode == 0, trained.stderr
+    assert "BLEU is not computed, since it is 0 for the references themselves" in trained.stderr
+    assert "held-out BLEU" not in trained.stdout and "held-out chrF: " in trained.stdout
+    record = json.loads((tmp_path / "model" / "recipe.json").read_text(encoding="utf-8"))
+    assert {*record["metrics"]} == {"chrf", "exact-match"}
+    if not from_file:
+        return
+    for again in ([], ["--metric", "bleu"]):
+        built = dragoman(
+            "build",
+            tmp_path / "model",
+            "-o",
+            tmp_path / "bundle",
+            "--threads",
+            1,
+            "--force",
+            *again,
+        )
+        assert built.returncode == 0, built.stderr
+        text = " ".join((built.stdout + built.stderr).split())
+        assert "BLEU 0.00" not in text and "chrF" in text and "exact match" in text
+    assert "BLEU is not computed, since it is 0 for the references themselves" in text
+
+
 def test_what_is_refused_at_once(dragoman: Dragoman, arguments: list[str], tmp_path: Path) -> None:
     """Before anything is read."""
     there = tmp_path / "there"
@@ -151,6 +219,14 @@ def test_what_is_refused_at_once(dragoman: Dragoman, arguments: list[str], tmp_p
     )
     refused = dragoman(*arguments, "-o", tmp_path / "new", "--from", "g2p-de")
     assert "or the name of one that ships with Dragoman" in refused.stderr
+    for option, message in (
+        (["--metric", "blue"], "metric: expected one of bleu, chrf"),
+        (["--metric", "bleu:en"], "expected a tokenizer of 13a, intl, char, zh, ja-mecab, flores"),
+        (["--change", "seed=2"], "found seed; start another training in a new directory"),
+        (["--change", "patience"], "--change: expected OPTION=VALUE, found 'patience'"),
+    ):
+        refused = dragoman(*arguments, "-o", tmp_path / "new", *option)
+        assert refused.returncode == 2 and message in refused.stderr
     taken = tmp_path / "g2p-en.json"
     taken.write_text(json.dumps(SETTINGS), encoding="utf-8")
     refused = dragoman("train", taken, *arguments[2:], "-o", tmp_path / "new")

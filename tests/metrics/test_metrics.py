@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from dragoman.metrics import (
     PERPLEXITY,
     check_metrics,
     find_metric,
+    metrics_that_judge,
+    name_of,
     shown_figure,
 )
 from dragoman.metrics.segment_metrics import words_of
@@ -152,7 +155,8 @@ def test_an_unknown_metric_is_one_line_with_the_known_ones() -> None:
     with pytest.raises(DragomanError) as caught:
         find_metric("blue")
     assert str(caught.value) == (
-        "metric: expected one of bleu, chrf, word-error, exact-match, rouge-l, found 'blue'"
+        "metric: expected one of bleu, chrf, word-error, character-error, exact-match, rouge-l, "
+        "found 'blue'"
     )
     with pytest.raises(DragomanError, match=r"rouge-l, perplexity, found 'blue'$"):
         check_metrics(["bleu", "blue"])
@@ -206,6 +210,52 @@ def test_chinese_and_japanese_are_split_otherwise(language: str | None, tokeniza
     ).score
     assert metric.figure(texts, references) == pytest.approx(expected)
     assert (expected > 0) == (tokenization != "13a")
+
+
+@pytest.mark.parametrize("tokenizer", ["13a", "intl", "char", "zh"])
+def test_the_tokenizer_of_bleu_is_chosen(tokenizer: str) -> None:
+    metric = find_metric(f"bleu:{tokenizer}")
+    assert f"|tok:{tokenizer}|" in metric.signature()
+    texts, references = (
+        ["我喜欢猫和狗", "今天 天气，很 好"],
+        [["我喜欢猫和鱼"], ["今天 天气，不 好"]],
+    )
+    expected = sacrebleu.corpus_bleu(texts, [[r[0] for r in references]], tokenize=tokenizer)
+    assert metric.figure(texts, references) == pytest.approx(expected.score)
+    assert name_of(metric) == ("bleu" if tokenizer == "13a" else f"bleu:{tokenizer}")
+    assert shown_figure(metric.name, 41.02) == "41.02"
+
+
+def test_a_tokenizer_of_bleu_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DragomanError, match=r"expected a tokenizer of 13a, intl, .*, found 'zz'"):
+        find_metric("bleu:zz")
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    with pytest.raises(DragomanError, match="bleu:ja-mecab: sacrebleu cannot use it: "):
+        find_metric("bleu:ja-mecab")
+
+
+def test_character_errors_worked_by_hand() -> None:
+    """Of the nearest reference, with single spaces: one substitution and one deletion of 7 + 3."""
+    references = [["a kitten", "sitting"], ["abc"]]
+    assert figure("character-error", ["sitfing ", "ab"], references) == pytest.approx(2 / 10)
+    assert figure("character-error", ["a  b"], [["a b"]]) == 0
+
+
+@pytest.mark.parametrize("texts", [["dog", "two words", "one two three"], ["我喜欢猫", "今天好"]])
+def test_bleu_judges_no_texts_that_it_cannot(texts: list[str]) -> None:
+    references = [[text] for text in texts]
+    bleu, chrf = find_metric("bleu"), find_metric("chrf")
+    assert bleu.figure(texts, references) == 0
+    for metrics in ([bleu], [bleu, chrf]):
+        found, remark = metrics_that_judge(metrics, references)
+        assert [metric.name for metric in found] == ["chrF", "exact match"]
+        assert [metric.figure(texts, references) for metric in found] == pytest.approx([100, 1])
+        assert remark.startswith("BLEU is not computed, since it is 0 for the references")
+
+
+def test_bleu_judges_texts_of_four_words() -> None:
+    metrics = [find_metric("bleu"), find_metric("chrf")]
+    assert metrics_that_judge(metrics, [["one"], ["one two three four"]]) == (metrics, "")
 
 
 def test_signatures_name_version_and_references() -> None:

@@ -9,11 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 from tokenizers import Tokenizer
 
 from dragoman import DragomanError
 from dragoman.cli.building import train as train_command
-from dragoman.reference_model import ModelConfig, Transformer, load_checkpoint
+from dragoman.reference_model import ModelConfig, Transformer, greedy_uncached, load_checkpoint
 from dragoman.reference_model.recipes import (
     RECIPES,
     Data,
@@ -27,6 +28,7 @@ from dragoman.reference_model.recipes import (
     verses_en,
 )
 from dragoman.reference_model.recipes import run as run_module
+from dragoman.reference_model.recipes.run import decoded
 from dragoman.reference_model.training import TrainingOptions
 
 WORDS = [f"{first}{vowel}{last}" for first in "bdkpt" for vowel in "aeiou" for last in "nt"]
@@ -117,6 +119,38 @@ def test_a_run_is_determined_by_its_seed(recipe: Recipe, tmp_path: Path) -> None
         run_recipe(recipe, load_data(), tmp_path / name, tmp_path / f"work-{name}")
     one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
     assert one == two
+
+
+def test_outputs_go_as_far_as_the_model_does(recipe: Recipe, tmp_path: Path) -> None:
+    """Targets may be many times as long as sources, and what shares a batch does not matter."""
+    config = recipe.config.replace(max_target_positions=48)
+    data = replace(
+        load_data(), held_out=[pronounce(word) for word in ("bat", "papa", "pin", "tod")]
+    )
+    long = replace(recipe, config=config, score=lambda texts, _: {"word error": len(texts[0])})
+    torch.manual_seed(41)
+    model = Transformer(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 1 if parameter.dim() == 1 else 2
+    sources = [TOKENIZERS.source.encode(example.source).ids for example in data.held_out]
+    expected = [greedy_uncached(model, [source], 48)[0] for source in sources]
+    assert [len(output) for output in expected] == [48, 2, 3, 48]
+    assert decoded(model, sources) == expected
+    for source, output in zip(sources, expected, strict=True):
+        assert decoded(model, [source]) == [output]
+    figures = evaluate(model, long, TOKENIZERS, data.held_out)
+    assert figures == {"word error": len(TOKENIZERS.target.decode(expected[0]))}
+
+    result = run_recipe(long, data, tmp_path / "model", tmp_path / "work")
+    trained = load_checkpoint(tmp_path / "model")
+    assert isinstance(trained, Transformer)
+    outputs = greedy_uncached(trained, sources, 48)
+    assert result.at_the_limit == sum(output[-1] != config.end_token_id for output in outputs)
+    record = json.loads((tmp_path / "model" / "recipe.json").read_text(encoding="utf-8"))
+    assert record["outputs reached the limit"] == result.at_the_limit
+    assert [c["name"] for c in record["candidates"]] == ["last"]
+    assert record["candidates"][0]["delivered"] is True
 
 
 @pytest.mark.parametrize("decoding_batch", [1, 2, 256])

@@ -132,10 +132,21 @@ references_option = click.option(
     help="File of references, one for each input, or of sources, tabs and references [those of the "
     "inputs].",
 )
+
+
+class _MetricName(click.Choice):  # type: ignore[type-arg]
+    """The name of a metric; "bleu:TOKENIZER" is checked where its library is at hand."""
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> object:
+        return value if value.startswith("bleu:") else super().convert(value, param, ctx)
+
+
 metric_option = click.option(
     "--metric",
     "metrics",
-    type=click.Choice(METRIC_NAMES),
+    type=_MetricName(METRIC_NAMES),
     metavar="NAME",
     multiple=True,
     help=f"{', '.join(METRIC_NAMES)}: compare outputs with references; repeatable [by task].",
