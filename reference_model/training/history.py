@@ -6,13 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.files.regular_files import write_whole
-
-if TYPE_CHECKING:
-    from tensorboardX import SummaryWriter
 
 HISTORY_FILE = "history.jsonl"
 CURVE_FILE = "curve.png"
@@ -134,8 +131,8 @@ def plot_history(epochs: Sequence[Epoch], metric_name: str, path: Path) -> None:
     write_whole(path, lambda partial: figure.savefig(partial, format="png", dpi=120))
 
 
-def open_event_log(directory: Path, step: int = 0) -> SummaryWriter:
-    """Open a directory of TensorBoard events.
+def open_event_log(directory: Path, step: int = 0) -> Any:
+    """Open a directory of TensorBoard events; return a `SummaryWriter` of tensorboardX.
 
     Args:
         step: the last step taken; events of later steps, from before an interruption, are hidden

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,9 +23,6 @@ from .loss import Pair
 from .options import TrainingOptions, TrainingStoppedError
 from .run import AnyModel, Judge, Run, StepFigures
 from .state import DamagedStateError, locked
-
-if TYPE_CHECKING:
-    from tensorboardX import SummaryWriter
 
 LINES_EVERY = 30.0
 """Seconds between lines of progress where standard error is no terminal."""
@@ -235,9 +232,7 @@ class Reporter:
 
     def __init__(self, metric_name: str, log_directory: Path | None, step: int) -> None:
         self._metric_name = metric_name
-        self._log: SummaryWriter | None = None
-        if log_directory is not None:
-            self._log = open_event_log(log_directory, step)
+        self._log = None if log_directory is None else open_event_log(log_directory, step)
         self._epoch = self._total = self._done = self._first = 0
         self._began = self._shown = time.monotonic()
         self._since: list[StepFigures] = []

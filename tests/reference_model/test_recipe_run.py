@@ -132,7 +132,7 @@ def test_outputs_go_as_far_as_the_model_does(recipe: Recipe, tmp_path: Path) -> 
     model = Transformer(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter *= 1 if parameter.dim() == 1 else 2
+            parameter.mul_(1 if parameter.dim() == 1 else 2)
     sources = [TOKENIZERS.source.encode(example.source).ids for example in data.held_out]
     expected = [greedy_uncached(model, [source], 48)[0] for source in sources]
     assert [len(output) for output in expected] == [48, 2, 3, 48]

@@ -27,6 +27,7 @@ from dragoman.reference_model.training import (
     trainer,
 )
 from dragoman.reference_model.training import run as run_module
+from dragoman.reference_model.training.loss import negative_log_likelihood
 from dragoman.reference_model.training.options import inverse_square_root
 from dragoman.reference_model.training.state import locked
 
@@ -183,7 +184,7 @@ def test_the_table_of_candidates_is_printed(
 def test_a_validation_loss_that_is_no_number_ends_the_training(
     training: Training, other: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual, calls = run_module.negative_log_likelihood, 0
+    usual, calls = negative_log_likelihood, 0
 
     def scripted(*arguments: Any) -> float:
         nonlocal calls
@@ -286,8 +287,17 @@ def test_files_are_on_the_disk_before_they_are_renamed(
 ) -> None:
     calls: list[str] = []
     fsync, rename = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda file: (calls.append("sync"), fsync(file))[1])
-    monkeypatch.setattr(Path, "replace", lambda *paths: (calls.append("name"), rename(*paths))[1])
+
+    def sync(file: int) -> None:
+        calls.append("sync")
+        fsync(file)
+
+    def name(partial: Path, path: Path) -> Path:
+        calls.append("name")
+        return rename(partial, path)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", name)
     training.run(replace(OPTIONS, epochs=1))
     assert calls and calls == ["sync", "name"] * (len(calls) // 2)
 

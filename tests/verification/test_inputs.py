@@ -50,7 +50,7 @@ def words(tmp_path: Path) -> Path:
 def pairs(tmp_path: Path) -> Path:
     """In another order than the words, the second with two references."""
     texts = [
-        f"{word}\tN {i}\t{'D' * i}" if i == 1 else f"{word}\tN" for i, word in enumerate(WORDS)
+        f"{word}\tN 1 2 3\tD" if i == 1 else f"{word}\tN" for i, word in enumerate(WORDS)
     ]
     return lines(tmp_path / "pairs.tsv", *reversed(texts))
 
@@ -73,7 +73,7 @@ def test_references_after_tabs_judge_in_the_order_of_lines(
     assert metrics_of(inputs) == ["BLEU", "chrF"]
     assert inputs.task is not None and inputs.references is not None
     assert inputs.texts == WORDS[::-1]
-    assert inputs.task.references == [("N",)] * 5 + [("N 1", "D"), ("N",)]
+    assert inputs.task.references == [("N",)] * 5 + [("N 1 2 3", "D"), ("N",)]
     assert inputs.task.parts == [[i] for i in range(7)]
     assert len(inputs.references.pairs) == 8
     assert inputs.references.origin == "pairs.tsv"
@@ -183,7 +183,7 @@ def test_pairs_belong_to_the_inputs_with_the_same_source(
     inputs = inputs_for(checkpoint, Comparison(words, references=pairs))
     assert inputs.texts == WORDS
     assert inputs.task is not None and inputs.references is not None
-    assert inputs.task.references == [("N",), ("N 1", "D"), *[("N",)] * 5]
+    assert inputs.task.references == [("N",), ("N 1 2 3", "D"), *[("N",)] * 5]
     assert inputs.origins[1] == "words.txt, line 2"
     assert (inputs.references.origin, inputs.references.lines[:3]) == ("pairs.tsv", (7, 6, 6))
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -25,12 +26,16 @@ from dragoman.reference_model.recipes.recipe import AT_THE_LIMIT
 from dragoman.reference_model.training.history import check_event_library
 from dragoman.reference_model.training.options import TrainingStoppedError, with_changes
 
+from ..shared.options import SectionedCommand, SectionedOption
 from ..shared.terminal import notify, shown_progress
 
 FILE = click.Path(path_type=Path)
 
+_judging = partial(click.option, cls=SectionedOption, section="Validation")
+_going_on = partial(click.option, cls=SectionedOption, section="Interruptions and progress")
 
-@click.command()
+
+@click.command(cls=SectionedCommand)
 @click.argument("recipe")
 @click.option("-o", "--output", type=FILE, help="Directory of the checkpoint [checkpoints/RECIPE].")
 @click.option("--data", type=FILE, help="Directory with the data that some recipes need.")
@@ -54,7 +59,7 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "--epochs", type=click.IntRange(min=1), metavar="N", help="Number of epochs [the recipe's]."
 )
-@click.option(
+@_judging(
     "--metric",
     "metrics",
     metavar="NAME",
@@ -63,13 +68,13 @@ FILE = click.Path(path_type=Path)
     "important one first. bleu:zh, bleu:char, bleu:intl, bleu:ja-mecab and bleu:flores200 choose "
     "its tokenizer [the recipe's].",
 )
-@click.option(
+@_judging(
     "--monitor",
     type=click.Choice(["loss", "metric"]),
     help="What chooses the best epoch and the weights to deliver, on validation data: the loss or "
     "the first metric [the recipe's].",
 )
-@click.option(
+@_going_on(
     "--change",
     "changes",
     metavar="OPTION=VALUE",
@@ -77,17 +82,15 @@ FILE = click.Path(path_type=Path)
     help="Change an option of the training from here on, such as learning_rate_scale=0.5; "
     "repeatable. It stays changed when the training resumes.",
 )
-@click.option("--finish", is_flag=True, help="Train no further: deliver what was trained so far.")
-@click.option(
-    "--save-every", type=click.IntRange(min=1), metavar="STEPS", help="Save the state so often."
-)
-@click.option(
+@_going_on("--finish", is_flag=True, help="Train no further: deliver what was trained so far.")
+@_going_on("--save-every", type=click.IntRange(min=1), metavar="STEPS", help="Steps between saves.")
+@_judging(
     "--validate-every",
     type=click.IntRange(min=1),
     metavar="STEPS",
     help="Also compute validation figures within epochs.",
 )
-@click.option("--log-dir", type=FILE, help="Directory of events for TensorBoard.")
+@_going_on("--log-dir", type=FILE, help="Directory of events for TensorBoard.")
 @click.option(
     "--threads", type=click.IntRange(min=1), metavar="N", help="Processor threads [all cores]."
 )
