@@ -157,13 +157,16 @@ def test_translations_are_judged_by_bleu_and_chrf(
     inputs, references = tmp_path / "inputs.txt", tmp_path / "references.txt"
     inputs.write_text("\n".join(TEXTS) + "\n")
     right = theirs("MarianMTModel", marian, num_beams=1)
-    references.write_text("\n".join([*right[:2], "something else"]) + "\n")
+    written = [*right[:2], "something else of five words"]
+    references.write_text("\n".join(written) + "\n")
     command = ("build", marian, "--inputs", inputs, "--references", references)
     done = dragoman(*command, "-o", tmp_path / "bundle")
     assert done.returncode == 0, done.stderr
     parity = read_bundle(tmp_path / "bundle").manifest.parity
     assert parity is not None
-    expected = sacrebleu.corpus_bleu(right, [[*right[:2], "something else"]], force=True).score
+    expected = sacrebleu.corpus_bleu(
+        right, [[*right[:2], "something else of five words"]], force=True
+    ).score
     bleu, chrf = parity.tasks
     assert (bleu.metric, chrf.metric, bleu.pairs, bleu.higher_is_better) == (
         "BLEU",

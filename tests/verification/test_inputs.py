@@ -49,9 +49,7 @@ def words(tmp_path: Path) -> Path:
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     """In another order than the words, the second with two references."""
-    texts = [
-        f"{word}\tN 1 2 3\tD" if i == 1 else f"{word}\tN" for i, word in enumerate(WORDS)
-    ]
+    texts = [f"{word}\tN 1 2 3\tD" if i == 1 else f"{word}\tN" for i, word in enumerate(WORDS)]
     return lines(tmp_path / "pairs.tsv", *reversed(texts))
 
 
