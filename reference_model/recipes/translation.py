@@ -89,7 +89,7 @@ def score(
     return {metric.name: metric.figure(hypotheses, references) for metric in both}
 
 
-SECTIONS = ("model", "vocabulary", "cleaning", "training")
+SECTIONS = ("model", "vocabulary", "cleaning", "training", "metrics")
 DECIDED = (
     *("source_vocab_size", "target_vocab_size"),
     *("pad_token_id", "start_token_id", "end_token_id"),
@@ -114,7 +114,8 @@ def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
     """Read the recipe that a JSON file describes.
 
     Its sections are "model" (`ModelConfig`, optionally with a "preset"), "vocabulary"
-    (`Vocabulary`), "cleaning" (`Cleaning`, optional) and "training" (`TrainingOptions`).
+    (`Vocabulary`), "cleaning" (`Cleaning`, optional), "training" (`TrainingOptions`) and "metrics"
+    (names for `find_metric`, the most important one first, optional).
 
     Raises:
         ConfigError: the section "model" is invalid.
@@ -132,7 +133,7 @@ def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
         )
     cleaning = read_settings(Cleaning, sections.get("cleaning", {}), f"{path}: cleaning")
     try:
-        return translation_recipe(
+        recipe = translation_recipe(
             path.stem,
             f"pairs of {', '.join(file.name for file in pairs.train)}",
             _model(sections["model"]),
@@ -143,6 +144,15 @@ def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
         )
     except ConfigError as error:
         raise DragomanError(f"{path}: model", error.problems) from error
+    if "metrics" not in sections:
+        return recipe
+    names = sections["metrics"]
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        raise DragomanError(f"{path}: metrics: expected a list of names, found {shown(names)}")
+    try:
+        return recipe.scored_by(names)
+    except DragomanError as error:
+        raise DragomanError(f"{path}: {error}") from error
 
 
 def _model(values: object) -> Mapping[str, Any]:

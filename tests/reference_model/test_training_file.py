@@ -82,6 +82,16 @@ def test_a_file_makes_a_checkpoint(tmp_path: Path, files: PairFiles) -> None:
     assert not model.config.tie_source_target
 
 
+def test_a_file_names_its_metrics(tmp_path: Path, files: PairFiles) -> None:
+    recipe = described(tmp_path, files, metrics=["character-error", "bleu:char"])
+    assert not recipe.higher_is_better
+    data = recipe.load_data(None)
+    result = run_recipe(recipe, data, tmp_path / "model", tmp_path / "work")
+    assert list(result.figures) == ["character error", "BLEU (char)"]
+    assert list(result.signatures) == ["character-error", "bleu:char"]
+    assert "|tok:char|" in result.signatures["bleu:char"]
+
+
 def test_without_held_out_pairs_those_of_validation_are_scored(
     tmp_path: Path, files: PairFiles
 ) -> None:
@@ -130,7 +140,12 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path, files: PairFil
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"modell": {}}, "expected the sections model, vocabulary, cleaning, training, found "),
+        (
+            {"modell": {}},
+            "expected the sections model, vocabulary, cleaning, training, metrics, found ",
+        ),
+        ({"metrics": "bleu"}, "metrics: expected a list of names, found 'bleu'"),
+        ({"metrics": ["blue"]}, "metric: expected one of bleu, chrf"),
         ({"model": []}, r"model: expected an object, found \[\]"),
         ({"model": {"preset": "huge"}}, "model: unknown preset 'huge', expected one of tiny, base"),
         ({"model": {"layers": 3}}, "model: unknown field 'layers'"),
