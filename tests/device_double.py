@@ -20,7 +20,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from dragoman.runtime.backends.cuda import Device
+from dragoman.runtime.backends.cuda import Device, Gpu
 from dragoman.runtime.backends.interface import BackendError
 from dragoman.runtime.format.contract import GraphSpec
 
@@ -96,6 +96,9 @@ class DoubleDevice(Device):
     index: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
     thread: threading.local = field(default_factory=threading.local)
+
+    def gpu(self) -> Gpu:
+        return Gpu("NVIDIA Double/2", "8.9", "13.0")
 
     def enter(self) -> None:
         self.thread.mode = "thread local"

@@ -56,6 +56,13 @@ def package_module(device: DoubleDevice) -> Any:
     class IRuntimeCache:
         def __init__(self) -> None:
             self.kernels = b""
+            self.compiled: set[str] = set()
+
+        def compile(self, shapes: str) -> None:
+            """A run with these shapes, which compiles a kernel of one byte if they are new."""
+            if shapes not in self.compiled:
+                self.compiled.add(shapes)
+                self.kernels = (self.kernels or b"kernels ") + b"."
 
         def deserialize(self, blob: bytes) -> bool:
             if not blob.startswith(b"kernels"):
@@ -151,7 +158,7 @@ def package_module(device: DoubleDevice) -> Any:
             for key, tensor in engine.graph.caches.items():
                 assert addresses[key] == addresses[tensor], "a cache is not written in place"
             if self.config.cache is not None:
-                self.config.cache.kernels = b"kernels of the double"
+                self.config.cache.compile(str(sorted(shapes.items())))
             work = functools.partial(engine.graph.run, shapes, addresses)
             self.captured += [work] if capturing else []
             device.put(stream_handle, work)
@@ -178,9 +185,12 @@ def package_module(device: DoubleDevice) -> Any:
             except BackendError:
                 return None
 
+    registered: list[Any] = []
+
     class Runtime:
         def __init__(self, logger: Any) -> None:
-            self.logger = logger
+            registered.append(logger)
+            self.logger = registered[0]  # as TensorRT does: one logger for the process
 
         def deserialize_cuda_engine(self, serialized_engine: bytes) -> ICudaEngine | None:
             device.called_by("deserialize_cuda_engine")

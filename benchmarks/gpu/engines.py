@@ -62,7 +62,7 @@ def _run(bundle: Bundle, expected: str | None) -> str:
     assert isinstance(engines, TensorRTEngines)
     validity = "found valid"
     try:
-        check_validity(bundle, package, find_gpu())
+        check_validity(bundle, engines, package, find_gpu())
     except BackendError as error:
         validity = str(error)
     with Model(bundle, TensorRTBackend(bundle, engines, package, Device())) as model:

@@ -20,7 +20,7 @@ from dragoman.runtime.backends.tensorrt.packages import (
     Messages,
     Package,
     cache_file,
-    make_logger,
+    logger_of,
     read_cache,
     write_cache,
 )
@@ -77,10 +77,21 @@ def build_engine(
         DragomanError: TensorRT refuses a profile; names the tensor and the range.
         KeyboardInterrupt: the user interrupted the build, which has ended.
     """
-    trt = package.module
     messages = Messages()
-    logger = make_logger(trt, messages)
-    builder = trt.Builder(logger)
+    with messages:
+        return _built(package, graph, spec, options, messages, progress)
+
+
+def _built(
+    package: Package,
+    graph: Path,
+    spec: GraphSpec,
+    options: EngineOptions,
+    messages: Messages,
+    progress: Progress,
+) -> SerializedEngine:
+    trt = package.module
+    builder = trt.Builder(logger_of(trt))
     network = parse(trt, builder, graph)
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # makes engines inspectable
@@ -184,12 +195,12 @@ def parse(trt: Any, builder: Any, graph: Path) -> Any:
         EngineError: an operator is not supported; names it, its node and the module of the model
             that it comes from.
     """
-    messages = Messages()
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    # The parser does not keep its logger alive.
-    logger = make_logger(trt, messages)
-    parser = trt.OnnxParser(network, logger)
-    if not parser.parse_from_file(str(graph)):
+    messages = Messages()
+    parser = trt.OnnxParser(network, logger_of(trt))
+    with messages:
+        parsed = parser.parse_from_file(str(graph))
+    if not parsed:
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
         reasons = [_reason(error, graph) for error in errors] or [messages.reason]
         raise EngineError(f"{graph.name}: " + "; ".join(dict.fromkeys(reasons)))

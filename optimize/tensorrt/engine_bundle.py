@@ -28,7 +28,7 @@ from dragoman.runtime.backends.tensorrt.packages import (
     Messages,
     Package,
     find_package,
-    make_logger,
+    logger_of,
 )
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import OPTIONAL_GRAPHS, GraphSpec, TensorSpec
@@ -325,9 +325,14 @@ def refit(package: Package, engine: Path, graph: Path) -> bytes:
     Raises:
         EngineError: the engine cannot be loaded here, or its weights are not the graph's.
     """
-    trt = package.module
     messages = Messages()
-    logger = make_logger(trt, messages)
+    with messages:
+        return _refitted(package, engine, graph, messages)
+
+
+def _refitted(package: Package, engine: Path, graph: Path, messages: Messages) -> bytes:
+    trt = package.module
+    logger = logger_of(trt)
     runtime = trt.Runtime(logger)
     loaded = runtime.deserialize_cuda_engine(engine.read_bytes())
     if loaded is None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dragoman.errors import DragomanError, shown
-from dragoman.runtime.backends.tensorrt.packages import Package, find_package
+from dragoman.runtime.backends.tensorrt.packages import (
+    Package,
+    compute_capabilities,
+    find_package,
+)
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision, Profile, Range, TensorRTEngines
 
@@ -59,7 +62,7 @@ def check_capabilities(package: Package, requested: Sequence[str], precision: Pr
         DragomanError: the package does not build for one of them, or not in this precision; says
             what it builds for.
     """
-    known = _known(package)
+    known = compute_capabilities(package)
     if not known:
         if requested:
             raise DragomanError(
@@ -82,7 +85,7 @@ def check_capabilities(package: Package, requested: Sequence[str], precision: Pr
 
 def set_capabilities(package: Package, config: Any, requested: Sequence[str]) -> None:
     """Set the compute capabilities in an IBuilderConfig; see `check_capabilities`."""
-    known = _known(package)
+    known = compute_capabilities(package)
     if not requested or not known:
         return
     config.num_compute_capabilities = len(requested)
@@ -97,17 +100,6 @@ def describe_capabilities(target: str, requested: Sequence[str]) -> str:
     if target == "tensorrt-rtx":
         return "Ampere and later: compute capability 8.0, 8.6, 8.9, 12.0 and up"
     return "the GPU that it was built on, and others of the same compute capability"
-
-
-def _known(package: Package) -> dict[str, Any]:
-    """Return the capabilities that the package can build for; SM89 is 8.9."""
-    kinds = getattr(package.module, "ComputeCapability", None)
-    known = {
-        f"{name[2:-1]}.{name[-1]}": value
-        for name, value in getattr(kinds, "__members__", {}).items()
-        if re.fullmatch(r"SM\d{2,}", name)
-    }
-    return dict(sorted(known.items(), key=lambda item: float(item[0])))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .cuda import Gpu
 
 CPU_INFO = Path("/proc/cpuinfo")
-GPU_DRIVER = Path("/sys/module/nvidia/version")
 CUDNN = "libcudnn.so.9"
 
 FEATURES = (
@@ -91,7 +90,7 @@ def describe_machine(backend: str = "onnxruntime", *libraries: str, gpu: int = 0
             "dragoman": __version__,
             **dict(_versions(*LIBRARIES, *libraries, record.library)),
             **dict(_cudnn() if record.name == "onnxruntime-cuda" else ()),
-            **dict(zip(["NVIDIA driver"], _words(GPU_DRIVER) if on_gpu else [], strict=False)),
+            **(_driver() if on_gpu else {}),
         },
     )
 
@@ -184,6 +183,13 @@ def _gpu(index: int) -> Gpu | None:
         return find_gpu(index)
     except BackendError:
         return None
+
+
+def _driver() -> dict[str, str]:
+    from .cuda import gpu_driver
+
+    driver = gpu_driver()
+    return {"NVIDIA driver": driver} if driver else {}
 
 
 def _cudnn() -> Iterator[tuple[str, str]]:

@@ -3,6 +3,6 @@
 Reading order: device, layout, workspace, memory, steps, state, backend.
 """
 
-from .device import Device, Gpu, find_gpu
+from .device import Device, Gpu, find_gpu, gpu_driver
 
-__all__ = ["Device", "Gpu", "find_gpu"]
+__all__ = ["Device", "Gpu", "find_gpu", "gpu_driver"]

@@ -10,6 +10,7 @@ import ctypes
 import os
 import re
 import threading
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,6 +114,17 @@ def find_gpu(index: int = 0) -> Gpu:
     return Gpu(*_properties(runtime, index), _release(driver))
 
 
+DRIVER_VERSION = Path("/sys/module/nvidia/version")
+
+
+def gpu_driver() -> str:
+    """Return the version of the NVIDIA driver; empty: there is none, or it is unknown."""
+    try:
+        return DRIVER_VERSION.read_text().strip()
+    except OSError:
+        return ""
+
+
 def _properties(runtime: Any, index: int) -> tuple[str, str]:
     """Return the name and the compute capability of a GPU."""
     properties = _value(runtime, *runtime.cudaGetDeviceProperties(index))
@@ -167,6 +179,10 @@ class Device:
             mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
             self._checked("cudaThreadExchangeStreamCaptureMode", mode)
             _thread.mode = mode
+
+    def gpu(self) -> Gpu:
+        """Return the properties of the GPU."""
+        return find_gpu(self.index)
 
     def allocate(self, size: int) -> int:
         """Allocate `size` bytes of device memory and return the address."""

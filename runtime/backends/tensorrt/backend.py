@@ -5,6 +5,7 @@ Sizes of batches are rounded up, so that batches reuse execution contexts and ca
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 from ...format.bundle import Bundle
@@ -106,7 +107,9 @@ class TensorRTBackend(DeviceBackend[Stream]):
         super().__init__(bundle.manifest, device, ProfileRounding(engines), scratch=scratch)
         self._built, self._package = engines, package
         self._engines: dict[str, LoadedEngine] = loaded
-        self._cache = KernelCache(package)
+        self._cache = KernelCache(package, device)
+        # On close, or when nothing refers to the backend any more, or at exit.
+        self._save_kernels = weakref.finalize(self, self._cache.save)
 
     @property
     def limits(self) -> Limits:
@@ -119,8 +122,7 @@ class TensorRTBackend(DeviceBackend[Stream]):
 
     def close(self) -> None:
         """Free unused workspaces and save compiled kernels."""
-        if not self._closed:
-            self._cache.save()
+        self._save_kernels()
         super().close()
         self._engines = {}
 

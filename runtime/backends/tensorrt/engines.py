@@ -6,6 +6,7 @@ versions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from ...format.bundle import Bundle
 from ...format.manifest import TensorRTEngines
 from ..cuda import Device, Gpu, find_gpu
 from ..interface import BackendError
-from .packages import Messages, Package, find_package, make_logger
+from .packages import Messages, Package, compute_capabilities, find_package, logger_of
 
 OTHER_MACHINE = "run it on a machine with one, or build a bundle for target cpu"
 
@@ -39,21 +40,20 @@ def usable_package(bundle: Bundle, engines: TensorRTEngines, index: int = 0) -> 
             f"{bundle.directory}: engines of {target} need an NVIDIA GPU ({error}): {OTHER_MACHINE}"
         ) from error
     package = find_package(target)
-    _check_version(bundle, engines, package)
+    _check_version(bundle, engines, package, gpu)
     _check_cuda(bundle, engines, gpu)
-    _check_gpu(bundle, engines, gpu)
+    _check_gpu(bundle, engines, package, gpu)
     Device(index).enter()  # on which the package judges the engines
-    check_validity(bundle, package, gpu)
+    check_validity(bundle, engines, package, gpu)
     return package
 
 
-def _check_version(bundle: Bundle, engines: TensorRTEngines, package: Package) -> None:
+def _check_version(bundle: Bundle, engines: TensorRTEngines, package: Package, gpu: Gpu) -> None:
     """Check that this version of the package built the engines; other versions cannot load them."""
     if engines.version != package.version:
         raise BackendError(
             f"{bundle.directory}: its engines were built by {package.name} {engines.version}, "
-            f"found {package.version}: pip install {package.name}=={engines.version}, or "
-            "rebuild them"
+            f"found {package.version}: {_other_version(package, engines, gpu)}"
         )
 
 
@@ -67,17 +67,18 @@ def _check_cuda(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
         )
 
 
-def _check_gpu(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
+def _check_gpu(bundle: Bundle, engines: TensorRTEngines, package: Package, gpu: Gpu) -> None:
     """Check that the engines were built for this GPU."""
     supported = engines.compute_capabilities
     if supported and gpu.compute_capability not in supported:
         raise BackendError(
             f"{bundle.directory}: its engines are for compute capability {', '.join(supported)}, "
-            f"found {gpu.compute_capability} ({gpu.name}): {_rebuild(bundle.manifest.target, gpu)}"
+            f"found {gpu.compute_capability} ({gpu.name}): "
+            f"{engines_for(package, gpu)}"
         )
 
 
-def check_validity(bundle: Bundle, package: Package, gpu: Gpu) -> None:
+def check_validity(bundle: Bundle, engines: TensorRTEngines, package: Package, gpu: Gpu) -> None:
     """Check the headers of engines, if the package supports it (TensorRT-RTX).
 
     Raises:
@@ -86,32 +87,82 @@ def check_validity(bundle: Bundle, package: Package, gpu: Gpu) -> None:
     trt = package.module
     if not hasattr(trt.Runtime, "get_engine_validity"):
         return
-    runtime = trt.Runtime(trt.Logger(trt.Logger.Severity.INTERNAL_ERROR))
-    for graph in bundle.manifest.graphs.values():
-        with bundle.path(graph.file).open("rb") as file:
-            header = file.read(runtime.engine_header_size)
-        validity, diagnostics = runtime.get_engine_validity(header)
-        if validity == trt.EngineValidity.INVALID:
-            raise BackendError(
-                f"{bundle.path(graph.file)}: {package.name} {package.version} says that this "
-                f"engine does not run on {gpu.name}, compute capability {gpu.compute_capability} "
-                f"({_names(trt, diagnostics)}): {_rebuild(package.name, gpu)}"
-            )
+    with Messages():
+        runtime = trt.Runtime(logger_of(trt))
+        for graph in bundle.manifest.graphs.values():
+            with bundle.path(graph.file).open("rb") as file:
+                header = file.read(runtime.engine_header_size)
+            validity, diagnostics = runtime.get_engine_validity(header)
+            if validity == trt.EngineValidity.INVALID:
+                reasons = _names(trt, diagnostics)
+                raise BackendError(
+                    f"{bundle.path(graph.file)}: {package.name} {package.version} says that this "
+                    f"engine does not run on {gpu.name}, compute capability "
+                    f"{gpu.compute_capability} "
+                    f"({', '.join(reasons) or f'diagnostics {int(diagnostics)}'}): "
+                    f"{_advice(reasons, engines, package, gpu)}"
+                )
 
 
-def _rebuild(target: str, gpu: Gpu) -> str:
-    rebuild = f"rebuild them with --target {target}"
-    if target == "tensorrt":
-        return f"{rebuild} on this machine"
-    return f"{rebuild} --compute-capability {gpu.compute_capability}"
+def engines_for(package: Package, gpu: Gpu) -> str:
+    """Return advice on how to get engines for a GPU, or on what else runs there.
+
+    TensorRT builds on the machine itself, for compute capability 7.5 and up, which CUDA 13
+    supports. TensorRT-RTX builds for those that it lists.
+    """
+    if float(gpu.compute_capability) < OLDEST_CAPABILITY:
+        return f"no engines are built for it: {GRAPHS}"
+    if package.name == "tensorrt":
+        return f"{REBUILD} tensorrt on this machine"
+    if gpu.compute_capability in compute_capabilities(package):
+        only_fp16 = " --precision fp16" if gpu.compute_capability == TURING else ""
+        capability = f"--compute-capability {gpu.compute_capability}"
+        return f"{REBUILD} {package.name} {capability}{only_fp16}"
+    return (
+        f"{package.name} {package.version} builds no engines for it: {REBUILD} tensorrt on this "
+        f"machine, or {GRAPHS}"
+    )
 
 
-def _names(trt: Any, diagnostics: int) -> str:
-    """Return the names of the reasons set in a bit field."""
+OLDEST_CAPABILITY = 7.5
+TURING = "7.5"
+"""A compute capability for which TensorRT-RTX has kernels of fp16 only."""
+
+REBUILD = "rebuild them with --target"
+GRAPHS = "build graphs with --target neutral, and run them with --backend onnxruntime-cuda"
+
+
+def _other_version(package: Package, engines: TensorRTEngines, gpu: Gpu) -> str:
+    return f"pip install {package.name}=={engines.version}, or {engines_for(package, gpu)}"
+
+
+def _advice(reasons: Sequence[str], engines: TensorRTEngines, package: Package, gpu: Gpu) -> str:
+    """Return what to do about each reason for which an engine does not run."""
+    rebuild = engines_for(package, gpu)
+    known = {
+        "VERSION_MISMATCH": _other_version(package, engines, gpu),
+        "UNSUPPORTED_CC": rebuild,
+        "OLD_CUDA_DRIVER": "install a newer NVIDIA driver",
+        "OLD_CUDA_RUNTIME": (
+            f"pip install --upgrade --force-reinstall {package.name}, which brings the CUDA "
+            "runtime that it needs"
+        ),
+        "INSUFFICIENT_GPU_MEMORY": (
+            "free memory of the GPU, choose another with --device, or build with smaller "
+            "--profile, --source-length or --capacity"
+        ),
+        "MALFORMED_ENGINE": f"copy the bundle again, or {rebuild}",
+        "CUDA_ERROR": "repair the CUDA driver or runtime; dragoman doctor shows what is found",
+    }
+    ways = [known[reason] for reason in reasons if reason in known]
+    return "; ".join(ways) or rebuild
+
+
+def _names(trt: Any, diagnostics: int) -> list[str]:
+    """Return the names of the reasons set in a bit field of EngineInvalidityDiagnostics."""
     kinds = getattr(trt, "EngineInvalidityDiagnostics", None)
     members = getattr(kinds, "__members__", {})
-    names = [name for name, kind in members.items() if int(kind) & int(diagnostics)]
-    return ", ".join(names) or f"diagnostics {diagnostics}"
+    return [name for name, kind in members.items() if int(kind) & int(diagnostics)]
 
 
 @dataclass(frozen=True)
@@ -141,8 +192,9 @@ def load_engine(package: Package, bundle: Bundle, file: str) -> LoadedEngine:
         BackendError: the package does not load the engine; states the reason.
     """
     trt, messages = package.module, Messages()
-    runtime = trt.Runtime(make_logger(trt, messages))
-    engine = runtime.deserialize_cuda_engine(bundle.path(file).read_bytes())
+    with messages:
+        runtime = trt.Runtime(logger_of(trt))
+        engine = runtime.deserialize_cuda_engine(bundle.path(file).read_bytes())
     if engine is None:
         raise BackendError(
             f"{bundle.path(file)}: {package.name} {package.version} cannot load this engine: "

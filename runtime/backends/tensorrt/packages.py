@@ -1,24 +1,29 @@
 """Finds the packages TensorRT-RTX and TensorRT, and handles their messages and caches.
 
 The packages share an API. Differences between them and between versions are found by feature tests
-(`hasattr`). Caches belong to a user, a package and its version. They only save time, so a failure
-is at most a warning.
+(`hasattr`). Caches belong to a user, a package and its version, those of compiled kernels also to a
+GPU and its driver. They only save time, so a failure is at most a warning.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import os
+import logging
 import re
+import tempfile
+import threading
+from collections import deque
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dragoman.files.regular_files import NO_HOME, user_cache
 
 from ..interface import BackendError
+
+log = logging.getLogger(__name__)
 
 MODULES: dict[str, str] = {"tensorrt-rtx": "tensorrt_rtx", "tensorrt": "tensorrt"}
 
@@ -84,6 +89,22 @@ def _has(module: Any, path: str) -> bool:
     return True
 
 
+def compute_capabilities(package: Package) -> dict[str, Any]:
+    """Return the compute capabilities that a package can build for, in order.
+
+    Returns:
+        Members of the package's ComputeCapability by their numbers: SM89 is "8.9". Empty: the
+        package builds for the GPU of the machine that it runs on.
+    """
+    kinds = getattr(package.module, "ComputeCapability", None)
+    known = {
+        f"{name[2:-1]}.{name[-1]}": value
+        for name, value in getattr(kinds, "__members__", {}).items()
+        if re.fullmatch(r"SM\d{2,}", name)
+    }
+    return dict(sorted(known.items(), key=lambda item: float(item[0])))
+
+
 def cuda_version(module: str) -> str:
     """Return the CUDA version from the name of a distribution, such as tensorrt_rtx_cu13_libs."""
     pattern = re.compile(rf"{module}[-_]cu(\d+)([-_](libs|bindings))?", re.IGNORECASE)
@@ -99,12 +120,27 @@ NO_DRIVER = "CUDA driver version is insufficient"
 """A harmless error message of TensorRT in every build without a GPU."""
 
 
-@dataclass
-class Messages:
-    """TensorRT's warnings and errors in order of arrival, for error messages."""
+MOST_MESSAGES = 1000
+"""How many messages of a kind are kept, the newest ones."""
 
-    warnings: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
+
+def _kept() -> deque[str]:
+    return deque(maxlen=MOST_MESSAGES)
+
+
+@dataclass(eq=False)
+class Messages:
+    """TensorRT's warnings and errors in order of arrival, for error messages.
+
+    In a `with` statement, it receives what TensorRT reports to this thread, and what it reports to
+    threads that receive nothing, which are TensorRT's own:
+
+        with messages:
+            engine = runtime.deserialize_cuda_engine(data)
+    """
+
+    warnings: deque[str] = field(default_factory=_kept)
+    errors: deque[str] = field(default_factory=_kept)
 
     @property
     def reason(self) -> str:
@@ -112,9 +148,38 @@ class Messages:
         relevant = [m for m in self.errors if NO_DRIVER not in m] or self.errors
         return " ".join(relevant[-1].split()) if relevant else "TensorRT gives no reason"
 
+    def __enter__(self) -> Self:
+        _receivers.append((threading.get_ident(), self))
+        return self
 
-def make_logger(trt: Any, messages: Messages) -> Any:
-    """Create a logger of the package `trt` that collects messages instead of printing them."""
+    def __exit__(self, *_: object) -> None:
+        _receivers.remove((threading.get_ident(), self))
+
+
+_receivers: list[tuple[int, Messages]] = []
+"""Messages that receive now, with the threads that entered them, the newest last."""
+
+_loggers: list[tuple[Any, Any]] = []
+"""The modules of packages, with their loggers."""
+
+_making_a_logger = threading.Lock()
+
+
+def logger_of(trt: Any) -> Any:
+    """Return the logger of the package `trt`, which hands messages to `Messages`.
+
+    TensorRT keeps one logger for the process, the first one that it is given, for the messages of
+    all engines.
+    """
+    with _making_a_logger:
+        for module, logger in _loggers:
+            if module is trt:
+                return logger
+        _loggers.append((trt, _new_logger(trt)))
+        return _loggers[-1][1]
+
+
+def _new_logger(trt: Any) -> Any:
     severities = trt.ILogger.Severity
 
     class Logger(trt.ILogger):  # type: ignore[misc]
@@ -122,12 +187,21 @@ def make_logger(trt: Any, messages: Messages) -> Any:
             trt.ILogger.__init__(self)
 
         def log(self, severity: Any, message: str) -> None:
-            if severity in (severities.ERROR, severities.INTERNAL_ERROR):
-                messages.errors.append(message)
-            elif severity == severities.WARNING:
-                messages.warnings.append(message)
+            is_error = severity in (severities.ERROR, severities.INTERNAL_ERROR)
+            if is_error or severity == severities.WARNING:
+                _deliver(message, is_error=is_error)
 
     return Logger()
+
+
+def _deliver(message: str, *, is_error: bool) -> None:
+    """Hand a message to the innermost receiver of this thread, or else to those of all threads."""
+    thread, receivers = threading.get_ident(), list(_receivers)
+    own = [messages for number, messages in receivers if number == thread]
+    if not receivers:
+        log.debug("TensorRT: %s", message)
+    for messages in own[-1:] or [messages for _, messages in receivers]:
+        (messages.errors if is_error else messages.warnings).append(message)
 
 
 def cache_file(package: Package, kind: str) -> Path | None:
@@ -144,20 +218,23 @@ def read_cache(file: Path | None) -> bytes:
 
 
 def write_cache(file: Path | None, data: bytes) -> str | None:
-    """Write a cache atomically; if two processes write at once, the last one wins.
+    """Write a cache atomically; of two threads or processes, the last one wins.
 
     Returns:
         a warning if the cache cannot be written, else None
     """
     if file is None:
         return f"not kept for the next time: {NO_HOME}"
-    partial = file.with_name(f"{file.name}.{os.getpid()}")
+    partial: Path | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
+        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=file.name, delete=False) as made:
+            partial = Path(made.name)
+            made.write(data)
         partial.replace(file)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+        if partial is not None:
+            with contextlib.suppress(OSError):
+                partial.unlink()
         return f"not kept for the next time: {error.strerror} ({file})"
     return None

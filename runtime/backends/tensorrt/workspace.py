@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import re
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...format.contract import GraphSpec, Slot
 from ...format.manifest import Manifest
-from ..cuda import Device
+from ..cuda import Device, gpu_driver
 from ..cuda.layout import Addresses, Sizes, shape_of
 from ..cuda.workspace import StepCounter, Stream, Workspace
 from ..interface import BackendError, DeviceLostError
@@ -28,13 +30,27 @@ from .packages import Package, cache_file, read_cache, write_cache
 log = logging.getLogger(__name__)
 
 
-class KernelCache:
-    """The cache of kernels that TensorRT-RTX compiles for this machine."""
+WRITE_INTERVAL = 10.0
+"""The shortest time in seconds between two writes of compiled kernels while engines run."""
 
-    def __init__(self, package: Package) -> None:
-        self._file = cache_file(package, "kernels")
+
+class KernelCache:
+    """The cache of kernels that TensorRT-RTX compiles for this GPU and its driver.
+
+    The file is written when kernels have been compiled, for processes that end in whatever way,
+    and at the end. It can be used by several threads.
+    """
+
+    def __init__(self, package: Package, device: Device) -> None:
+        gpu = device.gpu()
+        driver = gpu_driver() or f"cuda-{gpu.cuda}"
+        machine = f"{gpu.name}-{gpu.compute_capability}-driver-{driver}"
+        name = re.sub(r"[^\w.]+", "-", machine)
+        self.file = cache_file(package, f"{name}.kernels")
         self._cache: Any = None
         self._size = 0
+        self._known: set[tuple[str, Sizes]] = set()
+        self._compiled, self._written = False, -WRITE_INTERVAL
         self._lock = threading.Lock()
 
     def attach(self, config: Any) -> None:
@@ -43,27 +59,37 @@ class KernelCache:
             return
         with self._lock:
             if self._cache is None:
-                cache, known = config.create_runtime_cache(), read_cache(self._file)
+                cache, known = config.create_runtime_cache(), read_cache(self.file)
                 if known and cache.deserialize(known):
                     self._size = len(known)
                 elif known:
                     log.warning(
                         "%s cannot be used here (damaged?): starting with an empty cache",
-                        self._file,
+                        self.file,
                     )
                 self._cache = cache
         config.set_runtime_cache(self._cache)
 
+    def ran(self, graph: str, sizes: Sizes) -> None:
+        """Note a run of a graph, which has compiled kernels if its sizes are new."""
+        if self._compiled or (graph, sizes) not in self._known:
+            self._known.add((graph, sizes))
+            self._compiled = True
+            if time.monotonic() - self._written >= WRITE_INTERVAL:
+                self.save()
+
     def save(self) -> None:
         """Write the cache to disk if it has grown."""
-        if self._cache is None:
-            return
-        kernels = bytes(self._cache.serialize())
-        if len(kernels) > self._size:
-            warning = write_cache(self._file, kernels)
-            if warning:
-                log.warning("compiled kernels %s", warning)
-            self._size = len(kernels)
+        with self._lock:
+            if self._cache is None:
+                return
+            kernels = bytes(self._cache.serialize())
+            self._compiled, self._written = False, time.monotonic()
+            if len(kernels) > self._size:
+                warning = write_cache(self.file, kernels)
+                if warning:
+                    log.warning("compiled kernels %s", warning)
+                self._size = len(kernels)
 
 
 class Context:
@@ -95,11 +121,12 @@ class Context:
         self.sizes: Sizes | None = None
         self._device, self._engine = device, engine
         self._profile, self._config = profile, config
-        self._context = engine.loaded.create_execution_context(config)
-        if self._context is None:
-            raise self._failed("no context could be created")
-        if not self._context.set_optimization_profile_async(profile, stream):
-            raise self._failed("the profile is refused")
+        with engine.messages:
+            self._context = engine.loaded.create_execution_context(config)
+            if self._context is None:
+                raise self._failed("no context could be created")
+            if not self._context.set_optimization_profile_async(profile, stream):
+                raise self._failed("the profile is refused")
         self._can_capture = getattr(self._context, "is_stream_capturable", None)
 
     def use_memory(self, address: int, size: int) -> None:
@@ -109,13 +136,14 @@ class Context:
     def bind(self, graph: GraphSpec, sizes: Sizes, addresses: Addresses) -> None:
         """Set the shapes of inputs, and the address of every tensor."""
         self.sizes = None
-        for tensor in graph.inputs:
-            shape = shape_of(tensor, sizes)
-            if not self._context.set_input_shape(tensor.name, shape):
-                raise self._failed(f"input {tensor.name} of shape {list(shape)} is refused")
-            self._set_address(tensor.name, addresses[tensor.slot])
-        for tensor in graph.outputs:
-            self._set_address(tensor.name, addresses[tensor.memory])
+        with self._engine.messages:
+            for tensor in graph.inputs:
+                shape = shape_of(tensor, sizes)
+                if not self._context.set_input_shape(tensor.name, shape):
+                    raise self._failed(f"input {tensor.name} of shape {list(shape)} is refused")
+                self._set_address(tensor.name, addresses[tensor.slot])
+            for tensor in graph.outputs:
+                self._set_address(tensor.name, addresses[tensor.memory])
         self.sizes = sizes
 
     def can_be_captured(self, stream: int) -> bool:
@@ -124,8 +152,9 @@ class Context:
 
     def run(self, stream: int) -> None:
         """Enqueue a run."""
-        if not self._context.execute_async_v3(stream):
-            raise self._failed("it does not run")
+        with self._engine.messages:
+            if not self._context.execute_async_v3(stream):
+                raise self._failed("it does not run")
 
     def _set_address(self, name: str, address: int) -> None:
         if not self._context.set_tensor_address(name, address):
@@ -187,6 +216,7 @@ class EngineWorkspace(Workspace):
     def encode(self, sizes: Sizes, addresses: Addresses) -> None:
         """Enqueue the encoder."""
         self._shared("encoder", sizes, addresses).run(self.stream.number)
+        self._cache.ran("encoder", sizes)
 
     def prepare(self, sizes: Sizes, addresses: Addresses) -> None:
         """Set the sizes of the next steps."""
@@ -213,12 +243,14 @@ class EngineWorkspace(Workspace):
             self.device.launch(step.graph, self.stream.number)
         else:
             self._run()
+            self._cache.ran("decoder", self._sizes)
         self._has_run = True
         self._counter.count(captured=captured)
 
     def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
         """Enqueue the selection of candidates."""
         self._shared("candidates", sizes, addresses).run(self.stream.number)
+        self._cache.ran("candidates", sizes)
 
     def forget_addresses(self) -> None:
         """Drop captured graphs and mark contexts for rebinding."""

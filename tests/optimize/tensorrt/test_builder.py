@@ -23,7 +23,7 @@ from dragoman.optimize.tensorrt.builder import (
     timing_cache_file,
 )
 from dragoman.optimize.tensorrt.request import EngineOptions
-from dragoman.runtime.backends.tensorrt.packages import Messages, Package, make_logger
+from dragoman.runtime.backends.tensorrt.packages import Package, logger_of
 from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 
 from .conftest import Graph
@@ -109,7 +109,7 @@ INT64 = TensorProto.INT64
 
 
 def _parse(rtx: Package, graph: object) -> object:
-    builder = rtx.module.Builder(make_logger(rtx.module, Messages()))
+    builder = rtx.module.Builder(logger_of(rtx.module))
     return parse(rtx.module, builder, graph)  # type: ignore[arg-type]
 
 

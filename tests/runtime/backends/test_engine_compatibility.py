@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +12,24 @@ from typing import Any
 
 import pytest
 
+from dragoman.optimize.tensorrt.request import check_capabilities
 from dragoman.runtime import BackendError, Bundle, BundleError
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.backends.cuda import Gpu, find_gpu
 from dragoman.runtime.backends.tensorrt import engines
 from dragoman.runtime.backends.tensorrt.engines import usable_package
-from dragoman.runtime.backends.tensorrt.packages import Package, find_package
-from dragoman.runtime.format.manifest import EngineReport, Profile, Range, TensorRTEngines
+from dragoman.runtime.backends.tensorrt.packages import (
+    Package,
+    compute_capabilities,
+    find_package,
+)
+from dragoman.runtime.format.manifest import (
+    EngineReport,
+    Precision,
+    Profile,
+    Range,
+    TensorRTEngines,
+)
 from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.validation import manifest_from_json
 
@@ -45,6 +57,18 @@ def _gpu_works() -> bool:
     return True
 
 
+WAYS_OUT = {
+    "VERSION_MISMATCH": "pip install tensorrt-rtx==1.7.1.116, or rebuild them with",
+    "UNSUPPORTED_CC": "rebuild them with --target tensorrt-rtx --compute-capability 8.9",
+    "OLD_CUDA_DRIVER": "install a newer NVIDIA driver",
+    "OLD_CUDA_RUNTIME": "pip install --upgrade --force-reinstall tensorrt-rtx",
+    "INSUFFICIENT_GPU_MEMORY": "free memory of the GPU, choose another with --device",
+    "MALFORMED_ENGINE": "copy the bundle again, or rebuild them with --target tensorrt-rtx",
+    "CUDA_ERROR": "repair the CUDA driver or runtime; dragoman doctor shows what is found",
+}
+"""What to do about each of TensorRT-RTX's diagnostics, in their order, on a GPU that it knows."""
+
+
 class Double:
     """TensorRT-RTX on a machine with a GPU that it finds valid, or not."""
 
@@ -55,18 +79,16 @@ class Double:
         class Severity:
             ERROR, INTERNAL_ERROR, WARNING = range(3)
 
-    class Logger(SimpleNamespace):
-        class Severity:
-            INTERNAL_ERROR = 0
-
-        def __init__(self, min_severity: int) -> None:
-            pass
-
     class EngineValidity:
         VALID, SUBOPTIMAL, INVALID = range(3)
 
     class EngineInvalidityDiagnostics:
-        __members__ = {"VERSION_MISMATCH": 1, "UNSUPPORTED_CC": 2}  # noqa: RUF012
+        __members__ = {name: 1 << bit for bit, name in enumerate(WAYS_OUT)}  # noqa: RUF012
+
+    class ComputeCapability:
+        __members__ = {"NONE": 0, "CURRENT": 1} | {
+            f"SM{number}": number for number in (75, 80, 86, 89, 120, 121)
+        }
 
     class Runtime:
         engine_header_size = 8
@@ -149,14 +171,64 @@ def test_engines_built_for_other_gpus_are_refused(bundle: Bundle, machine: Simpl
 def test_the_package_itself_refuses_an_engine(
     bundle: Bundle, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Double, "verdict", (Double.EngineValidity.INVALID, 2))
-    machine.gpu = HOPPER
-    with pytest.raises(BackendError) as error:
+    """Each reason has its own way out."""
+    for number, (reason, way_out) in enumerate(WAYS_OUT.items()):
+        monkeypatch.setattr(Double, "verdict", (Double.EngineValidity.INVALID, 1 << number))
+        with pytest.raises(BackendError) as error:
+            usable_package(bundle, ENGINES)
+        assert f"compute capability 8.9 ({reason}): {way_out}" in str(error.value)
+        machine.gpu = HOPPER
+        with pytest.raises(BackendError) as error:
+            usable_package(bundle, ENGINES)
+        assert "9.0" not in str(error.value).partition(f"({reason})")[2], "which is not built"
+        machine.gpu = ADA
+    monkeypatch.setattr(Double, "verdict", (Double.EngineValidity.INVALID, 4 + 16))
+    with pytest.raises(BackendError, match=r"newer NVIDIA driver; free memory of the GPU"):
         usable_package(bundle, ENGINES)
-    assert "does not run on NVIDIA H100, compute capability 9.0 (UNSUPPORTED_CC)" in str(
-        error.value
+    monkeypatch.setattr(Double, "verdict", (Double.EngineValidity.INVALID, 1 << 10))
+    with pytest.raises(BackendError, match=r"\(diagnostics 1024\): rebuild them with"):
+        usable_package(bundle, ENGINES)
+
+
+def test_the_diagnostics_are_those_of_the_package() -> None:
+    trt = pytest.importorskip("tensorrt_rtx")
+    members = trt.EngineInvalidityDiagnostics.__members__
+    assert {name: int(kind) for name, kind in members.items()} == (
+        Double.EngineInvalidityDiagnostics.__members__
     )
-    assert "--target tensorrt-rtx --compute-capability 9.0" in str(error.value)
+    package = Package("tensorrt-rtx", trt, trt.__version__, "13")
+    double = Package("tensorrt-rtx", Double, "1.7.1.116", "13")
+    assert list(compute_capabilities(package)) == list(compute_capabilities(double))
+
+
+@pytest.mark.parametrize("target", ["tensorrt-rtx", "tensorrt"])
+@pytest.mark.parametrize(
+    "capability",
+    ["6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "11.0", "12.0", "12.1", "13.0"],
+)
+def test_advice_for_a_gpu_can_be_followed(
+    bundle: Bundle, machine: SimpleNamespace, target: str, capability: str
+) -> None:
+    """The builder does not refuse what the runtime advises."""
+    module: Any = Double if target == "tensorrt-rtx" else SimpleNamespace()
+    machine.package = package = Package(target, module, "1.7.1.116", "13")
+    machine.gpu = Gpu("Some GPU", capability, "13.0")
+    named = dataclasses.replace(ENGINES, compute_capabilities=("4.2",))
+    with pytest.raises(BackendError) as error:
+        usable_package(bundle, named)
+    advice = str(error.value).partition("(Some GPU): ")[2]
+    neutral = "build graphs with --target neutral, and run them with --backend onnxruntime-cuda"
+    if float(capability) < 7.5:
+        assert advice == f"no engines are built for it: {neutral}"
+        return
+    requested = re.findall(r"--compute-capability (\S+)", advice)
+    precision: Precision = "fp16" if "--precision fp16" in advice else "fp32"
+    check_capabilities(package, requested, precision)  # raises nothing
+    if target == "tensorrt-rtx" and capability in compute_capabilities(package):
+        assert requested == [capability]
+    else:
+        assert not requested and "--target tensorrt on this machine" in advice
+        assert (neutral in advice) == (target == "tensorrt-rtx")
 
 
 def test_a_package_that_cannot_judge_engines_is_skipped(

@@ -79,7 +79,9 @@ def test_versions_and_the_probe_are_those_in_use(monkeypatch: pytest.MonkeyPatch
 
 def test_backends_of_a_gpu_name_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write(tmp_path / "version", "580.95.05\n")
-    monkeypatch.setattr(module, "GPU_DRIVER", tmp_path / "version")
+    monkeypatch.setattr(
+        "dragoman.runtime.backends.cuda.device.DRIVER_VERSION", tmp_path / "version"
+    )
     assert "NVIDIA driver" not in describe_machine().versions
     monkeypatch.setattr(cuda, "find_gpu", lambda index: Gpu("Some GPU", "8.9", "13.0"))
     found = describe_machine("onnxruntime-cuda")
@@ -97,6 +99,7 @@ def test_cudnn_is_part_of_what_numbers_depend_on(monkeypatch: pytest.MonkeyPatch
         def cudnnGetVersion(self) -> int:  # noqa: N802
             return 91_305
 
+    describe_machine("tensorrt-rtx")  # imports a package, which loads libraries of its own
     monkeypatch.setattr("ctypes.CDLL", Library)
     assert describe_machine("onnxruntime-cuda").versions["cuDNN"] == "9.13.5"
     for other in ("onnxruntime", "tensorrt-rtx"):

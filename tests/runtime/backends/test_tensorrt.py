@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dragoman.files.regular_files import user_cache
 from dragoman.reference_model import Transformer
 from dragoman.runtime import (
     Bundle,
@@ -18,10 +22,14 @@ from dragoman.runtime import (
     Model,
     load,
 )
+from dragoman.runtime.backends.cuda import Gpu
+from dragoman.runtime.backends.cuda import device as cuda_device
 from dragoman.runtime.backends.cuda.layout import Sizes, as_numbers
 from dragoman.runtime.backends.interface import BackendError
+from dragoman.runtime.backends.tensorrt import workspace
 from dragoman.runtime.backends.tensorrt.backend import sizes_after, sizes_for
-from dragoman.runtime.backends.tensorrt.packages import Package, cache_file
+from dragoman.runtime.backends.tensorrt.engines import load_engine
+from dragoman.runtime.backends.tensorrt.packages import Messages, Package, logger_of
 from dragoman.runtime.backends.tensorrt.workspace import KernelCache
 from dragoman.runtime.format.manifest import Profile, Range
 
@@ -44,7 +52,10 @@ Sources = Callable[..., list[list[int]]]
 
 @pytest.fixture(autouse=True)
 def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caches of a user with a driver."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "version").write_text("580.95.05\n")
+    monkeypatch.setattr(cuda_device, "DRIVER_VERSION", tmp_path / "version")
 
 
 @pytest.fixture
@@ -256,24 +267,104 @@ def test_a_file_that_is_not_an_engine_is_reported(engines: Bundle, tmp_path: Pat
         opened(bundle, DoubleDevice())
 
 
+def _kernel_cache(device: DoubleDevice) -> Any:
+    """The cache that models use, attached to a context."""
+    package = Package("tensorrt-rtx", package_module(device), "1.7.1.116", "13")
+    cache: Any = KernelCache(package, device)
+    assert cache.file.name == (
+        "tensorrt-rtx-1.7.1.116.NVIDIA-Double-2-8.9-driver-580.95.05.kernels"
+    )
+    cache.attach(package.module.IRuntimeConfig())
+    return cache
+
+
 def test_compiled_kernels_are_cached_and_a_damaged_cache_is_replaced(
     engines: Bundle, device: DoubleDevice
 ) -> None:
-    package = Package("tensorrt-rtx", package_module(device), "1.7.1.116", "13")
-    file = cache_file(package, "kernels")
-    assert file is not None
+    file = _kernel_cache(device).file
     for before in (None, b"rubbish"):
         if before is not None:
             file.write_bytes(before)
         model = opened(engines, device)
         model.generate([[3, 4]], max_new_tokens=CAPACITY)
+        assert file.read_bytes().startswith(b"kernels ."), "before anything is closed"
         model.close()
-        assert file.read_bytes() == b"kernels of the double"
-    cache: Any = KernelCache(package)
-    cache.attach(package.module.IRuntimeConfig())
+    cache = _kernel_cache(device)
     written = file.stat().st_mtime_ns
     cache.save()  # nothing new
     assert file.stat().st_mtime_ns == written
+
+
+def test_kernels_of_another_gpu_or_driver_are_left_alone(
+    engines: Bundle, device: DoubleDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_device, "DRIVER_VERSION", Path("none"))
+    opened(engines, device).generate([[3, 4]], max_new_tokens=CAPACITY)
+    monkeypatch.setattr(device, "gpu", lambda: Gpu("NVIDIA L4", "8.9", "13.0"))
+    opened(engines, device).generate([[3, 4]], max_new_tokens=CAPACITY)
+    assert sorted(file.name for file in user_cache().iterdir()) == [  # type: ignore[union-attr]
+        "tensorrt-rtx-1.7.1.116.NVIDIA-Double-2-8.9-driver-cuda-13.0.kernels",
+        "tensorrt-rtx-1.7.1.116.NVIDIA-L4-8.9-driver-cuda-13.0.kernels",
+    ]
+
+
+def test_kernels_are_written_at_most_so_often_and_at_the_end(
+    engines: Bundle, device: DoubleDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now: Any = SimpleNamespace(monotonic=lambda: now.time, time=100.0)
+    monkeypatch.setattr(workspace, "time", now)
+    model = opened(engines, device)
+    file = _kernel_cache(device).file
+
+    model.generate([[3, 4]], max_new_tokens=CAPACITY)
+    first = file.read_bytes()
+    model.generate([[3, 4]] * 3, max_new_tokens=CAPACITY)
+    assert file.read_bytes() == first, "written a moment ago"
+    now.time += 10
+    model.generate([[3, 4]], max_new_tokens=CAPACITY)
+    second = file.read_bytes()
+    assert len(second) > len(first)
+    model.generate([[3, 4]] * 5, max_new_tokens=CAPACITY)
+    assert file.read_bytes() == second
+    del model  # nobody has closed it
+    gc.collect()
+    assert len(file.read_bytes()) > len(second)
+
+
+def test_messages_are_those_of_the_engine(
+    engines: Bundle, device: DoubleDevice, tmp_path: Path
+) -> None:
+    """TensorRT hands all messages to the first logger that it was given."""
+    package = Package("tensorrt-rtx", package_module(device), "1.7.1.116", "13")
+    device.enter()
+    first = load_engine(package, engines, "decoder.onnx")
+    (tmp_path / "decoder.onnx").write_bytes(b"something else")
+    with pytest.raises(BackendError, match="cannot load this engine: the magic tag does not"):
+        load_engine(package, dataclasses.replace(engines, directory=tmp_path), "decoder.onnx")
+    assert not first.messages.errors
+
+
+def test_messages_are_those_of_the_thread(device: DoubleDevice) -> None:
+    """Threads of TensorRT's own report to everybody who works at the moment."""
+    trt = package_module(device)
+    logger, error = logger_of(trt), trt.ILogger.Severity.ERROR
+    assert logger_of(trt) is logger
+    one, other, inner = Messages(), Messages(), Messages()
+    with one, ThreadPoolExecutor(1) as threads:
+
+        def works() -> None:
+            with other:
+                logger.log(error, "other's")
+
+        threads.submit(works).result()
+        threads.submit(logger.log, error, "TensorRT's").result()
+        with inner:
+            logger.log(trt.ILogger.Severity.WARNING, "inner's")
+        logger.log(error, "one's")
+    logger.log(error, "nobody's")
+    assert list(one.errors) == ["TensorRT's", "one's"]
+    assert list(other.errors) == ["other's"]
+    assert list(inner.warnings) == ["inner's"] and not one.warnings
 
 
 @pytest.mark.parametrize(
