@@ -9,17 +9,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dragoman.errors import DragomanError
 from dragoman.optimize.random_inputs import random_sources
 from dragoman.runtime import GenerationOptions, load, read_bundle
+from dragoman.runtime.backends import check_backend
 from dragoman.runtime.decoding.results import Result
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.runtime.serving.arrangement import Arrangement, usable_cores
-from dragoman.runtime.serving.engine.encoder_engine import EncoderEngine, EncoderHandle
+from dragoman.runtime.serving.engine.encoder_engine import (
+    AnyEngine,
+    EncoderEngine,
+    EncoderHandle,
+    open_engine,
+)
 from dragoman.runtime.serving.engine.engine import DecodingEngine, threads_of
 
 ROWS = (16, 32, 64)
@@ -47,6 +52,16 @@ def arrangements(cores: int, rows: Sequence[int] = ROWS) -> list[Arrangement]:
     return [Arrangement(n, cores // n, most) for n in workers for most in rows]
 
 
+def arrangements_on_gpu(most: int) -> list[Arrangement]:
+    """Return one worker and two, with all rows that fit into the GPU's memory, a half, a quarter.
+
+    Args:
+        most: number of rows that fit
+    """
+    rows = sorted({max(1, most // part) for part in (1, 2, 4)})
+    return [Arrangement(n, 1, each) for n in (1, 2) for each in rows if n * each <= max(n, most)]
+
+
 def try_arrangements(
     directory: Path,
     *,
@@ -55,30 +70,46 @@ def try_arrangements(
     device: str | None = None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> list[Tried]:
-    """Measure each arrangement of the cores that this process may use, the best first.
+    """Measure each arrangement of the cores that this process may use, or of a GPU; best first.
 
     Args:
+        requests: number of requests at least; on a GPU, they are twice the rows or more
         backend, device: see `load`
 
     Raises:
         DragomanError: the bundle cannot be loaded, or does not take tokens.
     """
-    manifest = read_bundle(directory).manifest
+    bundle = read_bundle(directory)
+    manifest = bundle.manifest
     if manifest.audio is not None:
         raise DragomanError(
             "arrangement: expected a model of texts, found one of speech: give serve --workers and "
             "--threads"
         )
-    tried = []
-    for one in arrangements(usable_cores()):
-        progress(str(one))
+
+    def opened(one: Arrangement) -> AnyEngine:
         threads = threads_of(one.workers, one.threads)
-        model = load(directory, threads=threads, backend=backend, device=device, check="never")
-        kind: Any = DecodingEngine if manifest.head is None else EncoderEngine
-        engine = kind(model, workers=one.workers, batch_size=one.batch_size, max_waiting=requests)
-        make = _decoding if manifest.head is None else _encoding
-        work = make(engine, manifest, requests)
+        model = load(bundle, threads=threads, backend=backend, device=device, check="never")
+        return open_engine(
+            model, workers=one.workers, batch_size=one.batch_size, max_waiting=requests
+        )
+
+    if check_backend(bundle, backend, device).device == "cuda":
+        engine = opened(Arrangement(1, 1, None))
+        most = engine.batch_size
+        engine.close()
+        requests, candidates = max(requests, 2 * most), arrangements_on_gpu(most)
+    else:
+        candidates = arrangements(usable_cores())
+    tried = []
+    for one in candidates:
+        progress(str(one))
+        engine = opened(one)
         try:
+            if isinstance(engine, DecodingEngine):
+                work = _decoding(engine, manifest, requests)
+            else:
+                work = _encoding(engine, manifest, requests)
             work()  # warms up
             tried.append(Tried(one, float(np.median([_timed(work) for _ in range(ROUNDS)]))))
         finally:

@@ -34,6 +34,8 @@ UNSAFE = frozenset(
 )
 """Calls that CUDA may refuse while a stream is captured."""
 Mode = Literal["global", "thread local"]
+CURRENT = threading.local()
+"""Has `index`, the number of a thread's current device."""
 
 
 @dataclass
@@ -102,10 +104,11 @@ class DoubleDevice(Device):
 
     def enter(self) -> None:
         self.thread.mode = "thread local"
+        CURRENT.index = self.index
 
     def called_by(self, library: str) -> None:
         """Another library calls CUDA in this thread."""
-        if not hasattr(self.thread, "mode"):
+        if not hasattr(self.thread, "mode") or CURRENT.index != self.index:
             self.strangers.append(library)
             raise AssertionError(f"{library} in a thread that has not entered the device")
 

@@ -23,7 +23,7 @@ class BackendError(DragomanError):
 class DeviceLostError(DragomanError):
     """A device failed, and this process cannot use it any more."""
 
-    status, code = 500, "backend_error"
+    status, code = 503, "backend_error"
 
 
 class ClosedModelError(DragomanError):

@@ -1,7 +1,7 @@
-"""Selects the number of workers and threads that run a bundle.
+"""Selects the workers and threads that run a bundle, and loads the bundle for them.
 
 Options of the user come first, then the measurement of `dragoman bench --arrangement` on this
-machine, then one worker per core.
+machine, then one worker for each core, or for each GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import platform
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,25 +18,32 @@ from dragoman.errors import DragomanError
 from dragoman.files.regular_files import NO_HOME, user_cache, write_whole
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
-from ..backends import check_threads
+from ..backends import check_backend, check_threads
+from ..format.bundle import Bundle
 from ..format.manifest import Manifest
+from ..loading import load
+from ..model import Model
+from .engine.engine import threads_of
+from .options import EngineOptions
 
 
 class Arrangement(NamedTuple):
     """The workers and threads that run a model.
 
     Attributes:
-        workers: decoding loops, each with its own batch, which share one copy of the weights
-        threads: threads per worker
-        batch_size: maximum rows in a worker's batch; a request has a row per beam
+        workers: decoding loops of a device, each with its own batch
+        threads: processor threads per worker
+        batch_size: maximum rows in a worker's batch; a request has a row per beam. None: as many as
+            fit into the memory of a GPU
     """
 
     workers: int
     threads: int
-    batch_size: int
+    batch_size: int | None
 
     def __str__(self) -> str:
-        return f"{self.workers} x {self.threads}, {self.batch_size} rows"
+        rows = "" if self.batch_size is None else f", {self.batch_size} rows"
+        return f"{self.workers} x {self.threads}{rows}"
 
 
 def usable_cores() -> int:
@@ -46,22 +53,34 @@ def usable_cores() -> int:
 
 
 def arrangement(
-    manifest: Manifest, *, workers: int | None, threads: int | None, batch_size: int | None
+    manifest: Manifest,
+    *,
+    workers: int | None,
+    threads: int | None,
+    batch_size: int | None,
+    on_gpu: bool = False,
 ) -> Arrangement:
     """Select the arrangement of a bundle.
 
-    By default, each core has a worker of one thread, which never waits for other threads.
+    By default, each core has a worker of one thread, which never waits for other threads. A GPU has
+    one worker: a step of many rows takes hardly longer than a step of few, and with ONNX Runtime,
+    another worker has another copy of the weights.
 
     Args:
         workers, threads: if both are None, the best measured by `dragoman bench --arrangement` on
             this machine, if any; if one is None, it is chosen to use all cores
+        on_gpu: whether the bundle runs on a GPU
 
     Raises:
         DragomanError: the total number of threads is too large.
     """
-    known = recall(manifest) if workers is None and threads is None else None
+    known = recall(manifest, on_gpu=on_gpu) if workers is None and threads is None else None
     if known is not None:
         return known if batch_size is None else known._replace(batch_size=batch_size)
+    if on_gpu:
+        workers, threads = workers or 1, threads or 1
+        check_threads(workers * threads)
+        return Arrangement(workers, threads, batch_size)
     cores = usable_cores()
     if workers is None:
         workers = max(1, cores // (threads or 1))
@@ -71,13 +90,44 @@ def arrangement(
     return Arrangement(workers, threads, batch_size or DEFAULT_BATCH_SIZE)
 
 
-def remember(manifest: Manifest, best: Arrangement) -> str | None:
+def load_arranged(bundle: Bundle, options: EngineOptions) -> tuple[tuple[Model, ...], Arrangement]:
+    """Load a bundle for its arrangement, once for each device.
+
+    Raises:
+        KnownAnswersError, BackendError, DragomanError: as for `load`; no model stays loaded.
+    """
+    devices = options.devices or (None,)
+    chosen = arrangement(
+        bundle.manifest,
+        workers=options.workers,
+        threads=options.threads,
+        batch_size=options.batch_size,
+        on_gpu=check_backend(bundle, options.backend, devices[0]).device == "cuda",
+    )
+    with ExitStack() as loaded:
+        models = tuple(
+            loaded.enter_context(
+                load(
+                    bundle,
+                    threads=threads_of(chosen.workers, chosen.threads),
+                    backend=options.backend,
+                    device=device,
+                    check=options.check,
+                )
+            )
+            for device in devices
+        )
+        loaded.pop_all()  # all are loaded, and stay so
+    return models, chosen
+
+
+def remember(manifest: Manifest, best: Arrangement, *, on_gpu: bool = False) -> str | None:
     """Save the best arrangement of a bundle on this machine, for `arrangement`.
 
     Returns:
         a warning if the file cannot be written
     """
-    file = _file(manifest)
+    file = _file(manifest, on_gpu)
     if file is None:
         return f"not kept for dragoman serve: {NO_HOME}"
     try:
@@ -87,9 +137,9 @@ def remember(manifest: Manifest, best: Arrangement) -> str | None:
     return None
 
 
-def recall(manifest: Manifest) -> Arrangement | None:
+def recall(manifest: Manifest, *, on_gpu: bool = False) -> Arrangement | None:
     """Return the arrangement saved by `remember`; None: there is no valid one."""
-    file = _file(manifest)
+    file = _file(manifest, on_gpu)
     if file is None:
         return None
     with suppress(OSError, ValueError, TypeError, DragomanError):
@@ -101,8 +151,10 @@ def recall(manifest: Manifest) -> Arrangement | None:
     return None
 
 
-def _file(manifest: Manifest) -> Path | None:
+def _file(manifest: Manifest, on_gpu: bool) -> Path | None:
     """Return the cache file; its name depends on the bundle's files, the machine and its cores."""
     of = [platform.node(), usable_cores(), *sorted(record.sha256 for record in manifest.files)]
+    if on_gpu:
+        of.append("cuda")
     name = hashlib.sha256(json.dumps(of).encode()).hexdigest()[:24]
     return user_cache("arrangements", f"{name}.json")

@@ -19,11 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError, cannot_pickle, shown
-from dragoman.settings.generation import (
-    DEFAULT_BATCH_SIZE,
-    GenerationKeywords,
-    GenerationOptions,
-)
+from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 
 from ..arguments import (
     MOST_SECONDS,
@@ -53,11 +49,10 @@ from ..encoding.tokenizer import ReadingKeywords
 from ..format.bundle import Bundle, read_bundle
 from ..format.known_answers import Check
 from ..front_end import Source
-from ..loading import load
 from ..model import Model, parts_of
 from ..scoring.interface import ScoredPair, ScoringKeywords, ScoringOptions, scoring_options_of
 from ..texts.outputs import TokenStream
-from .arrangement import arrangement
+from .arrangement import load_arranged
 from .engine.encoder_engine import (
     MAX_WAITING,
     EncoderEngine,
@@ -71,10 +66,10 @@ from .engine.engine import (
     DecodingEngine,
     listener_of,
     prepared,
-    threads_of,
     tokens_of,
 )
 from .engine.request_handle import DecodingHandle
+from .options import EngineOptions
 
 SCORING_THREADS = 2
 """Threads that score. Further calls wait."""
@@ -86,7 +81,7 @@ class AsyncModel:
     """A bundle ready to run in asyncio, made by `AsyncModel.load`.
 
     Its methods are those of `Model`, with the same results. Concurrent calls share batches
-    (continuous batching) and one copy of the weights; they may come from several event loops.
+    (continuous batching) and the weights; they may come from several event loops.
 
     A call stops when its task is cancelled, for example by `asyncio.timeout`, and a stream when it
     is closed: their rows are freed before the next step. A call with `timeout`, in seconds, raises
@@ -96,25 +91,27 @@ class AsyncModel:
     is accepted if none waits.
 
     Args:
-        model: a loaded model, which is closed with this one
+        models: a loaded model, which is closed with this one; or the same one, loaded on several
+            GPUs
         workers, batch_size, max_waiting, max_new_tokens: see `load`
     """
 
     def __init__(
         self,
-        model: Model,
-        *,
+        *models: Model,
         workers: int = 1,
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         max_waiting: int = MAX_WAITING,
         max_new_tokens: int | None = None,
     ) -> None:
-        opened: object = model
-        if not isinstance(opened, Model):
-            found = shown(opened)
-            raise DragomanError(f"expected a Model, found {found}: use await AsyncModel.load(...)")
+        opened: tuple[object, ...] = models or (None,)
+        for one in opened:
+            if not isinstance(one, Model):
+                raise DragomanError(
+                    f"expected a Model, found {shown(one)}: use await AsyncModel.load(...)"
+                )
         self._engine = open_engine(
-            model,
+            *models,
             workers=workers,
             batch_size=batch_size,
             max_waiting=max_waiting,
@@ -136,6 +133,7 @@ class AsyncModel:
         max_waiting: int = MAX_WAITING,
         max_new_tokens: int | None = None,
         backend: str | None = None,
+        devices: Sequence[str] = (),
         check: Check = "once",
     ) -> AsyncModel:
         """Load a bundle in a thread.
@@ -144,8 +142,11 @@ class AsyncModel:
             directory, backend, check: see `load`
             workers, threads: number of decoding loops, each with its own batch, and of the CPU
                 threads of each. None: what `dragoman bench --arrangement` measured as best on this
-                machine, or else one loop for each core.
-            batch_size: maximum rows in the batch of a loop; a source has a row for each beam
+                machine, or else one loop for each core, or for each GPU.
+            batch_size: maximum rows in the batch of a loop; a source has a row for each beam. None:
+                64, or as many as fit into the memory of a GPU
+            devices: names of devices, see `load`; each has a copy of the weights and `workers`
+                loops. Empty: the device that `load` selects.
             max_waiting: maximum outputs that wait to be decoded
             max_new_tokens: maximum new tokens of an output, for each of which memory is set aside;
                 None: 512, or the bundle's default if that is more
@@ -159,14 +160,20 @@ class AsyncModel:
             if value is not None:
                 check_count(name, value)
         check_count("max_waiting", max_waiting)
+        options = EngineOptions(
+            workers=workers,
+            threads=threads,
+            batch_size=batch_size,
+            backend=backend,
+            devices=tuple(devices),
+            check=check,
+        )
 
         def opened() -> AsyncModel:
             bundle = directory if isinstance(directory, Bundle) else read_bundle(directory)
-            chosen = arrangement(bundle.manifest, **numbers)
-            total = threads_of(chosen.workers, chosen.threads)
-            model = load(bundle, threads=total, backend=backend, check=check)
+            models, chosen = load_arranged(bundle, options)
             return cls(
-                model,
+                *models,
                 workers=chosen.workers,
                 batch_size=chosen.batch_size,
                 max_waiting=max_waiting,

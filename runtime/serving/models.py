@@ -20,11 +20,10 @@ from ..backends.interface import DeviceLostError
 from ..decoding.scheduler import Observer
 from ..format.bundle import read_bundle
 from ..format.manifest import MANIFEST_FILE, Manifest
-from ..loading import load
 from ..model import Model
-from .arrangement import arrangement
+from .arrangement import load_arranged
 from .engine.encoder_engine import AnyEngine, EncoderEngine, open_engine
-from .engine.engine import DecodingEngine, threads_of
+from .engine.engine import DecodingEngine
 from .options import EngineOptions, ServerOptions
 
 logger = logging.getLogger("dragoman.serving")
@@ -90,6 +89,7 @@ class ServedModel:
 
     Args:
         observer_of: creates the observer of a model's engine from the model's name
+        share: share of the free memory of a GPU that batches may use
     """
 
     def __init__(
@@ -98,13 +98,15 @@ class ServedModel:
         directory: Path,
         options: EngineOptions,
         observer_of: Callable[[str], Observer],
+        share: float = 1.0,
     ) -> None:
         self.name, self.directory = name, directory
-        self._options, self._observer_of = options, observer_of
+        self._options, self._observer_of, self._share = options, observer_of, share
         self._identity = _identity(directory)
         """The version that `manifest` belongs to."""
         bundle = read_bundle(directory)
-        import_backend(bundle, options.backend)  # a missing library is found before the start
+        for device in options.devices or (None,):  # a missing library is found before the start
+            import_backend(bundle, options.backend, device)
         self.manifest: Manifest = bundle.manifest
         self._current: _LoadedEngine | None = None
         self._retired: list[_LoadedEngine] = []
@@ -122,7 +124,7 @@ class ServedModel:
 
     @property
     def alive(self) -> bool:
-        """Whether the model can serve requests, once loaded."""
+        """Whether the model can serve requests on all its devices, once loaded."""
         if self._device_lost:
             return False
         return self._current is None or self._current.engine.alive
@@ -251,21 +253,15 @@ class ServedModel:
         self.manifest = fresh.engine.model.manifest
 
     def _open(self) -> _LoadedEngine:
-        options, bundle = self._options, read_bundle(self.directory)
-        chosen = arrangement(
-            bundle.manifest,
-            workers=options.workers,
-            threads=options.threads,
-            batch_size=options.batch_size,
-        )
-        threads = threads_of(chosen.workers, chosen.threads)
-        model = load(bundle, threads=threads, backend=options.backend, check=options.check)
+        options = self._options
+        models, chosen = load_arranged(read_bundle(self.directory), options)
         engine = open_engine(
-            model,
+            *models,
             workers=chosen.workers,
             batch_size=chosen.batch_size,
             max_waiting=options.max_waiting,
             max_new_tokens=options.max_new_tokens,
+            share=self._share,
             observer=self._observer_of(self.name),
         )
         return _LoadedEngine(engine)
@@ -297,7 +293,7 @@ class ModelRegistry:
     ) -> None:
         self._options = options
         self._models = {
-            name: ServedModel(name, directory, options.engine, observer_of)
+            name: ServedModel(name, directory, options.engine, observer_of, 1 / len(directories))
             for name, directory in directories.items()
         }
 

@@ -13,6 +13,7 @@ from typing import Any
 from dragoman.errors import DragomanError, listed, nearest, shown
 from dragoman.settings.fields import is_number
 
+from ..backends import gpu_index
 from ..format.known_answers import CHECKS, Check
 from .clients import read_keys, read_proxies
 
@@ -29,6 +30,12 @@ class EngineOptions:
             refused
         max_new_tokens: maximum new tokens of an output; None: see `engine.LONGEST_OUTPUT`
         backend, check: see `load`
+        devices: the devices of `load`, such as ("cuda:0", "cuda:1"): each has a copy of the weights
+            and workers of its own; empty: the device that `load` selects
+
+    Raises:
+        DragomanError: a device has another form or occurs twice, or the processor is one of
+            several.
     """
 
     workers: int | None = None
@@ -38,6 +45,17 @@ class EngineOptions:
     max_new_tokens: int | None = None
     backend: str | None = None
     check: Check = "once"
+    devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        numbers = [gpu_index(device) for device in self.devices]
+        if len(numbers) > 1 and None in numbers:
+            raise DragomanError(
+                f"device: expected cpu alone or GPUs, found {', '.join(self.devices)}"
+            )
+        for number, device in zip(numbers, self.devices, strict=True):
+            if numbers.count(number) > 1:
+                raise DragomanError(f"device: expected each GPU once, found {device} twice")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,6 +338,7 @@ READERS: Mapping[str, Reader] = {
     "timeout": POSITIVE_NUMBER,
     "idle_unload": POSITIVE_NUMBER,
     "backend": ("a name", str),
+    "device": ("names of devices", _texts),
     "check": (f"one of {', '.join(CHECKS)}", _check),
     "api_key_file": ("the path of a file", lambda value: read_keys(Path(value))),
     "log_texts": ("true or false", _boolean),
@@ -341,5 +360,6 @@ RENAMED = {
     "max_body": "max_body_bytes",
     "api_key_file": "api_keys",
     "cors_origin": "cors_origins",
+    "device": "devices",
 }
 """Options whose fields hold something else than the option: bytes, keys, several values."""

@@ -50,6 +50,19 @@ def test_a_measured_arrangement_is_used_unless_options_are_given(manifest: Manif
     assert recall(dataclasses.replace(manifest, files=files)) is None, "another bundle"
 
 
+def test_a_gpu_has_one_worker_and_measurements_of_its_own(manifest: Manifest) -> None:
+    def chosen(workers: int | None = None, batch_size: int | None = None) -> Arrangement:
+        options = {"workers": workers, "threads": None, "batch_size": batch_size}
+        return arrangement(manifest, **options, on_gpu=True)
+
+    remember(manifest, Arrangement(3, 2, 16))
+    assert chosen() == (1, 1, None), "the rows depend on the memory"
+    assert chosen(2, 7) == (2, 1, 7)
+    assert remember(manifest, Arrangement(2, 1, 128), on_gpu=True) is None
+    assert chosen() == (2, 1, 128)
+    assert arrangement(manifest, workers=None, threads=None, batch_size=None) == (3, 2, 16)
+
+
 @pytest.mark.parametrize(
     "content", ["", "[1, 2]", '["a", 1, 1]', "[0, 1, 1]", "[100000, 9, 1]", "{}"]
 )

@@ -526,7 +526,7 @@ def test_a_model_loaded_for_a_cancelled_task_is_closed(
         monkeypatch.setattr(made, "close", recorded)
         return made
 
-    monkeypatch.setattr("dragoman.runtime.serving.async_model.load", slow)
+    monkeypatch.setattr("dragoman.runtime.serving.arrangement.load", slow)
 
     async def main() -> None:
         task = asyncio.ensure_future(AsyncModel.load(bundle("letters"), workers=1, threads=1))

@@ -172,7 +172,7 @@ def test_a_failure_is_logged_with_the_id_of_its_request(
     "error", [BackendError("no memory"), DeviceLostError("the device is lost")]
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_errors_of_the_backend_have_status_500(
+def test_errors_of_the_backend_are_errors_of_the_server(
     bundle: Bundles, monkeypatch: pytest.MonkeyPatch, error: Exception, stream: bool
 ) -> None:
     def fails(loop: Any) -> None:
@@ -183,10 +183,11 @@ def test_errors_of_the_backend_have_status_500(
         body = {"source": "a", "stream": stream}
         answers = [client.post(GENERATE, json=body) for _ in range(2)]
         alive = client.get("/health/live").status_code
+    is_lost = isinstance(error, DeviceLostError)
     for answer in answers:
-        assert answer.status_code == 500
+        assert answer.status_code == (503 if is_lost else 500)
         assert answer.json() == {"error": str(error), "code": "backend_error"}
-    assert alive == (503 if isinstance(error, DeviceLostError) else 200)
+    assert alive == (503 if is_lost else 200)
 
 
 def test_an_encoder_whose_device_is_lost_is_not_alive(
@@ -201,6 +202,6 @@ def test_an_encoder_whose_device_is_lost_is_not_alive(
         with monkeypatch.context() as patched:
             patched.setattr(EncoderFrontEnd, "embeddings", fails)
             answer = client.post("/v1/encode", json=body)
-        assert answer.status_code == 500
+        assert answer.status_code == 503
         assert client.post("/v1/encode", json=body).json()["error"] == "the device is lost"
         assert client.get("/health/live").status_code == 503

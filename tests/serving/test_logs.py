@@ -13,7 +13,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.serving import models
+from dragoman.runtime.serving import arrangement
 from dragoman.runtime.serving.app import create_app
 from dragoman.runtime.serving.options import ListenOptions, ServerOptions
 from dragoman.runtime.serving.process import LOGGERS, bind, json_logs, run_app
@@ -65,7 +65,7 @@ def test_a_bundle_that_does_not_load_is_one_line_of_the_log(
         raise DragomanError("letters gives other tokens")
 
     error = io.StringIO()
-    monkeypatch.setattr(models, "load", refuse)
+    monkeypatch.setattr(arrangement, "load", refuse)
     monkeypatch.setattr(sys, "stderr", error)
     app, listen = create_app({"letters": bundle("letters")}, ServerOptions()), ListenOptions(port=0)
     with pytest.raises(DragomanError, match="the server could not start"):

@@ -57,7 +57,7 @@ def test_a_server_whose_device_is_lost_is_not_ready(
         device.refuse = refuse
         for _ in range(2):
             answer = client.post("/v1/generate", json=body)
-            assert answer.status_code == 500
+            assert answer.status_code == 503
             expected = {"error": f"onnxruntime failed: {reason}", "code": "backend_error"}
             assert answer.json() == expected
         assert health(client) == {503}

@@ -92,7 +92,7 @@ def test_concurrent_first_requests_load_once(
         loads.append(directory)
         return load(directory, threads=1)
 
-    monkeypatch.setattr("dragoman.runtime.serving.models.load", counting)
+    monkeypatch.setattr("dragoman.runtime.serving.arrangement.load", counting)
 
     async def main() -> None:
         models = registry_of(letters=bundle("letters"))
@@ -115,7 +115,7 @@ def test_a_request_that_is_cancelled_while_loading_leaves_the_model_loaded_once(
         assert may_go.wait(60)
         return load(directory, threads=1)
 
-    monkeypatch.setattr("dragoman.runtime.serving.models.load", slow)
+    monkeypatch.setattr("dragoman.runtime.serving.arrangement.load", slow)
 
     async def main() -> None:
         models = registry_of(letters=bundle("letters"))

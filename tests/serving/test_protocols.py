@@ -48,7 +48,7 @@ ERRORS: list[tuple[DragomanError, tuple[int, str], dict[str, str]]] = [
     (BodyTooLargeError("why"), (413, "too_large"), {"Connection": "close"}),
     (OverloadedError("why", 2.6), (429, "overloaded"), {"Retry-After": "3"}),
     (BackendError("why"), (500, "backend_error"), {}),
-    (DeviceLostError("why"), (500, "backend_error"), {}),
+    (DeviceLostError("why"), (503, "backend_error"), {}),
     (ClosedError("why"), (503, "shutting_down"), {"Retry-After": "1"}),
     (UnavailableError("why"), (503, "unavailable"), {}),
     (DeadlineError("why"), (504, "timeout"), {}),

@@ -17,9 +17,8 @@ from ...arguments import StoppedError
 from ...backends.interface import DeviceLostError
 from ...decoding.results import UnfinishedError
 from ...decoding.scheduler import Observer
-from ...encoding.running import MAX_BATCH_SIZE
 from ...model import Model, parts_of
-from .engine import DecodingEngine
+from .engine import DecodingEngine, rows_of
 from .request_handle import RequestHandle
 from .request_queue import RequestQueue
 
@@ -61,33 +60,44 @@ class EncoderHandle(RequestHandle[list[Any]]):
 
 
 class EncoderEngine:
-    """Encodes the inputs of requests in threads that share a model's weights.
+    """Encodes the inputs of requests in threads; see `DecodingEngine` for weights and devices.
 
     Args:
-        model: an encoder-only model, loaded with `engine.threads_of(workers, threads)`
-        workers: number of threads, each of which computes its own batches
-        batch_size: maximum inputs in a batch
+        models: an encoder-only model, loaded with `engine.threads_of(workers, threads)`; on several
+            GPUs, one of each
+        workers: number of threads of each model, each of which computes its own batches
+        batch_size: maximum inputs in a batch; None: see `rows_of`
         max_waiting: maximum waiting requests; further ones are refused
+        share: share of the free memory of a GPU that batches may use
     """
 
     def __init__(
         self,
-        model: Model,
-        *,
+        *models: Model,
         workers: int = 1,
-        batch_size: int = MAX_BATCH_SIZE,
+        batch_size: int | None = None,
         max_waiting: int = 256,
+        share: float = 1.0,
         observer: Observer | None = None,
     ) -> None:
-        self.model, self._batch_size = model, batch_size
+        self._models = models
         self._observer = observer or Observer()
-        self._lost: DeviceLostError | None = None
+        self._lost: dict[int, DeviceLostError] = {}
+        """Why workers cannot go on, by number."""
+        rows = {model: rows_of(model, batch_size, 0, share / workers) for model in models}
+        self.batch_size = min(rows.values())
+        each = [model for model in models for _ in range(workers)]
         self.queue: RequestQueue[EncoderHandle] = RequestQueue(
-            max_waiting, workers, lambda handle, now: handle.is_over(now)
+            max_waiting, [rows[model] for model in each], lambda handle, now: handle.is_over(now)
         )
         self._workers = [
-            Thread(target=self._run, args=(number,), name=f"encoding-{number}", daemon=True)
-            for number in range(workers)
+            Thread(
+                target=self._run,
+                args=(number, model, rows[model]),
+                name=f"encoding-{number}",
+                daemon=True,
+            )
+            for number, model in enumerate(each)
         ]
         for worker in self._workers:
             worker.start()
@@ -98,16 +108,23 @@ class EncoderEngine:
         Raises:
             OverloadedError: too many requests wait.
             ClosedError: the engine is being closed.
-            DeviceLostError: the device failed permanently.
+            DeviceLostError: all devices failed permanently.
         """
-        if self._lost is not None:
-            raise DeviceLostError(str(self._lost))
+        if len(self._lost) == len(self._workers):
+            raise DeviceLostError(str(next(iter(self._lost.values()))))
         self.queue.put([(handle, len(handle.sources))])
 
     @property
+    def model(self) -> Model:
+        """The model, on the first device that is not lost."""
+        workers = len(self._workers) // len(self._models)
+        usable = (m for n, m in enumerate(self._models) if n * workers not in self._lost)
+        return next(usable, self._models[0])
+
+    @property
     def alive(self) -> bool:
-        """Whether the engine can encode requests."""
-        return self._lost is None and all(worker.is_alive() for worker in self._workers)
+        """Whether the engine can encode requests on all its devices."""
+        return not self._lost and all(worker.is_alive() for worker in self._workers)
 
     @property
     def rows(self) -> int:
@@ -121,14 +138,15 @@ class EncoderEngine:
         self.queue.close()
         for worker in self._workers:
             worker.join()
-        self.model.close()
+        for model in self._models:
+            model.close()
 
-    def _run(self, number: int) -> None:
-        while True:
+    def _run(self, number: int, model: Model, rows: int) -> None:
+        while number not in self._lost:
             group = self.queue.take(
                 number,
                 busy=0,
-                most=self._batch_size,
+                most=rows,
                 fits=lambda handles: handles[-1].is_like(handles[0]),
             )
             if group is None:
@@ -138,9 +156,9 @@ class EncoderEngine:
             for handle in wanted:
                 handle.times.begun = now
             if wanted:
-                self._compute(wanted)
+                self._compute(number, model, wanted)
 
-    def _compute(self, handles: Sequence[EncoderHandle]) -> None:
+    def _compute(self, number: int, model: Model, handles: Sequence[EncoderHandle]) -> None:
         """Compute the results of requests; a rejected input has its own error.
 
         Batches that no request needs any more are not computed.
@@ -154,7 +172,7 @@ class EncoderEngine:
                 raise StoppedError("no request needs this batch")
 
         try:
-            encoder = parts_of(self.model).encoder
+            encoder = parts_of(model).encoder
             found = getattr(encoder, handles[0].method)(sources, check, **handles[0].options)
         except StoppedError as error:
             _distribute(error.finished, handles)
@@ -164,11 +182,10 @@ class EncoderEngine:
         except Exception as error:  # a device failure or a defect
             self._observer.failed(f"{type(error).__name__}: {error}")
             if isinstance(error, DeviceLostError):
-                self._lost = error
-                self.queue.close()
+                self._lost[number] = error
                 if isinstance(error, UnfinishedError):
                     _distribute(error.finished, handles)
-                for handle in (*handles, *self.queue.clear()):
+                for handle in (*handles, *self.queue.withdraw(number)):
                     handle.fail(UnfinishedError(str(error), handle.finished))
                 return
             for handle in handles:
@@ -193,35 +210,35 @@ async def outcome_of(engine: EncoderEngine, handle: EncoderHandle) -> list[Any]:
 
 
 def open_engine(
-    model: Model,
-    *,
+    *models: Model,
     workers: int,
-    batch_size: int,
+    batch_size: int | None,
     max_waiting: int = MAX_WAITING,
     max_new_tokens: int | None = None,
+    share: float = 1.0,
     observer: Observer | None = None,
 ) -> AnyEngine:
     """Return the engine of a model, of the kind that the model needs.
 
     Args:
-        model: loaded with `threads_of` these workers
-        workers, batch_size, max_waiting, max_new_tokens: see `DecodingEngine`; encoder-only models
-            have no new tokens
+        models: see `DecodingEngine`, as for all others; encoder-only models have no new tokens
     """
-    if model.manifest.head is not None:
+    if models[0].manifest.head is not None:
         return EncoderEngine(
-            model,
+            *models,
             workers=workers,
             batch_size=batch_size,
             max_waiting=max_waiting,
+            share=share,
             observer=observer,
         )
     return DecodingEngine(
-        model,
+        *models,
         workers=workers,
         batch_size=batch_size,
         max_waiting=max_waiting,
         max_new_tokens=max_new_tokens,
+        share=share,
         observer=observer,
     )
 

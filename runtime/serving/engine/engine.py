@@ -1,4 +1,4 @@
-"""The engine of a model that decodes: several workers share one copy of its weights."""
+"""The engine of a model that decodes: its workers take requests from one queue."""
 
 from __future__ import annotations
 
@@ -39,32 +39,44 @@ limit: memory is set aside for each row."""
 
 
 class DecodingEngine:
-    """Decodes requests of a model in workers that share its weights.
+    """Decodes requests of a model in workers.
+
+    Workers share the weights, but for ONNX Runtime on a GPU: it binds a session to one stream, so
+    that each worker has a copy. If a device is lost, the requests of its workers fail, and the
+    workers of other devices go on.
 
     Args:
-        model: a model that decodes, loaded with `threads_of(workers, threads)`
-        workers: number of threads, each of which decodes its own batch
-        batch_size: maximum rows in a worker's batch; a request has a row per beam
+        models: a model that decodes, loaded with `threads_of(workers, threads)`; on several GPUs,
+            one of each
+        workers: number of threads of each model, each of which decodes its own batch
+        batch_size: maximum rows in a worker's batch; a request has a row per beam. None: see
+            `rows_of`
         max_waiting: maximum waiting jobs; further requests are refused
         max_new_tokens: maximum new tokens of a request; None: see `LONGEST_OUTPUT`
+        share: share of the free memory of a GPU that batches may use
     """
 
     def __init__(
         self,
-        model: Model,
-        *,
+        *models: Model,
         workers: int = 1,
-        batch_size: int = DEFAULT_BATCH_SIZE,
+        batch_size: int | None = None,
         max_waiting: int = 256,
         max_new_tokens: int | None = None,
+        share: float = 1.0,
         observer: Observer | None = None,
     ) -> None:
-        self.model = model
-        limits = model.backend.limits
-        self.max_new_tokens, self._capacity = _capacity(model, max_new_tokens)
-        self._batch_size = min(batch_size, limits.rows or batch_size)
+        self._models = models
+        self.max_new_tokens, self._capacity = _capacity(models[0], max_new_tokens)
+        rows = {
+            model: rows_of(model, batch_size, self._capacity, share / workers) for model in models
+        }
+        self.batch_size = min(rows.values())
+        each = [model for model in models for _ in range(workers)]
         self.queue: RequestQueue[Job[QueuedRequest]] = RequestQueue(
-            max_waiting, workers, lambda job, now: job.key.handle.is_over(now)
+            max_waiting,
+            [rows[model] for model in each],
+            lambda job, now: job.key.handle.is_over(now),
         )
         self._workers = [
             Worker(
@@ -73,10 +85,10 @@ class DecodingEngine:
                 model.manifest.model,
                 self.queue,
                 observer or Observer(),
-                rows=self._batch_size,
+                rows=rows[model],
                 capacity=self._capacity,
             )
-            for number in range(workers)
+            for number, model in enumerate(each)
         ]
         for worker in self._workers:
             worker.start()
@@ -113,9 +125,9 @@ class DecodingEngine:
         if isinstance(pending, Result):
             return pending
         width = max(job.strategy.width for job in pending.jobs)
-        if width > self._batch_size:
+        if width > self.batch_size:
             raise DragomanError(
-                f"num_beams: expected at most {self._batch_size}, the rows of a batch, "
+                f"num_beams: expected at most {self.batch_size}, the rows of a batch, "
                 f"found {shown(width)}"
             )
         if listener is not None:
@@ -135,17 +147,24 @@ class DecodingEngine:
         Raises:
             OverloadedError: too many jobs wait.
             ClosedError: the engine is being closed.
-            DeviceLostError: the device failed permanently.
+            DeviceLostError: all devices failed permanently.
         """
-        lost = next((worker.lost for worker in self._workers if worker.lost is not None), None)
-        if lost is not None:
-            raise DeviceLostError(str(lost))
+        lost = [worker.lost for worker in self._workers if worker.lost is not None]
+        if len(lost) == len(self._workers):
+            raise DeviceLostError(str(lost[0]))
         jobs = [job for handle in handles for job in handle.jobs]
         self.queue.put([(job, job.strategy.width) for job in jobs], is_accepted=is_accepted)
 
     @property
+    def model(self) -> Model:
+        """The model, on the first device that is not lost."""
+        workers = self._workers[:: len(self._workers) // len(self._models)]
+        usable = (m for m, w in zip(self._models, workers, strict=True) if w.lost is None)
+        return next(usable, self._models[0])
+
+    @property
     def alive(self) -> bool:
-        """Whether the engine can decode requests."""
+        """Whether the engine can decode requests on all its devices."""
         return all(worker.is_alive() for worker in self._workers)
 
     @property
@@ -160,7 +179,8 @@ class DecodingEngine:
         self.queue.close()
         for worker in self._workers:
             worker.join()
-        self.model.close()
+        for model in self._models:
+            model.close()
 
     def _limited(self, options: GenerationOptions) -> GenerationOptions:
         """Apply the server's limit if the request has none and the bundle's default exceeds it."""
@@ -262,6 +282,22 @@ def threads_of(workers: int, threads: int) -> int:
     A worker computes in its own thread; the workers share the other threads.
     """
     return workers * (threads - 1) + 1
+
+
+def rows_of(model: Model, batch_size: int | None, capacity: int, share: float) -> int:
+    """Return the maximum number of rows of a worker's batch.
+
+    Args:
+        batch_size: requested number; None: as many of the longest sources and outputs as fit into
+            the memory of a GPU, see `Backend.rows_that_fit`; `DEFAULT_BATCH_SIZE` on the processor
+        capacity: target positions of a row
+        share: share of the GPU's free memory that the batch may use
+    """
+    backend, spec = model.backend, model.manifest.model
+    if batch_size is None:
+        source = backend.limits.source or spec.max_source_positions if spec.has_encoder else 1
+        batch_size = backend.rows_that_fit(source, capacity, share) or DEFAULT_BATCH_SIZE
+    return min(batch_size, backend.limits.rows or batch_size)
 
 
 def _capacity(model: Model, max_new_tokens: int | None) -> tuple[int, int]:

@@ -47,12 +47,14 @@ class RequestQueue(Generic[Item]):
 
     Args:
         most: maximum waiting items
-        workers: number of workers that share the queue
+        rows: maximum rows of each worker that shares the queue
         is_over: returns whether an item needs no more work at the given time
     """
 
-    def __init__(self, most: int, workers: int, is_over: Callable[[Item, float], bool]) -> None:
-        self._most, self._workers, self._is_over = most, workers, is_over
+    def __init__(
+        self, most: int, rows: Sequence[int], is_over: Callable[[Item, float], bool]
+    ) -> None:
+        self._most, self._rows, self._is_over = most, dict(enumerate(rows)), is_over
         self._swept = time.monotonic()
         self._items: deque[tuple[Item, int, float]] = deque()
         self._changed = threading.Condition()
@@ -124,7 +126,7 @@ class RequestQueue(Generic[Item]):
             now = time.monotonic()
             if now - self._swept >= PATIENCE:
                 self._sweep(now)
-            group = list(self._group(busy, most, fits))
+            group = list(self._group(worker, busy, most, fits))
             waiting = sum(rows for _, rows, _ in self._items)
             rows = sum(rows for _, rows, _ in group)
             few = busy and rows < min(waiting, most * IDLE_SHARE)
@@ -142,9 +144,20 @@ class RequestQueue(Generic[Item]):
             self._closed = True
             self._changed.notify_all()
 
-    def clear(self) -> list[Item]:
-        """Remove and return all items."""
+    def withdraw(self, worker: int) -> list[Item]:
+        """Leave the waiting items to the other workers, since this one takes no more.
+
+        Without its last worker, the queue is closed.
+
+        Returns:
+            all items, which are removed, if no worker is left
+        """
         with self._changed:
+            for known in (self._rows, self._busy):
+                known.pop(worker, None)
+            if self._rows:
+                return []
+            self._closed = True
             items = [item for item, _, _ in self._items]
             self._items.clear()
             return items
@@ -160,15 +173,15 @@ class RequestQueue(Generic[Item]):
         self._changed.notify_all()
 
     def _group(
-        self, busy: int, most: int, fits: Callable[[Sequence[Item]], bool]
+        self, worker: int, busy: int, most: int, fits: Callable[[Sequence[Item]], bool]
     ) -> Iterator[tuple[Item, int, float]]:
-        """Yield the first items that fit, up to a worker's share of all work.
+        """Yield the first items that fit, up to a worker's share of all work, by its rows.
 
         The last item may exceed the share; otherwise an item of several rows would wait although
         there is room.
         """
         everything = sum(rows for _, rows, _ in self._items) + sum(self._busy.values())
-        share = math.ceil(everything / self._workers)
+        share = math.ceil(everything * self._rows[worker] / sum(self._rows.values()))
         taken: list[Item] = []
         for item, rows, since in self._items:
             first_of_all = not busy and not taken

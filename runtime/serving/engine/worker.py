@@ -168,5 +168,4 @@ class Worker(Thread):
     def _give_up(self, jobs: Jobs, error: DeviceLostError) -> None:
         self.lost = error
         self._observer.failed(str(error))
-        self._queue.close()
-        self._fail_all([*jobs, *self._queue.clear()], error)
+        self._fail_all([*jobs, *self._queue.withdraw(self._number)], error)

@@ -65,7 +65,8 @@ def application(
     directories = {name: Path(path).absolute() for name, path in bundles.items()}
     options, replicas = options or ServerOptions(), replicas or ReplicaOptions()
     engine = options.engine
-    # The number of processors that Ray reserves for a replica, whatever its machine has.
+    # The number of processors that Ray reserves for a replica, whatever its machine has. Its rows
+    # must be known before it has loaded the bundle.
     workers, threads = engine.workers or 1, engine.threads or 1
     batch_size = engine.batch_size or DEFAULT_BATCH_SIZE
     engine = dataclasses.replace(engine, workers=workers, threads=threads, batch_size=batch_size)

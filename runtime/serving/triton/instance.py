@@ -20,7 +20,6 @@ from ...decoding.results import Result, Token
 from ...decoding.running_batch import SelectedToken
 from ...decoding.scheduler import Observer
 from ...format.bundle import read_bundle
-from ...loading import load
 from ...model import Model
 from ...texts.outputs import TokenStream
 from ..apis.bodies import BodyError, generation_options, json_object
@@ -35,11 +34,11 @@ from ..apis.open_inference import (
     files_of,
     texts_of,
 )
-from ..arrangement import Arrangement, arrangement
+from ..arrangement import Arrangement, load_arranged
 from ..audio_reading import AudioReader, OpenAudio
 from ..engine.encoder_engine import EncoderEngine, EncoderHandle, open_engine
-from ..engine.engine import READING_THREADS, DecodingEngine, threads_of
-from ..options import ServerOptions
+from ..engine.engine import READING_THREADS, DecodingEngine
+from ..options import EngineOptions, ServerOptions
 from .repository import BUNDLE, OPTIONS, deployment_of
 from .responses import ResponseStream
 
@@ -105,16 +104,18 @@ class ModelInstance:
     """Serves requests of Triton with a model.
 
     Args:
-        model: model loaded with `threads_of(chosen.workers, chosen.threads)`; `close` closes it
+        models, chosen: see `load_arranged`; `close` closes the models
         utils: module `triton_python_backend_utils`
         streaming: whether a request may have a response for each token
     """
 
-    def __init__(self, model: Model, chosen: Arrangement, utils: Any, *, streaming: bool) -> None:
+    def __init__(
+        self, models: Sequence[Model], chosen: Arrangement, utils: Any, *, streaming: bool
+    ) -> None:
         self._utils, self._streaming = utils, streaming
-        self._manifest = model.manifest
+        self._manifest = models[0].manifest
         self._engine = open_engine(
-            model,
+            *models,
             workers=chosen.workers,
             batch_size=chosen.batch_size,
             observer=_TritonLog(utils),
@@ -262,14 +263,13 @@ def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
     """
     deployment = deployment_of(json.loads(args["model_config"]))
     directory = Path(args["model_repository"], args["model_version"], BUNDLE)
-    chosen = arrangement(
-        read_bundle(directory).manifest,
+    options = EngineOptions(
         workers=deployment.workers,
         threads=deployment.threads,
         batch_size=deployment.batch_size,
     )
-    model = load(directory, threads=threads_of(chosen.workers, chosen.threads))
-    return ModelInstance(model, chosen, utils, streaming=deployment.streaming)
+    models, chosen = load_arranged(read_bundle(directory), options)
+    return ModelInstance(models, chosen, utils, streaming=deployment.streaming)
 
 
 class _TritonLog(Observer):

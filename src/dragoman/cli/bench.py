@@ -14,6 +14,7 @@ from dragoman.benchmarks.arrangement import try_arrangements
 from dragoman.benchmarks.latency import BenchReport
 from dragoman.benchmarks.latency import bench as measure
 from dragoman.runtime import read_bundle
+from dragoman.runtime.backends import check_backend
 from dragoman.runtime.serving.arrangement import remember
 from dragoman.verification.report.contents import Percentiles
 
@@ -61,8 +62,8 @@ from .shared.terminal import notify
     "--arrangement",
     "arrange",
     is_flag=True,
-    help="Instead find the fastest numbers of workers and threads for `dragoman serve`, and keep "
-    "them for this machine.",
+    help="Instead find the fastest numbers of workers, threads and rows for `dragoman serve`, and "
+    "keep them for this machine.",
 )
 @backend_option
 @device_option
@@ -120,7 +121,9 @@ def _arrange(bundle: Path, backend: str | None, device: str | None) -> None:
     for each in tried:
         table.add_row(str(each.arrangement), f"{each.per_second:,.0f}")
     Console().print(table)
-    warning = remember(read_bundle(bundle).manifest, tried[0].arrangement)
+    opened = read_bundle(bundle)
+    on_gpu = check_backend(opened, backend, device).device == "cuda"
+    warning = remember(opened.manifest, tried[0].arrangement, on_gpu=on_gpu)
     if warning is not None:
         notify(warning)
 

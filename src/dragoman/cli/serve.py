@@ -10,7 +10,13 @@ import click
 from dragoman import DragomanError
 from dragoman.runtime.format.known_answers import Check
 
-from .shared.options import FiniteRange, SectionedOption, backend_option, check_option
+from .shared.options import (
+    FiniteRange,
+    SectionedOption,
+    backend_option,
+    check_option,
+    devices_option,
+)
 from .shared.settings import ConfigurableCommand, config_option, given_names
 
 network = partial(click.option, cls=SectionedOption, section="Network")
@@ -94,20 +100,19 @@ PREFIX = "DRAGOMAN_SERVE"
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Batches decoded in parallel, with shared weights [best of `bench --arrangement`, or one "
-    "per core].",
+    help="Batches decoded in parallel [best of `bench --arrangement`, or one per core or GPU].",
 )
 @decoding(
     "--threads",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Threads per worker [cores / workers].",
+    help="Processor threads per worker [cores / workers].",
 )
 @decoding(
     "--batch-size",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Maximum rows (requests x beams) per worker [64].",
+    help="Maximum rows (requests x beams) per worker [64; GPU: by its memory].",
 )
 @decoding(
     "--split-special-tokens/--no-split-special-tokens",
@@ -169,6 +174,7 @@ PREFIX = "DRAGOMAN_SERVE"
 )
 @loading("--on-demand", is_flag=True, help="Load each bundle at its first request.")
 @backend_option
+@devices_option
 @check_option
 @config_option
 def serve(
@@ -198,6 +204,7 @@ def serve(
     idle_unload: float | None,
     on_demand: bool,
     backend: str | None,
+    device: tuple[str, ...],
     check: Check,
 ) -> None:
     """Serve BUNDLEs over HTTP, each as a model with the name of its directory.
@@ -236,6 +243,7 @@ def serve(
             max_waiting=max_waiting,
             max_new_tokens=max_new_tokens,
             backend=backend,
+            devices=device,
             check=check,
         ),
         idle_unload=idle_unload,

@@ -87,7 +87,7 @@ class ScriptedEngine:
     ) -> None:
         self.backend, self.observer, self.steps = backend, RecordingObserver(), 0
         self.queue: RequestQueue[Job[QueuedRequest]] = RequestQueue(
-            waiting, 1, lambda job, now: job.key.handle.is_over(now)
+            waiting, [rows], lambda job, now: job.key.handle.is_over(now)
         )
         fail_at = backend.fail_at
 

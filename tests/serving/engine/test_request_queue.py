@@ -12,7 +12,7 @@ from dragoman.runtime.serving.engine.request_queue import ClosedError, Overloade
 def queue_of(
     most: int = 100, workers: int = 1, over: frozenset[str] = frozenset()
 ) -> RequestQueue[str]:
-    return RequestQueue(most, workers, lambda item, now: item in over)
+    return RequestQueue(most, [8] * workers, lambda item, now: item in over)
 
 
 def take(
@@ -55,6 +55,28 @@ def test_workers_share_all_items() -> None:
     put(queue, "gh")
     assert take(queue, 0, busy=3) == ["g"]
     assert take(queue, 1, busy=3) == ["h"]
+
+
+def test_workers_share_items_by_their_rows() -> None:
+    """24 rows on GPUs of unequal memory: a third on the one with 4 rows of 12 would not fit."""
+    queue: RequestQueue[str] = RequestQueue(100, [4, 8], lambda item, now: False)
+    put(queue, "abcdefghi")
+    assert take(queue, 0, most=4) == ["a", "b", "c"]
+    assert take(queue, 1, most=8) == ["d", "e", "f", "g", "h", "i"]
+    put(queue, "jkl")
+    assert take(queue, 0, busy=4, most=4) == []
+    assert take(queue, 1, busy=6, most=8) == ["j", "k"]
+
+
+def test_a_worker_that_withdraws_leaves_its_items_to_the_others() -> None:
+    queue = queue_of(workers=2)
+    put(queue, "abcd")
+    assert queue.withdraw(0) == []
+    assert take(queue, 1) == ["a", "b", "c", "d"]
+    put(queue, "ef")
+    assert queue.withdraw(1) == ["e", "f"]
+    with pytest.raises(ClosedError):
+        put(queue, "g")
 
 
 def test_rows_of_one_item_join_while_there_is_room() -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -97,10 +97,14 @@ backend_option = click.option(
 )
 
 
-def check_device(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+Device = TypeVar("Device", str | None, tuple[str, ...])
+
+
+def check_device(_: click.Context, option: click.Parameter, value: Device) -> Device:
     """Return the value of `--device`; another form than that of a device's name is an error."""
     try:
-        gpu_index(value)
+        for name in value if isinstance(value, tuple) else (value,):
+            gpu_index(name)
     except DragomanError as error:
         raise click.UsageError(f"--{error}") from error
     return value
@@ -111,6 +115,13 @@ device_option = click.option(
     metavar="NAME",
     callback=check_device,
     help="cpu, cuda or cuda:N, which is a GPU [by backend].",
+)
+devices_option = click.option(
+    "--device",
+    metavar="NAME",
+    multiple=True,
+    callback=check_device,
+    help="cpu, cuda or cuda:N, which is a GPU; repeatable, for several GPUs [by backend].",
 )
 check_option = click.option(
     "--check",
