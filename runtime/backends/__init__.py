@@ -22,6 +22,7 @@ from .interface import (
     Limits,
     Prediction,
     StepOutput,
+    Steps,
 )
 from .table import BACKEND_NAMES, BACKENDS, BackendRecord
 
@@ -173,6 +174,7 @@ __all__ = [
     "Limits",
     "Prediction",
     "StepOutput",
+    "Steps",
     "check_backend",
     "check_threads",
     "default_backend",

@@ -112,6 +112,13 @@ class Limits(NamedTuple):
     source_multiple: int = 1
 
 
+class Steps(NamedTuple):
+    """The number of decoding steps that ran as CUDA graphs, and of those that ran directly."""
+
+    captured: int = 0
+    direct: int = 0
+
+
 class DecodingState(Protocol):
     """A batch being decoded: encoded sources, caches and positions, held by the backend.
 
@@ -185,6 +192,10 @@ class Backend(Protocol):
     @property
     def limits(self) -> Limits:
         """The limits on batches."""
+
+    @property
+    def steps(self) -> Steps | None:
+        """The number of decoding steps so far; None on the processor."""
 
     def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> int | None:
         """Return the number of rows to decode at a time, by the device's free memory.

@@ -17,7 +17,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dragoman import __version__
@@ -182,7 +182,7 @@ class _ModelCollector(Collector):
     def __init__(self, models: ModelRegistry) -> None:
         self._models = models
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         for name, words, value in (
             ("queue_length", "Outputs waiting to be decoded.", lambda model: model.waiting),
             ("rows_in_use", "Rows being decoded.", lambda model: model.rows),
@@ -192,3 +192,12 @@ class _ModelCollector(Collector):
             for model in self._models.all:
                 gauge.add_metric([model.name], value(model))
             yield gauge
+        steps = CounterMetricFamily(
+            "dragoman_decoding_steps",
+            "Decoding steps on GPUs, as CUDA graphs (captured) or operator by operator (direct).",
+            labels=["model", "mode"],
+        )
+        for model in self._models.all:
+            for mode, count in () if model.steps is None else model.steps._asdict().items():
+                steps.add_metric([model.name, mode], count)
+        yield steps

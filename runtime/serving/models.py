@@ -16,7 +16,7 @@ from typing import TypeVar
 from dragoman.errors import DragomanError, shown
 
 from ..backends import import_backend
-from ..backends.interface import DeviceLostError
+from ..backends.interface import DeviceLostError, Steps
 from ..decoding.scheduler import Observer
 from ..format.bundle import read_bundle
 from ..format.manifest import MANIFEST_FILE, Manifest
@@ -110,6 +110,8 @@ class ServedModel:
         self.manifest: Manifest = bundle.manifest
         self._current: _LoadedEngine | None = None
         self._retired: list[_LoadedEngine] = []
+        self._earlier_steps: list[Steps] = []
+        """The decoding steps of versions that are closed."""
         self._changing = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
         self._refused: FileIdentity | None = None
@@ -139,6 +141,13 @@ class ServedModel:
         """The number of rows being decoded, including those of replaced versions."""
         versions = [*self._retired, *([self._current] if self._current else [])]
         return sum(version.engine.rows for version in versions)
+
+    @property
+    def steps(self) -> Steps | None:
+        """The number of decoding steps on GPUs, of all versions; None: there were none."""
+        versions = [*self._retired, *([self._current] if self._current else [])]
+        counts = [*self._earlier_steps, *(n for v in versions for n in v.engine.steps)]
+        return Steps(*map(sum, zip(*counts, strict=True))) if counts else None
 
     @asynccontextmanager
     async def engine(self, kind: type[EngineType]) -> AsyncIterator[EngineType]:
@@ -270,7 +279,9 @@ class ServedModel:
         current, self._current = self._current, None
         if current is not None:
             self._device_lost |= not current.engine.alive
-            self._retired = [*(r for r in self._retired if not r.is_closed), current]
+            closed = [version for version in self._retired if version.is_closed]
+            self._earlier_steps += (count for version in closed for count in version.engine.steps)
+            self._retired = [*(r for r in self._retired if r not in closed), current]
             current.retire()
 
 

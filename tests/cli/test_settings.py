@@ -93,6 +93,7 @@ def test_the_order_of_the_sources(config: Path, monkeypatch: pytest.MonkeyPatch)
         ({}, "max_audio = inf", "FILE: max_audio: expected a number of at least 1, found inf"),
         ({"LOG_TEXTS": "x"}, "", "PREFIX_LOG_TEXTS: expected true or false, found 'x'"),
         ({"BACKEND": "x"}, "", "PREFIX_BACKEND: expected one of "),
+        ({"DEVICE": "x"}, "", "PREFIX_DEVICE: expected cpu, cuda or cuda:N, such as cuda:1, fo"),
         (
             {"PROT": "1"},
             "",

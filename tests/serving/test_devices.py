@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.benchmarks.arrangement import arrangements_on_gpu, try_arrangements
 from dragoman.cli.main import cli
@@ -144,6 +146,42 @@ def lose_first(gpus: list[DoubleDevice]) -> None:
         assert name != "run" or lost.wait(60)
 
     gpus.pop(0).refuse, gpus[0].refuse = lose, wait
+
+
+def test_steps_are_counted_by_how_they_ran(neutral: Path, gpus: list[DoubleDevice]) -> None:
+    def steps_of(client: httpx.Client, model: str) -> dict[str, float]:
+        families = text_string_to_metric_families(client.get("/metrics").text)
+        return {
+            sample.labels["mode"]: sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == "dragoman_decoding_steps_total" and sample.labels["model"] == model
+        }
+
+    body = {"source": "ab", "min_new_tokens": 6, "max_new_tokens": 6}
+    with serving({"letters": neutral}, **on("cuda:0")) as client:
+        assert steps_of(client, "letters") == {"captured": 0, "direct": 0}
+        client.post("/v1/generate", json=body)
+        first = steps_of(client, "letters")
+        assert first["captured"] == gpus[0].log.count("launch") > 0 == first["direct"]
+        assert client.post("/v2/repository/models/letters/unload").status_code == 200
+        assert steps_of(client, "letters") == first, "a counter does not fall"
+        gpus[0].refuse = _refuse_captures
+        client.post("/v1/generate", json=body)
+        second = steps_of(client, "letters")
+        assert second["captured"] == first["captured"]
+        assert second["direct"] > 0
+
+
+def test_the_processor_counts_no_captured_steps(neutral: Path) -> None:
+    with serving({"letters": neutral}) as client:
+        client.post("/v1/generate", json={"source": "ab"})
+        assert "dragoman_decoding_steps_total{" not in client.get("/metrics").text
+
+
+def _refuse_captures(name: str) -> None:
+    if name == "captured run":
+        raise RuntimeError("CUDA failure 900: operation not permitted when stream is capturing")
 
 
 @pytest.mark.parametrize(

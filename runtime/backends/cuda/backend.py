@@ -17,12 +17,12 @@ from dragoman.errors import DragomanError, cannot_pickle
 
 from ...format.contract import ROLES, Role
 from ...format.manifest import Manifest
-from ..interface import BackendError, ClosedModelError, DeviceLostError, Limits
+from ..interface import BackendError, ClosedModelError, DeviceLostError, Limits, Steps
 from .device import Device
 from .layout import Rounding, Sizes, row_bytes, shape_of
 from .memory import BatchMemory
 from .state import DeviceState, filled
-from .workspace import StepCounter, Steps, Stream, Workspace
+from .workspace import StepCounter, Stream, Workspace
 
 log = logging.getLogger(__name__)
 

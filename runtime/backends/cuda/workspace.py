@@ -13,8 +13,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from ..interface import Steps
 from .device import Bytes, Device
 from .layout import Addresses, Sizes
 
@@ -81,13 +82,6 @@ class Arena:
         while self._known:
             _, (address, _) = self._known.popitem()
             self._device.free(address)
-
-
-class Steps(NamedTuple):
-    """The number of decoding steps that ran as CUDA graphs, and of those that ran directly."""
-
-    captured: int = 0
-    direct: int = 0
 
 
 class StepCounter:

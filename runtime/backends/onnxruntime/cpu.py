@@ -162,6 +162,10 @@ class OnnxRuntimeBackend:
         """The limits on batches."""
         return Limits(encoded=CACHED_TOKENS, source_multiple=SOURCE_MULTIPLE)
 
+    @property
+    def steps(self) -> None:
+        """Return None, as no step can be captured."""
+
     def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> None:
         """Return None: batches on the processor are limited by their tokens."""
 

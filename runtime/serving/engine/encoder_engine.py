@@ -14,7 +14,7 @@ from typing import Any
 from dragoman.errors import cannot_pickle
 
 from ...arguments import StoppedError
-from ...backends.interface import DeviceLostError
+from ...backends.interface import DeviceLostError, Steps
 from ...decoding.results import UnfinishedError
 from ...decoding.scheduler import Observer
 from ...model import Model, parts_of
@@ -125,6 +125,11 @@ class EncoderEngine:
     def alive(self) -> bool:
         """Whether the engine can encode requests on all its devices."""
         return not self._lost and all(worker.is_alive() for worker in self._workers)
+
+    @property
+    def steps(self) -> Sequence[Steps]:
+        """The number of decoding steps on each GPU, none."""
+        return ()
 
     @property
     def rows(self) -> int:

@@ -12,7 +12,7 @@ from dragoman.errors import DragomanError, cannot_pickle, shown
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE, GenerationOptions
 
 from ...arguments import StopCheck, never_stopped
-from ...backends.interface import DeviceLostError
+from ...backends.interface import DeviceLostError, Steps
 from ...decoding.results import Result, Token
 from ...decoding.running_batch import Job, SelectedToken, only_strategy
 from ...decoding.scheduler import Observer
@@ -166,6 +166,12 @@ class DecodingEngine:
     def alive(self) -> bool:
         """Whether the engine can decode requests on all its devices."""
         return all(worker.is_alive() for worker in self._workers)
+
+    @property
+    def steps(self) -> Sequence[Steps]:
+        """The number of decoding steps on each GPU so far."""
+        backends = {worker.backend for worker in self._workers}
+        return [backend.steps for backend in backends if backend.steps is not None]
 
     @property
     def rows(self) -> int:

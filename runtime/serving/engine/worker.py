@@ -45,7 +45,7 @@ class Worker(Thread):
         capacity: int,
     ) -> None:
         super().__init__(name=f"decoding-{number}", daemon=True)
-        self._number, self._backend, self._model = number, backend, model
+        self._number, self.backend, self._model = number, backend, model
         self._queue, self._observer = queue, observer
         self._scheduler: Scheduler[QueuedRequest] = Scheduler(
             backend,
@@ -152,7 +152,7 @@ class Worker(Thread):
 
     def _fits(self, jobs: Jobs) -> bool:
         """Return whether jobs may be encoded between two steps, while running requests wait."""
-        most = self._backend.limits.encoded or DEFAULT_BATCH_TOKENS
+        most = self.backend.limits.encoded or DEFAULT_BATCH_TOKENS
         return sum(map(self._length, jobs)) <= most
 
     def _length(self, job: Job[QueuedRequest]) -> int:

@@ -18,8 +18,7 @@ from dragoman.reference_model import Transformer
 from dragoman.runtime import Bundle, GenerationOptions, Model, Token, read_bundle
 from dragoman.runtime.backends.cuda import Device
 from dragoman.runtime.backends.cuda.backend import DeviceBackend
-from dragoman.runtime.backends.cuda.workspace import Steps
-from dragoman.runtime.backends.interface import BackendError
+from dragoman.runtime.backends.interface import BackendError, Steps
 from dragoman.runtime.backends.onnxruntime import cuda as provider_backend
 from dragoman.runtime.backends.tensorrt import backend as tensorrt_backend
 from dragoman.runtime.backends.tensorrt import workspace as tensorrt_workspace

@@ -45,6 +45,10 @@ class ScriptedBackend:
     open_states: int = 0
     limits: Limits = Limits()  # noqa: RUF009
 
+    @property
+    def steps(self) -> None:
+        pass
+
     def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> int | None:
         raise AssertionError("decoding does not ask for this")
 

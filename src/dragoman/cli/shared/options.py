@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -97,14 +97,10 @@ backend_option = click.option(
 )
 
 
-Device = TypeVar("Device", str | None, tuple[str, ...])
-
-
-def check_device(_: click.Context, option: click.Parameter, value: Device) -> Device:
+def check_device(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Return the value of `--device`; another form than that of a device's name is an error."""
     try:
-        for name in value if isinstance(value, tuple) else (value,):
-            gpu_index(name)
+        gpu_index(value)
     except DragomanError as error:
         raise click.UsageError(f"--{error}") from error
     return value
@@ -120,7 +116,6 @@ devices_option = click.option(
     "--device",
     metavar="NAME",
     multiple=True,
-    callback=check_device,
     help="cpu, cuda or cuda:N, which is a GPU; repeatable, for several GPUs [by backend].",
 )
 check_option = click.option(
