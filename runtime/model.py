@@ -334,7 +334,13 @@ class Model:
         return encoder.answer(pairs, stop_check(timeout, cancel), longest=longest, **reading)
 
     def attention(
-        self, source: Any, target: Any = None, **options: Unpack[ScoringKeywords]
+        self,
+        source: Any,
+        target: Any = None,
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **options: Unpack[ScoringKeywords],
     ) -> Attention:
         """Compute the attention weights between the tokens of a source and a target.
 
@@ -344,17 +350,18 @@ class Model:
             source: as for `generate`; for an encoder-only model, a text or a pair of texts
             target: as for `score`; None: the output of `generate` with default options, or no
                 target for a decoder-only model. An encoder-only model has no target.
+            timeout, cancel: see `Model`
             options: languages and truncation, as for `score`; for an encoder-only model,
                 `split_special_tokens`
 
         Raises:
             RejectedError: source or target cannot be read.
             BackendError: the bundle has no attention graph, or the backend does not run it.
-            DragomanError, LanguageError: as for `score`; or an encoder-only model was given a
-                target or options.
+            DragomanError, LanguageError: as for `score`; an encoder-only model takes a source only.
         """
         self.check_attention()
-        return self._parts().attention.attention(source, target, ScoringOptions(**options))
+        reader, check = self._parts().attention, stop_check(timeout, cancel)
+        return reader.attention(source, target, ScoringOptions(**options), check)
 
     def check_attention(self) -> None:
         """Check that the bundle has the attention graph.
@@ -371,16 +378,18 @@ class Model:
         pairs: Sequence[tuple[Source, Sequence[int]]],
         *,
         unknown_replaced: bool = False,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
         **options: Unpack[ScoringKeywords],
     ) -> list[Alignment]:
         """Align each word of an output with a word of its source.
 
-        Words are aligned by the attention of the model's alignment heads, or else of its
-        penultimate layer.
+        Words are aligned by the attention of alignment heads, or else of the penultimate layer.
 
         Args:
             pairs: sources, and tokens of outputs, as in `Result.tokens`
             unknown_replaced: whether to align the words of the text that `replace_unknown` returns
+            timeout, cancel: see `Model`
             options: languages and truncation, as for `score`
 
         Returns:
@@ -390,10 +399,8 @@ class Model:
             BackendError, DragomanError, LanguageError: as for `attention`.
             AbilityError: the model is not a text-to-text model with encoder and decoder.
         """
-        reader, languages = self._parts("align", pairs).aligner, ScoringOptions(**options)
-        return [
-            reader.alignment(pair, languages, unknown_replaced=unknown_replaced) for pair in pairs
-        ]
+        reader, check = self._parts("align", pairs).aligner, stop_check(timeout, cancel)
+        return reader.alignments(pairs, ScoringOptions(**options), check, unknown_replaced)
 
     def replace_unknown(
         self,
@@ -402,24 +409,25 @@ class Model:
         *,
         by: Literal["word", "token"] = "word",
         skip_special_tokens: bool = True,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
         **options: Unpack[ScoringKeywords],
     ) -> str | None:
         """Return the text of a result with unknown tokens replaced by source words or tokens.
 
-        Each unknown token is replaced by the source word that it attends to most, or by the source
-        token.
-
         Args:
-            by: "word", or "token", as CTranslate2 does
+            by: "word", the source word that a token attends to most; or "token", the source token
             skip_special_tokens: whether to omit special tokens
+            timeout, cancel: see `Model`
             options: languages and truncation, as for `score`
 
         Raises:
             BackendError, DragomanError, LanguageError, AbilityError: as for `align`.
             RejectedError: the source cannot be read.
         """
-        replaced = self._parts("align").aligner.with_unknown_replaced(
-            source, result.tokens, ScoringOptions(**options), skip_special_tokens, by=by
+        reader, check = self._parts("align").aligner, stop_check(timeout, cancel)
+        replaced = reader.with_unknown_replaced(
+            source, result.tokens, ScoringOptions(**options), skip_special_tokens, by, check
         )
         return result.text if replaced is None else replaced
 
@@ -483,10 +491,7 @@ class Model:
 
 
 def parts_of(model: Model, method: str | None = None) -> Parts:
-    """Return the parts of an open model, which other modules of this package schedule themselves.
-
-    Args:
-        method: a method that the model must have
+    """Return the parts of an open model that has a method, for modules that schedule themselves.
 
     Raises:
         ClosedModelError, AbilityError: as for `Model`.

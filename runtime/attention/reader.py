@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
 
+from ..arguments import StopCheck, StoppedError, never_stopped
 from ..backends.interface import Backend
 from ..decoding.batching import as_batch
 from ..decoding.results import RejectedError, Result
@@ -80,11 +81,14 @@ class EncoderAttentionReader:
     def __init__(self, name: str, backend: Backend, encoder: EncoderFrontEnd) -> None:
         self._name, self._backend, self._encoder = name, backend, encoder
 
-    def attention(self, source: Any, target: None, options: ScoringOptions) -> Attention:
+    def attention(
+        self, source: Any, target: None, options: ScoringOptions, check: StopCheck
+    ) -> Attention:
         """Return the attention maps of a source.
 
         Args:
             options: only `split_special_tokens` applies
+            check: called before the graph runs
 
         Raises:
             RejectedError: the source cannot be read.
@@ -102,6 +106,7 @@ class EncoderAttentionReader:
             )
         text = self._encoder.tokenize(source, split_special_tokens=splits)
         ids = np.array([text.ids])
+        check()
         outputs = self._backend.attention(
             {
                 "source": ids,
@@ -133,21 +138,53 @@ class AttentionReader:
         self._front_end, self._codec = front_end, codec
         self._stand_in: int | None = None
 
-    def attention(self, source: Any, target: Any, options: ScoringOptions) -> Attention:
+    def attention(
+        self, source: Any, target: Any, options: ScoringOptions, check: StopCheck
+    ) -> Attention:
         """Return the attention maps of a source and a target.
 
         Args:
             target: a text or token ids; None: the model's own output for the source, or no target
                 for a decoder-only model
+            check: called before each step of the output, and before the graph runs
 
         Raises:
+            StoppedError: `check` raised it.
             RejectedError: source or target cannot be read.
             BackendError: the bundle has no attention graph, or the backend does not run it.
         """
         if target is None and self._manifest.model.has_encoder:
-            (result,) = self._front_end.generate([source], generation_of(options))
+            (result,) = self._front_end.generate([source], generation_of(options), check)
             target, options = as_target(result, options)
-        return self._of_pair(self._pair(source, target, options))
+        pair = self._pair(source, target, options)
+        check()
+        return self._of_pair(pair)
+
+    def alignments(
+        self,
+        pairs: Sequence[tuple[Any, Sequence[int]]],
+        options: ScoringOptions,
+        check: StopCheck,
+        unknown_replaced: bool = False,
+    ) -> list[Alignment]:
+        """Align the words of sources and outputs.
+
+        Args:
+            pairs: each source, and the output's tokens without the end token
+            check: called before each pair
+            unknown_replaced: whether unknown tokens were replaced by `with_unknown_replaced`
+
+        Raises:
+            StoppedError: `check` raised it; holds the finished results.
+        """
+        found: list[Alignment] = []
+        try:
+            for pair in pairs:
+                check()
+                found.append(self.alignment(pair, options, unknown_replaced=unknown_replaced))
+        except StoppedError as error:
+            raise type(error)(str(error), dict(enumerate(found))) from error
+        return found
 
     def alignment(
         self,
@@ -156,12 +193,7 @@ class AttentionReader:
         *,
         unknown_replaced: bool = False,
     ) -> Alignment:
-        """Align the words of a source and an output.
-
-        Args:
-            pair: the source, and the output's tokens without the end token
-            unknown_replaced: whether unknown tokens were replaced by `with_unknown_replaced`
-        """
+        """Align the words of a source and an output; see `alignments`."""
         try:
             read, weights = self._aligning(*split_pair(pair), options)
         except RejectedError as error:
@@ -179,17 +211,20 @@ class AttentionReader:
         options: ScoringOptions,
         skip_special_tokens: bool = True,
         by: Literal["word", "token"] = "word",
+        check: StopCheck = never_stopped,
     ) -> str | None:
         """Replace each unknown token of an output by what it attends to most in the source.
 
         Args:
             by: what replaces it, a source word or a source token
+            check: called before the graph runs
 
         Returns:
             the text; None if the output has no unknown tokens
 
         Raises:
             RejectedError: the source cannot be read.
+            StoppedError: `check` raised it.
             DragomanError: `by` is neither, or the bundle has no words.
         """
         if by not in ("word", "token"):
@@ -200,6 +235,7 @@ class AttentionReader:
         stream = self._word_stream(skip_special_tokens)
         if stream is None or unknown not in tokens:
             return None
+        check()
         pair, weights = self._aligning(source, tokens, options)
         words, of_source = self._source_words(source, pair, options, each_token=by == "token")
         text = ""

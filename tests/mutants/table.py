@@ -1,8 +1,11 @@
 """The trial from the command line: a line for each case, then counts by kind and precision.
 
 python -m tests.mutants.table [--only PART] [--precision int8] [--zoo DIRECTORY] [--write FILE]
+python -m tests.mutants.table --loading [--only PART] [--precision int8] [--zoo DIRECTORY]
 
-With `--write`, what stands between the marks of a page is replaced, as in docs/guides/proof.md.
+With `--loading`, faults are injected into bundles with known answers, which are loaded instead of
+verified. With `--write`, what stands between the marks of a page is replaced, as in
+docs/guides/proof.md.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from pathlib import Path
 from .faults import CASES
 from .faults.fault import Case
 from .known_misses import KNOWN_MISSES
-from .trial import Judgement, judge, problem_of
+from .trial import Judgement, judge, judge_loading, problem_of
 from .zoo import BUNDLES, BundleName, Zoo
 
 OUTCOMES = ("caught", "missed", "no effect")
@@ -61,6 +64,16 @@ def table(judgements: Judgements) -> str:
     rows.append("| **caught of those with an effect** | " + " | ".join(shares) + " |")
     goals = (f"{GOALS[precision]:.0%}" for precision in PRECISIONS)
     rows.append("| goal | " + " | ".join(goals) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def loading(judgements: Judgements) -> str:
+    """The shares of faults of bundles that `load` refuses by their known answers."""
+    counted = counts(judgements)
+    rows = ["| | " + " | ".join(PRECISIONS) + " |", "| --- |" + " --- |" * len(PRECISIONS)]
+    rows.append(_row("refused / loaded / without an effect", counted))
+    shares = (f"{share(counted[p]):.1%}" if counted[p].total() else "not run" for p in PRECISIONS)
+    rows.append("| **refused of those with an effect** | " + " | ".join(shares) + " |")
     return "\n".join(rows) + "\n"
 
 
@@ -137,14 +150,15 @@ def main() -> int:
     parser.add_argument("--precision", choices=PRECISIONS)
     parser.add_argument("--zoo", type=Path, help="where right bundles are kept between runs")
     parser.add_argument("--right", action="store_true", help="only verify the right bundles")
+    parser.add_argument("--loading", action="store_true", help="load with known answers instead")
     parser.add_argument("--missed", action="store_true", help="print only what was not caught")
     parser.add_argument("--write", type=Path, help="the page to put the table into")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
         zoo = Zoo(options.zoo or Path(temporary))
         stack.enter_context(zoo.exporting_once())
-        refused = 0
-        for name in BUNDLES:
+        refused, trial = 0, judge_loading if options.loading else judge
+        for name in () if options.loading else BUNDLES:
             if options.precision in (None, name.precision) and (options.right or not options.only):
                 problem = _problem_of_right(name, zoo)
                 refused += problem is not None
@@ -152,8 +166,10 @@ def main() -> int:
                     print(f"right      {name}: {problem or 'passes'}", flush=True)
         judgements: dict[Case, Judgement] = {}
         for case in [] if options.right else chosen_cases(options.only, options.precision):
+            if options.loading and case.fault.place != "bundle":
+                continue
             try:
-                found = judgements[case] = judge(case, zoo)
+                found = judgements[case] = trial(case, zoo)
             except Exception as error:  # the other cases are still of use
                 refused += 1
                 print(f"broken     {case.name}: {type(error).__name__}: {error}"[:300], flush=True)
@@ -161,6 +177,9 @@ def main() -> int:
             if found.outcome != "caught" or not options.missed:
                 line = f"{found.outcome:<10} {case.name} [{case.fault.kind}] {found.seconds:.1f} s"
                 print(f"{line} {found.problem[:110]}".rstrip(), flush=True)
+    if options.loading:
+        print(loading(judgements))
+        return int(refused > 0)
     if judgements:
         print(table(judgements))
         if options.write:

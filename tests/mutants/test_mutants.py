@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.runtime import load
+
 from .faults import CASES
 from .faults.fault import Case
 from .known_misses import KNOWN_MISSES, WITHOUT_EFFECT
 from .table import GOALS, share
-from .trial import Outcome, judge, problem_of
+from .trial import Outcome, judge, judge_loading, problem_of
 from .zoo import BUNDLES, BundleName, Zoo
 
 SMALLEST = (
@@ -86,6 +88,27 @@ def test_every_fault_has_the_expected_outcome(case: Case, zoo: Zoo) -> None:
 @pytest.mark.parametrize("name", BUNDLES, ids=str)
 def test_every_right_bundle_passes(name: BundleName, zoo: Zoo) -> None:
     assert problem_of(zoo.bundle(name), name, zoo) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention is 5 % too sharp in one layer of the decoder / bart cpu fp32",
+        "the gains of two norms are swapped / bert-embedding cpu int8",
+    ],
+)
+def test_known_answers_refuse_a_fault_on_loading(name: str, zoo: Zoo) -> None:
+    case = next(case for case in CASES if case.name == name)
+    load(zoo.answering(case.bundle), threads=1, check="always").close()
+    found = judge_loading(case, zoo)
+    assert found.outcome == "caught"
+    assert "than those proven at build" in found.problem
+
+
+@pytest.mark.mutants
+@pytest.mark.parametrize("name", BUNDLES, ids=str)
+def test_every_right_bundle_loads_with_its_known_answers(name: BundleName, zoo: Zoo) -> None:
+    load(zoo.answering(name), threads=1, check="always").close()
 
 
 @pytest.mark.parametrize("precision", GOALS)

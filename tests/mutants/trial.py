@@ -18,8 +18,9 @@ from dragoman.errors import DragomanError
 from dragoman.export import neutral_bundle
 from dragoman.export.exporter import export_graph
 from dragoman.optimize.graph_pass import PassError
-from dragoman.runtime import BackendError
-from dragoman.runtime.format.bundle import read_bundle
+from dragoman.runtime import BackendError, load
+from dragoman.runtime.format.bundle import read_bundle, read_known_answers
+from dragoman.runtime.format.writing import add_known_answers, write_manifest
 
 from .checkpoints import TEXTS
 from .editing import EditedBundle
@@ -78,6 +79,31 @@ def judge(case: Case, zoo: Zoo) -> Judgement:
                 right = zoo.calibrated(case.bundle, calibration, Path(temporary) / "right")
         seconds = time.monotonic() - begun
         if problem is not None:
+            return Judgement("caught", problem, seconds)
+        same = same_behaviour(read_bundle(right), faulty)
+        return Judgement("no effect" if same else "missed", "", seconds)
+
+
+def judge_loading(case: Case, zoo: Zoo) -> Judgement:
+    """Inject a fault into a bundle with the known answers of the right one, and load it."""
+    assert isinstance(case.fault, BundleFault)
+    right = zoo.answering(case.bundle)
+    with TemporaryDirectory() as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        faulty, problem = Path(temporary), ""
+        bundle = read_bundle(right)
+        edited = EditedBundle(bundle)
+        case.fault.inject(edited)
+        manifest, known = edited.write(faulty).manifest, read_known_answers(bundle)
+        assert known is not None
+        write_manifest(add_known_answers(known, manifest, faulty), faulty)
+        begun = time.monotonic()
+        try:
+            load(faulty, threads=1, check="always").close()
+        except DragomanError as error:
+            problem = str(error)
+        seconds = time.monotonic() - begun
+        if problem:
             return Judgement("caught", problem, seconds)
         same = same_behaviour(read_bundle(right), faulty)
         return Judgement("no effect" if same else "missed", "", seconds)

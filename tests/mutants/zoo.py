@@ -121,6 +121,21 @@ class Zoo:
 
         return self._made(str(name).replace(" ", "-"), make)
 
+    def answering(self, name: BundleName) -> Path:
+        """The directory of a right bundle with known answers, as `build` makes it."""
+
+        def make(output: Path) -> None:
+            api.build(
+                self.checkpoint(name.model),
+                output,
+                target=name.target,
+                precision=name.precision,
+                limit=name.limit,
+                threads=1,
+            )
+
+        return self._made(f"answering/{str(name).replace(' ', '-')}", make)
+
     def _made(self, path: str, make: Callable[[Path], None]) -> Path:
         """A directory that appears whole; of two processes that make it, the first one's stays."""
         directory = self.directory / path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from dragoman.runtime import Model
+from dragoman.runtime import CancelError, DragomanError, Model
+from dragoman.runtime.model import parts_of
 
 from ..speech_models import RATE, noise
 from .conftest import serving
@@ -80,6 +82,26 @@ def test_no_file_on_the_server_is_read(client: httpx.Client, tmp_path: Path) -> 
     answer = client.post("/v1/attention", json={"model": "speech", "source": str(clip)})
     assert answer.status_code == 400
     assert "expected audio, an audio file in base64, found texts" in answer.json()["error"]
+
+
+def test_calls_of_a_model_can_be_cancelled(model: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    letters, event = model("letters"), threading.Event()
+    (result,) = letters.generate(["dragoman"], max_new_tokens=5)
+    pair = ("dragoman", list(result.tokens))
+    assert letters.align([pair], timeout=600, cancel=event) == letters.align([pair])
+    event.set()
+    aligner = parts_of(letters).aligner  # the letters have no unknown token
+    monkeypatch.setattr(aligner, "with_unknown_replaced", lambda *given: given[-1]())
+    for call in (
+        lambda: letters.attention("dragoman", cancel=event),
+        lambda: letters.attention(*pair, cancel=event),
+        lambda: letters.align([pair], cancel=event),
+        lambda: letters.replace_unknown("dragoman", result, cancel=event),
+    ):
+        with pytest.raises(CancelError, match="the call was cancelled"):
+            call()
+    with pytest.raises(DragomanError, match=r"^timeout: expected seconds above 0, found 0$"):
+        letters.align([pair], timeout=0)
 
 
 MISTAKES: list[tuple[dict[str, Any], int, str]] = [

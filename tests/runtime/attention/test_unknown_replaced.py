@@ -9,9 +9,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from dragoman.runtime import CancelError
+from dragoman.runtime.arguments import never_stopped, stop_check
 from dragoman.runtime.attention.reader import AttentionReader
 from dragoman.runtime.scoring.interface import ScoringOptions
 from dragoman.runtime.scoring.teacher_forcing import ForcedPair
+
+from ..conftest import SetAfter
 
 TEXT = "Anna met Zoltan Quynh"
 SOURCE = ("Anna", " met", " Zoltan", " Quy", "nh", "")
@@ -122,3 +126,18 @@ def test_otherwise_alignments_are_of_the_text_as_it_is() -> None:
     alignment = reader((0, 1, 2)).alignment((TEXT, (UNKNOWN, TRAF, UNKNOWN)), ScoringOptions())
     assert alignment.target == ("traf",)
     assert str(alignment) == "1-0"
+
+
+def test_a_stopped_call_runs_no_graph_and_keeps_finished_alignments() -> None:
+    """`check` is what `timeout` and `cancel` of a call become."""
+    subject, tokens = reader((0, 1, 2)), (UNKNOWN, TRAF, UNKNOWN)
+    pairs, options = [(TEXT, tokens)] * 4, ScoringOptions()
+    whole = subject.alignments(pairs, options, never_stopped)
+    with pytest.raises(CancelError, match="the call was cancelled") as stopped:
+        subject.alignments(pairs, options, stop_check(None, SetAfter(3)))
+    assert stopped.value.finished == dict(enumerate(whole[:3]))
+    at_once = stop_check(None, SetAfter(0))
+    with pytest.raises(CancelError):
+        subject.with_unknown_replaced(TEXT, tokens, options, check=at_once)
+    with pytest.raises(CancelError):
+        subject.attention(TEXT, tokens, options, at_once)
