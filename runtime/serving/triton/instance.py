@@ -263,7 +263,9 @@ def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
     """
     deployment = deployment_of(json.loads(args["model_config"]))
     directory = Path(args["model_repository"], args["model_version"], BUNDLE)
+    on_gpu = args["model_instance_kind"] == "GPU"
     options = EngineOptions(
+        devices=(f"cuda:{args['model_instance_device_id']}",) if on_gpu else (),
         workers=deployment.workers,
         threads=deployment.threads,
         batch_size=deployment.batch_size,

@@ -156,8 +156,9 @@ def _config_lines(name: str, manifest: Manifest, deployment: Deployment) -> Iter
     yield f"input {_config_tensor(source)}"
     yield f"input {_config_tensor(options, ' optional: true')}"
     yield from (f"output {_config_tensor(spec)}" for spec in output_specs(manifest))
-    # One process has the weights and all workers.
-    yield "instance_group { count: 1 kind: KIND_CPU }"
+    # One process has the weights and all workers; with KIND_GPU, Triton starts one for each GPU.
+    kind = "KIND_CPU" if manifest.executable.format == "onnx" else "KIND_GPU"
+    yield f"instance_group {{ count: 1 kind: {kind} }}"
     for parameter in PARAMETERS:
         value = getattr(deployment, parameter)
         if value is not None:

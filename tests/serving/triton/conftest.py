@@ -27,17 +27,23 @@ def start(
     Args:
         name: of a bundle
         parameters: of the configuration
+        gpu: number of the GPU of the instance, which runs the neutral graphs
     """
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", backend_double)
     monkeypatch.setattr(backend_double.Logger, "lines", [])
     models: list[Any] = []
 
     def start(
-        name: str = "letters", *, streaming: bool = True, parameters: dict[str, str] | None = None
+        name: str = "letters",
+        *,
+        streaming: bool = True,
+        parameters: dict[str, str] | None = None,
+        gpu: int | None = None,
     ) -> Any:
         repository = tmp_path / f"repository-{len(models)}"
         deployment = Deployment(workers=1, threads=1, streaming=streaming)
-        write_repository({name: bundle(name)}, repository, deployment, link=True)
+        directory = bundle(name) if gpu is None else bundle(name).with_name(f"{name}-neutral")
+        write_repository({name: directory}, repository, deployment, link=True)
         spec = importlib.util.spec_from_file_location("model", repository / name / "1" / "model.py")
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -48,12 +54,13 @@ def start(
             "model_transaction_policy": {"decoupled": streaming},
         }
         model = module.TritonPythonModel()
-        directory = str(repository / name)
         model.initialize(
             {
                 "model_config": json.dumps(config),
-                "model_repository": directory,
+                "model_repository": str(repository / name),
                 "model_version": "1",
+                "model_instance_kind": "CPU" if gpu is None else "GPU",
+                "model_instance_device_id": str(gpu or 0),
             }
         )
         models.append(model)

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from dragoman import DragomanError
-from dragoman.runtime import Model
+from dragoman.runtime import Bundle, Model, loading
+from dragoman.runtime.backends import Backend
 from dragoman.runtime.serving.engine.engine import DecodingEngine
 from dragoman.runtime.serving.engine.request_queue import OverloadedError
 
+from ...device_double import DoubleDevice
+from ...provider_double import opened
 from .backend_double import Logger, Request, Tensor, texts
 
 Models = Callable[[str], Model]
@@ -31,6 +34,24 @@ def error_of(request: Request) -> tuple[str, str]:
     (answer,) = request.answers()
     assert answer.error is not None
     return answer.error.code, answer.error.text
+
+
+def test_an_instance_runs_on_its_own_gpu(
+    start: Start, model: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = model("letters").generate(WORDS, max_new_tokens=5)
+    device = DoubleDevice(index=1)
+
+    def open_backend(bundle: Bundle, name: Any, threads: Any, gpu: Any, *more: Any) -> Backend:
+        assert gpu == "cuda:1"
+        return opened(bundle, device).backend
+
+    monkeypatch.setattr(loading, "open_backend", open_backend)
+    monkeypatch.setattr(loading, "check_known_answers", lambda *arguments: None)
+    request = Request([texts(*WORDS)], {"max_new_tokens": 5})
+    start(gpu=1).execute([request])
+    assert words_of(request) == [result.text for result in expected]
+    assert "execute" in device.log
 
 
 def test_requests_get_the_outputs_of_the_library(start: Start, model: Models) -> None:

@@ -20,10 +20,21 @@ from click.testing import CliRunner, Result
 from dragoman import DragomanError
 from dragoman.cli.main import cli
 from dragoman.runtime import read_bundle
+from dragoman.runtime.format.manifest import Profile, Range, TensorRTEngines
 from dragoman.runtime.serving.triton import repository
 from dragoman.runtime.serving.triton.repository import Deployment, config_text
 
 Bundle = Callable[[str], Path]
+ONE = Range(1, 1, 1)
+ENGINES = TensorRTEngines(
+    version="1",
+    cuda_version="13",
+    compute_capabilities=(),
+    capacity=9,
+    profiles=(Profile(ONE, ONE),),
+    refittable=False,
+    reports={},
+)
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "triton.md"
 
 
@@ -98,6 +109,19 @@ def test_configurations(bundle: Bundle, tmp_path: Path, parsed: Callable[[Path],
     assert [(one.name, list(one.dims)) for one in configs["vectors"].output] == [
         ("embedding", [-1, 24])
     ]
+
+
+def test_engines_have_an_instance_on_each_gpu(
+    bundle: Bundle, tmp_path: Path, parsed: Callable[[Path], Any]
+) -> None:
+    manifest = read_bundle(bundle("letters")).manifest
+    engines = dataclasses.replace(manifest, target="tensorrt", executable=ENGINES)
+    for one, kind in ((manifest, "KIND_CPU"), (engines, "KIND_GPU")):
+        file = tmp_path / "config.pbtxt"
+        file.write_text(config_text("letters", one, Deployment()), encoding="utf-8")
+        (group,) = parsed(file).instance_group
+        assert group.count == 1 and not group.gpus
+        assert group.Kind.Name(group.kind) == kind
 
 
 @pytest.mark.parametrize(
