@@ -100,12 +100,19 @@ def listed(names: Iterable[str]) -> str:
 
 
 def nearest(names: Iterable[str], known: Iterable[str]) -> str:
-    """Return the end of an error message about unknown names: the known ones nearest to them."""
+    """Return the end of an error message about unknown names: known ones that are like them.
+
+    It is empty if none is.
+    """
     import difflib  # takes long to import
 
     among = list(known)
     few = [name[:LONGEST_VALUE] for name in sorted(names)[:MOST_NEAREST]]
-    found = dict.fromkeys(difflib.get_close_matches(name, among, 1, 0.0)[0] for name in few)
+    found = dict.fromkeys(
+        near for name in few for near in difflib.get_close_matches(name, among, 1)
+    )
+    if not found:
+        return ""
     return f"; the nearest {'is' if len(found) == 1 else 'are'} {', '.join(found)}"
 
 
