@@ -49,7 +49,8 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "build, an unknown metric": (
         ["build", "g2p-en", "-o", "HERE/out", "--metric", "blue"],
-        "'blue' is not one of 'bleu', 'chrf', 'word-error', 'exact-match', 'rouge-l', 'perplexity'",
+        "'blue' is not one of 'bleu', 'chrf', 'word-error', 'character-error', "
+        "'exact-match', 'rouge-l', 'perplexity'",
     ),
     "build, no calibration": (
         [
