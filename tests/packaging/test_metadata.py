@@ -106,6 +106,7 @@ def test_only_requirements_of_users_are_published(
         "sentencepiece",
         "serve",
         "sign",
+        "tensorboard",
         "tensorrt",
         "tensorrt-rtx",
         "train",
