@@ -48,15 +48,39 @@ def read_lines(path: Path) -> list[str]:
     Raises:
         DragomanError: the file is missing or is not UTF-8.
     """
+    return list(_lines(path))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    offset = 0
     try:
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            return [line.removesuffix("\n").removesuffix("\r") for line in file]
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    # The decoder does not count a byte order mark.
+                    at = offset + error.start + len(line) - len(error.object)
+                    raise DragomanError(
+                        f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} "
+                        f"at offset {at} (line {number})"
+                    ) from error
+                yield text.removesuffix("\n").removesuffix("\r")
+                offset += len(line)
     except FileNotFoundError as error:
         raise DragomanError(f"expected a file of examples, found nothing at {path}") from error
     except OSError as error:
         raise DragomanError(f"{path}: expected a file of examples: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DragomanError(f"{path}: expected UTF-8 text: {error}") from error
+
+
+def _without_blank_end(lines: Iterable[str]) -> Iterator[str]:
+    """Leave out the lines at the end that have nothing but spaces."""
+    blank = []
+    for line in lines:
+        blank.append(line)
+        if line.strip(" "):
+            yield from blank
+            blank.clear()
 
 
 def read_examples(path: Path) -> list[Example]:
@@ -66,7 +90,7 @@ def read_examples(path: Path) -> list[Example]:
         DragomanError: the file is missing, is not UTF-8, or has a line without a source text.
     """
     examples = []
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(_without_blank_end(_lines(path)), start=1):
         source, *references = line.split("\t")
         if not source:
             raise DragomanError(f"{path}, line {number}: expected a source text, found none")
@@ -75,7 +99,7 @@ def read_examples(path: Path) -> list[Example]:
 
 
 def read_pairs(files: Sequence[Path]) -> list[tuple[str, str]]:
-    """Read pairs of source and target.
+    """Read pairs of source and target. Lines at the end without text are no pairs.
 
     Args:
         files: one file with a tab between source and target on each line; or a file of sources and
@@ -87,9 +111,12 @@ def read_pairs(files: Sequence[Path]) -> list[tuple[str, str]]:
     """
     match files:
         case [file]:
-            return [_split(line, file, n) for n, line in enumerate(read_lines(file), start=1)]
+            lines = _without_blank_end(_lines(file))
+            return [_split(line, file, number) for number, line in enumerate(lines, start=1)]
         case [sources, targets]:
             pair = read_lines(sources), read_lines(targets)
+            blank_end = max(len(list(_without_blank_end(side))) for side in pair)
+            pair = pair[0][:blank_end], pair[1][:blank_end]
             if len(pair[0]) != len(pair[1]):
                 raise DragomanError(
                     f"expected as many targets as sources, found {len(pair[0])} lines in {sources} "

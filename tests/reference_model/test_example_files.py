@@ -30,7 +30,8 @@ def test_the_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"cat\tK AE T\ndog", b"cat\tK AE T\ndog\n", b"cat\tK AE T\r\ndog\r\n"]
+    "content",
+    [b"cat\tK AE T\ndog", b"cat\tK AE T\ndog\n\n", b"cat\tK AE T\r\ndog\r\n"],
 )
 def test_a_final_line_break_and_windows_line_breaks_are_optional(
     tmp_path: Path, content: bytes

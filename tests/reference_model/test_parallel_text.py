@@ -48,6 +48,38 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     assert read_pairs([write(tmp_path, "bom.tsv", "\ufeffa\tb\n")]) == [("a", "b")]
 
 
+@pytest.mark.parametrize("end", ["\n", "\n\n", "\n  \n\r\n", ""])
+def test_blank_lines_at_the_end_are_no_pairs(tmp_path: Path, end: str) -> None:
+    together = write(tmp_path, "both.tsv", f"a\tb\nc\td{end}")
+    assert read_pairs([together]) == [("a", "b"), ("c", "d")]
+    sources, targets = write(tmp_path, "a.en", f"a\nc{end}"), write(tmp_path, "a.de", "b\nd\n")
+    assert read_pairs([sources, targets]) == [("a", "b"), ("c", "d")]
+    # A line without a target is a pair as long as it has a source.
+    write(tmp_path, "a.de", f"b\n\n{end}")
+    assert read_pairs([sources, targets]) == [("a", "b"), ("c", "")]
+    with pytest.raises(DragomanError, match=r"both.tsv, line 2: .* found 0 tabs"):
+        read_pairs([write(tmp_path, "both.tsv", "a\tb\n\nc\td\n")])
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"ab\xe9\tc\n", "byte 0xe9 at offset 2 (line 1)"),
+        (b"\xef\xbb\xbfa\xff\tb\n", "byte 0xff at offset 4 (line 1)"),
+        ("ä\tö\r\nü\t".encode() + b"\xc3\nx\ty\n", "byte 0xc3 at offset 10 (line 2)"),
+        (b"x\ty\n" * 40_000 + b"x\ty\x80", "byte 0x80 at offset 160003 (line 40001)"),
+        ("a\tb\n".encode("utf-16"), "byte 0xff at offset 0 (line 1)"),
+    ],
+)
+def test_an_error_of_encoding_names_the_byte(tmp_path: Path, content: bytes, found: str) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(content)
+    for files in ([path], [path, path]):
+        with pytest.raises(DragomanError) as error:
+            read_pairs(files)
+        assert str(error.value) == f"{path}: expected UTF-8 text, found {found}"
+
+
 def test_cleaning_counts_what_it_leaves_out() -> None:
     long = "word " * 30
     pairs = [
