@@ -8,11 +8,15 @@ cross-entropy (Szegedy et al. 2016, section 7) of a projection to the vocabulary
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..models import AutoregressiveModel, LanguageModel, pad
@@ -22,31 +26,109 @@ Pair = tuple[Sequence[int], Sequence[int]]
 """Source and target token ids, each ending with its end token."""
 
 
-def token_batches(pairs: Sequence[Pair], batch_tokens: int, *, seed: int) -> list[list[int]]:
+class TokenPairs:
+    """Pairs in one flat array, at two bytes a token for vocabularies of up to 65,536 tokens.
+
+    Attributes:
+        tokens: the ids of all pairs, a source and then its target; uint16, or int32 for more tokens
+        offsets: int64 [2 N + 1], where the sources and targets begin in `tokens`
+        corpora: the number of pairs of each corpus, in their order, and how often they occur in an
+            epoch
+    """
+
+    def __init__(
+        self,
+        tokens: NDArray[Any],
+        lengths: NDArray[Any],
+        corpora: Sequence[tuple[int, float]] | None = None,
+    ) -> None:
+        self.tokens = tokens
+        self.offsets = np.zeros(lengths.size + 1, np.int64)
+        np.cumsum(lengths.ravel(), out=self.offsets[1:])
+        self.corpora = [(len(self), 1.0)] if corpora is None else list(corpora)
+
+    @classmethod
+    def of(cls, pairs: Iterable[Pair]) -> TokenPairs:
+        """Copy pairs, of which no token is larger than a 32-bit integer."""
+        if isinstance(pairs, TokenPairs):
+            return pairs
+        tokens, lengths = array("i"), array("i")
+        for pair in pairs:
+            for side in pair:
+                tokens.extend(side)
+                lengths.append(len(side))
+        flat = np.frombuffer(tokens, np.int32)
+        dtype = token_dtype(int(flat.max(initial=0)) + 1)
+        return cls(flat.astype(dtype), np.frombuffer(lengths, np.int32))
+
+    def __len__(self) -> int:
+        return len(self.offsets) // 2
+
+    def __getitem__(self, index: int) -> Pair:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        first, middle, end = self.offsets[2 * index : 2 * index + 3]
+        return self.tokens[first:middle].tolist(), self.tokens[middle:end].tolist()
+
+    def __iter__(self) -> Iterator[Pair]:
+        return (self[index] for index in range(len(self)))
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the numbers of tokens [N, 2] of the sources and the targets."""
+        return np.diff(self.offsets).reshape(-1, 2)
+
+    def of_epoch(self, seed: int) -> array[int]:
+        """Return the indices of the pairs of an epoch, corpus by corpus.
+
+        The pairs of a corpus of weight 2.25 occur twice, and a quarter of them, drawn by the seed,
+        once more.
+        """
+        chosen, first = array("i"), 0
+        for number, (count, weight) in enumerate(self.corpora):
+            indices = array("i", range(first, first + count))
+            chosen.extend(indices * int(weight))
+            drawn = round(weight % 1 * count)
+            if drawn:
+                random.Random(f"{seed}, corpus {number}").shuffle(indices)
+                chosen.extend(indices[:drawn])
+            first += count
+        return chosen
+
+
+def token_dtype(vocabulary: int) -> type[np.uint16 | np.int32]:
+    """Return the type of a token of a vocabulary of so many tokens."""
+    return np.uint16 if vocabulary <= 1 << 16 else np.int32
+
+
+def token_batches(
+    pairs: Sequence[Pair] | TokenPairs, batch_tokens: int, *, seed: int
+) -> list[NDArray[np.int32]]:
     """Split pairs into batches of at most `batch_tokens` tokens per side, padding included.
 
     Pairs of similar length share a batch. Ties and the order of the batches are random. They depend
     on the seed only, so that an interrupted epoch can be resumed.
 
     Returns:
-        indices into `pairs`, each exactly once; a pair longer than the limit forms its own batch
+        indices into `pairs`, each exactly once, or as often as its corpus states; a pair longer
+        than the limit forms its own batch
     """
+    pairs = TokenPairs.of(pairs)
     generator = random.Random(seed)
-    order = list(range(len(pairs)))
-    generator.shuffle(order)
-    order.sort(key=lambda i: (len(pairs[i][0]), len(pairs[i][1])))
-    batches: list[list[int]] = []
-    batch: list[int] = []
-    widest = 0
-    for index in order:
-        width = max(len(side) for side in pairs[index])
-        if batch and max(widest, width) * (len(batch) + 1) > batch_tokens:
-            batches.append(batch)
-            batch, widest = [], 0
-        batch.append(index)
-        widest = max(widest, width)
-    if batch:
-        batches.append(batch)
+    shuffled = pairs.of_epoch(seed)
+    generator.shuffle(shuffled)
+    order = np.frombuffer(shuffled, np.int32)
+    lengths = pairs.lengths()
+    order = order[np.lexsort((lengths[order, 1], lengths[order, 0]))]
+    widths = lengths.max(axis=1)[order]
+    bounds = [0]
+    while bounds[-1] < len(order):
+        first = bounds[-1]
+        # A batch of more pairs would have too many tokens even if its first pair was the widest.
+        most = batch_tokens // widths[first] + 1 if widths[first] else len(order)
+        widest = np.maximum.accumulate(widths[first : first + most])[1:]
+        too_many = np.flatnonzero(widest * np.arange(2, len(widest) + 2) > batch_tokens)
+        bounds.append(first + 1 + int(too_many[0] if len(too_many) else len(widest)))
+    batches = [order[first:end] for first, end in pairwise(bounds)]
     generator.shuffle(batches)
     return batches
 
@@ -86,7 +168,9 @@ def predictions(model: AutoregressiveModel, pairs: Sequence[Pair]) -> tuple[Tens
 
 
 @torch.inference_mode()
-def negative_log_likelihood(model: AutoregressiveModel, pairs: Sequence[Pair]) -> float:
+def negative_log_likelihood(
+    model: AutoregressiveModel, pairs: Sequence[Pair] | TokenPairs
+) -> float:
     """Sum the cross-entropy of all target tokens, end tokens included, in nats."""
     nats = 0.0
     for batch in token_batches(pairs, SCORING_TOKENS, seed=0):

@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.errors import DragomanError
@@ -28,6 +30,7 @@ from .history import (
 )
 from .loss import (
     Pair,
+    TokenPairs,
     hidden_states,
     negative_log_likelihood,
     projected_cross_entropy,
@@ -81,8 +84,8 @@ class StepFigures:
     tokens: int
 
 
-Step = list[list[Pair]]
-"""The batches whose gradients are added up for one step of the optimizer."""
+Step = list[NDArray[np.int32]]
+"""The indices of the batches whose gradients are added up for one step of the optimizer."""
 
 
 class Run(Generic[AnyModel]):
@@ -101,16 +104,16 @@ class Run(Generic[AnyModel]):
         model: AnyModel,
         options: TrainingOptions,
         directory: Path,
-        pairs: Sequence[Pair],
-        validation: Sequence[Pair],
+        pairs: Sequence[Pair] | TokenPairs,
+        validation: Sequence[Pair] | TokenPairs,
         judge: Judge[AnyModel],
         initial_weights: str,
     ) -> None:
         self.model = model
         self.options = options
         self.directory = directory
-        self.pairs = pairs
-        self.validation = validation
+        self.pairs = TokenPairs.of(pairs)
+        self.validation = TokenPairs.of(validation)
         self.judge = judge
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model.to(self.device)
@@ -123,7 +126,7 @@ class Run(Generic[AnyModel]):
         self._identity = identity(
             self._of_steps(options),
             model.config.to_dict(),
-            pairs_digest(pairs, validation),
+            pairs_digest(self.pairs, self.validation),
             initial_weights,
         )
         self._loss_sum = 0.0
@@ -218,10 +221,7 @@ class Run(Generic[AnyModel]):
         seed = self.options.seed + len(self.epochs) + 1
         batches = token_batches(self.pairs, self._batches["batch_tokens"], seed=seed)
         size = self._batches["accumulate"]
-        self.steps = [
-            [[self.pairs[i] for i in batch] for batch in batches[first : first + size]]
-            for first in range(0, len(batches), size)
-        ]
+        self.steps = [batches[first : first + size] for first in range(0, len(batches), size)]
 
     def take_step(self) -> StepFigures:
         """Take the next step of the present epoch.
@@ -231,7 +231,7 @@ class Run(Generic[AnyModel]):
         """
         started = time.monotonic()
         self.model.train()
-        batches = self.steps[self.done]
+        batches = [[self.pairs[i] for i in batch] for batch in self.steps[self.done]]
         rate = self._learning_rate(len(self.epochs) + self.done / len(self.steps))
         # Dropout depends on seed and step only, so that a resumed run repeats it.
         torch.manual_seed(self.options.seed * 1_000_003 + self.step + 1)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from dragoman.files.regular_files import check_regular
 from ..checkpoint import read_safetensors, write_tensors
 from ..settings import CheckpointError
 from .history import HISTORY_FILE, read_history
-from .loss import Pair
+from .loss import TokenPairs
 from .options import TrainingOptions
 
 STATE_FILE = "state.pt"
@@ -76,9 +76,14 @@ def identity(
     return {**options, **model, "pairs (SHA-256)": data, "beginning": initial_weights}
 
 
-def pairs_digest(pairs: Sequence[Pair], validation: Sequence[Pair]) -> str:
-    """Return the SHA-256 of the pairs that a training reads."""
-    return hashlib.sha256(repr((pairs, validation)).encode()).hexdigest()
+def pairs_digest(*sets: TokenPairs) -> str:
+    """Return the SHA-256 of pairs, and of how often they occur in an epoch."""
+    digest = hashlib.sha256()
+    for pairs in sets:
+        digest.update(repr((pairs.tokens.dtype.name, pairs.corpora)).encode())
+        digest.update(pairs.offsets.data)
+        digest.update(pairs.tokens.data)
+    return digest.hexdigest()
 
 
 def epoch_file(directory: Path, number: int) -> Path:

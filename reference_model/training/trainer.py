@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .history import Candidate, Epoch, describe_candidates, open_event_log
-from .loss import Pair
+from .loss import Pair, TokenPairs
 from .options import TrainingOptions, TrainingStoppedError
 from .run import AnyModel, Judge, Run, StepFigures
 from .state import DamagedStateError, locked
@@ -49,8 +49,8 @@ class TrainingResult:
 
 def train(
     model: AnyModel,
-    pairs: Sequence[Pair],
-    validation: Sequence[Pair],
+    pairs: Sequence[Pair] | TokenPairs,
+    validation: Sequence[Pair] | TokenPairs,
     options: TrainingOptions,
     directory: Path,
     *,

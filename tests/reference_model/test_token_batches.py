@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
+import numpy as np
 import pytest
 
-from dragoman.reference_model.training.loss import Pair, token_batches
+from dragoman.reference_model.training.loss import Pair, TokenPairs
+from dragoman.reference_model.training.loss import token_batches as batches_of
 
 
 def random_pairs(count: int) -> list[Pair]:
@@ -14,6 +17,10 @@ def random_pairs(count: int) -> list[Pair]:
     return [
         ([3] * generator.randrange(1, 30), [4] * generator.randrange(1, 30)) for _ in range(count)
     ]
+
+
+def token_batches(pairs: list[Pair] | TokenPairs, limit: int, *, seed: int) -> list[list[int]]:
+    return [batch.tolist() for batch in batches_of(pairs, limit, seed=seed)]
 
 
 def padded(pairs: list[Pair], batch: list[int]) -> int:
@@ -80,3 +87,50 @@ def test_pairs_of_similar_length_share_a_batch() -> None:
     batches = token_batches(pairs, 800, seed=1)
     tokens = sum(len(pair[0]) for pair in pairs)
     assert tokens / sum(padded(pairs, batch) for batch in batches) > 0.9
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 1031])
+@pytest.mark.parametrize("limit", [1, 40, 333, 100_000])
+def test_batches_are_those_of_lists_of_pairs(count: int, limit: int) -> None:
+    """The method in plain Python: a shuffle, a stable sort, and pairs added one by one."""
+    pairs = random_pairs(count)
+    generator = random.Random(7)
+    order = list(range(count))
+    generator.shuffle(order)
+    order.sort(key=lambda i: (len(pairs[i][0]), len(pairs[i][1])))
+    expected: list[list[int]] = []
+    for index in order:
+        if not expected or padded(pairs, [*expected[-1], index]) > limit:
+            expected.append([])
+        expected[-1].append(index)
+    generator.shuffle(expected)
+    assert token_batches(pairs, limit, seed=7) == expected
+    assert token_batches(TokenPairs.of(pairs), limit, seed=7) == expected
+
+
+@pytest.mark.parametrize(("largest", "dtype"), [(65_535, np.uint16), (65_536, np.int32)])
+def test_flat_pairs_are_the_pairs(largest: int, dtype: type[np.generic]) -> None:
+    pairs: list[Pair] = [([3, largest], [4]), ([], [7, 8, 9]), ([5], [])]
+    flat = TokenPairs.of(iter(pairs))
+    assert flat.tokens.dtype == dtype and flat.tokens.tolist() == [3, largest, 4, 7, 8, 9, 5]
+    assert list(flat) == pairs and len(flat) == 3 and TokenPairs.of(flat) is flat
+    assert flat.lengths().tolist() == [[2, 1], [0, 3], [1, 0]]
+    assert list(TokenPairs.of([])) == []
+
+
+def test_weights_say_how_often_the_pairs_of_a_corpus_occur() -> None:
+    pairs = TokenPairs.of(random_pairs(35))
+    pairs.corpora = [(10, 1.0), (5, 2.0), (20, 0.25)]
+    seen: Counter[int] = Counter()
+    for seed in range(60):
+        batches = token_batches(pairs, 64, seed=seed)
+        assert batches == token_batches(pairs, 64, seed=seed)
+        counts = Counter(index for batch in batches for index in batch)
+        assert [counts[index] for index in range(15)] == [1] * 10 + [2] * 5
+        drawn = [counts[index] for index in range(15, 35)]
+        assert sum(drawn) == 5 and max(drawn) == 1
+        seen.update(counts)
+    assert set(seen) == set(range(35)), "each epoch draws others"
+    pairs.corpora = [(35, 1.5)]
+    counts = Counter(index for batch in token_batches(pairs, 64, seed=1) for index in batch)
+    assert sorted(counts.values()) == [1] * 17 + [2] * 18
