@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import write_whole
+from dragoman.files.text_lines import undecodable
 
 from ..settings import check_settings
 
@@ -61,10 +62,8 @@ def _lines(path: Path) -> Iterator[str]:
                 except UnicodeDecodeError as error:
                     # The decoder does not count a byte order mark.
                     at = offset + error.start + len(line) - len(error.object)
-                    raise DragomanError(
-                        f"{path}: expected UTF-8 text, found byte {error.object[error.start]:#04x} "
-                        f"at offset {at} (line {number})"
-                    ) from error
+                    problem = undecodable(error.object[error.start], at, number)
+                    raise DragomanError(f"{path}: {problem}") from error
                 yield text.removesuffix("\n").removesuffix("\r")
                 offset += len(line)
     except FileNotFoundError as error:
@@ -199,7 +198,8 @@ def clean(
         kept[pair] = None
         repeated.append(pair)
     if not repeated:
-        raise DragomanError(f"expected pairs to train on, found none: {describe(0, dropped)}")
+        found = "; ".join(filter(None, (describe(0, dropped), remark_on_ratio(0, dropped))))
+        raise DragomanError(f"expected pairs to train on, found none: {found}")
     return [Example(source, (target,)) for source, target in repeated], dict(dropped)
 
 
@@ -208,6 +208,21 @@ def describe(kept: int, dropped: Mapping[str, int]) -> str:
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count)
     read = kept + sum(dropped.values())
     return f"{kept:,} of {read:,} pairs kept" + (f" ({reasons})" if reasons else "")
+
+
+def remark_on_ratio(kept: int, dropped: Mapping[str, int]) -> str:
+    """Return a warning if unequal lengths are why more than a tenth of the pairs is dropped.
+
+    It is empty otherwise.
+    """
+    unequal, read = dropped.get(UNEQUAL, 0), kept + sum(dropped.values())
+    if 10 * unequal <= read:
+        return ""
+    return (
+        f"{unequal:,} of {read:,} pairs ({unequal / read:.0%}) are left out because their lengths "
+        'are too unequal; if they are translations, raise "ratio" in the section "cleaning", or '
+        "set it to null"
+    )
 
 
 def _reason(pair: tuple[str, str], rules: Cleaning) -> str | None:

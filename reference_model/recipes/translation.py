@@ -1,6 +1,6 @@
 """Recipes of translation, and those that a file describes.
 
-`dragoman train CONFIG.json --pairs ... --dev ...` trains by such a file.
+`dragoman train CONFIG.yaml --pairs ... --dev ...` trains by such a file.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DragomanError, shown
-from dragoman.files.regular_files import FileError
-from dragoman.files.strict_json import read_json_object
 from dragoman.metrics import find_metric
 from dragoman.metrics.sacrebleu_metrics import SacreBleu
 
 from ..config import PRESETS, ModelConfig
-from ..settings import ConfigError, read_settings
+from ..settings import ConfigError, read_settings, read_settings_file
 from ..training import TrainingOptions
-from .examples import Cleaning, Example, clean, read_pairs
-from .recipe import Data, Recipe
+from .examples import Cleaning, Example, clean, read_pairs, remark_on_ratio
+from .recipe import Data, Recipe, Tokenizers
 from .tokenizers import Vocabulary, train_tokenizers
 
 METRICS = ("bleu", "chrf")
@@ -45,8 +43,15 @@ def translation_recipe(
         model: fields of `ModelConfig`, except for the sizes of the vocabularies
 
     Raises:
-        ConfigError: a field of the model is unknown or out of range.
+        ConfigError: a field of the model is unknown or out of range, or contradicts the vocabulary.
     """
+    if model.get("tie_source_target") is True and not vocabulary.shared:
+        raise ConfigError(
+            [
+                "tie_source_target: expected false, because source and target have vocabularies of "
+                'their own, found true; "shared" in the section "vocabulary" gives them one'
+            ]
+        )
     config = ModelConfig.from_dict(
         {
             "tie_source_target": vocabulary.shared,
@@ -61,7 +66,7 @@ def translation_recipe(
         config=config,
         options=options,
         load_data=load_data,
-        make_tokenizers=lambda data: train_tokenizers(vocabulary, data.train),
+        make_tokenizers=lambda data: _make_tokenizers(vocabulary, data),
         metric="BLEU",
         score=partial(score, lowercase=vocabulary.lowercase),
         metrics=METRICS,
@@ -72,6 +77,16 @@ def translation_recipe(
         vocabulary=repr(vocabulary),
         shown="{:.2f}".format,
     )
+
+
+def _make_tokenizers(vocabulary: Vocabulary, data: Data) -> Tokenizers:
+    try:
+        return train_tokenizers(vocabulary, data.train)
+    except DragomanError as error:
+        remark = remark_on_ratio(len(data.train), data.dropped)
+        if not remark:
+            raise
+        raise DragomanError(f"{remark}; {error}") from error
 
 
 def score(
@@ -111,7 +126,7 @@ class PairFiles:
 
 
 def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
-    """Read the recipe that a JSON file describes.
+    """Read the recipe that a JSON or YAML file describes.
 
     Its sections are "model" (`ModelConfig`, optionally with a "preset"), "vocabulary"
     (`Vocabulary`), "cleaning" (`Cleaning`, optional), "training" (`TrainingOptions`) and "metrics"
@@ -121,10 +136,7 @@ def read_training_file(path: Path, pairs: PairFiles) -> Recipe:
         ConfigError: the section "model" is invalid.
         DragomanError: the file cannot be read, or another section is invalid.
     """
-    try:
-        sections = read_json_object(path)
-    except FileError as error:
-        raise DragomanError(str(error)) from error
+    sections = read_settings_file(path)
     unknown = [name for name in sections if name not in SECTIONS]
     missing = [name for name in ("model", "vocabulary", "training") if name not in sections]
     if unknown or missing:

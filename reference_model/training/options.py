@@ -70,6 +70,11 @@ class TrainingOptions:
                 yield f"{name}: expected at least 1, found {shown(value)}"
         if self.cool_down_epochs < 0:
             yield f"cool_down_epochs: expected at least 0, found {shown(self.cool_down_epochs)}"
+        if self.cool_down_epochs > self.epochs > 0:
+            yield (
+                f"cool_down_epochs: expected at most {self.epochs}, the epochs of the training, "
+                f"found {shown(self.cool_down_epochs)}"
+            )
         for name in ("learning_rate_scale", "adam_epsilon"):
             if getattr(self, name) <= 0:
                 yield f"{name}: expected more than 0, found {shown(getattr(self, name))}"

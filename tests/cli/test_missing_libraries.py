@@ -94,6 +94,7 @@ def test_extras_are_those_of_the_package() -> None:
     """Each extra that an error names requires the package that was missing."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     names = {"OpenSSL": "pyopenssl", "cryptography": "pyopenssl", "markupsafe": "jinja2"}
+    names |= {"yaml": "pyyaml"}
     for package, extras in EXTRAS.items():
         name = names.get(package, package)
         lists = [project["optional-dependencies"][extra] for extra in extras]

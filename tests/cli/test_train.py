@@ -144,6 +144,32 @@ def test_pairs_are_counted_even_if_all_are_kept(
     assert "16 of 16 pairs kept\n" in kept.stderr
 
 
+def test_a_yaml_file_in_capitals_and_pairs_of_unequal_lengths(
+    dragoman: Dragoman, arguments: list[str], tmp_path: Path
+) -> None:
+    described = tmp_path / "EN-ES.YML"
+    described.write_text(
+        "model: {preset: tiny}\nvocabulary: {size: 8000}\n"
+        "training: {epochs: 4, cool_down_epochs: 3}\n",
+        encoding="utf-8",
+    )
+    arguments[1] = str(described)
+    Path(arguments[3]).write_text(f"1\t{'one and ' * 9}\n2\ttwo\n", encoding="utf-8")
+    refused = dragoman(*arguments, "-o", tmp_path / "new", "--epochs", 2)
+    assert refused.returncode == 2 and not list(tmp_path.glob("**/*.safetensors"))
+    about_epochs, warning, count, error = refused.stderr.splitlines()
+    assert about_epochs == "--epochs 2: the cool-down has 2 epochs, too, instead of 3"
+    assert warning.startswith("Warning: 1 of 2 pairs (50%) are left out because their lengths ")
+    assert 'raise "ratio" in the section "cleaning"' in warning
+    assert count == "1 of 2 pairs kept (1 unequal lengths)"
+    assert error.startswith(f"Error: {warning.removeprefix('Warning: ')}; vocabulary: expected ")
+    unnamed = dragoman("train", arguments[3], *arguments[2:])
+    expected = "expected a recipe, or a file whose name ends in .json, .yaml, .yml, found "
+    assert unnamed.returncode == 2 and expected in unnamed.stderr
+    of_recipe = dragoman("train", "g2p-en", *arguments[2:])
+    assert of_recipe.returncode == 2 and "which has data of its own" in of_recipe.stderr
+
+
 def test_a_training_is_changed_and_finished(
     dragoman: Dragoman, arguments: list[str], tmp_path: Path
 ) -> None:

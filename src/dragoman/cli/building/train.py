@@ -22,7 +22,9 @@ from dragoman.reference_model.recipes import (
     find_recipe,
     read_training_file,
 )
+from dragoman.reference_model.recipes.examples import remark_on_ratio
 from dragoman.reference_model.recipes.recipe import AT_THE_LIMIT
+from dragoman.reference_model.settings import SETTINGS_SUFFIXES
 from dragoman.reference_model.training.history import check_event_library
 from dragoman.reference_model.training.options import TrainingStoppedError, with_changes
 
@@ -114,7 +116,7 @@ def train(
 ) -> None:
     """Train a model and evaluate it on held-out data.
 
-    RECIPE is one of the list below, or a JSON file that describes a translation model, its
+    RECIPE is one of the list below, or a JSON or YAML file that describes a translation model, its
     vocabulary and its training. The same command resumes an interrupted training, whose state is
     kept in OUTPUT/training. Ctrl-C and SIGTERM stop a training after the present step. A GPU is
     used if there is one.
@@ -153,6 +155,10 @@ def train(
         "validate_every": validate_every,
     }
     given = {name: value for name, value in options.items() if value is not None}
+    if epochs is not None and epochs < chosen.options.cool_down_epochs:
+        of_recipe = chosen.options.cool_down_epochs
+        notify(f"--epochs {epochs}: the cool-down has {epochs} epochs, too, instead of {of_recipe}")
+        given["cool_down_epochs"] = epochs
     chosen = dataclasses.replace(
         chosen,
         options=dataclasses.replace(chosen.options, **given),  # type: ignore[arg-type]
@@ -166,6 +172,9 @@ def train(
     with shown_progress() as progress:
         progress.stage("reading the data")
         loaded = chosen.load_data(data)
+    remark = remark_on_ratio(len(loaded.train), loaded.dropped)
+    if remark:
+        notify(f"Warning: {remark}")
     if loaded.dropped or pairs:
         click.echo(describe_cleaning(len(loaded.train), loaded.dropped), err=True)
     import torch
@@ -232,11 +241,16 @@ def _changes(texts: tuple[str, ...]) -> dict[str, object]:
 def _recipe(
     name: str, pairs: tuple[Path, ...], dev: tuple[Path, ...], test: tuple[Path, ...]
 ) -> Recipe:
-    if not name.endswith(".json"):
+    if not name.lower().endswith(SETTINGS_SUFFIXES):
+        if name not in RECIPES and (pairs or dev or test or Path(name).exists()):
+            raise DragomanError(
+                f"expected a recipe, or a file whose name ends in {', '.join(SETTINGS_SUFFIXES)}, "
+                f"found {shown(name)}"
+            )
         if pairs or dev or test:
             raise DragomanError(
-                f"--pairs, --dev and --test are for a training that a JSON file describes, found "
-                f"the recipe {shown(name)}, which has data of its own"
+                "--pairs, --dev and --test are for a training that a file describes, found the "
+                f"recipe {shown(name)}, which has data of its own"
             )
         return find_recipe(name)
     for option, files in (("--pairs", pairs), ("--dev", dev)):
