@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -199,7 +199,24 @@ class LibraryCodec:
 
     def stream(self, *, skip_special_tokens: bool = True) -> LibraryStream:
         """Return a decoder of a stream of tokens."""
-        return LibraryStream(self._tokenizer, self._path, skip_special_tokens)
+        # Special tokens that texts omit do not end a run of bytes.
+        omitted = self.special_tokens if skip_special_tokens else ()
+        return LibraryStream(
+            self._tokenizer,
+            self._path,
+            skip_special_tokens,
+            self._bytes,
+            self._bytes.union(omitted),
+        )
+
+    @cached_property
+    def _bytes(self) -> frozenset[int]:
+        """The tokens that are bytes of characters, if the decoder joins them."""
+        decoder = self._tokenizer.decoder
+        if decoder is None or b'"ByteFallback"' not in decoder.__getstate__():
+            return frozenset()
+        tokens = (self._tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+        return frozenset(token for token in tokens if token is not None)
 
     def _encode(self, text: str, special_tokens: bool, split_special_tokens: bool) -> Encoding:
         return self._reader.encode(
@@ -208,27 +225,54 @@ class LibraryCodec:
 
 
 class LibraryStream:
-    """Decodes a stream of tokens with the library's `DecodeStream`."""
+    """Decodes a stream of tokens with the library's `DecodeStream`.
 
-    def __init__(self, tokenizer: Tokenizer, path: Path, skip_special_tokens: bool) -> None:
+    A run of bytes is held back until it ends: a byte that makes no character makes all of the run
+    U+FFFD.
+
+    Args:
+        bytes_: tokens that are bytes of characters
+        within: tokens that do not end a run of bytes
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        path: Path,
+        skip_special_tokens: bool,
+        bytes_: Collection[int] = (),
+        within: Collection[int] = (),
+    ) -> None:
         self._tokenizer, self._path = tokenizer, path
         self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
         self._skips = skip_special_tokens
+        self._bytes, self._within = bytes_, within
+        self._run: list[int] = []
         self._incomplete: list[int] = []
 
     def step(self, token: int) -> str:
         """Return the text that a token adds."""
-        with failures_of(self._path):
-            text = self._stream.step(self._tokenizer, token) or ""
-        self._incomplete = [] if text else [*self._incomplete, token]
-        return text
+        if token in (self._within if self._run else self._bytes):
+            self._run.append(token)
+            return ""
+        return self._decoded([*self._run, token])
 
     def rest(self) -> str:
-        """Return the text that is held back: an incomplete character."""
+        """Return the text that is held back: an incomplete character or a run of bytes."""
+        text = self._decoded(self._run)
         with failures_of(self._path):
-            text = self._tokenizer.decode(self._incomplete, skip_special_tokens=self._skips)
+            text += self._tokenizer.decode(self._incomplete, skip_special_tokens=self._skips)
         self._incomplete = []
-        return str(text)
+        return text
+
+    def _decoded(self, tokens: list[int]) -> str:
+        self._run = []
+        if not tokens:
+            return ""
+        with failures_of(self._path):
+            text = self._stream.step(self._tokenizer, tokens) or ""
+        self._incomplete = [] if text else [*self._incomplete, *tokens]
+        return text
 
 
 def _encodes_to(tokenizer: Tokenizer, content: str, token_id: int) -> bool:

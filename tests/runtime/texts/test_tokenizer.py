@@ -127,6 +127,36 @@ def test_any_tokens_are_streamed_as_they_are_decoded(byte_level: Path) -> None:
     assert 50 < complete < 250
 
 
+@pytest.mark.parametrize("whole_text", [True, False])
+def test_bytes_are_streamed_when_their_run_ends(tmp_path: Path, *, whole_text: bool) -> None:
+    """As of Llama: one byte that is none of a character makes all of its run U+FFFD."""
+    pieces = ["</s>", "▁", "a", "▁a", *(f"<0x{byte:02X}>" for byte in range(256))]
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(ids, [("▁", "a")], byte_fallback=True))
+    tokenizer.add_special_tokens(["</s>"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    spaces = decoders.Replace("▁", " ")
+    tokenizer.decoder = decoders.Sequence(
+        [spaces, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        if whole_text
+        else [decoders.ByteFallback(), decoders.Metaspace()]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    codec = TextCodec(tmp_path / "tokenizer.json", tmp_path / "tokenizer.json")
+    tokens = codec.encode("a😎 a")
+    assert streamed(codec, tokens) == ["a", "", "", "", "", "😎 a"]
+    assert streamed(
+        codec, [ids["a"], ids["<0x41>"], ids["<0xE6>"], 0, ids["<0x41>"], ids["▁a"]]
+    ) == [*("a", "", "", "", "", "\ufffd\ufffd\ufffd a")]
+    generator = random.Random(0)
+    some = [ids[p] for p in ("</s>", "▁", "a", "▁a", *(f"<0x{b:02X}>" for b in "A😎".encode()))]
+    for _ in range(500):
+        tokens = generator.choices(some, k=generator.randint(1, 12))
+        stream = codec.stream()
+        joined = "".join(stream.step(token) for token in tokens) + stream.rest()
+        assert joined == codec.decode(tokens)
+
+
 def test_two_streams_do_not_disturb_each_other(letters: TextCodec) -> None:
     one, two = letters.stream(), letters.stream()
     assert [one.step(3), two.step(4), one.step(5), two.step(6)] == ["w3", "w4", " w5", " w6"]
