@@ -151,6 +151,7 @@ class MultiHeadAttention(nn.Module):
         output_bias: bool,
         scale: float | None = None,
         bilinear: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         """Make the projections.
 
@@ -158,6 +159,7 @@ class MultiHeadAttention(nn.Module):
             value_size: size of each head's values; None: the head size
             scale: factor of the scores; None: 1 / sqrt(head_size)
             bilinear: whether scores are q^T W k, with a matrix W for each head
+            dropout: dropout of attention weights, in training
         """
         super().__init__()
         self.num_heads, self.head_size = num_heads, head_size
@@ -170,6 +172,7 @@ class MultiHeadAttention(nn.Module):
         self.bilinear = (
             nn.Parameter(torch.empty(num_heads, head_size, head_size)) if bilinear else None
         )
+        self.dropout = nn.Dropout(dropout)
         self.attend: AttentionFunction = scaled_dot_product_attention
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,6 +198,8 @@ class MultiHeadAttention(nn.Module):
         """Query [B, H, Q, Dh], key, value and mask -> [B, H, Q, Dv]."""
         if self.bilinear is not None:
             query = query @ self.bilinear
+        if self.training and self.dropout.p:
+            return self.dropout(attention_weights(query, key, mask, self.scale)) @ value
         return self.attend(query, key, value, mask, self.scale)
 
     def _split_heads(self, x: Tensor) -> Tensor:

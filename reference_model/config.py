@@ -108,6 +108,11 @@ class ModelConfig:
     """The head of an encoder-only model; None for a model with a decoder."""
 
     dropout: float = 0.1
+    """Of the outputs of embeddings and sub-layers, section 5.4."""
+    attention_dropout: float = 0.0
+    """Of attention weights."""
+    feed_forward_dropout: float = 0.0
+    """Of the inner layer of feed-forward networks, after the activation."""
     pad_token_id: int = 0
     start_token_id: int = 1
     """The decoder's first input token."""
@@ -159,8 +164,10 @@ class ModelConfig:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data."""
-        return dataclasses.asdict(self)
+        """Return the fields as plain data; attention and feed-forward dropout only if not 0."""
+        values = dataclasses.asdict(self)
+        unused = [name for name in DROPOUTS[1:] if not values[name]]
+        return {name: value for name, value in values.items() if name not in unused}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
@@ -206,6 +213,9 @@ class ModelConfig:
         return cls.from_dict(values)
 
 
+DROPOUTS = ("dropout", "attention_dropout", "feed_forward_dropout")
+"""The fields that matter in training only."""
+
 SIDES = {
     "encoder": ("source_vocab_size", "encoder_layers", "max_source_positions"),
     "decoder": ("target_vocab_size", "decoder_layers", "max_target_positions"),
@@ -245,7 +255,8 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> list[str]:
         lambda width, kind: kind == "sinusoidal" and width % 2,
         "sinusoidal positions need an even d_model, found {}",
     )
-    checks.add(["dropout"], lambda p: not 0 <= p < 1, "dropout must be in [0, 1), found {}")
+    for name in DROPOUTS:
+        checks.add([name], lambda p: not 0 <= p < 1, f"{name} must be in [0, 1), found {{}}")
     checks.add(
         ["norm_epsilon"],
         lambda epsilon: not 0 < epsilon < math.inf,

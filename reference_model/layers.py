@@ -72,15 +72,25 @@ Norm = LayerNorm | RMSNorm
 class FeedForward(nn.Module):
     """The feed-forward network activation(x W_1 + b_1) W_2 + b_2, equation 2."""
 
-    def __init__(self, d_model: int, d_ff: int, activation: Activation, *, bias: bool) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        activation: Activation,
+        *,
+        bias: bool,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.inner = nn.Linear(d_model, d_ff, bias=bias)
         self.outer = nn.Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position, [B, T, D] -> [B, T, D]."""
-        return self.outer(self.activation(self.inner(x)))
+        inner = self.activation(self.inner(x))
+        return self.outer(self.dropout(inner) if self.training else inner)
 
 
 class GatedFeedForward(nn.Module):
@@ -89,16 +99,26 @@ class GatedFeedForward(nn.Module):
     (activation(x W_gate) * x W_1) W_2
     """
 
-    def __init__(self, d_model: int, d_ff: int, activation: Activation, *, bias: bool) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        activation: Activation,
+        *,
+        bias: bool,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.gate = nn.Linear(d_model, d_ff, bias=bias)
         self.inner = nn.Linear(d_model, d_ff, bias=bias)
         self.outer = nn.Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position, [B, T, D] -> [B, T, D]."""
-        return self.outer(self.activation(self.gate(x)) * self.inner(x))
+        inner = self.activation(self.gate(x)) * self.inner(x)
+        return self.outer(self.dropout(inner) if self.training else inner)
 
 
 class Residual(nn.Module):
@@ -141,12 +161,19 @@ def _attention(
         output_bias=config.attention_output_bias,
         scale=config.score_scale,
         bilinear=config.bilinear_scores,
+        dropout=config.attention_dropout,
     )
 
 
 def _feed_forward(config: ModelConfig) -> FeedForward | GatedFeedForward:
     kind = GatedFeedForward if config.gated_feed_forward else FeedForward
-    return kind(config.d_model, config.d_ff, config.activation, bias=config.feed_forward_bias)
+    return kind(
+        config.d_model,
+        config.d_ff,
+        config.activation,
+        bias=config.feed_forward_bias,
+        dropout=config.feed_forward_dropout,
+    )
 
 
 def _residual(config: ModelConfig) -> Residual:

@@ -147,7 +147,7 @@ RECIPE = translation_recipe(
         learning_rate_scale=1.5,
         cool_down_epochs=12,
         average_epochs=5,
-        mixed_precision=True,
+        precision="bf16",
     ),
     load_data,
     licences={"LICENSE-Bibles.txt": lambda: PUBLIC_DOMAIN},

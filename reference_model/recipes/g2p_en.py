@@ -150,7 +150,7 @@ RECIPE = Recipe(
         warmup_steps=2000,
         cool_down_epochs=36,
         average_epochs=5,
-        mixed_precision=True,
+        precision="bf16",
         seed=2,
     ),
     load_data=load_data,

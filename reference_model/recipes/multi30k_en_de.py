@@ -113,7 +113,7 @@ RECIPE = translation_recipe(
         learning_rate_scale=1.5,
         cool_down_epochs=24,
         average_epochs=10,
-        mixed_precision=True,
+        precision="bf16",
     ),
     load_data,
     licences={},

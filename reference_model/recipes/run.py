@@ -19,7 +19,7 @@ from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import write_whole
 
 from ..checkpoint import WEIGHTS_FILE, load_checkpoint, save_checkpoint
-from ..config import ModelConfig
+from ..config import DROPOUTS, ModelConfig
 from ..decoding import greedy_cached
 from ..models import AutoregressiveModel, LanguageModel, Transformer, make_model
 from ..training import Candidate, train
@@ -61,7 +61,8 @@ def read_initial_model(directory: Path, config: ModelConfig) -> InitialModel:
         raise DragomanError(
             f"{directory}: expected a model with a decoder to start from, found an encoder-only one"
         )
-    expected, found = (replace(c, dropout=0.0).to_dict() for c in (config, model.config))
+    none = dict.fromkeys(DROPOUTS, 0.0)
+    expected, found = (c.replace(**none).to_dict() for c in (config, model.config))
     differing = [
         f"{name} {found[name]} instead of {value}"
         for name, value in expected.items()
@@ -72,16 +73,11 @@ def read_initial_model(directory: Path, config: ModelConfig) -> InitialModel:
             f"{directory}: expected a model of the shape that is to be trained, found "
             f"{', '.join(differing)}"
         )
-    _set_dropout(model, config)
+    with_dropout = make_model(config, model.generation)
+    assert isinstance(with_dropout, AutoregressiveModel)
+    with_dropout.load_state_dict(model.state_dict())
     digest = hashlib.sha256((directory / WEIGHTS_FILE).read_bytes()).hexdigest()
-    return InitialModel(digest, model, read_tokenizers(directory))
-
-
-def _set_dropout(model: AutoregressiveModel, config: ModelConfig) -> None:
-    model.config = config
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = config.dropout
+    return InitialModel(digest, with_dropout.eval(), read_tokenizers(directory))
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ def projected_cross_entropy(
     tokens: Tensor,
     *,
     label_smoothing: float = 0.0,
-    total: int | None = None,
+    total: float | None = None,
 ) -> Tensor:
     """Compute the label-smoothed cross-entropy of hidden W^T + b, summed and divided by `total`.
 
@@ -205,7 +205,8 @@ def projected_cross_entropy(
         weight: [V, D]
         bias: [V], or None
         tokens: int64 [N]
-        total: the number of tokens in a step's batches, if gradients accumulate; None: N
+        total: the number of tokens in a step's batches, if gradients accumulate, divided by the
+            scale of the loss; None: N
 
     Returns:
         a scalar, nats per token
@@ -227,7 +228,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         tokens: Tensor,
         smoothing: float,
-        total: int,
+        total: float,
         dtype: torch.dtype,
     ) -> Tensor:
         vocabulary = weight.shape[0]

@@ -1,10 +1,12 @@
 """The options of a training, the learning rate that follows from them, and its interruption.
 
-The learning rate is that of "Attention Is All You Need", equation 3, with a final cool-down.
+The learning rate is that of "Attention Is All You Need", equation 3, or another schedule, with a
+final cool-down.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,17 +40,29 @@ class TrainingOptions:
     """Maximum number of tokens per batch, padding included, on the source and target side each."""
     accumulate: int = 1
     """Batches whose gradients are added up for one step of the optimizer."""
-    warmup_steps: int = 4000
+    schedule: Literal["inverse-square-root", "linear", "cosine", "constant"] = "inverse-square-root"
+    """The learning rate after the warm-up, in which it rises linearly: it falls with the inverse
+    square root of the step, falls to 0 at the end of the last epoch, on a line or on half a wave of
+    a cosine, or stays as it is."""
+    learning_rate: float | None = None
+    """The learning rate at the end of the warm-up; None: the paper's, (d_model *
+    warmup_steps)^-0.5."""
     learning_rate_scale: float = 1.0
+    """A factor of the learning rate."""
+    warmup_steps: int = 4000
     cool_down_epochs: int = 0
     """The learning rate falls linearly to zero over this many final epochs; the paper has no such
     phase."""
+    clip_norm: float | None = None
+    """Maximum norm of a step's gradient, over all weights; a larger one is scaled down (Pascanu et
+    al. 2013). None: unlimited."""
     label_smoothing: float = 0.1
     adam_betas: tuple[float, float] = (0.9, 0.98)
     adam_epsilon: float = 1e-9
-    mixed_precision: bool = False
-    """Whether matrix products are computed in bfloat16 (Micikevicius et al. 2018); weights and
-    their gradients stay fp32."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """The precision of matrix products; weights and their gradients stay fp32. With fp16, the loss
+    is scaled so that gradients do not underflow, and a step whose gradient overflows is left out
+    (Micikevicius et al. 2018)."""
     average_epochs: int = 5
     """Number of last epochs whose weights are averaged. The average is delivered unless the best or
     the last epoch is better on the validation data."""
@@ -75,9 +89,15 @@ class TrainingOptions:
                 f"cool_down_epochs: expected at most {self.epochs}, the epochs of the training, "
                 f"found {shown(self.cool_down_epochs)}"
             )
-        for name in ("learning_rate_scale", "adam_epsilon"):
-            if getattr(self, name) <= 0:
-                yield f"{name}: expected more than 0, found {shown(getattr(self, name))}"
+        if self.cool_down_epochs and self.schedule in FALLING_TO_ZERO:
+            yield (
+                f"cool_down_epochs: expected 0 with the schedule {self.schedule}, which falls to 0 "
+                f"over all epochs, found {shown(self.cool_down_epochs)}"
+            )
+        for name in ("learning_rate", "learning_rate_scale", "clip_norm", "adam_epsilon"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                yield f"{name}: expected more than 0, found {shown(value)}"
         if not all(0 <= beta < 1 for beta in self.adam_betas):
             yield f"adam_betas: expected numbers from 0 to below 1, found {list(self.adam_betas)}"
         if not 0 <= self.seed < 2**32:
@@ -85,6 +105,9 @@ class TrainingOptions:
         if not 0 <= self.label_smoothing < 1:
             yield f"label_smoothing: expected 0 to below 1, found {shown(self.label_smoothing)}"
 
+
+FALLING_TO_ZERO = ("linear", "cosine")
+"""The schedules that depend on the number of epochs."""
 
 WITHOUT_EFFECT_ON_STEPS = ("patience", "monitor", "average_epochs", "save_every", "validate_every")
 """Options that change no step of a training, so that it resumes with others."""
@@ -125,6 +148,25 @@ class TrainingStoppedError(DragomanError):
             f"{Signals(signal).name}: the training stopped after step {step}, its state is saved "
             f"in {directory}"
         )
+
+
+def learning_rate(options: TrainingOptions, step: int, *, d_model: int, steps: int) -> float:
+    """Return the learning rate of a step, without the factor of a cool-down.
+
+    Args:
+        step: counts from 1
+        steps: the number of steps of the whole training
+    """
+    warmup, scale = options.warmup_steps, options.learning_rate_scale
+    if options.learning_rate is not None:  # the peak of the paper's is (d_model * warmup)^-0.5
+        scale *= options.learning_rate * (d_model * warmup) ** 0.5
+    if step <= warmup or options.schedule == "inverse-square-root":
+        return inverse_square_root(step, d_model=d_model, warmup_steps=warmup, scale=scale)
+    peak = inverse_square_root(warmup, d_model=d_model, warmup_steps=warmup, scale=scale)
+    if options.schedule == "constant":
+        return peak
+    done = min(1.0, (step - warmup) / max(steps + 1 - warmup, 1))
+    return peak * (1 - done if options.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
 def inverse_square_root(step: int, *, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:

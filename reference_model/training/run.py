@@ -37,11 +37,12 @@ from .loss import (
     token_batches,
 )
 from .options import (
+    FALLING_TO_ZERO,
     OF_BATCHES,
     WITHOUT_EFFECT_ON_STEPS,
     TrainingOptions,
     cool_down,
-    inverse_square_root,
+    learning_rate,
     with_changes,
 )
 from .state import (
@@ -84,6 +85,9 @@ class StepFigures:
     tokens: int
 
 
+AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The type of matrix products by `TrainingOptions.precision`."""
+
 Step = list[NDArray[np.int32]]
 """The indices of the batches whose gradients are added up for one step of the optimizer."""
 
@@ -118,6 +122,7 @@ class Run(Generic[AnyModel]):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model.to(self.device)
         self.optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
+        self._scaler = torch.amp.GradScaler(self.device.type, enabled=False)
         self.step = 0
         self.done = 0
         self.epochs: list[Epoch] = []
@@ -141,8 +146,8 @@ class Run(Generic[AnyModel]):
     def _of_steps(options: TrainingOptions) -> dict[str, Any]:
         """Return the options that determine steps."""
         without = set(WITHOUT_EFFECT_ON_STEPS)
-        # Without a cool-down no epoch depends on their number, so more may be added later.
-        if not options.cool_down_epochs:
+        # Otherwise no epoch depends on their number, so more may be added later.
+        if not options.cool_down_epochs and options.schedule not in FALLING_TO_ZERO:
             without.add("epochs")
         return {name: value for name, value in asdict(options).items() if name not in without}
 
@@ -171,6 +176,10 @@ class Run(Generic[AnyModel]):
             self._validations = state["validations"]
             self._batches = state["batches"]
         self._change(changes)
+        scaled = self.options.precision == "fp16"
+        self._scaler = torch.amp.GradScaler(self.device.type, enabled=scaled)
+        if scaled and state is not None and state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])
         for group in self.optimizer.param_groups:
             group["betas"], group["eps"] = self.options.adam_betas, self.options.adam_epsilon
 
@@ -238,13 +247,18 @@ class Run(Generic[AnyModel]):
         tokens = sum(len(target) for batch in batches for _, target in batch)
         self.optimizer.zero_grad()
         loss_of_step = 0.0
+        scale = self._scaler.scale(torch.ones((), device=self.device)).item()
         for batch in batches:
-            loss = self._loss(batch, tokens)
+            loss = self._loss(batch, tokens / scale)
             loss.backward()
-            loss_of_step += self._finite(loss.item(), f"the loss of step {self.step + 1}")
+            loss_of_step += self._finite(loss.item() / scale, f"the loss of step {self.step + 1}")
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        self._scaler.unscale_(self.optimizer)
+        if self.options.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip_norm)
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
         self._loss_sum += loss_of_step * tokens
         self._token_count += tokens
         self.step += 1
@@ -253,11 +267,12 @@ class Run(Generic[AnyModel]):
         return StepFigures(loss_of_step, rate, tokens)
 
     def _learning_rate(self, epochs_done: float) -> float:
-        rate = inverse_square_root(
+        left = (self.options.epochs - len(self.epochs)) * len(self.steps) - self.done
+        rate = learning_rate(
+            self.options,
             self.step + 1,
             d_model=self.model.config.d_model,
-            warmup_steps=self.options.warmup_steps,
-            scale=self.options.learning_rate_scale,
+            steps=self.step + left,
         )
         return rate * cool_down(
             epochs_done,
@@ -280,9 +295,10 @@ class Run(Generic[AnyModel]):
             )
         return figure
 
-    def _loss(self, batch: list[Pair], tokens: int) -> Tensor:
+    def _loss(self, batch: list[Pair], tokens: float) -> Tensor:
         """Compute the batch's share of the loss of a step of `tokens` tokens."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.mixed_precision):
+        dtype = AUTOCAST[self.options.precision]
+        with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
             hidden, targets = hidden_states(self.model, batch)
             return projected_cross_entropy(
                 hidden,
@@ -447,6 +463,7 @@ class Run(Generic[AnyModel]):
                 "changed_now": self._changed_now,
                 "validations": self._validations,
                 "batches": self._batches,
+                "scaler": self._scaler.state_dict(),
             },
         )
 

@@ -30,7 +30,7 @@ LOCK_FILE = "lock"
 
 KEYS = frozenset(
     {"what", "weights", "optimizer", "step", "done", "loss_sum", "token_count", "seconds"}
-    | {"epochs", "changed", "changed_now", "validations", "batches"}
+    | {"epochs", "changed", "changed_now", "validations", "batches", "scaler"}
 )
 """The entries of a training state."""
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.reference_model import scaled_dot_product_attention
+from dragoman.reference_model import ModelConfig, scaled_dot_product_attention
 from dragoman.reference_model.attention import MultiHeadAttention
+from dragoman.reference_model.layers import EncoderLayer, GatedFeedForward
+
+MakeConfig = Callable[..., ModelConfig]
 
 
 def assert_near(result: Tensor, expected: Tensor) -> None:
@@ -138,3 +142,42 @@ def test_the_attention_function_can_be_replaced() -> None:
     mask = torch.ones(1, 1, 1, 3, dtype=torch.bool)
     result = attention(torch.randn(1, 2, 8), *attention.keys_values(memory), mask)
     torch.testing.assert_close(result, attention.output.bias.expand(1, 2, 8))
+
+
+def test_attention_weights_are_dropped_in_training(make_config: MakeConfig) -> None:
+    layer = EncoderLayer(make_config(attention_dropout=0.4))
+    attention = layer.self_attention
+    x, mask = torch.randn(2, 5, 24), torch.ones(2, 1, 1, 5, dtype=torch.bool)
+    mask[1, ..., 3:] = False
+    query = attention.query(x).unflatten(-1, (3, 8)).transpose(1, 2)
+    key, value = attention.keys_values(x)
+    weights = torch.softmax((query @ key.mT / 8**0.5).masked_fill(~mask, -torch.inf), dim=-1)
+    torch.manual_seed(1)
+    kept = F.dropout(torch.ones(2, 3, 5, 5), 0.4)
+    assert 0 < (kept == 0).sum() < 75
+    heads = (kept * weights) @ value
+    torch.manual_seed(1)
+    found = attention(x, key, value, mask)
+    torch.testing.assert_close(found, attention.output(heads.transpose(1, 2).flatten(2)))
+    attention.eval()
+    still = attention.output((weights @ value).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(attention(x, key, value, mask), still)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_inner_layer_of_feed_forward_networks_is_dropped_in_training(
+    make_config: MakeConfig, gated: bool
+) -> None:
+    network = EncoderLayer(
+        make_config(feed_forward_dropout=0.4, gated_feed_forward=gated)
+    ).feed_forward
+    x = torch.randn(2, 5, 24)
+    inner = network.inner(x)
+    inner = (
+        network.gate(x).relu() * inner if isinstance(network, GatedFeedForward) else inner.relu()
+    )
+    torch.manual_seed(1)
+    dropped = network.outer(F.dropout(torch.ones_like(inner), 0.4) * inner)
+    torch.manual_seed(1)
+    torch.testing.assert_close(network(x), dropped)
+    torch.testing.assert_close(network.eval()(x), network.outer(inner))

@@ -34,7 +34,7 @@ from dragoman.reference_model.recipes.run import perplexity, whole_texts
 from dragoman.reference_model.training import TrainingOptions, train
 from dragoman.reference_model.training import run as run_module
 from dragoman.reference_model.training.loss import predictions
-from dragoman.reference_model.training.options import inverse_square_root
+from dragoman.reference_model.training.options import learning_rate
 
 START, END = 1, 2
 COUNTING = [
@@ -172,13 +172,13 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     options = replace(OPTIONS, save_every=2)
     whole = trained(tmp_path / "whole", 0, options)
 
-    def interrupt(step: int, *, d_model: int, warmup_steps: int, scale: float) -> float:
+    def interrupt(options: TrainingOptions, step: int, **more: int) -> float:
         if step > 11:
             raise KeyboardInterrupt
-        return inverse_square_root(step, d_model=d_model, warmup_steps=warmup_steps, scale=scale)
+        return learning_rate(options, step, **more)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_module, "inverse_square_root", interrupt)
+        patch.setattr(run_module, "learning_rate", interrupt)
         trained(tmp_path / "part", 0, options)
     resumed = trained(tmp_path / "part", 5, options)  # other initial weights, which are not used
     for name, parameter in whole.named_parameters():

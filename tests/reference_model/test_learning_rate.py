@@ -1,10 +1,21 @@
-"""The learning rate: equation 3 of the paper, and a cool-down."""
+"""The learning rate: equation 3 of the paper, other schedules, and a cool-down."""
 
 from __future__ import annotations
 
+from typing import Literal
+
+import numpy as np
 import pytest
 
-from dragoman.reference_model.training.options import cool_down, inverse_square_root
+from dragoman import DragomanError
+from dragoman.reference_model.training import TrainingOptions
+from dragoman.reference_model.training.options import (
+    cool_down,
+    inverse_square_root,
+    learning_rate,
+)
+
+Schedule = Literal["inverse-square-root", "linear", "cosine", "constant"]
 
 
 @pytest.mark.parametrize(
@@ -63,3 +74,46 @@ def test_without_a_cool_down_the_rate_is_the_paper_s(epochs_done: float) -> None
 
 def test_a_cool_down_longer_than_the_training_starts_below_one() -> None:
     assert cool_down(0, epochs=2, cool_down_epochs=8) == 0.25
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize("schedule", ["inverse-square-root", "linear", "cosine", "constant"])
+def test_schedules_rise_to_the_peak_and_go_on_as_they_are_called(
+    schedule: Schedule, scale: float
+) -> None:
+    options = TrainingOptions(
+        epochs=1,
+        schedule=schedule,
+        learning_rate=3e-4,
+        learning_rate_scale=scale,
+        warmup_steps=7,
+    )
+    rates = [learning_rate(options, step, d_model=24, steps=40) for step in range(1, 41)]
+    step = np.arange(1, 41)
+    rise = np.minimum(step / 7, 1)
+    line = np.interp(step, [7, 41], [1, 0])
+    fall = {
+        "inverse-square-root": np.sqrt(7 / np.maximum(step, 7)),
+        "linear": line,
+        "cosine": np.sin(np.pi / 2 * line) ** 2,
+        "constant": np.ones(40),
+    }
+    np.testing.assert_allclose(rates, 3e-4 * scale * rise * fall[schedule], rtol=1e-9)
+
+
+def test_without_a_learning_rate_the_peak_is_the_paper_s() -> None:
+    options = TrainingOptions(epochs=1, schedule="constant", warmup_steps=4000)
+    rate = learning_rate(options, 5000, d_model=512, steps=10_000)
+    assert rate == pytest.approx(6.98771e-4, rel=1e-5)
+
+
+def test_a_warm_up_longer_than_the_training_rises_to_its_end() -> None:
+    options = TrainingOptions(epochs=1, schedule="linear", learning_rate=1.0, warmup_steps=100)
+    assert learning_rate(options, 50, d_model=8, steps=50) == pytest.approx(0.5)
+    assert learning_rate(options, 120, d_model=8, steps=50) == 0.0
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_schedule_that_falls_to_zero_has_no_cool_down(schedule: Schedule) -> None:
+    with pytest.raises(DragomanError, match=f"expected 0 with the schedule {schedule}, which"):
+        TrainingOptions(epochs=3, schedule=schedule, cool_down_epochs=1)

@@ -18,6 +18,7 @@ MakeConfig = Callable[..., ModelConfig]
     [
         {},
         {"d_head": 5, "norm_epsilon": 1e-6, "dropout": 0.25},
+        {"attention_dropout": 0.1},
         {"norm_order": "pre", "activation": "gelu_tanh", "positions": "learned"},
         {"norm_gain": False, "query_bias": False, "logits_bias": True, "tie_target_output": False},
     ],
@@ -29,7 +30,9 @@ def test_json_round_trip(make_config: MakeConfig, changes: dict[str, object]) ->
 
 def test_plain_data_has_every_field(make_config: MakeConfig) -> None:
     names = {field.name for field in dataclasses.fields(ModelConfig)}
-    assert make_config().to_dict().keys() == names
+    more = {"attention_dropout": 0.1, "feed_forward_dropout": 0.2}
+    assert make_config(**more).to_dict().keys() == names
+    assert make_config().to_dict().keys() == names - more.keys(), "as in files without them"
 
 
 def test_omitted_fields_have_the_paper_s_values() -> None:

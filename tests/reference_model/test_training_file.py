@@ -105,14 +105,15 @@ def test_a_training_goes_on_from_a_checkpoint(tmp_path: Path, files: PairFiles) 
     recipe = described(tmp_path, files)
     data = recipe.load_data(None)
     figures = run_recipe(recipe, data, tmp_path / "first", tmp_path / "work").figures
-    dropped_out = described(tmp_path, files, model={**SETTINGS["model"], "dropout": 0.5})
+    rates = {"dropout": 0.5, "attention_dropout": 0.25}
+    dropped_out = described(tmp_path, files, model={**SETTINGS["model"], **rates})
     initial = read_initial_model(tmp_path / "first", dropped_out.config)
     # It begins where the other one ended, with the same tokenizers, and its own dropout.
     assert isinstance(initial.model, torch.nn.Module)
     found = evaluate(initial.model, recipe, initial.tokenizers, data.held_out)
     assert found == figures
-    rates = {m.p for m in initial.model.modules() if isinstance(m, torch.nn.Dropout)}
-    assert rates == {0.5}
+    found_rates = {m.p for m in initial.model.modules() if isinstance(m, torch.nn.Dropout)}
+    assert found_rates == {0.5, 0.25, 0.0}
     run_recipe(dropped_out, data, tmp_path / "second", tmp_path / "work-2", initial=initial)
     first, second = (load_checkpoint(tmp_path / name) for name in ("first", "second"))
     assert isinstance(first, Transformer) and isinstance(second, Transformer)

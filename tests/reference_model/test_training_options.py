@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -90,14 +93,92 @@ def test_the_validation_loss_is_not_smoothed(make_config: MakeConfig, tmp_path: 
     assert negative_log_likelihood(model, PAIRS[:3]) == pytest.approx(nats, rel=1e-5)
 
 
-def test_mixed_precision_learns_the_same(make_config: MakeConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_narrow_products_learn_the_same(
+    make_config: MakeConfig, tmp_path: Path, precision: Literal["bf16", "fp16"]
+) -> None:
     options = replace(OPTIONS, epochs=12)
     _, exact = trained(make_config, tmp_path / "fp32", options)
-    model, rounded = trained(make_config, tmp_path / "bf16", replace(options, mixed_precision=True))
+    model, rounded = trained(make_config, tmp_path / "16", replace(options, precision=precision))
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
     assert rounded[0].validation_loss == pytest.approx(exact[0].validation_loss, rel=0.05)
+    assert rounded[0].loss == pytest.approx(exact[0].loss, rel=0.05)
     assert rounded[0].validation_loss != exact[0].validation_loss
     assert rounded[-1].validation_loss < 0.5 * rounded[0].validation_loss
+
+
+def test_the_scale_of_the_loss_adapts_and_is_resumed(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gradient of the scaled loss that overflows changes no weight, and halves the scale."""
+    scaler = partial(torch.amp.GradScaler, init_scale=2.0**20, growth_interval=5)
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    options = replace(OPTIONS, epochs=3, precision="fp16")
+    whole, epochs = trained(make_config, tmp_path / "whole", options)
+    scales = torch.load(tmp_path / "whole" / "state.pt")["scaler"]
+    assert 1 < scales["scale"] < 2**20
+    assert epochs[-1].validation_loss < epochs[0].validation_loss
+    trained(make_config, tmp_path / "parts", replace(options, epochs=1))
+    parts, _ = trained(make_config, tmp_path / "parts", options)
+    assert torch.load(tmp_path / "parts" / "state.pt")["scaler"] == scales
+    for one, other in zip(whole.parameters(), parts.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_gradients_are_clipped_by_their_norm(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: Literal["fp32", "fp16"],
+) -> None:
+    gradients: list[list[torch.Tensor]] = []
+    step = torch.optim.Adam.step
+
+    def record(optimizer: torch.optim.Adam) -> None:
+        parameters = optimizer.param_groups[0]["params"]
+        gradients.append([parameter.grad.clone() for parameter in parameters])
+        step(optimizer)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", record)
+    options = replace(OPTIONS, epochs=1, batch_tokens=999, precision=precision)
+    trained(make_config, tmp_path / "free", options)
+    for limit in (0.25, 1e6):
+        trained(make_config, tmp_path / f"{limit}", replace(options, clip_norm=limit))
+    free, clipped, loose = gradients
+    norm = torch.cat([gradient.flatten() for gradient in free]).norm()
+    assert 0.25 < norm < 1e6
+    for one, other, third in zip(free, clipped, loose, strict=True):
+        torch.testing.assert_close(other, one * 0.25 / norm)
+        assert torch.equal(one, third)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_the_last_step_is_the_last_before_zero(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    schedule: Literal["linear", "cosine"],
+) -> None:
+    """Whether the training is interrupted or not, the rate depends on the number of all steps."""
+    rates: list[float] = []
+    take = run_module.Run.take_step
+
+    def record(run: Any) -> Any:
+        figures = take(run)
+        rates.append(figures.learning_rate)
+        return figures
+
+    monkeypatch.setattr(run_module.Run, "take_step", record)
+    options = replace(OPTIONS, schedule=schedule, learning_rate=1e-3, epochs=3)
+    _, epochs = trained(make_config, tmp_path, options)
+    steps = epochs[-1].step
+    line = np.interp(np.arange(1, steps + 1), [0, 10, steps + 1], [0, 1, 0])
+    if schedule == "cosine":
+        line[10:] = (1 - np.cos(np.pi * line[10:])) / 2
+    np.testing.assert_allclose(rates, 1e-3 * line, rtol=1e-9)
+    with pytest.raises(DragomanError, match="expected epochs 4, found 3"):
+        trained(make_config, tmp_path, replace(options, epochs=4))
 
 
 def test_training_ends_when_the_validation_loss_has_not_fallen_for_long(
@@ -145,6 +226,10 @@ def test_a_training_that_began_elsewhere_is_not_resumed(
         ),
         ({"epochs": "many"}, "epochs must be an integer, found 'many'"),
         ({"epochs": 1, "adam_betas": (0.9,)}, "adam_betas must be 2 numbers"),
+        ({"epochs": 1, "clip_norm": 0}, "clip_norm: expected more than 0, found 0"),
+        ({"epochs": 1, "learning_rate": -1.0}, "learning_rate: expected more than 0, found -1.0"),
+        ({"epochs": 1, "precision": "fp8"}, "precision must be one of fp32, bf16, fp16, found"),
+        ({"epochs": 1, "schedule": "step"}, "schedule must be one of inverse-square-root, linear"),
     ],
 )
 def test_every_wrong_option_is_named(options: dict[str, object], message: str) -> None:

@@ -15,7 +15,7 @@ from dragoman import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.reference_model.training import Epoch, TrainingOptions, train
 from dragoman.reference_model.training import run as run_module
-from dragoman.reference_model.training.options import inverse_square_root
+from dragoman.reference_model.training.options import learning_rate
 
 MakeConfig = Callable[..., ModelConfig]
 Evaluate = Callable[[Transformer], float]
@@ -142,13 +142,13 @@ def test_interrupted_at_any_step(
 
     options = replace(OPTIONS, save_every=state_every)
 
-    def interrupt(step: int, *, d_model: int, warmup_steps: int, scale: float) -> float:
+    def interrupt(options: TrainingOptions, step: int, **more: int) -> float:
         if step > last:
             raise KeyboardInterrupt
-        return inverse_square_root(step, d_model=d_model, warmup_steps=warmup_steps, scale=scale)
+        return learning_rate(options, step, **more)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_module, "inverse_square_root", interrupt)
+        patch.setattr(run_module, "learning_rate", interrupt)
         training.run(start=0, options=options)
     assert_same(training.run(start=5, options=options), uninterrupted, training.directory)
 
@@ -160,14 +160,14 @@ def test_interrupted_in_the_cool_down(
     whole = Training(config, tmp_path / "whole").run(start=0, options=options)
     last = whole[0][-1].step * 5 // 6
 
-    def interrupt(step: int, *, d_model: int, warmup_steps: int, scale: float) -> float:
+    def interrupt(options: TrainingOptions, step: int, **more: int) -> float:
         if step > last:
             raise KeyboardInterrupt
-        return inverse_square_root(step, d_model=d_model, warmup_steps=warmup_steps, scale=scale)
+        return learning_rate(options, step, **more)
 
     part = Training(config, tmp_path / "part")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(run_module, "inverse_square_root", interrupt)
+        patch.setattr(run_module, "learning_rate", interrupt)
         part.run(start=0, options=options)
     assert_same(part.run(start=5, options=options), whole, part.directory)
 
@@ -224,7 +224,7 @@ def test_a_finished_training_is_not_repeated(
     def refuse(*arguments: object, **named: object) -> float:
         raise AssertionError("no step is left to do")
 
-    monkeypatch.setattr(run_module, "inverse_square_root", refuse)
+    monkeypatch.setattr(run_module, "learning_rate", refuse)
     assert_same(training.run(start=5), first, training.directory)
 
 

@@ -28,7 +28,7 @@ from dragoman.reference_model.training import (
 )
 from dragoman.reference_model.training import run as run_module
 from dragoman.reference_model.training.loss import negative_log_likelihood
-from dragoman.reference_model.training.options import inverse_square_root
+from dragoman.reference_model.training.options import inverse_square_root, learning_rate
 from dragoman.reference_model.training.state import locked
 
 MakeConfig = Callable[..., ModelConfig]
@@ -120,12 +120,12 @@ def interrupt_at(
 ) -> pytest.MonkeyPatch:
     """Call a function during a step."""
 
-    def rate(number: int, **settings: Any) -> float:
+    def rate(options: TrainingOptions, number: int, **more: int) -> float:
         if number == step:
             how()
-        return inverse_square_root(number, **settings)
+        return learning_rate(options, number, **more)
 
-    monkeypatch.setattr(run_module, "inverse_square_root", rate)
+    monkeypatch.setattr(run_module, "learning_rate", rate)
     return monkeypatch
 
 
