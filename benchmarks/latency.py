@@ -108,6 +108,7 @@ def bench(
     *,
     backend: str | None,
     device: str | None = None,
+    allow_fallback: bool = False,
     threads: int | None,
     batch_sizes: Sequence[int] | None = None,
     source_length: int | None = None,
@@ -119,7 +120,7 @@ def bench(
     """Measure a bundle on random tokens, after one warm-up run of each batch size.
 
     Args:
-        backend, device: see `load`
+        backend, device, allow_fallback: see `load`
         batch_sizes: batch sizes; None: `BATCH_SIZES`, or `WINDOWS` for a speech model
         source_length: tokens of every source, or of every prompt of a decoder-only model; None:
             `SOURCE_LENGTH`; for a speech model, always a window's
@@ -132,7 +133,14 @@ def bench(
         DragomanError: the bundle cannot be loaded, or the lengths exceed the model's positions.
     """
     started = time.perf_counter()
-    model = load(directory, threads=threads, backend=backend, device=device, check="never")
+    model = load(
+        directory,
+        threads=threads,
+        backend=backend,
+        device=device,
+        check="never",
+        allow_fallback=allow_fallback,
+    )
     load_seconds = time.perf_counter() - started
     spec = model.manifest.model
     if spec.takes_audio:

@@ -55,7 +55,7 @@ def head(config: ModelConfig) -> Head | None:
         head_config.task,
         outputs,
         config.d_model,
-        token_types=config.token_types,
+        token_types=config.token_types if config.token_types > 1 else 0,
         labels=head_config.labels,
         multi_label=head_config.multi_label,
         mask_token_id=head_config.mask_token_id

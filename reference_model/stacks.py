@@ -105,7 +105,9 @@ class Embedding(nn.Module):
             if self.without_position is not None:
                 positions = positions * (token != self.without_position)[..., None]
             x = x + positions
-        if self.types is not None:
+        if self.types is not None and self.types.num_embeddings == 1:
+            x = x + self.types.weight
+        elif self.types is not None:
             x = x + (self.types.weight[0] if token_type is None else self.types(token_type))
         if self.norm is not None:
             x = self.norm(x)

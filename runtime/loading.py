@@ -21,6 +21,7 @@ def load(
     backend: str | None = None,
     device: str | None = None,
     check: Check = "once",
+    allow_fallback: bool = False,
 ) -> Model:
     """Load a bundle, and check that it computes what it computed where it was built.
 
@@ -37,6 +38,8 @@ def load(
         check: when to compare outputs with the bundle's known answers: "once" for each combination
             of bundle, library versions and hardware, which is remembered in the user's cache;
             "always"; "never"
+        allow_fallback: whether the backend "onnxruntime-cuda" may run nodes of a decoder on the
+            processor, if ONNX Runtime has no CUDA kernel for them; each step then waits for them
 
     Raises:
         KnownAnswersError: the bundle gives other outputs on this machine than those proven.
@@ -56,7 +59,8 @@ def load(
         raise DragomanError(f"check: expected one of {', '.join(CHECKS)}, found {shown(check)}")
     gpu = gpu_index(device) or 0
     bundle = directory if isinstance(directory, Bundle) else read_bundle(directory)
-    model = Model(bundle, open_backend(bundle, backend, threads, device))
+    opened = open_backend(bundle, backend, threads, device, allow_fallback=allow_fallback)
+    model = Model(bundle, opened)
     try:
         check_known_answers(model, check_backend(bundle, backend, device).name, check, gpu)
     except BaseException:

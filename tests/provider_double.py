@@ -4,7 +4,8 @@ A run is enqueued in the session's stream. The first run with a graph's number i
 runs: two without a graph, and one that is captured and launched. Later runs launch the captured
 graph and ignore the binding, which must therefore be the same. While the provider captures, no
 thread of the process may allocate. The provider allocates memory itself: for weights, and at the
-first run with new shapes.
+first run with new shapes. Nodes on the processor copy from memory of the host, which the next run
+uses again.
 """
 
 from __future__ import annotations
@@ -56,13 +57,16 @@ class IOBinding:
 class InferenceSession:
     """A session whose provider options name a stream."""
 
-    def __init__(self, graph: GraphOnDevice, stream: int, *, captures: bool) -> None:
+    def __init__(
+        self, graph: GraphOnDevice, stream: int, *, captures: bool, on_processor: bool = False
+    ) -> None:
         device = graph.device
         device.called_by("InferenceSession")
         assert stream in device.streams
         self._running = threading.Lock()
         self._graph, self.device, self._stream = graph, device, stream
-        self._captures = captures
+        self._captures, self._on_processor = captures, on_processor
+        self._runs: list[functools.partial[None]] = []
         self._captured = threading.local()
         held = [device.allocate(WEIGHTS)]
         graphs: list[Graph] = []
@@ -124,9 +128,12 @@ class InferenceSession:
     def _work(self, binding: IOBinding) -> functools.partial[None]:
         shapes = {name: shape for name, (_, shape, _) in binding.inputs.items()}
         bound = {**binding.inputs, **binding.outputs}
-        return functools.partial(
-            self._graph.run, shapes, {name: address for name, (_, _, address) in bound.items()}
-        )
+        addresses = {name: address for name, (_, _, address) in bound.items()}
+        work = functools.partial(self._graph.run, shapes, addresses)
+        if not self._on_processor:
+            return work
+        self._runs.append(work)
+        return functools.partial(_copy_and_run, self._runs, work)
 
     def _check(self, binding: IOBinding) -> None:
         spec = self._graph.spec
@@ -141,6 +148,11 @@ class InferenceSession:
             assert axes.get("batch", 0) % axes.get("source_batch", 1) == 0
         for output, cache in self._graph.caches.items():
             assert binding.outputs[output] == binding.inputs[cache], "a cache is not in place"
+
+
+def _copy_and_run(runs: list[functools.partial[None]], work: functools.partial[None]) -> None:
+    assert runs[-1] is work, "the next run has used the host's memory before it was copied"
+    work()
 
 
 def _fits(tensor: TensorSpec, shape: tuple[int, ...], axes: dict[str, int]) -> bool:
@@ -160,8 +172,14 @@ def _free(device: DoubleDevice, held: list[int], graphs: list[Graph]) -> None:
             device.free_graph(graphs.pop())
 
 
-def opened(bundle: Bundle, device: DoubleDevice, *, captures: bool = True) -> Model:
-    """The bundle loaded on the double of the provider."""
+def opened(
+    bundle: Bundle, device: DoubleDevice, *, captures: bool = True, on_processor: bool = False
+) -> Model:
+    """The bundle loaded on the double of the provider.
+
+    Args:
+        on_processor: whether nodes of the decoder run on the processor
+    """
     manifest = bundle.manifest
 
     def open_sessions(stream: int) -> Sessions:
@@ -170,6 +188,7 @@ def opened(bundle: Bundle, device: DoubleDevice, *, captures: bool = True) -> Mo
                 GraphOnDevice(device, bundle.path(spec.file), spec),
                 stream,
                 captures=captures and name == "decoder",
+                on_processor=on_processor and name == "decoder",
             )
             for name, spec in manifest.graphs.items()
         }
@@ -178,6 +197,7 @@ def opened(bundle: Bundle, device: DoubleDevice, *, captures: bool = True) -> Mo
             sessions.get("decoder"),
             sessions.get("candidates"),
             captures=captures and "decoder" in sessions,
+            synchronous=on_processor,
         )
 
     return Model(bundle, CudaProviderBackend(bundle, device, open_sessions))

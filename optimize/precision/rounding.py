@@ -20,6 +20,11 @@ Float = NDArray[np.float32]
 DAMPING = 0.01
 """The damping of the second moments' diagonal, as a fraction of its mean."""
 
+LEAST_IMPORTANCE = 0.5
+"""The least importance of an input in the search of scales, as a fraction of the mean. An input
+that calibration hardly reaches, such as a unit behind a ReLU, may be large elsewhere: its largest
+weights would be clipped by many steps."""
+
 SHRINKAGES = {
     8: np.linspace(0.90, 1.0, 6),
     7: np.linspace(0.85, 1.0, 7),
@@ -65,6 +70,7 @@ def round_weight(
     integers = np.zeros((inputs, outputs), np.int8)
     scales = np.zeros((-(-inputs // size), outputs), np.float32)
     importance = np.ones(inputs, np.float32) if moments is None else np.diag(moments)
+    importance = np.maximum(importance, LEAST_IMPORTANCE * importance.mean())
     factor = None if moments is None else _inverse_factor(moments)
     for index, start in enumerate(range(0, inputs, size)):
         rows = slice(start, min(start + size, inputs))

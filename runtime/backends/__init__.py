@@ -105,7 +105,12 @@ def check_threads(threads: int | None) -> None:
 
 
 def open_backend(
-    bundle: Bundle, name: str | None, threads: int | None, device: str | None = None
+    bundle: Bundle,
+    name: str | None,
+    threads: int | None,
+    device: str | None = None,
+    *,
+    allow_fallback: bool = False,
 ) -> Backend:
     """Open a backend for a bundle.
 
@@ -114,6 +119,7 @@ def open_backend(
         threads: number of CPU threads; None: all cores
         device: "cpu", "cuda" or "cuda:N"; None: the processor, or the first GPU for a backend that
             runs on one
+        allow_fallback: see `load`
 
     Raises:
         BackendError: the name is unknown, a library or device is missing, or the backend cannot
@@ -122,8 +128,10 @@ def open_backend(
     """
     check_threads(threads)
     module = import_backend(bundle, name, device)
-    gpu = [] if check_backend(bundle, name, device).device == "cpu" else [gpu_index(device) or 0]
-    backend: Backend = module.open_backend(bundle, threads, *gpu)
+    record = check_backend(bundle, name, device)
+    gpu = [] if record.device == "cpu" else [gpu_index(device) or 0]
+    options = {"allow_fallback": True} if allow_fallback and record.falls_back else {}
+    backend: Backend = module.open_backend(bundle, threads, *gpu, **options)
     return backend
 
 

@@ -24,6 +24,7 @@ class BackendRecord:
         targets: supported targets of bundles; None: any
         precisions: supported precisions of bundles; None: any
         missing_kernels: reason why other targets and precisions do not run
+        falls_back: whether nodes may run on the processor if `open_backend` gets `allow_fallback`
     """
 
     name: str
@@ -35,6 +36,7 @@ class BackendRecord:
     targets: tuple[str, ...] | None = None
     precisions: tuple[Precision, ...] | None = None
     missing_kernels: str = ""
+    falls_back: bool = False
 
     def refusal(self, bundle: Bundle) -> str | None:
         """Return an error message if this backend cannot run a bundle, by its manifest.
@@ -86,6 +88,7 @@ BACKENDS: tuple[BackendRecord, ...] = (
         precisions=("fp32", "fp16", "int8", "int4"),
         missing_kernels="lacks kernels for it (the CUDA provider has no ArgMax in bf16, and few of "
         "the cpu target's operators)",
+        falls_back=True,
     ),
     BackendRecord(
         *("tensorrt-rtx", "tensorrt.backend", "tensorrt_rtx", "tensorrt-rtx", "tensorrt"),

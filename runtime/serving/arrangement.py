@@ -113,6 +113,7 @@ def load_arranged(bundle: Bundle, options: EngineOptions) -> tuple[tuple[Model, 
                     backend=options.backend,
                     device=device,
                     check=options.check,
+                    allow_fallback=options.allow_fallback,
                 )
             )
             for device in devices

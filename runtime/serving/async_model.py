@@ -135,11 +135,12 @@ class AsyncModel:
         backend: str | None = None,
         devices: Sequence[str] = (),
         check: Check = "once",
+        allow_fallback: bool = False,
     ) -> AsyncModel:
         """Load a bundle in a thread.
 
         Args:
-            directory, backend, check: see `load`
+            directory, backend, check, allow_fallback: see `load`
             workers, threads: number of decoding loops, each with its own batch, and of the CPU
                 threads of each. None: what `dragoman bench --arrangement` measured as best on this
                 machine, or else one loop for each core, or for each GPU.
@@ -167,6 +168,7 @@ class AsyncModel:
             backend=backend,
             devices=tuple(devices),
             check=check,
+            allow_fallback=allow_fallback,
         )
 
         def opened() -> AsyncModel:
@@ -477,9 +479,7 @@ class AsyncModel:
 
 @contextmanager
 def _limits(timeout: Any) -> Iterator[dict[str, Any]]:
-    """Return the limits of a call as arguments of `DecodingEngine.prepare`.
-
-    Reading stops at the end of the context.
+    """Return the limits of a call, as arguments of `prepare`; reading stops after the context.
 
     Raises:
         DragomanError: `timeout` is not a finite number above 0.

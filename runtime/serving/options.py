@@ -29,7 +29,7 @@ class EngineOptions:
         max_waiting: maximum outputs of a model that wait to be decoded; further requests are
             refused
         max_new_tokens: maximum new tokens of an output; None: see `engine.LONGEST_OUTPUT`
-        backend, check: see `load`
+        backend, check, allow_fallback: see `load`
         devices: the devices of `load`, such as ("cuda:0", "cuda:1"): each has a copy of the weights
             and workers of its own; empty: the device that `load` selects
 
@@ -45,6 +45,7 @@ class EngineOptions:
     max_new_tokens: int | None = None
     backend: str | None = None
     check: Check = "once"
+    allow_fallback: bool = False
     devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -340,6 +341,7 @@ READERS: Mapping[str, Reader] = {
     "backend": ("a name", str),
     "device": ("names of devices", _texts),
     "check": (f"one of {', '.join(CHECKS)}", _check),
+    "allow_fallback": ("true or false", _boolean),
     "api_key_file": ("the path of a file", lambda value: read_keys(Path(value))),
     "log_texts": ("true or false", _boolean),
     "split_special_tokens": ("true or false", _boolean),

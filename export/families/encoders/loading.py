@@ -84,7 +84,7 @@ def read_encoder(
     weights = {layout.name_of(name): weight for name, weight in weights.items()}
     if merge_adapters(with_own(directory, adapters), weights, layout, notes):
         values = {**values, "tie_word_embeddings": False}
-    problems = convert_weights(weights, values, family, config)
+    problems = convert_weights(weights, values, family, config, notes)
     weights |= head_weights or {}
     model = build(
         config,
@@ -124,7 +124,9 @@ def config_of(
     stated = {ours: known[theirs] for ours, theirs in family.fields.items()}
     types = family.sizes(values)["type_vocab_size"]
     if head.task not in PAIRS or types < 2:
-        types = 0  # one embedding for all tokens, which `convert_weights` adds to the positions
+        # There is one embedding for all tokens. `convert_weights` adds it to the positions where
+        # each token has one.
+        types = 1 if family.positions_follow_padding else 0
     positions = stated["max_source_positions"] - family.first_position(values)
     return make_config(
         problems,
@@ -135,6 +137,7 @@ def config_of(
             "decoder_layers": 0,
             "max_target_positions": 0,
             "positions": "learned",
+            "pad_has_position": not family.positions_follow_padding,
             "embedding_norm": True,
             "scale_embedding": False,
             "token_types": types,
@@ -173,22 +176,36 @@ def base_layout(family: EncoderFamily) -> BaseLayout:
 
 
 def convert_weights(
-    weights: Weights, values: Values, family: EncoderFamily, config: ModelConfig
+    weights: Weights, values: Values, family: EncoderFamily, config: ModelConfig, notes: list[str]
 ) -> list[str]:
     """Give the weights of `base_layout` the shapes that `EncoderModel` has; return problems."""
     weights.pop("embeddings.position_ids", None)
-    positions, types = family.parts["encoder.embedding.positions.table"], "token_type_embeddings"
-    table = weights.get(positions)
+    masked = config.head is not None and config.head.task == "masked-language-model"
+    positions = family.parts["encoder.embedding.positions.table"]
+    types = "embeddings.token_type_embeddings.weight"
+    table, segments = weights.get(positions), weights.get(types)
     if table is not None and table.dim() == 2:
         first = family.first_position(values)
+        if first and table[first - 1 : first].any():
+            tokens = family.parts["encoder.embedding.tokens"] + ".weight"
+            if masked:
+                notes.append(
+                    f"{positions}: row {first - 1}, of the padding token, is not zero and is left "
+                    "out: a padding token written in a text is embedded without it"
+                )
+            elif tokens in weights and weights[tokens].shape[1:] == table.shape[1:]:
+                weights[tokens] = weights[tokens].clone()
+                weights[tokens][first - 1 : first] += table[first - 1].to(weights[tokens].dtype)
         table = table[first : first + config.max_source_positions]
-        segments = weights.get(f"embeddings.{types}.weight")
-        if not config.token_types and segments is not None and segments.dim() == 2:
-            del weights[f"embeddings.{types}.weight"]
-            if segments.shape[1:] == table.shape[1:] and len(segments):
-                table = table + segments[0].to(table.dtype)
+        if segments is not None and segments.dim() == 2:
+            if config.token_types == 1:
+                weights[types] = segments[:1]
+            elif not config.token_types:
+                del weights[types]
+                if segments.shape[1:] == table.shape[1:] and len(segments):
+                    table = table + segments[0].to(table.dtype)
         weights[positions] = table
-    if config.head is None or config.head.task != "masked-language-model":
+    if not masked:
         return []
     return _tie_output(weights, family, tied=family.known(values).get("tie_word_embeddings", True))
 

@@ -19,7 +19,6 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,23 +82,30 @@ class Sessions:
     Attributes:
         encoder, decoder, candidates: sessions of ONNX Runtime; None: the bundle has no such graph
         captures: whether runs of the decoder can be captured as CUDA graphs
+        synchronous: whether each run is awaited, since nodes of the decoder run on the processor
     """
 
     encoder: Any
     decoder: Any
     candidates: Any
     captures: bool
+    synchronous: bool = False
 
 
 OpenSessions = Callable[[int], Sessions]
 """Function that opens the sessions for a stream."""
 
 
-def open_sessions(bundle: Bundle, device: Device, stream: int) -> Sessions:
+def open_sessions(
+    bundle: Bundle, device: Device, stream: int, *, allow_fallback: bool = False
+) -> Sessions:
     """Open sessions that enqueue their work in a stream of a GPU.
 
     The provider does not capture a graph with control flow, which runs node by node, nor one of
-    which it would run more than shapes on the processor, which is refused.
+    which it would run more than shapes on the processor, which is refused unless it is allowed.
+
+    Args:
+        allow_fallback: whether nodes of the decoder may run on the processor
 
     Raises:
         BackendError: the provider cannot load the graphs, or lacks kernels for the decoder.
@@ -116,9 +122,18 @@ def open_sessions(bundle: Bundle, device: Device, stream: int) -> Sessions:
         if NO_CAPTURE not in str(error):
             raise
         decoder = _session(bundle, device, stream, "decoder")
-        _check_placement(decoder, bundle.path(graphs["decoder"].file))
+        nodes = _on_processor(decoder)
+        file = bundle.path(graphs["decoder"].file)
+        if nodes and not allow_fallback:
+            raise BackendError(
+                f"{file}: expected a decoder that runs on the GPU, found {nodes}; upgrade "
+                "onnxruntime-gpu, use the backend onnxruntime, or allow it with --allow-fallback "
+                "(allow_fallback=True), which is slow"
+            ) from error
+        if nodes:
+            log.warning("%s: each step runs %s on the processor, which is slow", file, nodes)
         log.info("%s: decoding without CUDA graphs: %s", bundle.directory, str(error))
-        return Sessions(encoder, decoder, candidates, captures=False)
+        return Sessions(encoder, decoder, candidates, captures=False, synchronous=bool(nodes))
 
 
 NO_CAPTURE = "cannot use the graph capture feature"
@@ -131,35 +146,35 @@ SHAPE_OPERATORS = frozenset(
 """Operators of shapes, which the provider leaves to the processor although it has kernels."""
 
 
-def _check_placement(session: Any, file: Path) -> None:
-    """Check that the processor runs no more than shapes: it would copy tensors in every step.
-
-    Raises:
-        BackendError: it runs other nodes; names them.
-    """
+def _on_processor(session: Any) -> str:
+    """Name the nodes that the processor runs, for which tensors are copied, other than shapes."""
     nodes = [
         f"{node.name} ({node.op_type})"
         for part in session.get_provider_graph_assignment_info()
         for node in part.get_nodes()
         if part.ep_name != PROVIDER and node.op_type not in SHAPE_OPERATORS
     ]
-    if nodes:
-        more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-        raise BackendError(
-            f"{file}: expected a decoder that runs on the GPU, found nodes without a CUDA kernel "
-            f"in onnxruntime {onnxruntime.__version__}: {', '.join(nodes[:3])}{more}; upgrade "
-            "onnxruntime-gpu, or use the backend onnxruntime"
-        )
+    if not nodes:
+        return ""
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return (
+        f"nodes without a CUDA kernel in onnxruntime {onnxruntime.__version__}: "
+        f"{', '.join(nodes[:3])}{more}"
+    )
 
 
-def run_options(graph: int) -> onnxruntime.RunOptions:
-    """Return the options of an asynchronous run, captured under a number.
+def run_options(graph: int, *, synchronous: bool = False) -> onnxruntime.RunOptions:
+    """Return the options of a run, captured under a number.
 
-    Before ONNX Runtime's change 28686 (June 2026), runs of a captured graph are synchronous.
+    A run with nodes on the processor is synchronous: its buffers in host memory are used again by
+    the next run, while copies of them may not have ended. Other runs are asynchronous; before ONNX
+    Runtime's change 28686 (June 2026), those of a captured graph are synchronous.
     """
     options = onnxruntime.RunOptions()
     options.add_run_config_entry("gpu_graph_id", str(graph))
-    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    options.add_run_config_entry(
+        "disable_synchronize_execution_providers", "0" if synchronous else "1"
+    )
     return options
 
 
@@ -267,7 +282,7 @@ class ProviderWorkspace(Workspace):
         super().__init__(stream, counter)
         self._provider, self._manifest = stream, manifest
         self._bindings: dict[tuple[str, Sizes], Any] = {}
-        self._directly = run_options(NOT_CAPTURED)
+        self._directly = run_options(NOT_CAPTURED, synchronous=stream.sessions.synchronous)
         self._graphs: dict[Sizes, Graph] = {}
 
     def encode(self, sizes: Sizes, addresses: Addresses) -> None:
@@ -402,12 +417,15 @@ class CudaProviderBackend(DeviceBackend[ProviderStream]):
         return ProviderWorkspace(stream, self._counter, self.manifest)
 
 
-def open_backend(bundle: Bundle, threads: int | None, gpu: int) -> CudaProviderBackend:
+def open_backend(
+    bundle: Bundle, threads: int | None, gpu: int, *, allow_fallback: bool = False
+) -> CudaProviderBackend:
     """Open the backend.
 
     Args:
         threads: number of CPU threads, which is ignored
         gpu: number of the GPU
+        allow_fallback: whether nodes of the decoder may run on the processor
 
     Raises:
         BackendError: the provider is not installed, or there is no GPU.
@@ -425,4 +443,5 @@ def open_backend(bundle: Bundle, threads: int | None, gpu: int) -> CudaProviderB
         raise BackendError(f"{PROVIDER}: {error}: use the backend onnxruntime") from error
     load_libraries()
     device = Device(gpu)
-    return CudaProviderBackend(bundle, device, functools.partial(open_sessions, bundle, device))
+    opened = functools.partial(open_sessions, bundle, device, allow_fallback=allow_fallback)
+    return CudaProviderBackend(bundle, device, opened)

@@ -18,7 +18,7 @@ from dragoman.runtime.backends import check_backend
 from dragoman.runtime.serving.arrangement import remember
 from dragoman.verification.report.contents import Percentiles
 
-from .shared.options import backend_option, device_option, threads_option
+from .shared.options import backend_option, device_option, fallback_option, threads_option
 from .shared.terminal import notify
 
 
@@ -67,6 +67,7 @@ from .shared.terminal import notify
 )
 @backend_option
 @device_option
+@fallback_option
 @threads_option
 def bench(
     bundle: Path,
@@ -78,6 +79,7 @@ def bench(
     arrange: bool,
     backend: str | None,
     device: str | None,
+    allow_fallback: bool,
     threads: int | None,
 ) -> None:
     """Measure the speed and the memory of BUNDLE on random inputs.
@@ -100,6 +102,7 @@ def bench(
             bundle,
             backend=backend,
             device=device,
+            allow_fallback=allow_fallback,
             threads=threads,
             batch_sizes=batch_sizes or None,
             source_length=source_length,

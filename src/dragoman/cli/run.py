@@ -48,6 +48,7 @@ from .shared.options import (
     backend_option,
     check_option,
     device_option,
+    fallback_option,
     option_names,
     threads_option,
 )
@@ -83,6 +84,7 @@ RECORDINGS = 32
 @backend_option
 @device_option
 @check_option
+@fallback_option
 @threads_option
 @click.pass_context
 def run(
@@ -99,6 +101,7 @@ def run(
     backend: str | None,
     device: str | None,
     check: Check,
+    allow_fallback: bool,
     threads: int | None,
     **given_options: Any,
 ) -> int:
@@ -120,7 +123,14 @@ def run(
     groups: Iterable[Sequence[Line]] = [texts]
     if not texts:
         groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None if closed
-    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
+    with load(
+        bundle,
+        threads=threads,
+        backend=backend,
+        device=device,
+        check=check,
+        allow_fallback=allow_fallback,
+    ) as model:
         with option_names(context.command):
             options = for_bundle(options, model.manifest)
             _check(model, options, stream=stream)

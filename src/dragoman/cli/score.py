@@ -20,6 +20,7 @@ from .shared.options import (
     backend_option,
     check_option,
     device_option,
+    fallback_option,
     option_names,
     split_option,
     threads_option,
@@ -72,6 +73,7 @@ from .shared.terminal import arriving_lines, in_parts, notify
 @backend_option
 @device_option
 @check_option
+@fallback_option
 @threads_option
 @click.pass_context
 def score(
@@ -91,6 +93,7 @@ def score(
     backend: str | None,
     device: str | None,
     check: Check,
+    allow_fallback: bool,
     threads: int | None,
 ) -> int:
     """Compute the log-probability of targets that PAIRS, or standard input, gives.
@@ -123,7 +126,14 @@ def score(
         max_batch_size=batch_size,
     )
     writer = _Writer(as_json)
-    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
+    with load(
+        bundle,
+        threads=threads,
+        backend=backend,
+        device=device,
+        check=check,
+        allow_fallback=allow_fallback,
+    ) as model:
         with option_names(context.command):
             model.score([], options)  # checks the options before the first line arrives
         for lines in _groups(pairs):

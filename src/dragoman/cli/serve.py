@@ -16,6 +16,7 @@ from .shared.options import (
     backend_option,
     check_option,
     devices_option,
+    fallback_option,
 )
 from .shared.settings import ConfigurableCommand, config_option, given_names
 
@@ -176,6 +177,7 @@ PREFIX = "DRAGOMAN_SERVE"
 @backend_option
 @devices_option
 @check_option
+@fallback_option
 @config_option
 def serve(
     bundles: tuple[Path, ...],
@@ -206,6 +208,7 @@ def serve(
     backend: str | None,
     device: tuple[str, ...],
     check: Check,
+    allow_fallback: bool,
 ) -> None:
     """Serve BUNDLEs over HTTP, each as a model with the name of its directory.
 
@@ -245,6 +248,7 @@ def serve(
             backend=backend,
             devices=device,
             check=check,
+            allow_fallback=allow_fallback,
         ),
         idle_unload=idle_unload,
         timeout=timeout,

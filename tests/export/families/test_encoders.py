@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +127,14 @@ def outputs_of(theirs: Any, source: Tensor, mask: Tensor, types: Tensor | None) 
     return [hidden, (hidden * weight).sum(1) / weight.sum(1)]
 
 
-def assert_same(theirs: Any, ours: EncoderModel, *, types: bool = False) -> None:
-    source, mask = pad(SOURCES, ours.config.pad_token_id)
+def assert_same(
+    theirs: Any,
+    ours: EncoderModel,
+    *,
+    types: bool = False,
+    sources: Sequence[Sequence[int]] = SOURCES,
+) -> None:
+    source, mask = pad(sources, ours.config.pad_token_id)
     segments = pad(TYPES, 0)[0] if types else None
     with torch.inference_mode():
         found = ours(source, mask, segments)
@@ -152,6 +158,25 @@ def read(directory: Path) -> EncoderModel:
 def test_outputs_are_those_of_hugging_face(family: str, head: str, make: Make) -> None:
     theirs, directory = make(family, head)
     assert_same(theirs, read(directory))
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_padding_token_within_a_text(family: str, head: str, make: Make) -> None:
+    """RoBERTa embeds it by a row of its own, and later tokens take their positions without it."""
+    theirs, directory = make(family, head)
+    padding = theirs.config.pad_token_id
+    if head == "ForMaskedLM" and "roberta" in family:
+        theirs.base_model.embeddings.position_embeddings.weight.data[padding] = 0
+        theirs.save_pretrained(directory)
+    sources = [[2, padding, 9, 17, padding, padding, 3], [2, padding], [padding, 2, 11, 12, 3]]
+    assert_same(theirs, read(directory), sources=sources)
+
+
+def test_a_masked_language_model_says_that_it_lacks_the_row_of_padding(make: Make) -> None:
+    _, directory = make("roberta", "ForMaskedLM")
+    notes = read_checkpoint(directory).notes
+    assert any("row 1, of the padding token, is not zero and is left out" in n for n in notes)
 
 
 @pytest.mark.parametrize("head", ["Model", "ForMaskedLM"])

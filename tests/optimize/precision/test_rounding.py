@@ -84,6 +84,17 @@ def test_inputs_that_are_always_zero_are_harmless() -> None:
     assert np.isfinite(rounded.dequantized()).all()
 
 
+@pytest.mark.parametrize("bits", [7, 8])
+def test_an_input_that_calibration_hardly_reaches_keeps_its_largest_weights(bits: int) -> None:
+    """As a unit behind a ReLU: other texts may reach it, so that no weight is off by many steps."""
+    x = np.maximum(RNG.standard_normal((400, 192)), 0).astype(np.float32)
+    x[:, 7] *= 1e-3
+    exact = weight(192, 6)
+    exact[7] = 1.3 * np.abs(exact).max(0)
+    rounded = round_weight(exact, bits=bits, moments=x.T @ x)
+    assert (np.abs(rounded.dequantized() - exact)[7] <= 3 * rounded.scales[0]).all()
+
+
 def test_the_original_weight_is_not_modified() -> None:
     exact = weight(9, 3)
     copy = exact.copy()

@@ -185,6 +185,20 @@ def test_tokens_of_several_steps_are_read_together(long: Model, device: DoubleDe
     device.assert_empty()
 
 
+def test_a_decoder_with_nodes_on_the_processor_is_awaited_in_each_step(
+    long: Model, device: DoubleDevice
+) -> None:
+    """Otherwise a step would use memory of the host of which the one before is still copied."""
+    source, mask = batch(9, 7, seed=2)
+    model = opened(long.bundle, device, captures=False, on_processor=True)
+    expected, found = (m.backend.start(source, mask, first(9), 40) for m in (long, model))
+    for _ in range(40):
+        np.testing.assert_array_equal(found.step().tokens, expected.step().tokens)
+    found.close()
+    model.close()
+    device.assert_empty()
+
+
 def test_graphs_are_dropped_when_memory_moves(
     model: Model, ids_model: Model, device: DoubleDevice
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 from onnxruntime.capi import onnxruntime_inference_collection as collection
 
 from dragoman.reference_model import Transformer
-from dragoman.runtime import Bundle, DeviceLostError, read_bundle
+from dragoman.runtime import Bundle, DeviceLostError, load, read_bundle
 from dragoman.runtime.backends.cuda import Gpu
 from dragoman.runtime.backends.interface import BackendError
 from dragoman.runtime.backends.onnxruntime import cuda
@@ -30,6 +30,7 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 REFUSAL = "[ONNXRuntimeError] : 1 : FAIL : This session cannot use the graph capture feature as "
 COMPUTE_NODES = f"{REFUSAL}requested by the user  as all compute graph nodes have not been "
 CONTROL_FLOW = f"{REFUSAL}requested by the user as the model has control flow nodes which can't be "
+AWAITED = "disable_synchronize_execution_providers"
 Options = dict[str, str]
 
 
@@ -140,9 +141,47 @@ def test_a_decoder_that_computes_on_the_processor_is_refused(
     message = str(error.value)
     assert message.startswith(f"{bundle.path('decoder.onnx')}: expected a decoder that runs on the")
     assert "(TensorScatter), " in message and "Squeeze" not in message
-    assert message.endswith(" and 3 more; upgrade onnxruntime-gpu, or use the backend onnxruntime")
+    assert message.endswith(
+        " and 3 more; upgrade onnxruntime-gpu, use the backend onnxruntime, or allow it with "
+        "--allow-fallback (allow_fallback=True), which is slow"
+    )
     assert "\n" not in message
     assert capfd.readouterr().out == ""
+
+
+def test_a_decoder_may_compute_on_the_processor_if_that_is_allowed(
+    bundle: Bundle,
+    pretend: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such runs are synchronous, and a warning names the nodes."""
+    pretend(COMPUTE_NODES, ("Squeeze", "TensorScatter"))
+    monkeypatch.setattr(cuda, "find_gpu", lambda gpu: None)
+    monkeypatch.setattr(cuda, "Device", lambda gpu: DoubleDevice(index=gpu))
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    with pytest.raises(BackendError, match="expected a decoder that runs on the GPU"):
+        load(bundle, device="cuda:1", check="never")
+    with load(bundle, device="cuda:1", check="never", allow_fallback=True) as model:
+        (stream,) = model.backend._streams  # type: ignore[attr-defined]
+        assert stream.sessions.synchronous and not stream.sessions.captures
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 1 and "(TensorScatter)" in warnings[0]
+    assert "on the processor, which is slow" in warnings[0]
+    (awaited,), (asynchronous,) = (
+        {
+            cuda.run_options(number, synchronous=wait).get_run_config_entry(AWAITED)
+            for number in (-1, 3)
+        }
+        for wait in (True, False)
+    )
+    assert (awaited, asynchronous) == ("0", "1")
+
+
+def test_other_backends_ignore_that_nodes_may_run_on_the_processor(bundle: Bundle) -> None:
+    with load(bundle, threads=1, check="never", allow_fallback=True) as model:
+        assert model.generate([[3, 4]], max_new_tokens=3)
 
 
 @pytest.mark.parametrize(

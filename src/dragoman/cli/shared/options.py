@@ -118,6 +118,11 @@ devices_option = click.option(
     multiple=True,
     help="cpu, cuda or cuda:N, which is a GPU; repeatable, for several GPUs [by backend].",
 )
+fallback_option = click.option(
+    "--allow-fallback",
+    is_flag=True,
+    help="Run decoder nodes without a CUDA kernel on the processor (onnxruntime-cuda).",
+)
 check_option = click.option(
     "--check",
     metavar="WHEN",
