@@ -105,10 +105,9 @@ def run(
     threads: int | None,
     **given_options: Any,
 ) -> int:
-    """Generate a line of text for each of TEXTS, or of the lines of standard input.
+    """Generate a line for each of TEXTS, or lines of standard input; speech: paths of audio files.
 
     \b
-    A speech model reads paths of audio files. A rejected line is empty, and the exit status is 1.
     dragoman run bundles/en-de "Where is the dragoman?" --beams 4 --n-best 3 --scores
     """
     check_prefix_file(prefix_file, given_options)

@@ -116,12 +116,12 @@ devices_option = click.option(
     "--device",
     metavar="NAME",
     multiple=True,
-    help="cpu, cuda or cuda:N, which is a GPU; repeatable, for several GPUs [by backend].",
+    help="cpu, cuda or cuda:N; repeatable, for several GPUs [by backend].",
 )
 fallback_option = click.option(
     "--allow-fallback",
     is_flag=True,
-    help="Run decoder nodes without a CUDA kernel on the processor (onnxruntime-cuda).",
+    help="Run nodes without a CUDA kernel on the processor.",
 )
 check_option = click.option(
     "--check",
