@@ -212,6 +212,9 @@ def wrong_types(settings: object) -> dict[str, str]:
         elif get_origin(kind) is Literal:
             good = value in get_args(kind)
             expected = "one of " + ", ".join(get_args(kind))
+        elif get_origin(kind) is tuple and get_args(kind)[-1] is ...:
+            good = isinstance(value, tuple) and all(isinstance(x, get_args(kind)[0]) for x in value)
+            expected = f"a list of {get_args(kind)[0].__name__}"
         elif get_origin(kind) is tuple:
             good = isinstance(value, tuple) and len(value) == len(get_args(kind))
             good = good and all(isinstance(x, int | float) for x in value)

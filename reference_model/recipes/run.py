@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import write_whole
+from dragoman.files.text_lines import UnknownCharacters
 
 from ..checkpoint import WEIGHTS_FILE, load_checkpoint, save_checkpoint
 from ..config import DROPOUTS, ModelConfig
@@ -28,10 +29,14 @@ from ..training.loss import Pair, negative_log_likelihood
 from ..training.state import STATE_FILE, locked
 from .examples import Example, write_examples
 from .recipe import AT_THE_LIMIT, HELD_OUT_FILE, RECIPE_FILE, Data, Recipe, Tokenizers
-from .tokenizers import read_tokenizers, write_tokenizers
+from .tokenizers import count_unknown, read_tokenizers, write_tokenizers
 
 DECODING_BATCH = 256
 """Examples decoded at once."""
+PARTS, SIDES = ("training", "validation", "held-out"), ("sources", "targets")
+"""The parts of the data, and the sides of pairs, in records and messages."""
+Unknown = tuple[UnknownCharacters, UnknownCharacters]
+"""The characters of sources, and of targets, that the vocabularies lack."""
 TOO_MANY_TOKENS = "more tokens than the model has positions"
 """The reason why a pair is left out after cleaning, which counts characters."""
 
@@ -46,11 +51,14 @@ class InitialModel:
     tokenizers: Tokenizers
 
 
-def read_initial_model(directory: Path, config: ModelConfig) -> InitialModel:
+def read_initial_model(
+    directory: Path, config: ModelConfig, *, open_vocabulary: bool = False
+) -> InitialModel:
     """Read the trained model that a training starts from.
 
     Args:
         config: the configuration to train, which must have the same shape
+        open_vocabulary: whether its vocabularies may be of other sizes
 
     Raises:
         CheckpointError, ConfigError: the weights or the configuration cannot be read.
@@ -60,6 +68,11 @@ def read_initial_model(directory: Path, config: ModelConfig) -> InitialModel:
     if not isinstance(model, AutoregressiveModel):
         raise DragomanError(
             f"{directory}: expected a model with a decoder to start from, found an encoder-only one"
+        )
+    if open_vocabulary:
+        config = config.replace(
+            source_vocab_size=model.config.source_vocab_size,
+            target_vocab_size=model.config.target_vocab_size,
         )
     none = dict.fromkeys(DROPOUTS, 0.0)
     expected, found = (c.replace(**none).to_dict() for c in (config, model.config))
@@ -133,19 +146,22 @@ def run_recipe(
         if initial is None:
             tokenizers = _tokenizers(recipe, data, work)
             torch.manual_seed(recipe.options.seed)
-            made = make_model(recipe.config)
+            made = make_model(recipe.config_for(tokenizers))
             assert isinstance(made, AutoregressiveModel)
             model: AutoregressiveModel = made
         else:
             model, tokenizers = initial.model, initial.tokenizers
-        data, pairs = _fitting(model, tokenizers, data)
+        unknown = {part: (UnknownCharacters(), UnknownCharacters()) for part in PARTS}
+        data, pairs = _fitting(model, tokenizers, data, unknown["training"])
         # Raises before the training, not after it.
-        training_pairs(model, tokenizers, data.held_out)
+        training_pairs(model, tokenizers, data.held_out, unknown["held-out"])
+        validation = training_pairs(model, tokenizers, data.validation, unknown["validation"])
+        _report(unknown, again=data.held_out is data.validation)
         weights = "random weights" if initial is None else initial.digest
         trained = train(
             model,
             pairs,
-            training_pairs(model, tokenizers, data.validation),
+            validation,
             recipe.options,
             work,
             evaluate=lambda m: evaluate(m, recipe, tokenizers, data.validation)[recipe.metric],
@@ -173,6 +189,13 @@ def run_recipe(
             "candidates": [asdict(candidate) for candidate in trained.candidates],
             "training": asdict(trained.options) | {"steps": trained.step},
             "data": _counts(data),
+            "unknown characters": {
+                part: {
+                    side: {"unknown": each.found.total(), "characters": each.characters}
+                    for side, each in zip(SIDES, sides, strict=True)
+                }
+                for part, sides in unknown.items()
+            },
             "from": None if initial is None else initial.digest,
         }
         lines = json.dumps(record, indent=2, allow_nan=False) + "\n"
@@ -187,6 +210,20 @@ def _note(text: str) -> None:
     Console(stderr=True).print(text, soft_wrap=True, markup=False, highlight=False)
 
 
+def _report(unknown: Mapping[str, Unknown], *, again: bool) -> None:
+    """Print what the vocabularies lack.
+
+    Args:
+        again: whether the held-out data are those of the validation
+    """
+    for part, sides in unknown.items():
+        if part == "held-out" and again:
+            continue
+        for side, each in zip(SIDES, sides, strict=True):
+            if each.found:
+                _note(f"{part} data, {side}: {each.summary()}")
+
+
 def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
     """Return the tokenizers of an interrupted training, or train new ones.
 
@@ -199,7 +236,7 @@ def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
 
 
 def _fitting(
-    model: AutoregressiveModel, tokenizers: Tokenizers, data: Data
+    model: AutoregressiveModel, tokenizers: Tokenizers, data: Data, unknown: Unknown
 ) -> tuple[Data, list[Pair]]:
     """Drop training examples with more tokens than the model has positions; print their number.
 
@@ -213,7 +250,9 @@ def _fitting(
         return data, training_pairs(model, tokenizers, data.train)
     longest = _longest(model)
     train, pairs = [], []
-    for example, of_example in zip(data.train, _encoded(tokenizers, data.train), strict=True):
+    for example, of_example in zip(
+        data.train, _encoded(tokenizers, data.train, unknown), strict=True
+    ):
         if all(_fits(pair, longest) for pair in of_example):
             train.append(example)
             pairs += of_example
@@ -231,9 +270,16 @@ def _fitting(
 
 
 def training_pairs(
-    model: AutoregressiveModel, tokenizers: Tokenizers, examples: Sequence[Example]
+    model: AutoregressiveModel,
+    tokenizers: Tokenizers,
+    examples: Sequence[Example],
+    unknown: Unknown | None = None,
 ) -> list[Pair]:
     """Encode each source with each of its references; for a language model, whole texts.
+
+    Args:
+        unknown: counts the characters of both sides that the vocabularies lack; not for a language
+            model
 
     Raises:
         DragomanError: a text has more tokens than the model has positions.
@@ -242,19 +288,26 @@ def training_pairs(
         return whole_texts(examples, tokenizers.target)
     longest = _longest(model)
     pairs: list[Pair] = []
-    for example, of_example in zip(examples, _encoded(tokenizers, examples), strict=True):
+    for example, of_example in zip(examples, _encoded(tokenizers, examples, unknown), strict=True):
         for reference, pair in zip(example.references, of_example, strict=True):
             _check_lengths(pair, longest, (example.source, reference))
             pairs.append(pair)
     return pairs
 
 
-def _encoded(tokenizers: Tokenizers, examples: Sequence[Example]) -> Iterator[list[Pair]]:
+def _encoded(
+    tokenizers: Tokenizers, examples: Sequence[Example], unknown: Unknown | None
+) -> Iterator[list[Pair]]:
     """Encode each example: its source with each of its references."""
-    sources = tokenizers.source.encode_batch([example.source for example in examples])
+    sources = [example.source for example in examples]
     references = [text for example in examples for text in example.references]
-    targets = iter(tokenizers.target.encode_batch(references))
-    for example, source in zip(examples, sources, strict=True):
+    texts = sources, references
+    encoded = [side.encode_batch(each) for side, each in zip(tokenizers, texts, strict=True)]
+    if unknown is not None:
+        for side, counted in enumerate(unknown):
+            count_unknown(tokenizers[side], texts[side], encoded[side], counted)
+    targets = iter(encoded[1])
+    for example, source in zip(examples, encoded[0], strict=True):
         yield [(source.ids, next(targets).ids) for _ in example.references]
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError, refuse_unwritable, shown
 from dragoman.metrics import shown_figure
@@ -183,7 +184,11 @@ def train(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    initial = None if start is None else read_initial_model(start, chosen.config)
+    initial = (
+        None
+        if start is None
+        else read_initial_model(start, chosen.config, open_vocabulary=chosen.open_vocabulary)
+    )
     try:
         result = run_recipe(
             chosen,
@@ -238,6 +243,12 @@ def _changes(texts: tuple[str, ...]) -> dict[str, object]:
     return changes
 
 
+def _read_vocabulary(path: Path) -> Tokenizer:
+    from dragoman.export.tokenizers import read_trainable  # takes long to import
+
+    return read_trainable(path)
+
+
 def _recipe(
     name: str, pairs: tuple[Path, ...], dev: tuple[Path, ...], test: tuple[Path, ...]
 ) -> Recipe:
@@ -256,7 +267,7 @@ def _recipe(
     for option, files in (("--pairs", pairs), ("--dev", dev)):
         if not files:
             raise DragomanError(f"{option}: expected a file for {name}, found none")
-    chosen = read_training_file(Path(name), PairFiles(pairs, dev, test))
+    chosen = read_training_file(Path(name), PairFiles(pairs, dev, test), _read_vocabulary)
     if chosen.name in RECIPES:
         raise DragomanError(
             f"{name}: expected a file of another name, found that of the recipe {chosen.name}, "
