@@ -27,7 +27,7 @@ from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.verification.report.contents import Percentiles
 
 from .bandwidth import Bandwidth, measure_bandwidth, step_bytes
-from .machine import machine, peak_memory_mb
+from .processes import machine, peak_memory_mb
 
 BATCH_SIZES, WINDOWS = (1, 8, 32), (1, 4)
 """The batch sizes that are measured by default, for text and for speech models."""

@@ -213,7 +213,8 @@ def wrong_types(settings: object) -> dict[str, str]:
             good = value in get_args(kind)
             expected = "one of " + ", ".join(get_args(kind))
         elif get_origin(kind) is tuple and get_args(kind)[-1] is ...:
-            good = isinstance(value, tuple) and all(isinstance(x, get_args(kind)[0]) for x in value)
+            good = isinstance(value, tuple) and bool(value)
+            good = good and all(isinstance(x, get_args(kind)[0]) for x in value)
             expected = f"a list of {get_args(kind)[0].__name__}"
         elif get_origin(kind) is tuple:
             good = isinstance(value, tuple) and len(value) == len(get_args(kind))

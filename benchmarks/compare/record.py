@@ -14,8 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..machine import machine
-from ..processes import Interpreter, call_in
+from ..processes import Interpreter, call_in, machine
 from .rounds import Entrant
 
 Record = Mapping[str, Any]

@@ -17,8 +17,8 @@ from dragoman.runtime.backends.machine import describe_machine
 
 from ..bandwidth import Bandwidth, measure_bandwidth
 from ..compare.serving.load import resident_mb
-from ..machine import machine
 from ..models.shapes import SHAPES
+from ..processes import machine
 from .parts import command
 
 

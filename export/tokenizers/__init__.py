@@ -8,7 +8,6 @@ both), checkpoint (a Hugging Face directory), encodings and tiktoken (ranks), mu
 from .checkpoint import TokenizerCheckpoint
 from .files import PieceModel, TokenizerFiles
 from .kind import Reader, TokenizerKind, choose_kind
-from .vocabulary import read_trainable
 
 __all__ = [
     "PieceModel",
@@ -17,5 +16,4 @@ __all__ = [
     "TokenizerFiles",
     "TokenizerKind",
     "choose_kind",
-    "read_trainable",
 ]

@@ -6,6 +6,7 @@ from dragoman.errors import DragomanError, shown
 from dragoman.lazy import lazy_attributes
 
 from . import bible_en_es, g2p_en, multi30k_en_de, verses_en
+from .corpora import Corpus
 from .examples import Cleaning, Example, read_examples, read_lines, write_examples
 from .examples import describe as describe_cleaning
 from .recipe import Data, Recipe, Tokenizers
@@ -42,6 +43,7 @@ def find_recipe(name: str) -> Recipe:
 __all__ = [
     "RECIPES",
     "Cleaning",
+    "Corpus",
     "Data",
     "Example",
     "InitialModel",

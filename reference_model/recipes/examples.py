@@ -9,6 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from dragoman.errors import DragomanError, shown
@@ -97,44 +98,68 @@ def read_examples(path: Path) -> list[Example]:
     return examples
 
 
-def read_pairs(files: Sequence[Path]) -> list[tuple[str, str]]:
-    """Read pairs of source and target. Lines at the end without text are no pairs.
+def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, ...]]:
+    """Read sources with their targets, one row at a time. Rows at the end without text are none.
 
     Args:
-        files: one file with a tab between source and target on each line; or a file of sources and
-            one of targets, line by line
+        files: one file of rows, whose texts are separated by tabs; or a file of sources and files
+            of targets, line by line
 
     Raises:
-        DragomanError: a file is missing or not UTF-8, a line does not have exactly one tab, the
-            files have unequal numbers of lines, or there are more than two files.
+        DragomanError: a file is missing or not UTF-8, or the files have unequal numbers of lines.
     """
-    match files:
-        case [file]:
-            lines = _without_blank_end(_lines(file))
-            return [_split(line, file, number) for number, line in enumerate(lines, start=1)]
-        case [sources, targets]:
-            pair = read_lines(sources), read_lines(targets)
-            blank_end = max(len(list(_without_blank_end(side))) for side in pair)
-            pair = pair[0][:blank_end], pair[1][:blank_end]
-            if len(pair[0]) != len(pair[1]):
-                raise DragomanError(
-                    f"expected as many targets as sources, found {len(pair[0])} lines in {sources} "
-                    f"and {len(pair[1])} in {targets}"
-                )
-            return list(zip(*pair, strict=True))
-    raise DragomanError(
-        "expected one file of pairs with tabs between them, or a file of sources and one of "
-        f"targets, found {len(files)} files"
+    if len(files) == 1:
+        yield from (tuple(line.split("\t")) for line in _without_blank_end(_lines(files[0])))
+        return
+    blank: list[tuple[str, ...]] = []
+    for row in zip_longest(*map(_lines, files)):
+        blank.append(tuple(row))
+        if any(text is not None and text.strip(" ") for text in row):
+            if any(text is None for each in blank for text in each):
+                raise _unequal(files)
+            yield from blank
+            blank.clear()
+
+
+def _unequal(files: Sequence[Path]) -> DragomanError:
+    lines, with_text = [], 0
+    for file in files:
+        lines.append(0)
+        for number, line in enumerate(_lines(file), start=1):
+            lines[-1] = number
+            if line.strip(" "):
+                with_text = max(with_text, number)
+    source, first = min(lines[0], with_text), files[0]
+    file, found = next(
+        (file, min(count, with_text))
+        for file, count in zip(files, lines, strict=True)
+        if min(count, with_text) != source
+    )
+    return DragomanError(
+        f"expected as many targets as sources, found {source} lines in {first} and {found} in "
+        f"{file}"
     )
 
 
-def _split(line: str, file: Path, number: int) -> tuple[str, str]:
-    source, *rest = line.split("\t")
-    if len(rest) != 1:
+def read_pairs(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    """Read pairs of source and target, one at a time; see `read_rows`.
+
+    Raises:
+        DragomanError: also if a line of a single file does not have exactly one tab, or there are
+            more than two files.
+    """
+    if not 1 <= len(files) <= 2:
         raise DragomanError(
-            f"{file}, line {number}: expected a source, a tab and a target, found {len(rest)} tabs"
+            "expected one file of pairs with tabs between them, or a file of sources and one of "
+            f"targets, found {len(files)} files"
         )
-    return source, rest[0]
+    for number, row in enumerate(read_rows(files), start=1):
+        if len(row) != 2:
+            raise DragomanError(
+                f"{files[0]}, line {number}: expected a source, a tab and a target, found "
+                f"{len(row) - 1} tabs"
+            )
+        yield row[0], row[1]
 
 
 EMPTY, DUPLICATE = "an empty side", "a duplicate"
@@ -170,8 +195,58 @@ class Cleaning:
             yield f"ratio: expected at least 1, found {shown(self.ratio)}"
 
 
+class Cleaner:
+    """Drops pairs that break the rules, and repeated ones.
+
+    Attributes:
+        dropped: the number of dropped pairs by reason
+    """
+
+    def __init__(self, rules: Cleaning) -> None:
+        self._rules = rules
+        self._digests: set[int] = set()
+        self.dropped: Counter[str] = Counter()
+
+    def keeps(self, pair: tuple[str, str], prefix: str = "") -> bool:
+        """Return whether a pair stays, and count it if it does not.
+
+        Args:
+            pair: texts with single spaces
+            prefix: that of the source; pairs with another one are others
+        """
+        reason = _reason(pair, self._rules)
+        if reason is None and not self._rules.duplicates:
+            text = "\n".join((prefix, *pair)).encode()
+            # A set of these numbers takes 80 bytes a pair, whatever the length of the texts.
+            digest = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big")
+            if digest in self._digests:
+                reason = DUPLICATE
+            self._digests.add(digest)
+        if reason is not None:
+            self.dropped[reason] += 1
+        return reason is None
+
+    def check(self, kept: int) -> None:
+        """Check that pairs remain.
+
+        Raises:
+            DragomanError: none do; names the reasons.
+        """
+        if not kept:
+            reasons = describe(0, self.dropped), remark_on_ratio(0, self.dropped)
+            raise DragomanError(
+                f"expected pairs to train on, found none: {'; '.join(filter(None, reasons))}"
+            )
+
+
+def spaced(pair: tuple[str, str]) -> tuple[str, str]:
+    """Return both texts with single spaces."""
+    source, target = pair
+    return " ".join(source.split()), " ".join(target.split())
+
+
 def clean(
-    pairs: Sequence[tuple[str, str]], rules: Cleaning
+    pairs: Iterable[tuple[str, str]], rules: Cleaning
 ) -> tuple[list[Example], dict[str, int]]:
     """Drop pairs that break the rules.
 
@@ -184,23 +259,10 @@ def clean(
     Raises:
         DragomanError: no pair remains.
     """
-    kept: dict[tuple[str, str], None] = {}
-    repeated: list[tuple[str, str]] = []
-    dropped: Counter[str] = Counter()
-    for raw_source, raw_target in pairs:
-        pair = (" ".join(raw_source.split()), " ".join(raw_target.split()))
-        reason = _reason(pair, rules)
-        if reason is None and pair in kept and not rules.duplicates:
-            reason = DUPLICATE
-        if reason is not None:
-            dropped[reason] += 1
-            continue
-        kept[pair] = None
-        repeated.append(pair)
-    if not repeated:
-        found = "; ".join(filter(None, (describe(0, dropped), remark_on_ratio(0, dropped))))
-        raise DragomanError(f"expected pairs to train on, found none: {found}")
-    return [Example(source, (target,)) for source, target in repeated], dict(dropped)
+    cleaner = Cleaner(rules)
+    kept = [Example(pair[0], (pair[1],)) for pair in map(spaced, pairs) if cleaner.keeps(pair)]
+    cleaner.check(len(kept))
+    return kept, dict(cleaner.dropped)
 
 
 def describe(kept: int, dropped: Mapping[str, int]) -> str:

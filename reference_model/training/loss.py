@@ -7,9 +7,11 @@ cross-entropy (Szegedy et al. 2016, section 7) of a projection to the vocabulary
 
 from __future__ import annotations
 
+import hashlib
 import random
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -73,9 +75,18 @@ class TokenPairs:
     def __iter__(self) -> Iterator[Pair]:
         return (self[index] for index in range(len(self)))
 
-    def lengths(self) -> NDArray[np.int64]:
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the pairs."""
+        digest = hashlib.sha256(self.tokens.dtype.name.encode())
+        digest.update(self.offsets.data)
+        digest.update(self.tokens.data)
+        return digest.hexdigest()
+
+    def lengths(self) -> NDArray[np.int32]:
         """Return the numbers of tokens [N, 2] of the sources and the targets."""
-        return np.diff(self.offsets).reshape(-1, 2)
+        first, end = self.offsets[:-1], self.offsets[1:]
+        return np.subtract(end, first, dtype=np.int32, casting="unsafe").reshape(-1, 2)
 
     def of_epoch(self, seed: int) -> array[int]:
         """Return the indices of the pairs of an epoch, corpus by corpus.
@@ -101,7 +112,7 @@ def token_dtype(vocabulary: int) -> type[np.uint16 | np.int32]:
 
 
 def token_batches(
-    pairs: Sequence[Pair] | TokenPairs, batch_tokens: int, *, seed: int
+    pairs: Iterable[Pair], batch_tokens: int, *, seed: int
 ) -> list[NDArray[np.int32]]:
     """Split pairs into batches of at most `batch_tokens` tokens per side, padding included.
 
@@ -118,8 +129,9 @@ def token_batches(
     generator.shuffle(shuffled)
     order = np.frombuffer(shuffled, np.int32)
     lengths = pairs.lengths()
-    order = order[np.lexsort((lengths[order, 1], lengths[order, 0]))]
-    widths = lengths.max(axis=1)[order]
+    source, target = lengths[order].T.astype(np.int64)
+    order = order[np.argsort((source << 32) + target, kind="stable")]
+    widths = lengths.max(axis=1)[order].astype(np.int64)
     bounds = [0]
     while bounds[-1] < len(order):
         first = bounds[-1]
@@ -168,11 +180,9 @@ def predictions(model: AutoregressiveModel, pairs: Sequence[Pair]) -> tuple[Tens
 
 
 @torch.inference_mode()
-def negative_log_likelihood(
-    model: AutoregressiveModel, pairs: Sequence[Pair] | TokenPairs
-) -> float:
+def negative_log_likelihood(model: AutoregressiveModel, pairs: Iterable[Pair]) -> float:
     """Sum the cross-entropy of all target tokens, end tokens included, in nats."""
-    nats = 0.0
+    nats, pairs = 0.0, TokenPairs.of(pairs)
     for batch in token_batches(pairs, SCORING_TOKENS, seed=0):
         logits, tokens = predictions(model, [pairs[i] for i in batch])
         nats += F.cross_entropy(logits.double(), tokens, reduction="sum").item()

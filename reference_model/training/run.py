@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -108,8 +108,8 @@ class Run(Generic[AnyModel]):
         model: AnyModel,
         options: TrainingOptions,
         directory: Path,
-        pairs: Sequence[Pair] | TokenPairs,
-        validation: Sequence[Pair] | TokenPairs,
+        pairs: Iterable[Pair],
+        validation: Iterable[Pair],
         judge: Judge[AnyModel],
         initial_weights: str,
     ) -> None:

@@ -1,28 +1,32 @@
-"""The files of a training: its state, the weights of its epochs, and the lock of its directory."""
+"""The files of a training: state, weights of epochs, tokens, and the lock of the directory."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 from torch import Tensor
 
 from dragoman.errors import DragomanError
-from dragoman.files.regular_files import check_regular
+from dragoman.files.regular_files import check_regular, write_whole
 
 from ..checkpoint import read_safetensors, write_tensors
 from ..settings import CheckpointError
 from .history import HISTORY_FILE, read_history
-from .loss import TokenPairs
+from .loss import Pair, TokenPairs, token_dtype
 from .options import TrainingOptions
 
 STATE_FILE = "state.pt"
@@ -78,12 +82,87 @@ def identity(
 
 def pairs_digest(*sets: TokenPairs) -> str:
     """Return the SHA-256 of pairs, and of how often they occur in an epoch."""
-    digest = hashlib.sha256()
-    for pairs in sets:
-        digest.update(repr((pairs.tokens.dtype.name, pairs.corpora)).encode())
-        digest.update(pairs.offsets.data)
-        digest.update(pairs.tokens.data)
-    return digest.hexdigest()
+    text = repr([(pairs.digest, pairs.corpora) for pairs in sets])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+TOKENS_FILE = "tokens.safetensors"
+HEADER_BYTES = 512
+"""The length of the header of the file of tokens, which is written after the tokens."""
+
+
+def write_tokens(directory: Path, pairs: Iterable[Pair], vocabulary: int) -> None:
+    """Write pairs to a file of tensors as they come: "tokens" and "lengths", see `TokenPairs`.
+
+    Args:
+        vocabulary: more than any token
+
+    Raises:
+        DragomanError: the file cannot be written; the one before is then unchanged.
+    """
+    dtype = np.dtype(token_dtype(vocabulary))
+
+    def write(path: Path) -> None:
+        lengths, buffer, count = array("i"), array("i"), 0
+        with path.open("wb") as file:
+            file.seek(HEADER_BYTES)
+            for pair in pairs:
+                for side in pair:
+                    buffer.extend(side)
+                    lengths.append(len(side))
+                if len(buffer) > 1 << 20:
+                    count += len(buffer)
+                    file.write(np.frombuffer(buffer, np.int32).astype(dtype).data)
+                    buffer = array("i")
+            if (count + len(buffer)) % 2:
+                buffer.append(0)  # the lengths begin at a multiple of four bytes
+            count += len(buffer)
+            file.write(np.frombuffer(buffer, np.int32).astype(dtype).data)
+            file.write(lengths)
+            end = count * dtype.itemsize
+            header = {
+                "tokens": _entry(dtype, [count], 0),
+                "lengths": _entry(np.dtype(np.int32), [len(lengths) // 2, 2], end),
+            }
+            text = json.dumps(header).encode().ljust(HEADER_BYTES - 8)
+            file.seek(0)
+            file.write(len(text).to_bytes(8, "little") + text)
+
+    write_whole(directory / TOKENS_FILE, write)
+
+
+_DTYPES: dict[str, np.dtype[Any]] = {"U16": np.dtype(np.uint16), "I32": np.dtype(np.int32)}
+
+
+def _entry(dtype: np.dtype[Any], shape: list[int], first: int) -> dict[str, object]:
+    name = next(name for name, known in _DTYPES.items() if known == dtype)
+    return {
+        "dtype": name,
+        "shape": shape,
+        "data_offsets": [first, first + math.prod(shape) * dtype.itemsize],
+    }
+
+
+def read_tokens(directory: Path, corpora: Sequence[tuple[int, float]] | None = None) -> TokenPairs:
+    """Open the file of `write_tokens`, whose tokens are read from the disk when they are used.
+
+    Args:
+        corpora: see `TokenPairs`
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: there is no such file, or it is damaged.
+    """
+    path = directory / TOKENS_FILE
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(min(size, HEADER_BYTES)))
+    arrays = {}
+    for name, entry in header.items():
+        first, shape = 8 + size + entry["data_offsets"][0], tuple(entry["shape"])
+        mapped = np.memmap(path, _DTYPES[entry["dtype"]], "r", first, shape)
+        arrays[name] = np.asarray(mapped)
+    tokens, lengths = arrays["tokens"], arrays["lengths"]
+    return TokenPairs(tokens[: int(lengths.sum(dtype=np.int64))], lengths, corpora)
 
 
 def epoch_file(directory: Path, number: int) -> Path:

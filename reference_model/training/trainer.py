@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .history import Candidate, Epoch, describe_candidates, open_event_log
-from .loss import Pair, TokenPairs
+from .loss import Pair
 from .options import TrainingOptions, TrainingStoppedError
 from .run import AnyModel, Judge, Run, StepFigures
 from .state import DamagedStateError, locked
@@ -49,8 +49,8 @@ class TrainingResult:
 
 def train(
     model: AnyModel,
-    pairs: Sequence[Pair] | TokenPairs,
-    validation: Sequence[Pair] | TokenPairs,
+    pairs: Iterable[Pair],
+    validation: Iterable[Pair],
     options: TrainingOptions,
     directory: Path,
     *,

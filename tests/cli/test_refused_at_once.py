@@ -189,11 +189,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["train", "g2p-en", "-o", "HERE/bundle/manifest.json"],
         "expected a directory to train in, found a file",
     ),
-    "train, no pairs": (["train", "HERE/none.json"], "--pairs: expected a file for HERE/none.json"),
-    "train, no validation": (
-        ["train", "HERE/none.json", "--pairs", "HERE/file.onnx"],
-        "--dev: expected a file for HERE/none.json, found none",
-    ),
     "train, no description": (
         ["train", "HERE/none.json", "--pairs", "HERE/file.onnx", "--dev", "HERE/file.onnx"],
         "HERE/none.json",

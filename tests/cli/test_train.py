@@ -58,12 +58,36 @@ def test_from_pairs_to_a_bundle(dragoman: Dragoman, arguments: list[str], tmp_pa
     built = dragoman("build", tmp_path / "model", "-o", tmp_path / "bundle", "--threads", 1)
     assert built.returncode == 0, built.stderr
     told = dragoman("run", tmp_path / "bundle", "the cat eats fish", "--max-new-tokens", 8)
-    assert told.returncode == 0 and len(told.stdout.splitlines()) == 1 and not told.stderr
-    source = ("the cat 漢 eats", "漢ß漢", "")
-    warning = "Warning: 4 of 17 characters (23.5%) are not in the vocabulary: '漢', 'ß'\n"
-    for stream in ([], ["--stream"]):
-        told = dragoman("run", tmp_path / "bundle", *source, "--max-new-tokens", 2, *stream)
-        assert told.returncode == 0 and told.stderr == warning
+    assert told.returncode == 0 and len(told.stdout.splitlines()) == 1
+
+
+def test_from_corpora_to_a_bundle_judged_by_several_references(
+    dragoman: Dragoman, arguments: list[str], tmp_path: Path
+) -> None:
+    """All files are named by the one that describes the training, relative to it."""
+    pairs = (tmp_path / "train.tsv").read_text(encoding="utf-8").splitlines()[:16]
+    (tmp_path / "back.tsv").write_text(pairs[3].replace("the", "a"), encoding="utf-8")
+    sources, targets = zip(*(pair.split("\t") for pair in pairs[:4]), strict=True)
+    more = [target.replace("come", "se come") for target in targets]
+    for name, lines in (("dev.en", sources), ("1.es", targets), ("2.es", more)):
+        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+    corpora = [{"files": ["train.tsv"]}, {"files": ["back.tsv"], "weight": 2.5, "prefix": "<BT>"}]
+    files = {"corpora": corpora, "dev": ["dev.en", "1.es", "2.es"]}
+    Path(arguments[1]).write_text(json.dumps(SETTINGS | files), encoding="utf-8")
+    output = ["-o", tmp_path / "model", "--threads", 1, "--epochs", 1]
+    trained = dragoman(*arguments[:2], *output)
+    assert trained.returncode == 0, trained.stderr
+    assert "17 of 19 pairs kept" in trained.stderr
+    assert "held-out BLEU" in trained.stdout and "nrefs:2|" in trained.stdout
+    refused = dragoman(*arguments, *output)
+    assert refused.returncode == 2 and "--pairs or the section corpora, found" in refused.stderr
+    bundle = tmp_path / "bundle"
+    built = dragoman("build", tmp_path / "model", "-o", bundle, "--threads", 1)
+    assert built.returncode == 0, built.stderr
+    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    assert "nrefs:2|" in json.dumps(manifest["parity"])
+    tagged = dragoman("run", bundle, "<BT> the cat eats fish", "--max-new-tokens", 8)
+    assert tagged.returncode == 0 and len(tagged.stdout.splitlines()) == 1
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,9 @@ def test_pronunciations_are_phonemes_without_stress_each_once(data: Data) -> Non
 
 
 def test_words_known_to_have_two_pronunciations(data: Data) -> None:
-    examples = {example.source: example for example in data.train + data.validation + data.held_out}
+    examples = {
+        example.source: example for example in (*data.train, *data.validation, *data.held_out)
+    }
     assert examples["tomato"] == Example("tomato", ("T AH M EY T OW", "T AH M AA T OW"))
     # CMUdict lists verb and noun with different stress; the vowels differ without stress, too.
     assert examples["record"].references[0] == "R AH K AO R D"

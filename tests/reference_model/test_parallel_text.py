@@ -23,7 +23,7 @@ def test_one_file_and_two_files_are_the_same_pairs(tmp_path: Path) -> None:
     sources = write(tmp_path, "a.en", "a cat\r\n\nlast\n")
     targets = write(tmp_path, "a.de", "eine Katze\nnothing\nletzte")
     pairs = [("a cat", "eine Katze"), ("", "nothing"), ("last", "letzte")]
-    assert read_pairs([together]) == read_pairs([sources, targets]) == pairs
+    assert list(read_pairs([together])) == list(read_pairs([sources, targets])) == pairs
 
 
 def test_what_is_not_pairs_is_refused(tmp_path: Path) -> None:
@@ -41,24 +41,24 @@ def test_what_is_not_pairs_is_refused(tmp_path: Path) -> None:
         ([one, one, one], "expected one file of pairs .* found 3 files"),
     ):
         with pytest.raises(DragomanError, match=message):
-            read_pairs(files)
+            list(read_pairs(files))
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
-    assert read_pairs([write(tmp_path, "bom.tsv", "\ufeffa\tb\n")]) == [("a", "b")]
+    assert list(read_pairs([write(tmp_path, "bom.tsv", "\ufeffa\tb\n")])) == [("a", "b")]
 
 
 @pytest.mark.parametrize("end", ["\n", "\n\n", "\n  \n\r\n", ""])
 def test_blank_lines_at_the_end_are_no_pairs(tmp_path: Path, end: str) -> None:
     together = write(tmp_path, "both.tsv", f"a\tb\nc\td{end}")
-    assert read_pairs([together]) == [("a", "b"), ("c", "d")]
+    assert list(read_pairs([together])) == [("a", "b"), ("c", "d")]
     sources, targets = write(tmp_path, "a.en", f"a\nc{end}"), write(tmp_path, "a.de", "b\nd\n")
-    assert read_pairs([sources, targets]) == [("a", "b"), ("c", "d")]
+    assert list(read_pairs([sources, targets])) == [("a", "b"), ("c", "d")]
     # A line without a target is a pair as long as it has a source.
     write(tmp_path, "a.de", f"b\n\n{end}")
-    assert read_pairs([sources, targets]) == [("a", "b"), ("c", "")]
+    assert list(read_pairs([sources, targets])) == [("a", "b"), ("c", "")]
     with pytest.raises(DragomanError, match=r"both.tsv, line 2: .* found 0 tabs"):
-        read_pairs([write(tmp_path, "both.tsv", "a\tb\n\nc\td\n")])
+        list(read_pairs([write(tmp_path, "both.tsv", "a\tb\n\nc\td\n")]))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_an_error_of_encoding_names_the_byte(tmp_path: Path, content: bytes, fou
     path.write_bytes(content)
     for files in ([path], [path, path]):
         with pytest.raises(DragomanError) as error:
-            read_pairs(files)
+            list(read_pairs(files))
         assert str(error.value) == f"{path}: expected UTF-8 text, found {found}"
 
 

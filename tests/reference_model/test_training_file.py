@@ -145,7 +145,8 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path, files: PairFil
     [
         (
             {"modell": {}},
-            "expected the sections model, vocabulary, cleaning, training, metrics, found ",
+            "expected the sections model, vocabulary, cleaning, training, metrics, corpora, dev, "
+            "test, found model",
         ),
         ({"metrics": "bleu"}, "metrics: expected a list of names, found 'bleu'"),
         ({"metrics": ["blue"]}, "metric: expected one of bleu, chrf"),

@@ -200,7 +200,7 @@ def _speeds(
 ) -> tuple[dict[Path, Speed | str], str]:
     """Measure the speed of each bundle, or return why it cannot be measured; name the machine."""
     from dragoman.benchmarks.bundle_speed import measure_speed
-    from dragoman.benchmarks.machine import machine
+    from dragoman.benchmarks.processes import machine
 
     progress.stage("measuring speed")
     return measure_speed(bundles, threads=threads, advance=progress.advance), machine()

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError, refuse_unwritable, shown
 from dragoman.metrics import shown_figure
@@ -47,11 +46,20 @@ _going_on = partial(click.option, cls=SectionedOption, section="Interruptions an
     type=FILE,
     multiple=True,
     help="Training data: a file of sources and targets, separated by tabs; or, given twice, a file "
-    "of sources and a file of targets.",
+    "of sources and a file of targets [the section corpora of the file].",
 )
-@click.option("--dev", type=FILE, multiple=True, help="Validation data, in the same form.")
 @click.option(
-    "--test", type=FILE, multiple=True, help="Held-out data, in the same form [those of --dev]."
+    "--dev",
+    type=FILE,
+    multiple=True,
+    help="Validation data, in the same form; more references follow after tabs or in more files "
+    "[the section dev].",
+)
+@click.option(
+    "--test",
+    type=FILE,
+    multiple=True,
+    help="Held-out data, as for --dev [the section test, or --dev].",
 )
 @click.option(
     "--from",
@@ -132,8 +140,9 @@ def train(
     dragoman train g2p-en -o checkpoints/g2p-en
     dragoman train en-de.json --pairs train.tsv --dev dev.tsv -o checkpoints/en-de
     """
-    chosen = _recipe(recipe, pairs, dev, test)
-    directory = output or Path("checkpoints") / chosen.name
+    is_file = recipe.lower().endswith(SETTINGS_SUFFIXES)
+    directory = output or Path("checkpoints") / (Path(recipe).stem if is_file else recipe)
+    chosen = _recipe(recipe, PairFiles(pairs, dev, test), directory / "training")
     if directory.exists() and not directory.is_dir():
         raise DragomanError(f"{directory}: expected a directory to train in, found a file")
     refuse_unwritable(directory)
@@ -176,7 +185,7 @@ def train(
     remark = remark_on_ratio(len(loaded.train), loaded.dropped)
     if remark:
         notify(f"Warning: {remark}")
-    if loaded.dropped or pairs:
+    if loaded.dropped or is_file:
         click.echo(describe_cleaning(len(loaded.train), loaded.dropped), err=True)
     import torch
 
@@ -184,11 +193,7 @@ def train(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    initial = (
-        None
-        if start is None
-        else read_initial_model(start, chosen.config, open_vocabulary=chosen.open_vocabulary)
-    )
+    initial = None if start is None else read_initial_model(start, chosen.config)
     try:
         result = run_recipe(
             chosen,
@@ -243,31 +248,21 @@ def _changes(texts: tuple[str, ...]) -> dict[str, object]:
     return changes
 
 
-def _read_vocabulary(path: Path) -> Tokenizer:
-    from dragoman.export.tokenizers import read_trainable  # takes long to import
-
-    return read_trainable(path)
-
-
-def _recipe(
-    name: str, pairs: tuple[Path, ...], dev: tuple[Path, ...], test: tuple[Path, ...]
-) -> Recipe:
+def _recipe(name: str, pairs: PairFiles, directory: Path) -> Recipe:
     if not name.lower().endswith(SETTINGS_SUFFIXES):
-        if name not in RECIPES and (pairs or dev or test or Path(name).exists()):
+        given = pairs != PairFiles()
+        if name not in RECIPES and (given or Path(name).exists()):
             raise DragomanError(
                 f"expected a recipe, or a file whose name ends in {', '.join(SETTINGS_SUFFIXES)}, "
                 f"found {shown(name)}"
             )
-        if pairs or dev or test:
+        if given:
             raise DragomanError(
                 "--pairs, --dev and --test are for a training that a file describes, found the "
                 f"recipe {shown(name)}, which has data of its own"
             )
         return find_recipe(name)
-    for option, files in (("--pairs", pairs), ("--dev", dev)):
-        if not files:
-            raise DragomanError(f"{option}: expected a file for {name}, found none")
-    chosen = read_training_file(Path(name), PairFiles(pairs, dev, test), _read_vocabulary)
+    chosen = read_training_file(Path(name), pairs, directory)
     if chosen.name in RECIPES:
         raise DragomanError(
             f"{name}: expected a file of another name, found that of the recipe {chosen.name}, "

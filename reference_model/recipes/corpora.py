@@ -1,0 +1,228 @@
+"""Corpora on the disk: their pairs after cleaning, and a record that identifies their contents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain, compress
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DragomanError, shown
+from dragoman.files.regular_files import check_regular, write_whole
+
+from ..settings import check_settings
+from .examples import Cleaner, Cleaning, Example, read_pairs, spaced
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Files of pairs to train on.
+
+    Raises:
+        DragomanError: on construction, naming every field that is out of range.
+    """
+
+    files: tuple[Path, ...]
+    """One file of pairs, or one of sources and one of targets; see `read_pairs`."""
+    weight: float = 1.0
+    """How often each pair occurs in an epoch. For a weight with a fraction, such as 2.25, that
+    share of the pairs, which is drawn anew for each epoch, occurs once more."""
+    prefix: str = ""
+    """A text that is put before each source, with a space between them, such as a tag for
+    back-translated sources (Caswell et al. 2019). It is one token of the vocabulary."""
+
+    def __post_init__(self) -> None:
+        check_settings(self, self._out_of_range)
+
+    def _out_of_range(self) -> Iterator[str]:
+        if not 0 < self.weight <= MOST_OFTEN:
+            yield f"weight: expected more than 0, up to {MOST_OFTEN}, found {shown(self.weight)}"
+        if self.prefix.split() not in ([], [self.prefix]):
+            yield f"prefix: expected a text without spaces, found {shown(self.prefix)}"
+
+
+MOST_OFTEN = 1000
+"""The largest weight of a corpus."""
+
+
+class Corpora(Collection[Example]):
+    """The pairs of files that remain after cleaning, which are read anew for each iteration.
+
+    Attributes:
+        corpora: the files, weights and prefixes
+        counts: the number of remaining pairs of each corpus
+        dropped: the number of dropped pairs by reason
+        record: what identifies the contents of the files and the rules, and the numbers, as plain
+            data
+        known: the record of a directory, if it is about the same contents and rules
+    """
+
+    def __init__(
+        self, corpora: Sequence[Corpus], rules: Cleaning, directory: Path | None = None
+    ) -> None:
+        """Read and clean the files once, unless the directory has a record of them.
+
+        Args:
+            directory: where `write_record` wrote the record of an earlier training, if there is one
+
+        Raises:
+            DragomanError: a file cannot be read, or no pair remains.
+        """
+        self.corpora = tuple(corpora)
+        self._rules = rules
+        self._kept: list[bytearray] = []
+        known = None if directory is None else _read_record(directory)
+        self.record: dict[str, Any] = {
+            "files": [[_identity(file, known) for file in corpus.files] for corpus in corpora],
+            "prefixes": [corpus.prefix for corpus in corpora],
+            "cleaning": asdict(rules),
+        }
+        same = known is not None and _contents(known) == _contents(self.record)
+        self.known = known if same else None
+        if self.known is None:
+            self._read()
+        else:
+            self.counts, self.dropped = self.known["counts"], self.known["dropped"]
+        self.record |= {"counts": self.counts, "dropped": self.dropped}
+
+    def _read(self) -> None:
+        cleaner = Cleaner(self._rules)
+        self._kept = [
+            bytearray(
+                cleaner.keeps(spaced(pair), corpus.prefix) for pair in read_pairs(corpus.files)
+            )
+            for corpus in self.corpora
+        ]
+        self.counts, self.dropped = [sum(kept) for kept in self._kept], dict(cleaner.dropped)
+        cleaner.check(sum(self.counts))
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Check that no file changed since its contents were identified.
+
+        Raises:
+            DragomanError: one did.
+        """
+        for file in chain.from_iterable(self.record["files"]):
+            try:
+                same = _status(Path(file["path"])) == file["status"]
+            except OSError:
+                same = False
+            if not same:
+                raise DragomanError(
+                    f"{file['path']}: expected a file that stays as it is, found that it changed "
+                    "while it was read; start again"
+                )
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def __iter__(self) -> Iterator[Example]:
+        return (Example(source, (target,)) for _, source, target in self._pairs())
+
+    def __contains__(self, example: object) -> bool:
+        return any(example == each for each in self)
+
+    @property
+    def prefixes(self) -> list[str]:
+        """The different prefixes of sources."""
+        return [*dict.fromkeys(corpus.prefix for corpus in self.corpora if corpus.prefix)]
+
+    def with_prefixes(self) -> Iterator[tuple[int, Example]]:
+        """Read the pairs with the prefixes of their sources, each with the index of its corpus."""
+        for number, source, target in self._pairs():
+            prefix = self.corpora[number].prefix
+            yield number, Example(f"{prefix} {source}" if prefix else source, (target,))
+
+    def described(self) -> list[dict[str, object]]:
+        """Describe several corpora, or one with a weight or a prefix, as plain data."""
+        if self.corpora == (Corpus(self.corpora[0].files),):
+            return []
+        return [
+            asdict(corpus) | {"files": [file.name for file in corpus.files], "pairs": count}
+            for corpus, count in zip(self.corpora, self.counts, strict=True)
+        ]
+
+    def _pairs(self) -> Iterator[tuple[int, str, str]]:
+        if not self._kept:
+            self._read()
+        for number, (corpus, kept) in enumerate(zip(self.corpora, self._kept, strict=True)):
+            for source, target in map(spaced, compress(read_pairs(corpus.files), kept)):
+                yield number, source, target
+
+
+RECORD_FILE = "corpora.json"
+_ENTRIES = frozenset(
+    {"files", "prefixes", "cleaning", "counts", "dropped"}
+    | {"vocabulary", "tokenizers", "positions", "encoded", "tokens"}
+)
+
+
+def write_record(directory: Path, record: Mapping[str, object]) -> None:
+    """Write the record of corpora, and of the tokens that were made of them.
+
+    Args:
+        record: that of `Corpora`, and the entries "vocabulary" (its settings; None: that of another
+            model), "tokenizers" (their SHA-256), "positions" (of the model's sides), "encoded" (the
+            number of pairs of each corpus that fit them) and "tokens" (their SHA-256)
+
+    Raises:
+        DragomanError: the file cannot be written.
+    """
+    assert record.keys() == _ENTRIES
+    text = json.dumps(record, indent=2) + "\n"
+    write_whole(directory / RECORD_FILE, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _read_record(directory: Path) -> dict[str, Any] | None:
+    """Read the record of a directory; None: there is none, or it is damaged."""
+    try:
+        record = json.loads((directory / RECORD_FILE).read_bytes())
+        _contents(record)
+        return record if record.keys() == _ENTRIES else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _contents(record: Mapping[str, Any]) -> object:
+    digests = [[file["sha256"] for file in files] for files in record["files"]]
+    return digests, record["prefixes"], record["cleaning"]
+
+
+def _status(path: Path) -> list[int]:
+    """Return what changes with the contents of a file: its size, its times and its inode."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+SURELY_OLDER = 2_000_000_000
+"""Nanoseconds after which a change of a file surely changes its times."""
+
+
+def _identity(path: Path, known: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Identify the contents of a file by their SHA-256.
+
+    It is not computed again for a file with the size, the times and the inode of a known one.
+
+    Raises:
+        DragomanError: the file is missing or is no regular file.
+    """
+    try:
+        status = _status(path)
+        check_regular(path, 1 << 62)
+        resolved = str(path.resolve())
+        for file in chain.from_iterable(known["files"] if known else ()):
+            if (file["path"], file["status"]) == (resolved, status) and file["settled"]:
+                return dict(file)
+        settled = time.time_ns() - max(status[1], status[2]) > SURELY_OLDER
+        with path.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    except FileNotFoundError as error:
+        raise DragomanError(f"expected a file of examples, found nothing at {path}") from error
+    except OSError as error:
+        raise DragomanError(f"{path}: expected a file of examples: {error.strerror}") from error
+    return {"path": resolved, "status": status, "settled": settled, "sha256": digest}
