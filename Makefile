@@ -249,7 +249,7 @@ $(DOCS_VENV)/installed: $(DOCS_VENV)/created pyproject.toml constraints.txt
 	@touch $@
 
 $(PEERS_VENV)/installed: $(PEERS_VENV)/created pyproject.toml constraints-peers.txt
-	$(PEERS_BIN)/python $(PIP_INSTALL) --constraint constraints-peers.txt --editable ".[cpu,export,serve]" --group peers
+	$(PEERS_BIN)/python $(PIP_INSTALL) --constraint constraints-peers.txt --editable ".[cpu,serve]" --group peers
 	@touch $@
 
 # Optimum-Intel requires torchvision, which none of these models needs and which does not import
