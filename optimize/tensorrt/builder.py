@@ -77,8 +77,7 @@ def build_engine(
         DragomanError: TensorRT refuses a profile; names the tensor and the range.
         KeyboardInterrupt: the user interrupted the build, which has ended.
     """
-    messages = Messages()
-    with messages:
+    with Messages() as messages:
         return _built(package, graph, spec, options, messages, progress)
 
 
@@ -196,9 +195,8 @@ def parse(trt: Any, builder: Any, graph: Path) -> Any:
             that it comes from.
     """
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    messages = Messages()
     parser = trt.OnnxParser(network, logger_of(trt))
-    with messages:
+    with Messages() as messages:
         parsed = parser.parse_from_file(str(graph))
     if not parsed:
         errors = [parser.get_error(index) for index in range(parser.num_errors)]

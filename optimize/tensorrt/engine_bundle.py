@@ -325,8 +325,7 @@ def refit(package: Package, engine: Path, graph: Path) -> bytes:
     Raises:
         EngineError: the engine cannot be loaded here, or its weights are not the graph's.
     """
-    messages = Messages()
-    with messages:
+    with Messages() as messages:
         return _refitted(package, engine, graph, messages)
 
 

@@ -162,10 +162,11 @@ def optimize(
                 progress=progress,
             )
         print_passes(records)
-        note = "see above for nodes that were left unchanged"
+        refused = sum(len(record.refusals) for record in records)
+        note = f"{refused:,} nodes were left unchanged, see above" if refused else ""
     if report is not None:
         _write_report(report, records, output)
-    click.echo(f"Optimized {output}, {note}")
+    click.echo(f"Optimized {output}{', ' if note else ''}{note}")
 
 
 def _write_report(report: Path, records: Sequence[PassRecord], output: Path) -> None:
