@@ -8,6 +8,7 @@ both), checkpoint (a Hugging Face directory), encodings and tiktoken (ranks), mu
 from .checkpoint import TokenizerCheckpoint
 from .files import PieceModel, TokenizerFiles
 from .kind import Reader, TokenizerKind, choose_kind
+from .vocabulary import read_trainable
 
 __all__ = [
     "PieceModel",
@@ -16,4 +17,5 @@ __all__ = [
     "TokenizerFiles",
     "TokenizerKind",
     "choose_kind",
+    "read_trainable",
 ]

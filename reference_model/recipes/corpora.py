@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, compress
 from pathlib import Path
@@ -47,6 +47,11 @@ class Corpus:
 
 MOST_OFTEN = 1000
 """The largest weight of a corpus."""
+
+
+def prefixes_of(corpora: Iterable[Corpus]) -> list[str]:
+    """Return the different prefixes of corpora."""
+    return [*dict.fromkeys(corpus.prefix for corpus in corpora if corpus.prefix)]
 
 
 class Corpora(Collection[Example]):
@@ -130,7 +135,7 @@ class Corpora(Collection[Example]):
     @property
     def prefixes(self) -> list[str]:
         """The different prefixes of sources."""
-        return [*dict.fromkeys(corpus.prefix for corpus in self.corpora if corpus.prefix)]
+        return prefixes_of(self.corpora)
 
     def with_prefixes(self) -> Iterator[tuple[int, Example]]:
         """Read the pairs with the prefixes of their sources, each with the index of its corpus."""
@@ -158,7 +163,7 @@ class Corpora(Collection[Example]):
 RECORD_FILE = "corpora.json"
 _ENTRIES = frozenset(
     {"files", "prefixes", "cleaning", "counts", "dropped"}
-    | {"vocabulary", "tokenizers", "positions", "encoded", "tokens"}
+    | {"vocabulary", "tokenizers", "positions", "encoded", "tokens", "unknown"}
 )
 
 
@@ -168,7 +173,8 @@ def write_record(directory: Path, record: Mapping[str, object]) -> None:
     Args:
         record: that of `Corpora`, and the entries "vocabulary" (its settings; None: that of another
             model), "tokenizers" (their SHA-256), "positions" (of the model's sides), "encoded" (the
-            number of pairs of each corpus that fit them) and "tokens" (their SHA-256)
+            number of pairs of each corpus that fit them), "tokens" (their SHA-256) and "unknown"
+            (of both sides, the number of characters and how often each unknown one occurs)
 
     Raises:
         DragomanError: the file cannot be written.

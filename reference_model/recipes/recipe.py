@@ -76,6 +76,8 @@ class Recipe:
     """Licence texts of the data, by the name of the file each is written to."""
     duration: str = ""
     """The duration of the training, as a text for users."""
+    open_vocabulary: bool = False
+    """Whether the sizes of the vocabularies follow from the texts; those of `config` stand in."""
     vocabulary: str = ""
     """The options of `make_tokenizers`, if any. A training with other tokenizers cannot resume."""
     alignment_layer: int | None = None
@@ -83,6 +85,13 @@ class Recipe:
     but one."""
     shown: Callable[[float], str] = "{:.2%}".format
     """Formats a figure for users, if it is none of `dragoman.metrics`."""
+
+    def config_for(self, tokenizers: Tokenizers) -> ModelConfig:
+        """Return the configuration of a model with these tokenizers."""
+        if not self.open_vocabulary:
+            return self.config
+        source, target = (tokenizer.get_vocab_size() for tokenizer in tokenizers)
+        return self.config.replace(source_vocab_size=source, target_vocab_size=target)
 
     @property
     def higher_is_better(self) -> bool:

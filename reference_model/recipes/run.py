@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import write_whole
+from dragoman.files.text_lines import UnknownCharacters
 
 from ..checkpoint import WEIGHTS_FILE, load_checkpoint, save_checkpoint
 from ..config import DROPOUTS, ModelConfig
@@ -33,10 +34,14 @@ from ..training.state import STATE_FILE, locked, read_tokens, write_tokens
 from .corpora import Corpora, write_record
 from .examples import Example, write_examples
 from .recipe import AT_THE_LIMIT, HELD_OUT_FILE, RECIPE_FILE, Data, Recipe, Tokenizers
-from .tokenizers import read_tokenizers, write_tokenizers
+from .tokenizers import count_unknown, read_tokenizers, write_tokenizers
 
 DECODING_BATCH = 256
 """Examples decoded at once."""
+PARTS, SIDES = ("training", "validation", "held-out"), ("sources", "targets")
+"""The parts of the data, and the sides of pairs, in records and messages."""
+Unknown = tuple[UnknownCharacters, UnknownCharacters]
+"""The characters of sources, and of targets, that the vocabularies lack."""
 ENCODING_BATCH = 2048
 """Examples encoded at once."""
 TOO_MANY_TOKENS = "more tokens than the model has positions"
@@ -53,11 +58,14 @@ class InitialModel:
     tokenizers: Tokenizers
 
 
-def read_initial_model(directory: Path, config: ModelConfig) -> InitialModel:
+def read_initial_model(
+    directory: Path, config: ModelConfig, *, open_vocabulary: bool = False
+) -> InitialModel:
     """Read the trained model that a training starts from.
 
     Args:
         config: the configuration to train, which must have the same shape
+        open_vocabulary: whether its vocabularies may be of other sizes
 
     Raises:
         CheckpointError, ConfigError: the weights or the configuration cannot be read.
@@ -67,6 +75,11 @@ def read_initial_model(directory: Path, config: ModelConfig) -> InitialModel:
     if not isinstance(model, AutoregressiveModel):
         raise DragomanError(
             f"{directory}: expected a model with a decoder to start from, found an encoder-only one"
+        )
+    if open_vocabulary:
+        config = config.replace(
+            source_vocab_size=model.config.source_vocab_size,
+            target_vocab_size=model.config.target_vocab_size,
         )
     none = dict.fromkeys(DROPOUTS, 0.0)
     expected, found = (c.replace(**none).to_dict() for c in (config, model.config))
@@ -142,20 +155,25 @@ def run_recipe(
         if initial is None:
             tokenizers = _tokenizers(recipe, data, work)
             torch.manual_seed(recipe.options.seed)
-            made = make_model(recipe.config)
+            made = make_model(recipe.config_for(tokenizers))
             assert isinstance(made, AutoregressiveModel)
             model: AutoregressiveModel = made
         else:
             model, tokenizers = initial.model, initial.tokenizers
         vocabulary = recipe.vocabulary if new else None
-        pairs, data = _pairs_to_train_on(model, tokenizers, data, work, vocabulary)
+        unknown = {part: (UnknownCharacters(), UnknownCharacters()) for part in PARTS}
+        pairs, data = _pairs_to_train_on(
+            model, tokenizers, data, work, vocabulary, unknown["training"]
+        )
         # Raises before the training, not after it.
-        training_pairs(model, tokenizers, data.held_out)
+        training_pairs(model, tokenizers, data.held_out, unknown["held-out"])
+        validation = training_pairs(model, tokenizers, data.validation, unknown["validation"])
+        _report(unknown, again=data.held_out is data.validation)
         weights = "random weights" if initial is None else initial.digest
         trained = train(
             model,
             pairs,
-            training_pairs(model, tokenizers, data.validation),
+            validation,
             recipe.options,
             work,
             evaluate=lambda m: evaluate(m, recipe, tokenizers, data.validation)[recipe.metric],
@@ -183,6 +201,13 @@ def run_recipe(
             "candidates": [asdict(candidate) for candidate in trained.candidates],
             "training": asdict(trained.options) | {"steps": trained.step},
             "data": _counts(data),
+            "unknown characters": {
+                part: {
+                    side: {"unknown": each.found.total(), "characters": each.characters}
+                    for side, each in zip(SIDES, sides, strict=True)
+                }
+                for part, sides in unknown.items()
+            },
             "from": None if initial is None else initial.digest,
         }
         lines = json.dumps(record, indent=2, allow_nan=False) + "\n"
@@ -195,6 +220,20 @@ def run_recipe(
 
 def _note(text: str) -> None:
     Console(stderr=True).print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def _report(unknown: Mapping[str, Unknown], *, again: bool) -> None:
+    """Print what the vocabularies lack.
+
+    Args:
+        again: whether the held-out data are those of the validation
+    """
+    for part, sides in unknown.items():
+        if part == "held-out" and again:
+            continue
+        for side, each in zip(SIDES, sides, strict=True):
+            if each.found:
+                _note(f"{part} data, {side}: {each.summary()}")
 
 
 def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
@@ -230,6 +269,7 @@ def _pairs_to_train_on(
     data: Data,
     work: Path,
     vocabulary: str | None,
+    unknown: Unknown,
 ) -> tuple[TokenPairs, Data]:
     """Encode examples, without those of more tokens than the model has positions.
 
@@ -237,6 +277,7 @@ def _pairs_to_train_on(
 
     Args:
         vocabulary: the settings that the tokenizers were trained with; None: unknown
+        unknown: counts the characters of both sides that the vocabularies lack
 
     Returns:
         the pairs, and the data with the number of those that were left out
@@ -247,10 +288,10 @@ def _pairs_to_train_on(
     """
     fitting: Counter[int] = Counter()
     if isinstance(data.train, Corpora):
-        pairs = _of_corpora(model, tokenizers, data.train, work, vocabulary, fitting)
+        pairs = _of_corpora(model, tokenizers, data.train, work, vocabulary, fitting, unknown)
     else:
         numbered = ((0, example) for example in data.train)
-        pairs = TokenPairs.of(_fitting(model, tokenizers, numbered, fitting))
+        pairs = TokenPairs.of(_fitting(model, tokenizers, numbered, fitting, unknown))
     left_out = len(data.train) - fitting.total()
     if not left_out:
         return pairs, data
@@ -272,6 +313,7 @@ def _of_corpora(
     work: Path,
     vocabulary: str | None,
     fitting: Counter[int],
+    unknown: Unknown,
 ) -> TokenPairs:
     """Encode the pairs of files, or read what an earlier training made of the same ones.
 
@@ -298,6 +340,8 @@ def _of_corpora(
             counts = known["encoded"]
             pairs = read_tokens(work, list(zip(counts, weights, strict=True)))
             if pairs.digest == known["tokens"]:
+                for each, (characters, found) in zip(unknown, known["unknown"], strict=True):
+                    each.characters, each.found = characters, Counter(found)
                 fitting.update(dict(enumerate(counts)))
                 if known["files"] != corpora.record["files"]:
                     write_record(work, known | corpora.record)
@@ -305,12 +349,13 @@ def _of_corpora(
     largest = max(config.source_vocab_size or 0, config.target_vocab_size)
     with _stage("encoding the pairs"):
         examples = corpora.with_prefixes()
-        write_tokens(work, _fitting(model, tokenizers, examples, fitting), largest)
+        write_tokens(work, _fitting(model, tokenizers, examples, fitting, unknown), largest)
     corpora.check_unchanged()
     counts = [fitting[number] for number in range(len(weights))]
     pairs = read_tokens(work, list(zip(counts, weights, strict=True)))
     made = {"vocabulary": vocabulary, "encoded": counts, "tokens": pairs.digest}
-    write_record(work, corpora.record | made_of | made)
+    lacked = {"unknown": [(each.characters, each.found) for each in unknown]}
+    write_record(work, corpora.record | made_of | made | lacked)
     return pairs
 
 
@@ -319,6 +364,7 @@ def _fitting(
     tokenizers: Tokenizers,
     numbered: Iterable[tuple[int, Example]],
     fitting: Counter[int],
+    unknown: Unknown,
 ) -> Iterator[Pair]:
     """Encode examples that fit the model's positions; for a language model, all whole texts.
 
@@ -334,7 +380,7 @@ def _fitting(
             encoded = (whole_texts([example], tokenizers.target) for example in batch)
             longest = None
         else:
-            encoded, longest = _encoded(tokenizers, batch), _longest(model)
+            encoded, longest = _encoded(tokenizers, batch, unknown), _longest(model)
         for (number, _), pairs in zip(chunk, encoded, strict=True):
             if longest is None or all(_fits(pair, longest) for pair in pairs):
                 fitting[number] += 1
@@ -342,9 +388,16 @@ def _fitting(
 
 
 def training_pairs(
-    model: AutoregressiveModel, tokenizers: Tokenizers, examples: Sequence[Example]
+    model: AutoregressiveModel,
+    tokenizers: Tokenizers,
+    examples: Sequence[Example],
+    unknown: Unknown | None = None,
 ) -> list[Pair]:
     """Encode each source with each of its references; for a language model, whole texts.
+
+    Args:
+        unknown: counts the characters of both sides that the vocabularies lack; not for a language
+            model
 
     Raises:
         DragomanError: a text has more tokens than the model has positions.
@@ -353,19 +406,26 @@ def training_pairs(
         return whole_texts(examples, tokenizers.target)
     longest = _longest(model)
     pairs: list[Pair] = []
-    for example, of_example in zip(examples, _encoded(tokenizers, examples), strict=True):
+    for example, of_example in zip(examples, _encoded(tokenizers, examples, unknown), strict=True):
         for reference, pair in zip(example.references, of_example, strict=True):
             _check_lengths(pair, longest, (example.source, reference))
             pairs.append(pair)
     return pairs
 
 
-def _encoded(tokenizers: Tokenizers, examples: Sequence[Example]) -> Iterator[list[Pair]]:
+def _encoded(
+    tokenizers: Tokenizers, examples: Sequence[Example], unknown: Unknown | None
+) -> Iterator[list[Pair]]:
     """Encode each example: its source with each of its references."""
-    sources = tokenizers.source.encode_batch([example.source for example in examples])
+    sources = [example.source for example in examples]
     references = [text for example in examples for text in example.references]
-    targets = iter(tokenizers.target.encode_batch(references))
-    for example, source in zip(examples, sources, strict=True):
+    texts = sources, references
+    encoded = [side.encode_batch(each) for side, each in zip(tokenizers, texts, strict=True)]
+    if unknown is not None:
+        for side, counted in enumerate(unknown):
+            count_unknown(tokenizers[side], texts[side], encoded[side], counted)
+    targets = iter(encoded[1])
+    for example, source in zip(examples, encoded[0], strict=True):
         yield [(source.ids, next(targets).ids) for _ in example.references]
 
 

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from dragoman.errors import DragomanError, shown
 from dragoman.metrics import find_metric
 from dragoman.metrics.sacrebleu_metrics import SacreBleu
@@ -18,12 +20,14 @@ from dragoman.metrics.sacrebleu_metrics import SacreBleu
 from ..config import PRESETS, ModelConfig
 from ..settings import ConfigError, read_settings, read_settings_file
 from ..training import TrainingOptions
-from .corpora import Corpora, Corpus
+from .corpora import Corpora, Corpus, prefixes_of
 from .examples import Cleaning, Example, read_rows, remark_on_ratio
 from .recipe import Data, Recipe, Tokenizers
-from .tokenizers import Vocabulary, train_tokenizers
+from .tokenizers import SPECIAL_TOKENS, Vocabulary, train_tokenizers
 
 METRICS = ("bleu", "chrf")
+SMALLEST = len(SPECIAL_TOKENS) + 1
+"""The size that stands in for that of a vocabulary that is not known yet."""
 
 
 def translation_recipe(
@@ -37,28 +41,35 @@ def translation_recipe(
     licences: Mapping[str, Callable[[], str]],
     duration: str = "",
     alignment_layer: int | None = None,
+    own: Tokenizers | None = None,
 ) -> Recipe:
     """Make a recipe of translation.
 
     Args:
         model: fields of `ModelConfig`, except for the sizes of the vocabularies
+        own: the tokenizers of the files of the vocabulary, if it has some
 
     Raises:
         ConfigError: a field of the model is unknown or out of range, or contradicts the vocabulary.
     """
-    if model.get("tie_source_target") is True and not vocabulary.shared:
+    if model.get("tie_source_target") is True and not vocabulary.is_shared:
         raise ConfigError(
             [
                 "tie_source_target: expected false, because source and target have vocabularies of "
                 'their own, found true; "shared" in the section "vocabulary" gives them one'
             ]
         )
+    sizes = vocabulary.sizes
+    if own is not None:
+        sizes = own.source.get_vocab_size(), own.target.get_vocab_size()
+    if vocabulary.open:
+        sizes = SMALLEST, SMALLEST
     config = ModelConfig.from_dict(
         {
-            "tie_source_target": vocabulary.shared,
+            "tie_source_target": vocabulary.is_shared,
             **model,
-            "source_vocab_size": vocabulary.size,
-            "target_vocab_size": vocabulary.size,
+            "source_vocab_size": sizes[0],
+            "target_vocab_size": sizes[1],
         }
     )
     return Recipe(
@@ -67,7 +78,8 @@ def translation_recipe(
         config=config,
         options=options,
         load_data=load_data,
-        make_tokenizers=lambda data: _make_tokenizers(vocabulary, data),
+        make_tokenizers=lambda data: own or _make_tokenizers(vocabulary, data),
+        open_vocabulary=vocabulary.open,
         metric="BLEU",
         score=partial(score, lowercase=vocabulary.lowercase),
         metrics=METRICS,
@@ -135,7 +147,12 @@ class PairFiles:
     held_out: Sequence[Path] = ()
 
 
-def read_training_file(path: Path, pairs: PairFiles, directory: Path | None = None) -> Recipe:
+def read_training_file(
+    path: Path,
+    pairs: PairFiles,
+    directory: Path | None = None,
+    read_vocabulary: Callable[[Path], Tokenizer] | None = None,
+) -> Recipe:
     """Read the recipe that a JSON or YAML file describes.
 
     Its sections are "model" (`ModelConfig`, optionally with a "preset"), "vocabulary"
@@ -145,6 +162,8 @@ def read_training_file(path: Path, pairs: PairFiles, directory: Path | None = No
 
     Args:
         directory: that of the training's state, whose record saves reading the pairs again
+        read_vocabulary: reads a vocabulary that the file names, as
+            `dragoman.export.tokenizers.read_trainable` does
 
     Raises:
         ConfigError: the section "model" is invalid.
@@ -160,15 +179,21 @@ def read_training_file(path: Path, pairs: PairFiles, directory: Path | None = No
         )
     cleaning = read_settings(Cleaning, sections.get("cleaning", {}), f"{path}: cleaning")
     corpora, validation, held_out = _files(path, sections, pairs)
+    vocabulary = read_settings(Vocabulary, sections["vocabulary"], f"{path}: vocabulary")
+    own = None
+    if vocabulary.files is not None:
+        assert read_vocabulary is not None, "a function that reads the files of vocabularies"
+        own = vocabulary.read_files(path.parent, read_vocabulary, prefixes_of(corpora))
     try:
         recipe = translation_recipe(
             path.stem,
             f"pairs of {', '.join(file.name for corpus in corpora for file in corpus.files)}",
             _model(sections["model"]),
-            read_settings(Vocabulary, sections["vocabulary"], f"{path}: vocabulary"),
+            vocabulary,
             read_settings(TrainingOptions, sections["training"], f"{path}: training"),
             lambda _: _load(Corpora(corpora, cleaning, directory), validation, held_out),
             licences={},
+            own=own,
         )
     except ConfigError as error:
         raise DragomanError(f"{path}: model", error.problems) from error

@@ -122,6 +122,8 @@ class _Anchor(NamedTuple):
 
 def _anchors(codec: Codec, vocabulary: int) -> Iterator[_Anchor]:
     for token in range(vocabulary):
+        if _BYTE.fullmatch(codec.piece(token) or ""):
+            continue  # what one byte decodes to may depend on the next
         first, twice = codec.decode([token]), codec.decode([token, token])
         plain = first == first.strip() and INCOMPLETE not in twice
         if first and plain and twice.startswith(first) and len(twice) > len(first):

@@ -168,6 +168,23 @@ class TextCodec:
         )
         return Words(words, [*before, *of_token, *after])
 
+    def unknown_characters(
+        self, text: str, *, most: int | None = None, split_special_tokens: bool = False
+    ) -> str:
+        """Return the characters of a source text that the vocabulary has no token for, in order.
+
+        Args:
+            most, split_special_tokens: as for `source_words`
+
+        Raises:
+            TokenizerError, UnknownSymbolsError, DragomanError: as for `encode`.
+        """
+        if self._of_source.unknown is None:
+            return ""
+        text = self._beginning(text, most, split_special_tokens)
+        found = self._of_source.unknown_characters(text, split_special_tokens=split_special_tokens)
+        return "".join(found.split())
+
     def encode_target(
         self, text: str, *, most: int | None = None, split_special_tokens: bool = False
     ) -> EncodedTarget:

@@ -58,7 +58,12 @@ def test_from_pairs_to_a_bundle(dragoman: Dragoman, arguments: list[str], tmp_pa
     built = dragoman("build", tmp_path / "model", "-o", tmp_path / "bundle", "--threads", 1)
     assert built.returncode == 0, built.stderr
     told = dragoman("run", tmp_path / "bundle", "the cat eats fish", "--max-new-tokens", 8)
-    assert told.returncode == 0 and len(told.stdout.splitlines()) == 1
+    assert told.returncode == 0 and len(told.stdout.splitlines()) == 1 and not told.stderr
+    source = ("the cat 漢 eats", "漢ß漢", "")
+    warning = "Warning: 4 of 17 characters (23.5%) are not in the vocabulary: '漢', 'ß'\n"
+    for stream in ([], ["--stream"]):
+        told = dragoman("run", tmp_path / "bundle", *source, "--max-new-tokens", 2, *stream)
+        assert told.returncode == 0 and told.stderr == warning
 
 
 def test_from_corpora_to_a_bundle_judged_by_several_references(

@@ -93,6 +93,13 @@ class Codec(Protocol):
             UnknownSymbolsError, TokenizerError: as for `encode`.
         """
 
+    def unknown_characters(self, text: str, *, split_special_tokens: bool = False) -> str:
+        """Return the parts of a text that become the unknown token, joined.
+
+        Raises:
+            UnknownSymbolsError, TokenizerError: as for `encode`.
+        """
+
     def encode_target(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
         """Return the token ids of a target text.
 

@@ -152,6 +152,15 @@ class LibraryCodec:
         whole = self._tokenizer.decoder is not None and not each_token
         return (words_of_spans if whole else tokens_as_words)(text, spans)
 
+    def unknown_characters(self, text: str, *, split_special_tokens: bool = False) -> str:
+        """Return the parts of a text that become the unknown token, joined."""
+        encoding = self._encode(text, False, split_special_tokens)
+        if self.unknown not in encoding.ids:
+            return ""
+        spans = zip(encoding.ids, encoding.offsets, strict=True)
+        places = {n for token, span in spans if token == self.unknown for n in range(*span)}
+        return "".join(text[n] for n in sorted(places))
+
     def encode_target(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
         """Return the token ids of a target text."""
         encoding = self._encode(text, self._special_tokens, split_special_tokens)
@@ -181,7 +190,7 @@ class LibraryCodec:
         found: int | None = self._tokenizer.token_to_id(piece)
         return found
 
-    @property
+    @cached_property
     def unknown(self) -> int | None:
         """The id of the unknown token; None if there is none."""
         model: Any = self._tokenizer.model

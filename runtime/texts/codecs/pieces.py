@@ -117,6 +117,16 @@ class PieceCodec:
             part = of_byte[piece.begin : max(piece.end, piece.begin + 1)]
             yield (part[0], part[-1] + 1) if part else None
 
+    def unknown_characters(self, text: str, *, split_special_tokens: bool = False) -> str:
+        """Return the parts of a text that become the unknown token, joined."""
+        ids, unknown = self._vocabulary.pieces, self._vocabulary.unknown
+        parts = self._parts(text, split_special_tokens)
+        pieces = (
+            piece for part, _, added in parts if added is None for piece in self._pieces_of(part)
+        )
+        lacked = (piece for piece in pieces if ids.get(piece, unknown) == unknown)
+        return "".join(lacked).replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
+
     def encode_target(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
         """Return the token ids of a target text."""
         return EncodedTarget([], self.encode(text, split_special_tokens=split_special_tokens))

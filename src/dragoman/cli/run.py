@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dragoman.errors import DragomanError
-from dragoman.files.text_lines import Line, decoded_line, source_of
+from dragoman.files.text_lines import Line, UnknownCharacters, decoded_line, source_of
 from dragoman.runtime import (
     GenerationOptions,
     Manifest,
@@ -26,6 +26,7 @@ from dragoman.runtime.arguments import with_prefix
 from dragoman.runtime.decoding.results import TooManyTokensError
 from dragoman.runtime.decoding.strategies import strategies
 from dragoman.runtime.format.known_answers import Check
+from dragoman.runtime.model import parts_of
 
 from .run_output import (
     Aligner,
@@ -141,9 +142,11 @@ def run(
         results = Output(_form(model.manifest, options, scores=scores, as_json=as_json))
         if model.manifest.speech is not None:
             groups = in_parts(groups, RECORDINGS)
+        unknown = UnknownCharacters()
         with _prefixes(prefix_file, model.manifest) as prefixes:
             for lines in groups:
                 inputs = list(_inputs(model, lines, options, prefixes, results.number))
+                _count_unknown(model, inputs, unknown)
                 if stream:
                     _stream(model, inputs, results)
                 else:
@@ -154,6 +157,8 @@ def run(
                     f"--prefix-file: expected a line for each of {results.number} sources, found "
                     "more"
                 )
+        if unknown.found:
+            notify(f"Warning: {unknown.summary()}")
     return 1 if results.rejected else 0
 
 
@@ -243,6 +248,21 @@ def _inputs(
             yield own
         else:
             yield source, own
+
+
+def _count_unknown(model: Model, inputs: Sequence[Input], unknown: UnknownCharacters) -> None:
+    """Count the characters of texts that the vocabulary lacks."""
+    codec, longest = parts_of(model).codec, model.manifest.model.input_positions
+    if codec is None or model.manifest.speech is not None:
+        return
+    for each in inputs:
+        if isinstance(each, DragomanError) or not isinstance(each[0], str):
+            continue
+        splits = bool(each[1].split_special_tokens)
+        with suppress(RejectedError, ValueError):  # the result says why
+            text = each[0]
+            found = codec.unknown_characters(text, most=longest, split_special_tokens=splits)
+            unknown.add(text, found)
 
 
 def _generate(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 
 Line = str | UnicodeDecodeError
 """A line of input, or why it cannot be read."""
@@ -33,6 +34,36 @@ def undecodable(byte: int, offset: int, line: int) -> str:
         line: number of its line, from 1
     """
     return f"expected UTF-8 text, found byte {byte:#04x} at offset {offset} (line {line})"
+
+
+class UnknownCharacters:
+    """Counts the characters of texts that a vocabulary lacks.
+
+    Attributes:
+        characters: number of characters of all texts
+        found: how often each unknown character occurs, the first one first
+    """
+
+    def __init__(self) -> None:
+        self.characters = 0
+        self.found: Counter[str] = Counter()
+
+    def add(self, text: str, unknown: Iterable[str]) -> None:
+        """Count a text and its unknown characters."""
+        self.characters += len(text)
+        self.found.update(unknown)
+
+    def summary(self) -> str:
+        """Return how many are unknown, their share and the first ones; empty if none is."""
+        count = self.found.total()
+        if not count:
+            return ""
+        first = ", ".join(shown(character) for character in [*self.found][:5])
+        more = ", ..." if len(self.found) > 5 else ""
+        return (
+            f"{count:,} of {self.characters:,} characters ({100 * count / self.characters:.3g}%) "
+            f"{'is' if count == 1 else 'are'} not in the vocabulary: {first}{more}"
+        )
 
 
 def token_ids(text: str) -> list[int] | None:

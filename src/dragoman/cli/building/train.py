@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError, refuse_unwritable, shown
 from dragoman.metrics import shown_figure
@@ -193,7 +194,11 @@ def train(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    initial = None if start is None else read_initial_model(start, chosen.config)
+    initial = (
+        None
+        if start is None
+        else read_initial_model(start, chosen.config, open_vocabulary=chosen.open_vocabulary)
+    )
     try:
         result = run_recipe(
             chosen,
@@ -248,6 +253,12 @@ def _changes(texts: tuple[str, ...]) -> dict[str, object]:
     return changes
 
 
+def _read_vocabulary(path: Path) -> Tokenizer:
+    from dragoman.export.tokenizers import read_trainable  # takes long to import
+
+    return read_trainable(path)
+
+
 def _recipe(name: str, pairs: PairFiles, directory: Path) -> Recipe:
     if not name.lower().endswith(SETTINGS_SUFFIXES):
         given = pairs != PairFiles()
@@ -262,7 +273,7 @@ def _recipe(name: str, pairs: PairFiles, directory: Path) -> Recipe:
                 f"recipe {shown(name)}, which has data of its own"
             )
         return find_recipe(name)
-    chosen = read_training_file(Path(name), pairs, directory)
+    chosen = read_training_file(Path(name), pairs, directory, _read_vocabulary)
     if chosen.name in RECIPES:
         raise DragomanError(
             f"{name}: expected a file of another name, found that of the recipe {chosen.name}, "
