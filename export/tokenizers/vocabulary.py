@@ -105,7 +105,13 @@ def sentencepiece_vocabulary(path: Path) -> Vocabulary:
 
 
 def _read_proto(path: Path) -> Any:
-    proto = import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
+    try:
+        proto = import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
+    except ImportError as error:  # the package protobuf is missing, which onnx brings
+        raise DragomanError(
+            f"{path}: reading a SentencePiece model needs more than is installed ({error}): "
+            "pip install 'dragoman[export,sentencepiece]'"
+        ) from error
     proto.ParseFromString(read_regular(path, VOCABULARY_BYTES))
     return proto
 

@@ -343,6 +343,45 @@ def test_unknown_characters_are_counted_by_part_and_side(
     assert found["held-out"] == found["validation"]
 
 
+@pytest.mark.parametrize(
+    "vocabulary",
+    [{"size": 320, "byte_fallback": True}, {"kind": "characters"}, {"files": ["own.model"]}],
+)
+def test_prefixes_are_tokens_of_every_vocabulary(
+    tmp_path: Path, vocabulary: dict[str, Any]
+) -> None:
+    trained(tmp_path, model_type="bpe")
+    described(tmp_path, vocabulary)
+    settings = json.loads((tmp_path / "own.json").read_text(encoding="utf-8"))
+    corpora = {"corpora": [{"files": ["train.tsv"], "prefix": "<BT>"}], "dev": ["dev.tsv"]}
+    (tmp_path / "own.json").write_text(json.dumps(settings | corpora), encoding="utf-8")
+    recipe = read_training_file(
+        tmp_path / "own.json", PairFiles(), tmp_path / "work", read_vocabulary=read_trainable
+    )
+    run_recipe(recipe, recipe.load_data(None), tmp_path / "model", tmp_path / "work")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "model" / "source_tokenizer.json"))
+    size = load_checkpoint(tmp_path / "model").config.source_vocab_size
+    assert tokenizer.get_vocab_size() == size == vocabulary.get("size", size)
+    ids = tokenizer.encode("<BT> the cat").ids
+    assert ids == [tokenizer.token_to_id("<BT>"), *tokenizer.encode("the cat").ids]
+
+
+def test_what_is_counted_once_is_known_when_a_training_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for _ in range(2):
+        described(tmp_path, {"size": 60, "coverage": 0.98})
+        files = PairFiles([tmp_path / "train.tsv"], [tmp_path / "dev.tsv"])
+        recipe = read_training_file(tmp_path / "own.json", files, tmp_path / "work")
+        run_recipe(recipe, recipe.load_data(None), tmp_path / "model", tmp_path / "work")
+        record = json.loads((tmp_path / "model" / "recipe.json").read_text(encoding="utf-8"))
+        lines = [line for line in capsys.readouterr().err.splitlines() if "not in the" in line]
+        found.append((record["unknown characters"], lines))
+    assert found[0] == found[1]
+    assert found[0][0]["training"]["sources"]["unknown"] > 0 and len(found[0][1]) >= 3
+
+
 def test_a_model_is_trained_with_vocabularies_of_ones_own(tmp_path: Path) -> None:
     """Of unequal sizes, for source and target."""
     (tmp_path / "more").mkdir()
