@@ -329,14 +329,12 @@ def _of_corpora(
         if tokenizers.source.encode(prefix).tokens[:-1] != [prefix]:
             raise DragomanError(
                 f"prefix: expected a token of the vocabulary, found {shown(prefix)}, which it "
-                "lacks; train from random weights in a new directory"
+                "lacks: choose one of its tokens, or train a vocabulary in a new directory"
             )
     weights = [corpus.weight for corpus in corpora.corpora]
     known = corpora.known
     if known is not None and made_of.items() <= known.items():
-        with suppress(
-            OSError, ValueError, KeyError, TypeError
-        ):  # missing or damaged: it is made anew
+        with suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged
             counts = known["encoded"]
             pairs = read_tokens(work, list(zip(counts, weights, strict=True)))
             if pairs.digest == known["tokens"]:

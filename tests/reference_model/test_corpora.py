@@ -134,8 +134,11 @@ def test_what_is_encoded_is_what_the_tokenizers_say(folder: Folder, tmp_path: Pa
 def test_the_second_start_reads_no_text(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = folder()
+    model = SETTINGS["model"] | {"max_source_positions": 64, "max_target_positions": 64}
+    recipe = folder(model=model, vocabulary={"kind": "characters", "coverage": 0.9})
     first = trained(recipe, tmp_path)
+    record = json.loads((tmp_path / "model" / "recipe.json").read_text())
+    assert record["unknown characters"]["training"]["sources"]["unknown"] > 0
     kept = read_tokenizers(tmp_path / "work").source.get_vocab()
     (tmp_path / "work" / "state.pt").unlink()
 
@@ -147,6 +150,7 @@ def test_the_second_start_reads_no_text(
     again = recipe.load_data(None)
     assert len(again.train) == 16 and again.dropped == {"a duplicate": 3}
     assert trained(recipe, tmp_path) == first
+    assert json.loads((tmp_path / "model" / "recipe.json").read_text()) == record
     assert read_tokenizers(tmp_path / "work").source.get_vocab() == kept
 
 
