@@ -1,21 +1,32 @@
-"""Corpora on the disk: their pairs after cleaning, and a record that identifies their contents."""
+"""Corpora on the disk: their pairs after cleaning, the tokens of these, and a record of both."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
 
 from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import check_regular, write_whole
+from dragoman.files.text_lines import UnknownCharacters
 
+from ..config import ModelConfig
 from ..settings import check_settings
 from .examples import Cleaner, Cleaning, Example, read_pairs, spaced
+from .recipe import Tokenizers
+from .tokenizers import digests_of
+
+if TYPE_CHECKING:
+    from ..training.loss import Pair, TokenPairs
 
 
 @dataclass(frozen=True)
@@ -232,3 +243,67 @@ def _identity(path: Path, known: Mapping[str, Any] | None) -> dict[str, Any]:
     except OSError as error:
         raise DragomanError(f"{path}: expected a file of examples: {error.strerror}") from error
     return {"path": resolved, "status": status, "settled": settled, "sha256": digest}
+
+
+Unknown = tuple[UnknownCharacters, UnknownCharacters]
+"""The characters of sources, and of targets, that the vocabularies lack."""
+
+
+def encoded_pairs(
+    corpora: Corpora,
+    tokenizers: Tokenizers,
+    config: ModelConfig,
+    work: Path,
+    vocabulary: str | None,
+    encode: Callable[[Iterator[tuple[int, Example]]], Iterator[Pair]],
+    fitting: Counter[int],
+    unknown: Unknown,
+) -> TokenPairs:
+    """Encode the pairs of files, or read what an earlier training made of the same ones.
+
+    Args:
+        config: the configuration of the model, for its positions and sizes of vocabularies
+        work: directory of the tokens and of their record
+        vocabulary: the settings that the tokenizers were trained with; None: unknown
+        encode: encodes examples, each with the index of its corpus; adds to `fitting` and `unknown`
+        fitting: receives the number of pairs of each corpus that fit the positions
+        unknown: receives the characters that the vocabularies lack
+
+    Raises:
+        DragomanError: a prefix is no token, or a file changed or cannot be read or written.
+    """
+    from ..training.state import read_tokens, write_tokens  # PyTorch, which commands load late
+
+    made_of = {
+        "tokenizers": digests_of(tokenizers),
+        "positions": [config.max_source_positions, config.max_target_positions],
+    }
+    for prefix in corpora.prefixes:
+        if tokenizers.source.encode(prefix).tokens[:-1] != [prefix]:
+            raise DragomanError(
+                f"prefix: expected a token of the vocabulary, found {shown(prefix)}, which it "
+                "lacks: choose one of its tokens, or train a vocabulary in a new directory"
+            )
+    weights = [corpus.weight for corpus in corpora.corpora]
+    known = corpora.known
+    if known is not None and made_of.items() <= known.items():
+        with suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged
+            counts = known["encoded"]
+            pairs = read_tokens(work, list(zip(counts, weights, strict=True)))
+            if pairs.digest == known["tokens"]:
+                for each, (characters, found) in zip(unknown, known["unknown"], strict=True):
+                    each.characters, each.found = characters, Counter(found)
+                fitting.update(dict(enumerate(counts)))
+                if known["files"] != corpora.record["files"]:
+                    write_record(work, known | corpora.record)
+                return pairs
+    largest = max(config.source_vocab_size or 0, config.target_vocab_size)
+    with Console(stderr=True).status("encoding the pairs"):
+        write_tokens(work, encode(corpora.with_prefixes()), largest)
+    corpora.check_unchanged()
+    counts = [fitting[number] for number in range(len(weights))]
+    pairs = read_tokens(work, list(zip(counts, weights, strict=True)))
+    made = {"vocabulary": vocabulary, "encoded": counts, "tokens": pairs.digest}
+    lacked = {"unknown": [(each.characters, each.found) for each in unknown]}
+    write_record(work, corpora.record | made_of | made | lacked)
+    return pairs

@@ -30,18 +30,16 @@ from ..models import AutoregressiveModel, LanguageModel, Transformer, make_model
 from ..training import Candidate, train
 from ..training.history import CURVE_FILE, HISTORY_FILE
 from ..training.loss import Pair, TokenPairs, negative_log_likelihood
-from ..training.state import STATE_FILE, locked, read_tokens, write_tokens
-from .corpora import Corpora, write_record
+from ..training.state import STATE_FILE, locked
+from .corpora import Corpora, Unknown, encoded_pairs
 from .examples import Example, write_examples
 from .recipe import AT_THE_LIMIT, HELD_OUT_FILE, RECIPE_FILE, Data, Recipe, Tokenizers
-from .tokenizers import count_unknown, read_tokenizers, write_tokenizers
+from .tokenizers import count_unknown, digests_of, read_tokenizers, write_tokenizers
 
 DECODING_BATCH = 256
 """Examples decoded at once."""
 PARTS, SIDES = ("training", "validation", "held-out"), ("sources", "targets")
 """The parts of the data, and the sides of pairs, in records and messages."""
-Unknown = tuple[UnknownCharacters, UnknownCharacters]
-"""The characters of sources, and of targets, that the vocabularies lack."""
 ENCODING_BATCH = 2048
 """Examples encoded at once."""
 TOO_MANY_TOKENS = "more tokens than the model has positions"
@@ -246,16 +244,12 @@ def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
     if known is not None and known["vocabulary"] == recipe.vocabulary:
         with suppress(DragomanError):  # they are missing or damaged
             found = read_tokenizers(work)
-            if _digests(found) == known["tokenizers"]:
+            if digests_of(found) == known["tokenizers"]:
                 return found
     if not (work / STATE_FILE).exists():
         with _stage("training the vocabulary"):
             write_tokenizers(recipe.make_tokenizers(data), work)
     return read_tokenizers(work)
-
-
-def _digests(tokenizers: Tokenizers) -> list[str]:
-    return [hashlib.sha256(each.to_str().encode()).hexdigest() for each in tokenizers]
 
 
 def _stage(what: str) -> Status:
@@ -288,7 +282,16 @@ def _pairs_to_train_on(
     """
     fitting: Counter[int] = Counter()
     if isinstance(data.train, Corpora):
-        pairs = _of_corpora(model, tokenizers, data.train, work, vocabulary, fitting, unknown)
+        pairs = encoded_pairs(
+            data.train,
+            tokenizers,
+            model.config,
+            work,
+            vocabulary,
+            lambda examples: _fitting(model, tokenizers, examples, fitting, unknown),
+            fitting,
+            unknown,
+        )
     else:
         numbered = ((0, example) for example in data.train)
         pairs = TokenPairs.of(_fitting(model, tokenizers, numbered, fitting, unknown))
@@ -304,57 +307,6 @@ def _pairs_to_train_on(
         )
     _note(f"left out: {left_out:,} pairs of {TOO_MANY_TOKENS}")
     return pairs, replace(data, dropped=dict(data.dropped) | {TOO_MANY_TOKENS: left_out})
-
-
-def _of_corpora(
-    model: AutoregressiveModel,
-    tokenizers: Tokenizers,
-    corpora: Corpora,
-    work: Path,
-    vocabulary: str | None,
-    fitting: Counter[int],
-    unknown: Unknown,
-) -> TokenPairs:
-    """Encode the pairs of files, or read what an earlier training made of the same ones.
-
-    Args:
-        fitting: receives the number of pairs of each corpus that fit
-    """
-    config = model.config
-    made_of = {
-        "tokenizers": _digests(tokenizers),
-        "positions": [config.max_source_positions, config.max_target_positions],
-    }
-    for prefix in corpora.prefixes:
-        if tokenizers.source.encode(prefix).tokens[:-1] != [prefix]:
-            raise DragomanError(
-                f"prefix: expected a token of the vocabulary, found {shown(prefix)}, which it "
-                "lacks: choose one of its tokens, or train a vocabulary in a new directory"
-            )
-    weights = [corpus.weight for corpus in corpora.corpora]
-    known = corpora.known
-    if known is not None and made_of.items() <= known.items():
-        with suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged
-            counts = known["encoded"]
-            pairs = read_tokens(work, list(zip(counts, weights, strict=True)))
-            if pairs.digest == known["tokens"]:
-                for each, (characters, found) in zip(unknown, known["unknown"], strict=True):
-                    each.characters, each.found = characters, Counter(found)
-                fitting.update(dict(enumerate(counts)))
-                if known["files"] != corpora.record["files"]:
-                    write_record(work, known | corpora.record)
-                return pairs
-    largest = max(config.source_vocab_size or 0, config.target_vocab_size)
-    with _stage("encoding the pairs"):
-        examples = corpora.with_prefixes()
-        write_tokens(work, _fitting(model, tokenizers, examples, fitting, unknown), largest)
-    corpora.check_unchanged()
-    counts = [fitting[number] for number in range(len(weights))]
-    pairs = read_tokens(work, list(zip(counts, weights, strict=True)))
-    made = {"vocabulary": vocabulary, "encoded": counts, "tokens": pairs.digest}
-    lacked = {"unknown": [(each.characters, each.found) for each in unknown]}
-    write_record(work, corpora.record | made_of | made | lacked)
-    return pairs
 
 
 def _fitting(

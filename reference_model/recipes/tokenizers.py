@@ -6,6 +6,7 @@ A vocabulary is learned by byte-pair encoding (Sennrich et al. 2016) or as a uni
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -248,7 +249,7 @@ def _train(
     added = len(BYTES) * vocabulary.byte_fallback + len(prefixes)
     room = None if size is None else size - added
     if vocabulary.kind == "characters":
-        most = None if room is None else room - len(SPECIAL_TOKENS)
+        most = None if room is None else max(1, room - len(SPECIAL_TOKENS))
         letters = _characters(tokenizer, texts(), vocabulary.coverage)[:most]
         pieces = {piece: number for number, piece in enumerate([*SPECIAL_TOKENS, *letters])}
         tokenizer.model = models.BPE(pieces, [], unk_token=UNKNOWN)
@@ -421,6 +422,11 @@ def read_tokenizers(directory: Path) -> Tokenizers:
     """
     source, target = (_tokenizer(directory / name) for name in FILES)
     return Tokenizers(source, target)
+
+
+def digests_of(tokenizers: Tokenizers) -> list[str]:
+    """Return the SHA-256 of the tokenizers of both sides."""
+    return [hashlib.sha256(each.to_str().encode()).hexdigest() for each in tokenizers]
 
 
 def _tokenizer(path: Path) -> Tokenizer:

@@ -366,22 +366,6 @@ def test_prefixes_are_tokens_of_every_vocabulary(
     assert ids == [tokenizer.token_to_id("<BT>"), *tokenizer.encode("the cat").ids]
 
 
-def test_what_is_counted_once_is_known_when_a_training_resumes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = []
-    for _ in range(2):
-        described(tmp_path, {"size": 60, "coverage": 0.98})
-        files = PairFiles([tmp_path / "train.tsv"], [tmp_path / "dev.tsv"])
-        recipe = read_training_file(tmp_path / "own.json", files, tmp_path / "work")
-        run_recipe(recipe, recipe.load_data(None), tmp_path / "model", tmp_path / "work")
-        record = json.loads((tmp_path / "model" / "recipe.json").read_text(encoding="utf-8"))
-        lines = [line for line in capsys.readouterr().err.splitlines() if "not in the" in line]
-        found.append((record["unknown characters"], lines))
-    assert found[0] == found[1]
-    assert found[0][0]["training"]["sources"]["unknown"] > 0 and len(found[0][1]) >= 3
-
-
 def test_a_model_is_trained_with_vocabularies_of_ones_own(tmp_path: Path) -> None:
     """Of unequal sizes, for source and target."""
     (tmp_path / "more").mkdir()
