@@ -94,7 +94,7 @@ class Codec(Protocol):
         """
 
     def unknown_characters(self, text: str, *, split_special_tokens: bool = False) -> str:
-        """Return the parts of a text that become the unknown token, joined.
+        """Return the characters of a text that become the unknown token, in order.
 
         Raises:
             UnknownSymbolsError, TokenizerError: as for `encode`.

@@ -153,9 +153,13 @@ class LibraryCodec:
         return (words_of_spans if whole else tokens_as_words)(text, spans)
 
     def unknown_characters(self, text: str, *, split_special_tokens: bool = False) -> str:
-        """Return the parts of a text that become the unknown token, joined."""
+        """Return the characters of a text that become the unknown token, in order.
+
+        A model of whole words knows no characters: nothing is returned.
+        """
         encoding = self._encode(text, False, split_special_tokens)
-        if self.unknown not in encoding.ids:
+        words = isinstance(self._tokenizer.model, models.WordLevel | models.WordPiece)
+        if words or self.unknown not in encoding.ids:
             return ""
         spans = zip(encoding.ids, encoding.offsets, strict=True)
         places = {n for token, span in spans if token == self.unknown for n in range(*span)}

@@ -118,7 +118,7 @@ class PieceCodec:
             yield (part[0], part[-1] + 1) if part else None
 
     def unknown_characters(self, text: str, *, split_special_tokens: bool = False) -> str:
-        """Return the parts of a text that become the unknown token, joined."""
+        """Return the characters of a text that become the unknown token, in order."""
         ids, unknown = self._vocabulary.pieces, self._vocabulary.unknown
         parts = self._parts(text, split_special_tokens)
         pieces = (
