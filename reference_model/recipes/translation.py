@@ -182,7 +182,11 @@ def read_training_file(
     vocabulary = read_settings(Vocabulary, sections["vocabulary"], f"{path}: vocabulary")
     own = None
     if vocabulary.files is not None:
-        assert read_vocabulary is not None, "a function that reads the files of vocabularies"
+        if read_vocabulary is None:
+            raise DragomanError(
+                f"{path}: vocabulary: files: expected read_vocabulary, a function that reads them, "
+                "such as dragoman.export.tokenizers.read_trainable; found none"
+            )
         own = vocabulary.read_files(path.parent, read_vocabulary, prefixes_of(corpora))
     try:
         recipe = translation_recipe(

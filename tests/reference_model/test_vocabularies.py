@@ -386,6 +386,8 @@ def test_a_model_is_trained_with_vocabularies_of_ones_own(tmp_path: Path) -> Non
         described(tmp_path, {"files": names}, tie_source_target=True)
     with pytest.raises(DragomanError, match=r"none\.model"):
         described(tmp_path, {"files": ["none.model"]})
+    with pytest.raises(DragomanError, match=r"files: expected read_vocabulary, a function"):
+        read_training_file(tmp_path / "own.json", PairFiles([tmp_path], [tmp_path]))
     lower = described(tmp_path, {"files": names[:1], "lowercase": True})
     tokenizer = lower.make_tokenizers(lower.load_data(None)).source
     assert tokenizer.encode("THE CAT").ids == tokenizer.encode("the cat").ids
