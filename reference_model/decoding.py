@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -353,3 +353,37 @@ class _NextTokens:
             for beam, row in zip(beams, logits[:, -1].log_softmax(-1), strict=True)
         ]
         return torch.stack(scores).double()
+
+
+DECODING_BATCH = 256
+"""Sources decoded at once by `decoded`."""
+
+
+def decoded(model: Transformer, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Decode sources greedily, as far as the model's positions go.
+
+    Most outputs end soon. The few that do not are decoded again on their own, so that the others
+    need not wait for them. Sources of similar length share a batch.
+
+    Returns:
+        tokens of each output, up to and including the end token
+    """
+    limit = model.config.max_target_positions
+    ends = model.generation.end_tokens(model.config.end_token_id)
+    outputs: list[list[int]] = [[] for _ in sources]
+
+    def decode(chosen: Iterable[int], bound: Callable[[int], int]) -> None:
+        order = sorted(chosen, key=lambda i: len(sources[i]))
+        for first in range(0, len(order), DECODING_BATCH):
+            batch = order[first : first + DECODING_BATCH]
+            most = min(bound(len(sources[batch[-1]])), limit)
+            found = greedy_cached(model, [sources[i] for i in batch], most)
+            for index, output in zip(batch, found, strict=True):
+                outputs[index] = output
+
+    decode(range(len(sources)), lambda longest: 3 * longest + 10)
+    unfinished = [
+        i for i, output in enumerate(outputs) if output[-1] not in ends and len(output) < limit
+    ]
+    decode(unfinished, lambda longest: limit)
+    return outputs

@@ -117,6 +117,13 @@ class Corpora(Collection[Example]):
         cleaner.check(sum(self.counts))
         self.check_unchanged()
 
+    def known_in(self, directory: Path) -> Corpora:
+        """Return the same corpora with the record of them that a directory has."""
+        found = Corpora(self.corpora, self._rules, directory)
+        if found.known is not None:
+            found.record["files"] = found.known["files"]
+        return found
+
     def check_unchanged(self) -> None:
         """Check that no file changed since its contents were identified.
 

@@ -7,8 +7,8 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -25,19 +25,18 @@ from dragoman.files.text_lines import UnknownCharacters
 
 from ..checkpoint import WEIGHTS_FILE, load_checkpoint, save_checkpoint
 from ..config import DROPOUTS, ModelConfig
-from ..decoding import greedy_cached
+from ..decoding import decoded
 from ..models import AutoregressiveModel, LanguageModel, Transformer, make_model
 from ..training import Candidate, train
 from ..training.history import CURVE_FILE, HISTORY_FILE
 from ..training.loss import Pair, TokenPairs, negative_log_likelihood
+from ..training.processes import process_0_first, rank
 from ..training.state import STATE_FILE, locked
 from .corpora import Corpora, Unknown, encoded_pairs
 from .examples import Example, write_examples
 from .recipe import AT_THE_LIMIT, HELD_OUT_FILE, RECIPE_FILE, Data, Recipe, Tokenizers
 from .tokenizers import count_unknown, digests_of, read_tokenizers, write_tokenizers
 
-DECODING_BATCH = 256
-"""Examples decoded at once."""
 PARTS, SIDES = ("training", "validation", "held-out"), ("sources", "targets")
 """The parts of the data, and the sides of pairs, in records and messages."""
 ENCODING_BATCH = 2048
@@ -126,6 +125,7 @@ def run_recipe(
     changes: Mapping[str, Any] | None = None,
     finish: bool = False,
     log_directory: Path | None = None,
+    device: str | None = None,
 ) -> RecipeResult:
     """Train, score on held-out data, and write a checkpoint directory.
 
@@ -136,7 +136,10 @@ def run_recipe(
         work: directory of the training state and the tokenizers, from which an interrupted run
             resumes
         initial: the trained model to start from; None: random weights
-        changes, finish, log_directory: see `train`
+        changes, finish, log_directory, device: see `train`
+
+    Returns:
+        what was found; without figures in processes other than process 0
 
     Raises:
         TrainingStoppedError: a signal stopped the training; its state is saved in `work`.
@@ -147,22 +150,31 @@ def run_recipe(
     recipe, remark = recipe.judging(data.validation)
     if remark:
         _note(remark)
-    with locked(work):
-        # Tokenizers that are there already may have been trained with other settings.
-        new = initial is None and not (work / STATE_FILE).exists()
-        if initial is None:
-            tokenizers = _tokenizers(recipe, data, work)
-            torch.manual_seed(recipe.options.seed)
-            made = make_model(recipe.config_for(tokenizers))
-            assert isinstance(made, AutoregressiveModel)
-            model: AutoregressiveModel = made
-        else:
-            model, tokenizers = initial.model, initial.tokenizers
-        vocabulary = recipe.vocabulary if new else None
-        unknown = {part: (UnknownCharacters(), UnknownCharacters()) for part in PARTS}
-        pairs, data = _pairs_to_train_on(
-            model, tokenizers, data, work, vocabulary, unknown["training"]
-        )
+    unknown = {part: (UnknownCharacters(), UnknownCharacters()) for part in PARTS}
+    with ExitStack() as stack:
+
+        def begin() -> tuple[AutoregressiveModel, Tokenizers, TokenPairs, Data]:
+            found = data
+            if not rank():
+                stack.enter_context(locked(work))
+            elif isinstance(data.train, Corpora):  # process 0 has written what they became
+                found = replace(data, train=data.train.known_in(work))
+            # Tokenizers that are there already may have been trained with other settings.
+            new = initial is None and not (work / STATE_FILE).exists()
+            if initial is None:
+                tokenizers = _tokenizers(recipe, found, work)
+                torch.manual_seed(recipe.options.seed)
+                model = make_model(recipe.config_for(tokenizers))
+                assert isinstance(model, AutoregressiveModel)
+            else:
+                model, tokenizers = initial.model, initial.tokenizers
+            vocabulary = recipe.vocabulary if new else None
+            made = _pairs_to_train_on(
+                model, tokenizers, found, work, vocabulary, unknown["training"]
+            )
+            return model, tokenizers, *made
+
+        model, tokenizers, pairs, data = process_0_first(begin)
         # Raises before the training, not after it.
         training_pairs(model, tokenizers, data.held_out, unknown["held-out"])
         validation = training_pairs(model, tokenizers, data.validation, unknown["validation"])
@@ -181,7 +193,10 @@ def run_recipe(
             changes=changes,
             finish=finish,
             log_directory=log_directory,
+            device=device,
         )
+        if rank():
+            return RecipeResult({}, 0, {}, trained.candidates)
         figures, at_the_limit = _scored(model, recipe, tokenizers, data.held_out)
         result = RecipeResult(
             figures, at_the_limit, recipe.signatures(data.held_out), trained.candidates
@@ -235,7 +250,7 @@ def _report(unknown: Mapping[str, Unknown], *, again: bool) -> None:
 
 
 def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
-    """Return the tokenizers of an interrupted training, or train new ones.
+    """Return the tokenizers of an interrupted training, or train new ones in process 0.
 
     Training a unigram vocabulary again gives the same tokens with other ids. New tokenizers are
     read back from their files, which round scores.
@@ -246,7 +261,7 @@ def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
             found = read_tokenizers(work)
             if digests_of(found) == known["tokenizers"]:
                 return found
-    if not (work / STATE_FILE).exists():
+    if not rank() and not (work / STATE_FILE).exists():
         with _stage("training the vocabulary"):
             write_tokenizers(recipe.make_tokenizers(data), work)
     return read_tokenizers(work)
@@ -416,36 +431,6 @@ def _scored(
     ends = model.generation.end_tokens(model.config.end_token_id)
     at_the_limit = sum(output[-1] not in ends for output in outputs)
     return recipe.score(tokenizers.target.decode_batch(outputs), examples), at_the_limit
-
-
-def decoded(model: Transformer, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Decode sources greedily, as far as the model's positions go.
-
-    Most outputs end soon. The few that do not are decoded again on their own, so that the others
-    need not wait for them. Sources of similar length share a batch.
-
-    Returns:
-        tokens of each output, up to and including the end token
-    """
-    limit = model.config.max_target_positions
-    ends = model.generation.end_tokens(model.config.end_token_id)
-    outputs: list[list[int]] = [[] for _ in sources]
-
-    def decode(chosen: Iterable[int], bound: Callable[[int], int]) -> None:
-        order = sorted(chosen, key=lambda i: len(sources[i]))
-        for first in range(0, len(order), DECODING_BATCH):
-            batch = order[first : first + DECODING_BATCH]
-            most = min(bound(len(sources[batch[-1]])), limit)
-            found = greedy_cached(model, [sources[i] for i in batch], most)
-            for index, output in zip(batch, found, strict=True):
-                outputs[index] = output
-
-    decode(range(len(sources)), lambda longest: 3 * longest + 10)
-    unfinished = [
-        i for i, output in enumerate(outputs) if output[-1] not in ends and len(output) < limit
-    ]
-    decode(unfinished, lambda longest: limit)
-    return outputs
 
 
 def _counts(data: Data) -> Mapping[str, object]:

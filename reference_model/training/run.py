@@ -45,6 +45,7 @@ from .options import (
     learning_rate,
     with_changes,
 )
+from .processes import add_gradients, added, divided, from_process_0, rank
 from .state import (
     STATE_FILE,
     check_same_training,
@@ -112,6 +113,7 @@ class Run(Generic[AnyModel]):
         validation: Iterable[Pair],
         judge: Judge[AnyModel],
         initial_weights: str,
+        device: torch.device,
     ) -> None:
         self.model = model
         self.options = options
@@ -119,7 +121,7 @@ class Run(Generic[AnyModel]):
         self.pairs = TokenPairs.of(pairs)
         self.validation = TokenPairs.of(validation)
         self.judge = judge
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device
         model.to(self.device)
         self.optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=False)
@@ -240,18 +242,20 @@ class Run(Generic[AnyModel]):
         """
         started = time.monotonic()
         self.model.train()
-        batches = [[self.pairs[i] for i in batch] for batch in self.steps[self.done]]
+        batches = self.steps[self.done]
         rate = self._learning_rate(len(self.epochs) + self.done / len(self.steps))
-        # Dropout depends on seed and step only, so that a resumed run repeats it.
-        torch.manual_seed(self.options.seed * 1_000_003 + self.step + 1)
-        tokens = sum(len(target) for batch in batches for _, target in batch)
+        # Dropout depends on seed, step and process only, so that a resumed run repeats it.
+        torch.manual_seed(self.options.seed * 1_000_003 + self.step + 1 + rank() * 2_654_435_761)
+        tokens = sum(len(self.pairs[i][1]) for batch in batches for i in batch)
         self.optimizer.zero_grad()
         loss_of_step = 0.0
         scale = self._scaler.scale(torch.ones((), device=self.device)).item()
-        for batch in batches:
-            loss = self._loss(batch, tokens / scale)
+        for batch in divided(batches):
+            loss = self._loss([self.pairs[i] for i in batch], tokens / scale)
             loss.backward()
-            loss_of_step += self._finite(loss.item() / scale, f"the loss of step {self.step + 1}")
+            loss_of_step += loss.item() / scale
+        loss_of_step = self._finite(added(loss_of_step), f"the loss of step {self.step + 1}")
+        add_gradients(self.model.parameters())
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self._scaler.unscale_(self.optimizer)
@@ -326,11 +330,9 @@ class Run(Generic[AnyModel]):
             self.model.to(self.device)
         return loss, self._finite(metric, f"{self.judge.name} after step {self.step}")
 
-    def validate(self) -> tuple[float, float]:
-        """Compute and record validation loss and metric within an epoch; return both."""
-        loss, metric = self.judged()
+    def validated(self, loss: float, metric: float) -> None:
+        """Record validation loss and metric within an epoch."""
         self._validations.append({"step": self.step, "validation_loss": loss, "metric": metric})
-        return loss, metric
 
     def end_epoch(self, validation_loss: float, metric: float) -> Epoch:
         """Write the weights, the history and the state after an epoch."""
@@ -345,16 +347,20 @@ class Run(Generic[AnyModel]):
             validations=list(self._validations),
         )
         epochs = [*self.epochs, epoch]
-        write_epoch(self.directory, epoch.epoch, self._weights())
-        write_history(epochs, self.directory / HISTORY_FILE)
-        plot_history(epochs, self.judge.name, self.directory / CURVE_FILE)
+        from_process_0(lambda: self._write(epochs))
         self.epochs = epochs
         self.done, self._loss_sum, self._token_count, self._seconds = 0, 0.0, 0, 0.0
         self._changed_now, self._validations, self._batches = {}, [], {}
         self.save()
-        for number in set(kept_epochs(self.directory)) - self._deliverable():
-            epoch_file(self.directory, number).unlink(missing_ok=True)
+        if not rank():
+            for number in set(kept_epochs(self.directory)) - self._deliverable():
+                epoch_file(self.directory, number).unlink(missing_ok=True)
         return epoch
+
+    def _write(self, epochs: Sequence[Epoch]) -> None:
+        write_epoch(self.directory, len(epochs), self._weights())
+        write_history(epochs, self.directory / HISTORY_FILE)
+        plot_history(epochs, self.judge.name, self.directory / CURVE_FILE)
 
     def _deliverable(self) -> set[int]:
         """Return the epochs that may be delivered or averaged, whatever figure is monitored."""
@@ -443,6 +449,9 @@ class Run(Generic[AnyModel]):
             DragomanError: a weight is not a number, or the file cannot be written; the state before
                 is then unchanged.
         """
+        from_process_0(self._save)
+
+    def _save(self) -> None:
         weights = self._weights()
         for name, value in weights.items():
             if not torch.isfinite(value).all():

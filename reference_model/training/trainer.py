@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +18,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .history import Candidate, Epoch, describe_candidates, open_event_log
 from .loss import Pair
 from .options import TrainingOptions, TrainingStoppedError
+from .processes import (
+    Stopped,
+    StopSignals,
+    copy_from_process_0,
+    from_process_0,
+    largest,
+    process_0_first,
+    rank,
+    training_device,
+)
 from .run import AnyModel, Judge, Run, StepFigures
 from .state import DamagedStateError, locked
 
@@ -61,14 +68,18 @@ def train(
     changes: Mapping[str, Any] | None = None,
     finish: bool = False,
     log_directory: Path | None = None,
+    device: str | None = None,
 ) -> TrainingResult:
-    """Train a model in place, on a GPU if there is one, to the weights that are best on validation.
+    """Train a model in place to the weights that are best on validation.
 
     The average of the last epochs, the best epoch and the last one are judged. The training state
     is saved in `directory` (state.pt, epoch-N.safetensors). After an interruption, a call with the
     same arguments resumes; on a CPU the weights equal those of an uninterrupted run.
     `history.jsonl` and `curve.png` are written after every epoch. SIGINT and SIGTERM stop the
     training after the present step, if it runs in the main thread.
+
+    In a process group of `torch.distributed`, every process calls this, and all train one model.
+    Process 0 validates and writes; the others read the state from the same directory.
 
     Args:
         model: the model on a CPU, with its initial weights
@@ -83,6 +94,7 @@ def train(
         changes: options that are different from here on; they stay so when the training resumes
         finish: whether to take no further step, and deliver what is there
         log_directory: directory of events for TensorBoard; None: none are written
+        device: cpu, cuda or cuda:N; None: a GPU if there is one
 
     Returns:
         the figures of each epoch, and of the weights that were judged
@@ -90,26 +102,42 @@ def train(
     Raises:
         TrainingStoppedError: a signal stopped the training; its state is saved.
         DragomanError: the directory is in use, or holds a damaged state or that of another
-            training; a file cannot be written; a loss is no longer a number; or there is nothing
-            to finish.
+            training; a file cannot be written; a loss is no longer a number; there is nothing to
+            finish; or there is no such device.
     """
     judge = Judge(evaluate, metric_name, higher_is_better)
-    with locked(directory), StopSignals() as signals:
-        run = Run(model, options, directory, pairs, validation, judge, initial_weights)
-        _resume(run, changes or {}, finish)
-        reporter = Reporter(metric_name, log_directory, run.step)
+    place = training_device(device)
+    copy_from_process_0(model.parameters())
+    with ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
+
+        def begin() -> Run[AnyModel]:
+            if not rank():
+                stack.enter_context(locked(directory))
+            run = Run(model, options, directory, pairs, validation, judge, initial_weights, place)
+            _resume(run, changes or {}, finish)
+            return run
+
+        run = process_0_first(begin)
+        logged = None if rank() else log_directory
+        reporter = Reporter(metric_name, logged, run.step, quiet=bool(rank()))
+        stack.callback(reporter.close)
         try:
             if not finish:
                 _take_all_steps(run, reporter, signals)
-            with signals.raised():
-                candidates = run.deliver()
-        except _Stopped:
-            raise TrainingStoppedError(signals.received or 0, directory, run.step) from None
-        finally:
-            reporter.close()
+            candidates = from_process_0(lambda: _delivered(run, signals))
+        except Stopped as stopped:
+            raise TrainingStoppedError(stopped.signal, directory, run.step) from None
+    model.cpu().eval()
+    copy_from_process_0(model.parameters())
     for line in describe_candidates(candidates, metric_name):
         reporter.line(line)
     return TrainingResult(run.epochs, run.step, run.options, candidates)
+
+
+def _delivered(run: Run[AnyModel], signals: StopSignals) -> list[Candidate]:
+    with signals.raised():
+        return run.deliver()
 
 
 def _resume(run: Run[AnyModel], changes: Mapping[str, Any], finish: bool) -> None:
@@ -131,107 +159,57 @@ def _take_all_steps(run: Run[AnyModel], reporter: Reporter, signals: StopSignals
     """Train until the last epoch, or until the monitored figure no longer improves.
 
     Raises:
-        _Stopped: a signal arrived; the state is saved.
+        Stopped: a signal arrived; the state is saved.
     """
     while not run.ended():
         run.begin_epoch()
         reporter.begin(len(run.epochs) + 1, len(run.steps), run.done)
         while run.done < len(run.steps):
             reporter.step(run.step + 1, run.take_step())
-            stopped = signals.received is not None
+            stopped = largest(signals.received)
             if stopped or run.step % run.options.save_every == 0:
                 run.save()
             if stopped:
-                raise _Stopped
+                raise Stopped(stopped)
             every = run.options.validate_every
             if every is not None and run.step % every == 0 and run.done < len(run.steps):
-                reporter.validated(run.step, *_judged(run, run.validate, signals))
-        figures = _judged(run, run.judged, signals)
-        reporter.epoch(run.end_epoch(*figures))
+                figures = _judged(run, signals)
+                run.validated(*figures)
+                reporter.validated(run.step, *figures)
+        reporter.epoch(run.end_epoch(*_judged(run, signals)))
         signals.check()
 
 
-def _judged(
-    run: Run[AnyModel], judge: Callable[[], tuple[float, float]], signals: StopSignals
-) -> tuple[float, float]:
+def _judged(run: Run[AnyModel], signals: StopSignals) -> tuple[float, float]:
     """Judge the model; a signal need not wait for it.
 
     Raises:
-        _Stopped: a signal arrived; the state, as it was before, is saved.
+        Stopped: a signal arrived; the state, as it was before, is saved.
     """
-    try:
+
+    def judge() -> tuple[float, float]:
         with signals.raised():
-            return judge()
-    except _Stopped:
+            return run.judged()
+
+    try:
+        return from_process_0(judge)
+    except Stopped:
         run.save()
         raise
-
-
-class _Stopped(BaseException):
-    """A signal arrived; not an Exception, so that nothing handles it on the way."""
-
-
-class StopSignals:
-    """Receives SIGINT and SIGTERM in place of the process, so that a training stops between steps.
-
-    A second signal raises KeyboardInterrupt at once. In a thread other than the main one, signals
-    are left as they are.
-
-    Attributes:
-        received: the number of the signal that arrived, if one did
-    """
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._raise = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
-            raise KeyboardInterrupt
-        self.received = number
-        if self._raise:
-            raise _Stopped
-
-    def check(self) -> None:
-        """Raise `_Stopped` if a signal arrived."""
-        if self.received is not None:
-            raise _Stopped
-
-    @contextmanager
-    def raised(self) -> Iterator[None]:
-        """Raise `_Stopped` as soon as a signal arrives, for work that can be repeated."""
-        self.check()
-        self._raise = True
-        try:
-            yield
-        finally:
-            self._raise = False
 
 
 class Reporter:
     """Shows progress on standard error, and writes events for TensorBoard.
 
-    A terminal shows a bar; otherwise there is a line every `LINES_EVERY` seconds.
+    A terminal shows a bar; otherwise there is a line every `LINES_EVERY` seconds. A quiet one shows
+    nothing.
     """
 
-    def __init__(self, metric_name: str, log_directory: Path | None, step: int) -> None:
+    def __init__(
+        self, metric_name: str, log_directory: Path | None, step: int, *, quiet: bool
+    ) -> None:
         self._metric_name = metric_name
+        self._quiet = quiet
         self._log = None if log_directory is None else open_event_log(log_directory, step)
         self._epoch = self._total = self._done = self._first = 0
         self._began = self._shown = time.monotonic()
@@ -239,7 +217,7 @@ class Reporter:
         self._since_event: list[StepFigures] = []
         self._bar: Progress | None = None
         console = Console(stderr=True)
-        if console.is_terminal:
+        if console.is_terminal and not quiet:
             columns = (
                 TextColumn("[progress.description]{task.description}"),
                 BarColumn(bar_width=20),
@@ -262,7 +240,8 @@ class Reporter:
     def line(self, text: str) -> None:
         """Print a line, which is never wrapped."""
         if self._bar is None:
-            print(text, file=sys.stderr, flush=True)
+            if not self._quiet:
+                print(text, file=sys.stderr, flush=True)
         else:
             self._bar.console.print(text, soft_wrap=True, markup=False, highlight=False)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from .conftest import status_of
 from .test_disk_full import limited
@@ -129,6 +131,24 @@ def test_an_interrupted_training_ends_with_the_same_weights(
     assert resumed.returncode == 0
     assert "epoch 1:" not in resumed.stderr, "it began anew"
     assert weights(part) == weights(whole)
+
+
+def test_torchrun_trains_the_same_model_and_prints_once(
+    dragoman: Dragoman, arguments: list[str], tmp_path: Path
+) -> None:
+    exact = {"model": {"dropout": 0.0}, "training": {"adam_epsilon": 1e-3}}
+    settings = {name: {**SETTINGS[name], **exact.get(name, {})} for name in SETTINGS}
+    Path(arguments[1]).write_text(json.dumps(settings), encoding="utf-8")
+    more = ["--threads", "1", "--device", "cpu", "-o"]
+    one = dragoman(*arguments, *more, tmp_path / "one")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "dragoman", *arguments, *more, str(tmp_path / "two")]
+    two = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert two.stdout.splitlines()[:-1] == one.stdout.splitlines()[:-1]
+    for line in ("16 of 18 pairs kept", "epoch 1:", "epoch 3:", "weights  from"):
+        assert one.stderr.count(line) == two.stderr.count(line) == 1
+    expected, found = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_no_space_for_a_checkpoint(
@@ -283,6 +303,8 @@ def test_what_is_refused_at_once(dragoman: Dragoman, arguments: list[str], tmp_p
         (["--metric", "blue"], "metric: expected one of bleu, chrf"),
         (["--metric", "bleu:en"], "expected a tokenizer of 13a, intl, char, zh, ja-mecab, flores"),
         (["--change", "seed=2"], "found seed; start another training in a new directory"),
+        (["--device", "gpu"], "expected cpu, cuda or cuda:N"),
+        (["--device", "cuda:99"], "device cuda:99: expected 100 GPUs that PyTorch can use, found"),
         (["--change", "patience"], "--change: expected OPTION=VALUE, found 'patience'"),
     ):
         refused = dragoman(*arguments, "-o", tmp_path / "new", *option)

@@ -14,7 +14,14 @@ from tokenizers import Tokenizer
 
 from dragoman import DragomanError
 from dragoman.cli.building import train as train_command
-from dragoman.reference_model import ModelConfig, Transformer, greedy_uncached, load_checkpoint
+from dragoman.reference_model import (
+    ModelConfig,
+    Transformer,
+    decoding,
+    greedy_uncached,
+    load_checkpoint,
+)
+from dragoman.reference_model.decoding import decoded
 from dragoman.reference_model.recipes import (
     RECIPES,
     Data,
@@ -27,8 +34,6 @@ from dragoman.reference_model.recipes import (
     run_recipe,
     verses_en,
 )
-from dragoman.reference_model.recipes import run as run_module
-from dragoman.reference_model.recipes.run import decoded
 from dragoman.reference_model.training import TrainingOptions
 
 WORDS = [f"{first}{vowel}{last}" for first in "bdkpt" for vowel in "aeiou" for last in "nt"]
@@ -169,8 +174,8 @@ def test_evaluation_keeps_the_order_of_the_examples(
         answered.append((list(hypotheses), [example.source for example in examples]))
         return {"word error": 0.5}
 
-    monkeypatch.setattr(run_module, "greedy_cached", first_letter)
-    monkeypatch.setattr(run_module, "DECODING_BATCH", decoding_batch)
+    monkeypatch.setattr(decoding, "greedy_cached", first_letter)
+    monkeypatch.setattr(decoding, "DECODING_BATCH", decoding_batch)
     words = ["dragon", "a", "cab", "be", "cabbage"]
     examples = [Example(word, ("AA",)) for word in words]
     figures = evaluate(

@@ -26,6 +26,7 @@ from dragoman.reference_model.recipes import (
 from dragoman.reference_model.recipes import run as run_module
 from dragoman.reference_model.recipes.tokenizers import read_tokenizers
 from dragoman.reference_model.settings import read_settings_file
+from dragoman.verification.report.gathering import training_of
 
 SETTINGS: dict[str, Any] = {
     "model": {
@@ -119,6 +120,11 @@ def test_a_training_goes_on_from_a_checkpoint(tmp_path: Path, files: PairFiles) 
     assert isinstance(first, Transformer) and isinstance(second, Transformer)
     assert second.config.dropout == 0.5
     assert not torch.equal(first.output.weight, second.output.weight)
+    reported = training_of(tmp_path / "second")
+    assert reported is not None and reported.metric == recipe.metric
+    assert len(reported.epochs) == recipe.options.epochs
+    assert [candidate.delivered for candidate in reported.candidates].count(True) == 1
+    assert reported.pairs["train"] == len(data.train)
     record = json.loads((tmp_path / "second" / "recipe.json").read_text(encoding="utf-8"))
     assert record["from"] == initial.digest and len(record["from"]) == 64
     tokenizers = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from dragoman import api
 from dragoman.reference_model import save_checkpoint
 from dragoman.reference_model.recipes import Example, write_examples
+from dragoman.reference_model.training.history import Candidate, Epoch, write_history
 from dragoman.runtime import read_bundle
 from dragoman.runtime.format.manifest import FileRecord, PassRecord, Refusal
 from dragoman.runtime.format.parity import (
@@ -31,6 +34,7 @@ from dragoman.verification.report.contents import (
     Report,
     Speed,
     Timing,
+    Training,
 )
 from dragoman.verification.report.parity_rows import checks_of, verdict_of
 from dragoman.verification.sensitivity.results import (
@@ -134,6 +138,24 @@ def sensitivity(products: int = 5) -> Sensitivity:
     )
 
 
+def training() -> Training:
+    return Training(
+        recipe="words.json",
+        metric="chrF",
+        pairs={"train": 28_896, "validation": 612, "held_out": 1400},
+        dropped={"a duplicate": 163, HOSTILE: 5},
+        held_out={"chrF": "53.22", "exact match": "71.00%"},
+        options={"epochs": 3, "precision": "bf16", "note": HOSTILE},
+        epochs=tuple(
+            Epoch(n, 935 * n, 7.25 / n, 5.75 / n, 12.5 * n, 1234.5 + n) for n in range(1, 4)
+        ),
+        candidates=(
+            Candidate("average", "epochs 2 to 3", 2.8751, 33.9375),
+            Candidate("last", "epoch 3", 1.9167, 37.5, delivered=True),
+        ),
+    )
+
+
 def timing(batch: int, length: int) -> Timing:
     def milliseconds(p50: float) -> Percentiles:
         return Percentiles(p50, p50 * 1.1, p50 * 1.2)
@@ -174,6 +196,7 @@ def bundle_report(label: str = "g2p-int8", found: Parity | None = None) -> Bundl
             Licence("bundle", "LICENSE", "Apache License", "1" * 64, f"Apache License\n{HOSTILE}"),
             Licence("checkpoint", "README.md", "mit", "2" * 64, ""),
         ),
+        training=training(),
         parity=found,
         tasks=found.tasks,
         checks=checks_of(found, 2.1),
@@ -228,7 +251,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_checkpoint(letters_model(max_source_positions=20, max_target_positions=16), directory)
     letters_tokenizers(directory)
     write_examples([Example(word, ("D R", "AE G")) for word in WORDS], directory / "held_out.tsv")
-    (directory / "recipe.json").write_text('{"recipe": "g2p-en"}', encoding="utf-8")
+    made = training()
+    record = {
+        "recipe": "g2p-en",
+        "held_out": {"word error": 0.25, "phone error": 0.0625},
+        "training": made.options,
+        "data": {**made.pairs, "dropped": made.dropped},
+        "candidates": [dataclasses.asdict(candidate) for candidate in made.candidates],
+    }
+    (directory / "recipe.json").write_text(json.dumps(record), encoding="utf-8")
+    write_history(made.epochs, directory / "history.jsonl")
     (directory / "LICENSE").write_text("Licence of words\nMay be used.\n", encoding="utf-8")
     return directory
 

@@ -11,7 +11,7 @@ import soundfile
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.neutral_bundle import export_bundle
 from dragoman.runtime import Bundle, load
-from dragoman.verification.report.attention import TIMES, attention_examples
+from dragoman.verification.report.gathering import TIMES, attention_examples
 
 from ..speech_models import RATE, noise, save, whisper
 
@@ -44,7 +44,7 @@ def test_audio_is_shown_over_time(
     ]
     assert found[0].columns == expected.source and len(expected.source) < TIMES
     np.testing.assert_allclose(found[0].weights, expected.aligning, atol=1e-4)
-    monkeypatch.setattr("dragoman.verification.report.attention.TIMES", 13)
+    monkeypatch.setattr("dragoman.verification.report.gathering.TIMES", 13)
     joined = attention_examples(speech, tmp_path, threads=1)[0]
     assert joined.columns == expected.source[::4] and len(joined.columns) == 13
     np.testing.assert_allclose(np.sum(joined.weights, axis=1), 1, atol=1e-3)

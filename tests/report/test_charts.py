@@ -18,11 +18,12 @@ from dragoman.verification.report.charts import (
     draw_layers,
     draw_margins,
     draw_products,
+    draw_training,
 )
 from dragoman.verification.report.contents import AttentionExample, BundleReport
 from dragoman.verification.report.speed_charts import draw_speed
 
-from .conftest import HOSTILE, bundle_report, parity, sensitivity, timing
+from .conftest import HOSTILE, bundle_report, parity, sensitivity, timing, training
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -42,6 +43,10 @@ CHARTS: dict[str, tuple[Callable[[], Chart], list[str]]] = {
     "keeping": (
         lambda: draw_keeping(sensitivity(), "k"),
         ["weights, MB", "mean divergence, nats", "0", "1"],
+    ),
+    "training": (
+        lambda: draw_training(training().epochs, "chrF", "t"),
+        ["epoch", "loss, nats per token", "validation chrF", "training", "validation", "chrF"],
     ),
     "attention": (
         lambda: draw_attention(EXAMPLE, "a"),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
 
 from dragoman.benchmarks.bundle_speed import source_lengths
+from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.parity import BeamParity, Cosines, OnePassParity, VectorParity
 from dragoman.verification.inputs.items import describe_sources, describe_windows
 from dragoman.verification.report.contents import counted, figure
-from dragoman.verification.report.gathering import licences_in
+from dragoman.verification.report.gathering import licences_in, training_of
 from dragoman.verification.report.page import parted
 from dragoman.verification.report.parity_rows import checks_of, checks_of_engines, verdict_of
 from dragoman.verification.verdict import describe_failure
@@ -223,3 +225,19 @@ def test_figures() -> None:
         *("0", "5.9e-5", "0.031", "12", "4.6e-14", "1e300", "1.2e5")
     ]
     assert counted(1, "output") == "1 output" and counted(2000, "output") == "2,000 outputs"
+
+
+@pytest.mark.parametrize("name", ["g2p-en", "bible-en-es", "verses-en"])
+def test_records_of_trainings_before_are_read(name: str) -> None:
+    checkpoint = find_checkpoint(name)
+    found = training_of(checkpoint)
+    assert found is not None and found.recipe == name
+    record = json.loads((checkpoint / "recipe.json").read_text(encoding="utf-8"))
+    assert found.options == record["training"]
+    assert [*found.held_out] == [*record["held_out"]]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"recipe": "x"}', '{"recipe": [], "held_out": {}}'])
+def test_a_damaged_record_of_a_training_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "recipe.json").write_text(text, encoding="utf-8")
+    assert training_of(tmp_path) is None

@@ -87,6 +87,7 @@ def unknown() -> BundleReport:
         checks=(),
         tasks=(),
         licences=(),
+        training=None,
         sensitivity=None,
         speed=None,
         attention=(),
@@ -94,6 +95,7 @@ def unknown() -> BundleReport:
         missing={
             "parity": "not verified: dragoman verify unknown CHECKPOINT",
             "licences": "no licence file: --checkpoint",
+            "training": "known from the checkpoint: --checkpoint CHECKPOINT",
             "sensitivity": "not measured: dragoman sensitivity unknown CHECKPOINT",
             "speed": "not measured, as requested",
             "attention": "no graph that shows it: build --with-attention",
@@ -196,6 +198,14 @@ def test_every_number_of_the_data_is_on_the_page() -> None:
         )
         row = f"{t['source_length']} {t['batch_size']} 64 {milliseconds} "
         assert f"{row}{round(t['tokens_per_second']):,}" in text
+    found = bundle["training"]
+    assert "data 28,896 train, 612 validation, 1,400 held out left out 163 a duplicate, 5 " in text
+    assert "epochs 3, in 1:01:50 held-out chrF 53.22 held-out exact match 71.00%" in text
+    for candidate in found["candidates"]:
+        loss, metric = (f"{candidate[name]:.4f}" for name in ("validation_loss", "metric"))
+        row = f"{candidate['name']} {candidate['description']} {loss} {metric}"
+        assert row + " delivered" * candidate["delivered"] in text
+    assert "precision bf16" in text
     assert bundle["manifest_sha256"] in text
     assert f"{bundle['speed']['load_seconds']:.2f} s" in text
     assert f"{bundle['speed']['peak_memory_mb']:.0f} MB" in text

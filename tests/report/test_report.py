@@ -20,7 +20,7 @@ from dragoman.runtime.format.writing import write_manifest
 from dragoman.verification.report.contents import Part
 
 from ..recorded_progress import RecordedProgress
-from .conftest import Build
+from .conftest import Build, training
 from .test_page import Page
 
 Run = Callable[..., tuple[int, str, str]]
@@ -71,6 +71,16 @@ def test_a_report_of_everything(build: Build, checkpoint: Path, tmp_path: Path) 
     assert first.missing == {}
     assert set(second.missing) == {"sensitivity", "attention"}
     assert [licence.summary for licence in first.licences] == ["Licence of words"]
+    assert (
+        first.training
+        == second.training
+        == dataclasses.replace(
+            training(),
+            recipe="g2p-en",
+            metric="word error",
+            held_out={"word error": "25.00%", "phone error": "6.25%"},
+        )
+    )
     assert first.sensitivity is not None and first.sensitivity.differing == ()
     assert first.speed is not None
     sizes = [(t.source_length, t.batch_size) for t in first.speed.timings]
@@ -120,6 +130,7 @@ def test_without_measurements_nothing_is_measured(build: Build, tmp_path: Path) 
     assert made.machine is None and report.speed is None and report.sensitivity is None
     expected: dict[Part, str] = {
         "licences": "--checkpoint reads those of the checkpoint",
+        "training": "known from the checkpoint: --checkpoint CHECKPOINT",
         "sensitivity": f"dragoman sensitivity {bundle} CHECKPOINT -o sensitivity.json",
         "speed": "not measured, as requested",
         "attention": "--inputs FILE",
@@ -209,7 +220,8 @@ def test_a_bundle_of_another_model_has_nothing_of_the_checkpoint(
     first, second = made.bundles
     assert len(first.licences) == 1 and first.attention and "licences" not in first.missing
     assert second.licences == () and second.attention == ()
-    for part in ("licences", "attention", "sensitivity"):
+    assert first.training and second.training is None
+    for part in ("licences", "training", "attention", "sensitivity"):
         assert f"{why}norm_order" in second.missing[part]
     assert "no licence file next to the manifest" in second.missing["licences"]
     (foreign / "LICENSE").write_text("Licence of others\n", encoding="utf-8")

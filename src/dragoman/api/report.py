@@ -39,16 +39,16 @@ def report(
 ) -> Report:
     """Write a report of bundles as one self-contained HTML page.
 
-    The report describes the bundles, their parity with the trained model, the sensitivity of each
-    product, the passes, and size, memory and speed. Parity comes from the manifests, where `verify`
-    records it.
+    The report describes the bundles, the training, their parity with the trained model, the
+    sensitivity of each product, the passes, and size, memory and speed. Parity comes from the
+    manifests, where `verify` records it.
 
     Args:
         bundles: directories; the first is the baseline
         output: HTML file, written atomically
-        checkpoint: checkpoint of the bundles, see `build`; adds licences, attention on held-out
-            data, and sensitivities not passed in `sensitivities`. Bundles of another model get
-            none of these
+        checkpoint: checkpoint of the bundles, see `build`; adds licences, the training, attention
+            on held-out data, and sensitivities not passed in `sensitivities`. Bundles of another
+            model get none of these
         revision: branch, tag or commit of a model at the hub; None: main
         adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
             weights in this order

@@ -33,8 +33,8 @@ from ..shared.terminal import shown_progress
 @click.option(
     "--checkpoint",
     metavar="CHECKPOINT",
-    help="Checkpoint of the bundles, as for `dragoman build`: for licences, for attention on its "
-    "held-out data, and for the sensitivity to int8 and int4.",
+    help="Checkpoint of the bundles, as for `dragoman build`: for licences, the training, "
+    "attention on its held-out data, and the sensitivity to int8 and int4.",
 )
 @revision_option
 @adapter_option
@@ -83,9 +83,10 @@ def report(
 ) -> None:
     """Write a report on one or more BUNDLES, as one HTML page that needs no network.
 
-    It shows licences and hashes, parity with the trained model, the sensitivity to quantization,
-    what the passes did, size, memory, and curves of latency and throughput. Parity is what
-    `dragoman verify` recorded. For what is missing, the page names the command that adds it.
+    It shows licences and hashes, the training, parity with the trained model, the sensitivity to
+    quantization, what the passes did, size, memory, and curves of latency and throughput. Parity
+    is what `dragoman verify` recorded. For what is missing, the page names the command that adds
+    it.
 
     \b
     dragoman report bundles/g2p-en -o report.html --checkpoint g2p-en

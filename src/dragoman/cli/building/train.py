@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 
@@ -29,13 +32,26 @@ from dragoman.reference_model.settings import SETTINGS_SUFFIXES
 from dragoman.reference_model.training.history import check_event_library
 from dragoman.reference_model.training.options import TrainingStoppedError, with_changes
 
-from ..shared.options import SectionedCommand, SectionedOption
+from ..shared.options import SectionedCommand, SectionedOption, device_option
 from ..shared.terminal import notify, shown_progress
 
 FILE = click.Path(path_type=Path)
 
 _judging = partial(click.option, cls=SectionedOption, section="Validation")
 _going_on = partial(click.option, cls=SectionedOption, section="Interruptions and progress")
+
+
+@contextmanager
+def _printed_once() -> Iterator[None]:
+    """Print nothing in the processes of `torchrun`, except for the first of each machine."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        yield
+        return
+    try:
+        with Path(os.devnull).open("w") as none, redirect_stdout(none), redirect_stderr(none):
+            yield
+    except DragomanError:
+        sys.exit(2)
 
 
 @click.command(cls=SectionedCommand)
@@ -103,9 +119,11 @@ _going_on = partial(click.option, cls=SectionedOption, section="Interruptions an
     help="Also compute validation figures within epochs.",
 )
 @_going_on("--log-dir", type=FILE, help="Directory of events for TensorBoard.")
+@device_option
 @click.option(
     "--threads", type=click.IntRange(min=1), metavar="N", help="Processor threads [all cores]."
 )
+@_printed_once()
 def train(
     recipe: str,
     output: Path | None,
@@ -122,6 +140,7 @@ def train(
     save_every: int | None,
     validate_every: int | None,
     log_dir: Path | None,
+    device: str | None,
     threads: int | None,
 ) -> None:
     """Train a model and evaluate it on held-out data.
@@ -129,7 +148,7 @@ def train(
     RECIPE is one of the list below, or a JSON or YAML file that describes a translation model, its
     vocabulary and its training. The same command resumes an interrupted training, whose state is
     kept in OUTPUT/training. Ctrl-C and SIGTERM stop a training after the present step. A GPU is
-    used if there is one.
+    used if there is one, and several by torchrun.
 
     \b
     g2p-en          English words to phonemes: 80 minutes on one core
@@ -140,6 +159,7 @@ def train(
     \b
     dragoman train g2p-en -o checkpoints/g2p-en
     dragoman train en-de.json --pairs train.tsv --dev dev.tsv -o checkpoints/en-de
+    torchrun --nproc-per-node 4 -m dragoman train en-de.json --pairs train.tsv --dev dev.tsv
     """
     is_file = recipe.lower().endswith(SETTINGS_SUFFIXES)
     directory = output or Path("checkpoints") / (Path(recipe).stem if is_file else recipe)
@@ -180,6 +200,10 @@ def train(
     with_changes(chosen.options, changed)  # raises before anything is read
     if log_dir is not None:
         check_event_library()
+    if device is not None:
+        from dragoman.reference_model.training.processes import training_device
+
+        training_device(device)  # raises before the data are read
     with shown_progress() as progress:
         progress.stage("reading the data")
         loaded = chosen.load_data(data)
@@ -191,6 +215,7 @@ def train(
     import torch
 
     from dragoman.reference_model.recipes import read_initial_model, run_recipe
+    from dragoman.reference_model.training.processes import process_group
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -200,16 +225,18 @@ def train(
         else read_initial_model(start, chosen.config, open_vocabulary=chosen.open_vocabulary)
     )
     try:
-        result = run_recipe(
-            chosen,
-            loaded,
-            directory,
-            directory / "training",
-            initial=initial,
-            changes=changed,
-            finish=finish,
-            log_directory=log_dir,
-        )
+        with process_group():
+            result = run_recipe(
+                chosen,
+                loaded,
+                directory,
+                directory / "training",
+                initial=initial,
+                changes=changed,
+                finish=finish,
+                log_directory=log_dir,
+                device=device,
+            )
     except TrainingStoppedError as error:
         notify(f"Stopped after step {error.step}. To go on: {_same_command()}")
         sys.exit(128 + error.signal)
@@ -232,7 +259,9 @@ def _same_command() -> str:
             next(words, None)
         elif not word.startswith("--change="):
             kept.append(word)
-    return shlex.join(["dragoman", *kept])
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    several = [] if processes == "1" else ["torchrun", "--nproc-per-node", processes, "-m"]
+    return shlex.join([*several, "dragoman", *kept])
 
 
 def _changes(texts: tuple[str, ...]) -> dict[str, object]:

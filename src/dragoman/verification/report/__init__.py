@@ -1,6 +1,6 @@
 """Writes a report of bundles as one page, to sign a deployment off or to debug one.
 
-Reading order: contents, manifest_facts, parity_rows, attention, gathering, charts, speed_charts,
+Reading order: contents, manifest_facts, parity_rows, gathering, charts, speed_charts,
 page. The templates are next to them.
 """
 
@@ -18,6 +18,7 @@ __all__ = [
     "Report",
     "Speed",
     "Timing",
+    "Training",
     "Verdict",
 ]
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         Report,
         Speed,
         Timing,
+        Training,
         Verdict,
     )
 else:

@@ -21,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from dragoman.reference_model.training.history import Epoch
 from dragoman.runtime.format.parity import Divergence
 from dragoman.verification.sensitivity.results import Sensitivity
 
@@ -331,6 +332,32 @@ def draw_keeping(found: Sensitivity, name: str) -> Chart:
     caption = "The worst products kept in fp32; the numbers say how many."
     alt = "; ".join(f"{s.count} kept: {figure(s.effect.mean)}" for s in steps)
     return draw(paint, size=(3.3, 2.6), name=name, alt=f"{caption} {alt}", caption=caption)
+
+
+def draw_training(epochs: Sequence[Epoch], metric: str, name: str) -> Chart:
+    """Draw the losses and the metric of each epoch of a training."""
+
+    def paint(picture: Figure) -> None:
+        axes = axes_of(picture, x="epoch", y="loss, nats per token")
+        x = [epoch.epoch for epoch in epochs]
+        lines = axes.plot(x, [epoch.loss for epoch in epochs], color=SERIES[0], label="training")
+        losses = [epoch.validation_loss for epoch in epochs]
+        lines += axes.plot(x, losses, color=SERIES[1], linestyle="--", label="validation")
+        others = axes.twinx()
+        tidy(others, x="", y=f"validation {metric}", grid="")
+        others.spines["right"].set_visible(True)
+        figures = [epoch.metric for epoch in epochs]
+        lines += others.plot(x, figures, color=SERIES[2], linestyle=":", label=metric)
+        axes.legend(handles=lines, frameon=False)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    last = epochs[-1]
+    caption = "The losses and the metric of each epoch; the training loss has label smoothing."
+    alt = (
+        f"epoch {last.epoch}: loss {figure(last.loss, 3)}, validation loss "
+        f"{figure(last.validation_loss, 3)}, {metric} {figure(last.metric, 3)}"
+    )
+    return draw(paint, size=(5.0, 2.6), name=name, alt=f"{caption} {alt}", caption=caption)
 
 
 def _bars(

@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dragoman.reference_model.training.history import Candidate, Epoch
 from dragoman.runtime.format.manifest import FileRecord, PassRecord
 from dragoman.runtime.format.parity import Parity, TaskParity
 from dragoman.runtime.format.plain_data import to_plain
 
 from ..sensitivity.results import Sensitivity
 
-Part = Literal["parity", "licences", "sensitivity", "speed", "attention"]
+Part = Literal["licences", "training", "parity", "sensitivity", "speed", "attention"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,31 @@ class Licence:
     summary: str
     sha256: str
     text: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """What `dragoman train` recorded of the checkpoint's training.
+
+    Attributes:
+        recipe: the name of the recipe, or of the file that described the training
+        metric: the name of the metric of epochs and candidates
+        pairs: the number of pairs or texts by the part of the data; empty if not recorded
+        dropped: the number of pairs that were left out, by reason
+        held_out: the figures on the held-out data, as texts, by name
+        options: the options of the training, and its number of steps
+        epochs: the figures of each epoch
+        candidates: the weights that were judged; empty if not recorded
+    """
+
+    recipe: str
+    metric: str
+    pairs: dict[str, int]
+    dropped: dict[str, int]
+    held_out: dict[str, str]
+    options: dict[str, Any]
+    epochs: tuple[Epoch, ...]
+    candidates: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True)
@@ -188,6 +214,7 @@ class BundleReport:
     size_bytes: int
     keep_fp32: tuple[str, ...]
     licences: tuple[Licence, ...]
+    training: Training | None
     parity: Parity | None
     tasks: tuple[TaskParity, ...]
     checks: tuple[Check, ...]

@@ -1,28 +1,48 @@
-"""Collects into a report what bundles record, what was measured, and licences."""
+"""Collects into a report what bundles record, what was measured, licences and the training."""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman import __version__
 from dragoman.errors import DragomanError
 from dragoman.files.regular_files import FileError, read_regular
+from dragoman.files.strict_json import read_json_object
+from dragoman.metrics import shown_figure
+from dragoman.pictures.attention import heat_maps
 from dragoman.progress import Progress
-from dragoman.runtime import Bundle
+from dragoman.reference_model.recipes import RECIPES
+from dragoman.reference_model.recipes.recipe import RECIPE_FILE
+from dragoman.reference_model.training.history import HISTORY_FILE, Candidate, read_history
+from dragoman.runtime import Attention, Bundle, Model, load
+from dragoman.runtime.encoding.front_end import source_of_line
 from dragoman.runtime.format.contract import Kind
 from dragoman.runtime.format.manifest import MANIFEST_FILE, Manifest, TensorRTEngines
 from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
+from dragoman.settings.head import Head
 from dragoman.verification.report.manifest_facts import engine_facts, making_facts, model_facts
 
 from ..sensitivity.results import Sensitivity
-from .attention import attention_examples
-from .contents import AttentionExample, BundleReport, Fact, Licence, Part, Report, Speed
+from .contents import (
+    AttentionExample,
+    BundleReport,
+    Fact,
+    Licence,
+    Part,
+    Report,
+    Speed,
+    Training,
+)
 from .parity_rows import checks_of, checks_of_engines, verdict_of
 
 KINDS: dict[Kind, str] = {
@@ -136,6 +156,7 @@ class _BundleReporter:
             size_bytes=bundle.size,
             keep_fp32=manifest.keep_fp32,
             licences=self._licences(),
+            training=self._training(),
             parity=parity,
             tasks=() if parity is None else parity.tasks,
             checks=(
@@ -170,6 +191,19 @@ class _BundleReporter:
         elif not own:
             self._missing["licences"] = f"{none}: --checkpoint reads those of the checkpoint"
         return own + others
+
+    def _training(self) -> Training | None:
+        checkpoint = self._additions.checkpoint
+        if self._foreign is not None:
+            self._missing["training"] = f"the checkpoint's is another model's: {self._foreign}"
+        elif checkpoint is None:
+            self._missing["training"] = "known from the checkpoint: --checkpoint CHECKPOINT"
+        else:
+            training = training_of(checkpoint)
+            if training is not None:
+                return training
+            self._missing["training"] = "the checkpoint has no record of dragoman train"
+        return None
 
     def _no_sensitivity(self) -> str:
         bundle, manifest = self._bundle, self._bundle.manifest
@@ -252,6 +286,31 @@ def _weights_of(bundle: Bundle) -> str | None:
     return next((f.sha256 for f in bundle.manifest.files if f.path == WEIGHTS_FILE), None)
 
 
+def training_of(checkpoint: Path) -> Training | None:
+    """Read the record of a checkpoint's training; None if there is none or it is damaged."""
+    try:
+        record = read_json_object(checkpoint / RECIPE_FILE)
+        recipe, figures, data = record["recipe"], record["held_out"], record.get("data", {})
+        known = RECIPES.get(recipe)
+        shown = (
+            {name: known.shown(figure) for name, figure in figures.items()}
+            if known is not None and not record.get("metrics")
+            else {name: shown_figure(name, figure) for name, figure in figures.items()}
+        )
+        return Training(
+            recipe=recipe,
+            metric=next(iter(figures)),
+            pairs={name: count for name, count in data.items() if name != "dropped"},
+            dropped=data.get("dropped", {}),
+            held_out=shown,
+            options=record["training"],
+            epochs=tuple(read_history(checkpoint / HISTORY_FILE)),
+            candidates=tuple(Candidate(**candidate) for candidate in record.get("candidates", [])),
+        )
+    except (FileError, AttributeError, KeyError, StopIteration, TypeError, ValueError):
+        return None
+
+
 Place = Literal["bundle", "checkpoint"]
 
 LICENCE_NAME = re.compile(r"(licen[cs]e|copying|notice)(?![a-z])", re.IGNORECASE)
@@ -291,3 +350,97 @@ def _read(path: Path) -> bytes | None:
         return read_regular(path, LARGEST_LICENCE)
     except FileError:
         return None
+
+
+Weights = NDArray[np.float32]
+
+EXAMPLES = 2
+LONGEST = 40
+"""Tokens along a side of a picture, as many as can be read."""
+TIMES = 100
+"""Columns of a picture of audio."""
+CANDIDATES = 200
+"""The most inputs that are tried; inputs with more tokens, or that cannot be read, are skipped."""
+
+
+def attention_examples(
+    bundle: Bundle, inputs: Path, *, threads: int | None
+) -> tuple[AttentionExample, ...]:
+    """Compute the attention on the first inputs of a file that are short enough, two at most.
+
+    Args:
+        inputs: a file of texts, one per line, or a directory of audio files
+
+    Raises:
+        DragomanError: the file cannot be read, or the graph cannot run.
+    """
+    examples: list[AttentionExample] = []
+    with load(bundle.directory, threads=threads, check="never") as model:
+        for text, source in _sources(bundle.manifest, inputs):
+            example = _example(model, text, source)
+            if example is not None:
+                examples.append(example)
+            if len(examples) == EXAMPLES:
+                break
+    return tuple(examples)
+
+
+def _sources(manifest: Manifest, inputs: Path) -> Sequence[tuple[str, Any]]:
+    """List texts to show, and the model's inputs."""
+    if manifest.audio is not None:
+        from dragoman.verification.inputs.items import recording_items
+
+        return [(item.origin, item.source) for item in recording_items(inputs)]
+    lines = _lines(inputs)
+    if manifest.head is not None:
+        return [(line, _encoder_source(line, manifest.head)) for line in lines]
+    return [(source, source) for source, _, _ in (line.partition("\t") for line in lines)]
+
+
+def _lines(file: Path) -> list[str]:
+    """Read the first lines of a file of texts."""
+    try:
+        with file.open(encoding="utf-8") as texts:
+            return [line.rstrip("\n") for line in itertools.islice(texts, CANDIDATES)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DragomanError(f"{file}: expected a file of texts, in UTF-8: {error}") from error
+
+
+def _encoder_source(line: str, head: Head) -> Any:
+    try:
+        return source_of_line(line, head)
+    except DragomanError:
+        return line
+
+
+def _example(model: Model, text: str, source: Any) -> AttentionExample | None:
+    """Compute the attention on an input; None if the model cannot read it, or it is too long."""
+    try:
+        attention = model.attention(source)
+    except DragomanError:
+        return None
+    title, rows, columns, weights = _most_telling(attention)
+    if model.manifest.audio is not None:
+        columns, weights = _joined(columns, weights)
+    elif max(len(rows), len(columns)) > LONGEST:
+        return None
+    plain = tuple(tuple(float(x) for x in row) for row in np.round(weights.astype(float), 4))
+    unit = "s" if model.manifest.audio is not None else ""
+    return AttentionExample(title, text, rows, columns, plain, unit)
+
+
+def _joined(columns: tuple[str, ...], weights: Weights) -> tuple[tuple[str, ...], Weights]:
+    """Join neighbouring times, so that at most `TIMES` are left; rows still add up to 1."""
+    firsts = np.arange(0, len(columns), -(-len(columns) // TIMES))
+    return tuple(columns[first] for first in firsts), np.add.reduceat(weights, firsts, axis=1)
+
+
+def _most_telling(
+    attention: Attention,
+) -> tuple[str, tuple[str, ...], tuple[str, ...], Weights]:
+    if attention.cross is not None:
+        title = "output to source, the heads that align words"
+        return title, attention.target, attention.source, attention.aligning
+    (chosen, *_) = heat_maps(attention).values()
+    title = f"{chosen.title} to itself, mean of all layers and heads"
+    return title, chosen.rows, chosen.columns, chosen.chosen(None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import itertools
 from collections.abc import Sequence
 from importlib.resources import files
@@ -22,6 +23,7 @@ from .charts import (
     draw_layers,
     draw_margins,
     draw_products,
+    draw_training,
 )
 from .contents import BundleReport, Report, counted, figure
 from .speed_charts import draw_speed
@@ -33,6 +35,7 @@ MOST_DIVERGENCES = 50
 class Pictures(NamedTuple):
     """The charts of a bundle."""
 
+    training: list[Chart]
     margins: list[Chart]
     sensitivity: list[Chart]
     attention: list[Chart]
@@ -59,6 +62,7 @@ def render(report: Report) -> str:
         "count": lambda number: f"{number:,}",
         "mb": lambda size: f"{size / 1e6:,.2f}",
         "short": lambda number: "" if number is None else figure(number, 3),
+        "duration": lambda seconds: str(datetime.timedelta(seconds=round(seconds))),
         "day": lambda moment: moment.replace("T", " ")[:16] + " UTC",
         "share": lambda number: "" if number is None else f"{number:.2%}",
         "seconds": lambda number: f"{number:.2f}",
@@ -111,7 +115,10 @@ def _pictures(bundle: BundleReport, number: int) -> Pictures:
             draw_layers(sensitivity, f"{name}-layers"),
             draw_keeping(sensitivity, f"{name}-keeping"),
         ]
+    epochs = () if bundle.training is None else bundle.training.epochs
+    metric = "" if bundle.training is None else bundle.training.metric
     return Pictures(
+        [draw_training(epochs, metric, f"{name}-training")] if epochs else [],
         margins if divergences else [],
         hurts,
         [draw_attention(e, f"{name}-attention-{n}") for n, e in enumerate(bundle.attention)],
