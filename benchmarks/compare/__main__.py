@@ -22,13 +22,14 @@ from .tasks.greedy import BEAMS, GREEDY, LANGUAGE_MODEL
 from .tasks.growth import GROWTH
 from .tasks.speech import SPEECH
 from .tasks.throughput import THROUGHPUT
+from .tasks.training import TRAINING
 from .tasks.translation import TRANSLATION
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         *(GREEDY, BEAMS, LANGUAGE_MODEL, ENCODING, SPEECH, THROUGHPUT, GROWTH, SERVING),
-        *(TRANSLATION, SOAK),
+        *(TRANSLATION, TRAINING, SOAK),
     )
 }
 
