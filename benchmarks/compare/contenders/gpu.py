@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from dragoman.errors import DragomanError
 from dragoman.runtime.backends.table import BACKENDS
 from dragoman.runtime.format.manifest import Range
 
 from ...models.bundles import bundle_of_checkpoint, bundle_with_engines
 from ...peers import ctranslate2_runtime
-from ...peers.interface import Generate
+from ...peers.interface import Generate, import_library
 from ..rounds import Contender, unchanged
 from .text import TextContender, Workload, ctranslate2_translators, load_bundle, reference
 
@@ -121,10 +122,42 @@ def prepare_engines(
 
 
 def load_torch(directory: Path, threads: int, *, tool: str, dtype: str) -> Generate:
-    """Load PyTorch on the GPU; torch is imported here, since other contenders run without it."""
-    from ...peers import torch_cuda
+    """Load a checkpoint in PyTorch on the GPU, with its end token disabled.
 
-    return torch_cuda.load(directory, threads, tool=tool, dtype=dtype)
+    float32, which serves as the reference, runs on the CPU if PyTorch finds no GPU. torch is
+    imported here, since other contenders run without it.
+
+    Args:
+        tool: "PyTorch": the reference model; "transformers"; or "transformers compiled", which
+            decodes with a static cache, for which transformers compiles the step
+        dtype: name of a torch dtype, such as "float16"
+
+    Raises:
+        DragomanError: PyTorch finds no GPU, and dtype is not float32; or there is no transformers.
+    """
+    import torch
+
+    from dragoman.export.families.hugging_face import load_hugging_face
+    from dragoman.reference_model import greedy_cached
+
+    from ...peers.hugging_face import generator
+
+    if not torch.cuda.is_available() and dtype != "float32":
+        raise DragomanError("PyTorch finds no GPU")
+    device, kind = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, dtype)
+    if tool != "PyTorch":
+        library = import_library("transformers", group="gpu-peers").AutoModelForSeq2SeqLM
+        theirs = library.from_pretrained(directory, dtype=kind).to(device).eval()
+        if tool == "transformers compiled":
+            theirs.generation_config.cache_implementation = "static"
+        return generator(theirs)
+    model = load_hugging_face(directory).to(device, kind).eval()
+    torch.set_default_device(device)
+    torch.set_default_dtype(kind)
+    assert model.output.bias is not None
+    with torch.no_grad():
+        model.output.bias[model.config.end_token_id] = -torch.inf
+    return lambda batch: greedy_cached(model, batch.sources, batch.new_tokens)
 
 
 def describe_gpu() -> str:
