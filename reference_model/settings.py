@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import SETTINGS_BYTES, FileError, read_regular
-from dragoman.files.strict_json import MAX_DEPTH, read_json_object
+from dragoman.files.strict_json import MAX_DEPTH, parse_json
 from dragoman.files.text_lines import undecodable
 
 
@@ -93,18 +93,23 @@ def read_settings_file(path: Path) -> dict[str, Any]:
         DragomanError: the file cannot be read, is neither, has a name twice, or is no object.
     """
     try:
-        if path.suffix.lower() == ".json":
-            return read_json_object(path)
         data = read_regular(path, SETTINGS_BYTES)
-        text = data.decode()
+        text = data.decode().removeprefix("\ufeff")
     except FileError as error:
         raise DragomanError(str(error)) from error
     except UnicodeDecodeError as error:
         start, line = error.start, data.count(b"\n", 0, error.start) + 1
         raise DragomanError(f"{path}: {undecodable(data[start], start, line)}") from error
-    values = _parse_yaml(text, path)
+    if path.suffix.lower() == ".json":
+        try:
+            values, expected = parse_json(text), "a JSON object"
+        except ValueError as error:
+            problem = f"expected a JSON object, found text that is not JSON: {error}"
+            raise DragomanError(f"{path}: {problem}") from error
+    else:
+        values, expected = _parse_yaml(text, path), "names with values"
     if not isinstance(values, dict):
-        raise DragomanError(f"{path}: expected names with values, found {shown(values)}")
+        raise DragomanError(f"{path}: expected {expected}, found {shown(values)}")
     return values
 
 

@@ -26,7 +26,7 @@ from tokenizers import (
 )
 
 from dragoman.errors import DragomanError, shown
-from dragoman.files.regular_files import VOCABULARY_BYTES, read_regular
+from dragoman.files.regular_files import VOCABULARY_BYTES, check_regular, read_regular
 from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 from dragoman.runtime.texts.codecs.tokenizer_file import (
     TRIAL_TEXTS,
@@ -126,6 +126,7 @@ def read_trainable(path: Path) -> Tokenizer:
     Raises:
         DragomanError: the file is damaged, or has rules that cannot be reproduced.
     """
+    check_regular(path, VOCABULARY_BYTES)
     if path.suffix.lower() == ".json":
         tokenizer = read_tokenizer(path)
         return _renumbered(tokenizer, _roles(tokenizer))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain, compress
@@ -21,9 +21,9 @@ from dragoman.files.text_lines import UnknownCharacters
 
 from ..config import ModelConfig
 from ..settings import check_settings
-from .examples import Cleaner, Cleaning, Example, read_pairs, spaced
+from .examples import FILES_OF_PAIRS, Cleaner, Cleaning, Example, read_pairs, spaced
 from .recipe import Tokenizers
-from .tokenizers import digests_of
+from .tokenizers import SPECIAL_TOKENS, digests_of
 
 if TYPE_CHECKING:
     from ..training.loss import Pair, TokenPairs
@@ -44,16 +44,24 @@ class Corpus:
     share of the pairs, which is drawn anew for each epoch, occurs once more."""
     prefix: str = ""
     """A text that is put before each source, with a space between them, such as a tag for
-    back-translated sources (Caswell et al. 2019). It is one token of the vocabulary."""
+    back-translated sources (Caswell et al. 2019). It is one token of the vocabulary, and may occur
+    in the texts at the beginning of sources only."""
 
     def __post_init__(self) -> None:
         check_settings(self, self._out_of_range)
 
     def _out_of_range(self) -> Iterator[str]:
+        if len(self.files) > 2:
+            yield f"files: expected {FILES_OF_PAIRS}, found {len(self.files)} files"
         if not 0 < self.weight <= MOST_OFTEN:
             yield f"weight: expected more than 0, up to {MOST_OFTEN}, found {shown(self.weight)}"
-        if self.prefix.split() not in ([], [self.prefix]):
-            yield f"prefix: expected a text without spaces, found {shown(self.prefix)}"
+        if " " in self.prefix or not self.prefix.isprintable():
+            yield (
+                "prefix: expected a text without spaces and invisible characters, found "
+                f"{shown(self.prefix)}"
+            )
+        if self.prefix in SPECIAL_TOKENS:
+            yield f"prefix: expected a text that is no special token, found {shown(self.prefix)}"
 
 
 MOST_OFTEN = 1000
@@ -65,7 +73,7 @@ def prefixes_of(corpora: Iterable[Corpus]) -> list[str]:
     return [*dict.fromkeys(corpus.prefix for corpus in corpora if corpus.prefix)]
 
 
-class Corpora(Collection[Example]):
+class Corpora:
     """The pairs of files that remain after cleaning, which are read anew for each iteration.
 
     Attributes:
@@ -86,7 +94,7 @@ class Corpora(Collection[Example]):
             directory: where `write_record` wrote the record of an earlier training, if there is one
 
         Raises:
-            DragomanError: a file cannot be read, or no pair remains.
+            DragomanError: a file cannot be read, no pair remains, or a prefix occurs within texts.
         """
         self.corpora = tuple(corpora)
         self._rules = rules
@@ -106,13 +114,15 @@ class Corpora(Collection[Example]):
         self.record |= {"counts": self.counts, "dropped": self.dropped}
 
     def _read(self) -> None:
-        cleaner = Cleaner(self._rules)
-        self._kept = [
-            bytearray(
-                cleaner.keeps(spaced(pair), corpus.prefix) for pair in read_pairs(corpus.files)
-            )
-            for corpus in self.corpora
-        ]
+        cleaner, prefixes = Cleaner(self._rules), self.prefixes
+        self._kept = []
+        for corpus in self.corpora:
+            kept = bytearray()
+            for pair in map(spaced, read_pairs(corpus.files)):
+                kept.append(cleaner.keeps(pair, corpus.prefix))
+                if kept[-1]:
+                    _check_prefixes(prefixes, pair, corpus.files)
+            self._kept.append(kept)
         self.counts, self.dropped = [sum(kept) for kept in self._kept], dict(cleaner.dropped)
         cleaner.check(sum(self.counts))
         self.check_unchanged()
@@ -147,9 +157,6 @@ class Corpora(Collection[Example]):
     def __iter__(self) -> Iterator[Example]:
         return (Example(source, (target,)) for _, source, target in self._pairs())
 
-    def __contains__(self, example: object) -> bool:
-        return any(example == each for each in self)
-
     @property
     def prefixes(self) -> list[str]:
         """The different prefixes of sources."""
@@ -176,6 +183,23 @@ class Corpora(Collection[Example]):
         for number, (corpus, kept) in enumerate(zip(self.corpora, self._kept, strict=True)):
             for source, target in map(spaced, compress(read_pairs(corpus.files), kept)):
                 yield number, source, target
+
+
+def _check_prefixes(prefixes: Iterable[str], pair: tuple[str, str], files: Iterable[Path]) -> None:
+    """Check that no prefix occurs within texts, where it would cut words.
+
+    Raises:
+        DragomanError: one does, elsewhere than at the beginning of a source.
+    """
+    source, target = pair
+    for prefix in prefixes:
+        for text in (source.removeprefix(f"{prefix} "), target):
+            if prefix in text:
+                raise DragomanError(
+                    f"{' and '.join(map(str, files))}: prefix: expected a text that occurs at the "
+                    f"beginning of sources only, found {shown(prefix)} within {shown(text)}; "
+                    "choose another one, such as <BT>"
+                )
 
 
 RECORD_FILE = "corpora.json"
@@ -287,9 +311,11 @@ def encoded_pairs(
     }
     for prefix in corpora.prefixes:
         if tokenizers.source.encode(prefix).tokens[:-1] != [prefix]:
+            lacks = tokenizers.source.token_to_id(prefix) is None
             raise DragomanError(
-                f"prefix: expected a token of the vocabulary, found {shown(prefix)}, which it "
-                "lacks: choose one of its tokens, or train a vocabulary in a new directory"
+                f"prefix: expected a token of the vocabulary, found {shown(prefix)}, which "
+                f"{'it lacks' if lacks else 'is a special token or a subword'}: choose one of its "
+                "tokens, or train a vocabulary in a new directory"
             )
     weights = [corpus.weight for corpus in corpora.corpora]
     known = corpora.known

@@ -74,11 +74,11 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _without_blank_end(lines: Iterable[str]) -> Iterator[str]:
-    """Leave out the lines at the end that have nothing but spaces."""
+    """Leave out the lines at the end that have nothing but white space."""
     blank = []
     for line in lines:
         blank.append(line)
-        if line.strip(" "):
+        if line.strip():
             yield from blank
             blank.clear()
 
@@ -114,7 +114,7 @@ def read_rows(files: Sequence[Path]) -> Iterator[tuple[str, ...]]:
     blank: list[tuple[str, ...]] = []
     for row in zip_longest(*map(_lines, files)):
         blank.append(tuple(row))
-        if any(text is not None and text.strip(" ") for text in row):
+        if any(text is not None and text.strip() for text in row):
             if any(text is None for each in blank for text in each):
                 raise _unequal(files)
             yield from blank
@@ -127,7 +127,7 @@ def _unequal(files: Sequence[Path]) -> DragomanError:
         lines.append(0)
         for number, line in enumerate(_lines(file), start=1):
             lines[-1] = number
-            if line.strip(" "):
+            if line.strip():
                 with_text = max(with_text, number)
     source, first = min(lines[0], with_text), files[0]
     file, found = next(
@@ -141,6 +141,9 @@ def _unequal(files: Sequence[Path]) -> DragomanError:
     )
 
 
+FILES_OF_PAIRS = "one file of pairs with tabs between them, or a file of sources and one of targets"
+
+
 def read_pairs(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
     """Read pairs of source and target, one at a time; see `read_rows`.
 
@@ -149,10 +152,7 @@ def read_pairs(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
             more than two files.
     """
     if not 1 <= len(files) <= 2:
-        raise DragomanError(
-            "expected one file of pairs with tabs between them, or a file of sources and one of "
-            f"targets, found {len(files)} files"
-        )
+        raise DragomanError(f"expected {FILES_OF_PAIRS}, found {len(files)} files")
     for number, row in enumerate(read_rows(files), start=1):
         if len(row) != 2:
             raise DragomanError(

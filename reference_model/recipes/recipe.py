@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tokenizers import Tokenizer
 
@@ -27,6 +27,14 @@ AT_THE_LIMIT = "outputs reached the limit"
 end."""
 
 
+class Examples(Protocol):
+    """Examples whose number is known, and which can be read repeatedly."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Example]: ...
+
+
 @dataclass(frozen=True)
 class Data:
     """Examples for training, validation and the final scores.
@@ -35,7 +43,7 @@ class Data:
         dropped: number of pairs removed from `train`, by reason
     """
 
-    train: Collection[Example]
+    train: Examples
     validation: list[Example]
     held_out: list[Example]
     dropped: Mapping[str, int] = field(default_factory=dict)

@@ -214,13 +214,7 @@ def run_recipe(
             "candidates": [asdict(candidate) for candidate in trained.candidates],
             "training": asdict(trained.options) | {"steps": trained.step},
             "data": _counts(data),
-            "unknown characters": {
-                part: {
-                    side: {"unknown": each.found.total(), "characters": each.characters}
-                    for side, each in zip(SIDES, sides, strict=True)
-                }
-                for part, sides in unknown.items()
-            },
+            **_counted(unknown),
             "from": None if initial is None else initial.digest,
         }
         lines = json.dumps(record, indent=2, allow_nan=False) + "\n"
@@ -247,6 +241,20 @@ def _report(unknown: Mapping[str, Unknown], *, again: bool) -> None:
         for side, each in zip(SIDES, sides, strict=True):
             if each.found:
                 _note(f"{part} data, {side}: {each.summary()}")
+
+
+def _counted(unknown: Mapping[str, Unknown]) -> dict[str, object]:
+    """Return the entry of a record with the numbers of characters, if they were counted."""
+    counted = {
+        part: {
+            side: {"unknown": each.found.total(), "characters": each.characters}
+            for side, each in zip(SIDES, sides, strict=True)
+            if each.characters
+        }
+        for part, sides in unknown.items()
+    }
+    counted = {part: sides for part, sides in counted.items() if sides}
+    return {"unknown characters": counted} if counted else {}
 
 
 def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
@@ -33,8 +33,7 @@ from dragoman.files.regular_files import write_whole
 from dragoman.files.text_lines import UnknownCharacters
 
 from ..settings import check_settings
-from .examples import Example
-from .recipe import SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE, Tokenizers
+from .recipe import SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE, Examples, Tokenizers
 
 PAD, START, END, UNKNOWN = SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
 """The special tokens, with the ids 0 to 3."""
@@ -94,6 +93,11 @@ class Vocabulary:
         elif self.kind != "characters" and None in self.sizes:
             name = "target_size" if self.source_size else "source_size"
             yield f"missing field {name if any(own.values()) else 'size'!r}"
+        elif self.size is not None and all(own.values()):
+            yield f"size: expected none with source_size and target_size, found {self.size}"
+        for name in ("tokenized", "split_digits"):
+            if self.kind == "characters" and getattr(self, name):
+                yield f"{name}: expected false, because each character is a token, found true"
         least = len(SPECIAL_TOKENS) + len(BYTES) * self.byte_fallback
         for name, size in ({"size": self.size} | own).items():
             if size is not None and size <= least:
@@ -141,11 +145,14 @@ class Vocabulary:
             prefixes: see `train_tokenizers`
 
         Raises:
-            DragomanError: a file cannot be read.
+            DragomanError: a file cannot be read, or a prefix is a special token or a subword.
         """
         found = []
         for name in self.files or ():
-            tokenizer = read(directory / name)
+            try:
+                tokenizer = read(directory / name)
+            except DragomanError as error:
+                raise DragomanError(f"vocabulary: files: {error}") from error
             if self.lowercase:
                 rules = [normalizers.Lowercase(), tokenizer.normalizer]
                 tokenizer.normalizer = normalizers.Sequence([rule for rule in rules if rule])
@@ -155,7 +162,7 @@ class Vocabulary:
 
 
 def train_tokenizers(
-    vocabulary: Vocabulary, examples: Collection[Example], prefixes: Sequence[str] = ()
+    vocabulary: Vocabulary, examples: Examples, prefixes: Sequence[str] = ()
 ) -> Tokenizers:
     """Train the tokenizers of both sides, of exactly the sizes that the vocabulary states.
 
@@ -163,7 +170,8 @@ def train_tokenizers(
         prefixes: texts that are one token each of the sources' vocabulary, wherever they occur
 
     Raises:
-        DragomanError: the texts have too few subwords, or a prefix is a subword.
+        DragomanError: the texts have too few subwords, the size leaves no room for any, or a
+            prefix is a subword.
     """
     source_size, target_size = vocabulary.sizes
 
@@ -248,8 +256,13 @@ def _train(
         tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
     added = len(BYTES) * vocabulary.byte_fallback + len(prefixes)
     room = None if size is None else size - added
+    if room is not None and room <= len(SPECIAL_TOKENS):
+        raise DragomanError(
+            f"vocabulary: expected more than {added + len(SPECIAL_TOKENS)} tokens for {side}, "
+            f"with those of bytes and prefixes, found {size}; choose a larger size"
+        )
     if vocabulary.kind == "characters":
-        most = None if room is None else max(1, room - len(SPECIAL_TOKENS))
+        most = None if room is None else room - len(SPECIAL_TOKENS)
         letters = _characters(tokenizer, texts(), vocabulary.coverage)[:most]
         pieces = {piece: number for number, piece in enumerate([*SPECIAL_TOKENS, *letters])}
         tokenizer.model = models.BPE(pieces, [], unk_token=UNKNOWN)
@@ -348,15 +361,16 @@ def _add_prefixes(tokenizer: Tokenizer, prefixes: Sequence[str], side: str) -> N
     """Add prefixes to a vocabulary, unless they are added tokens already.
 
     Raises:
-        DragomanError: a prefix is a subword.
+        DragomanError: a prefix is a special token or a subword.
     """
-    present = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    added = tokenizer.get_added_tokens_decoder().values()
+    present = {token.content for token in added if not token.special}
     new = [prefix for prefix in prefixes if prefix not in present]
     for prefix in new:
         if tokenizer.token_to_id(prefix) is not None:
             raise DragomanError(
-                f"prefix: expected a text that is no subword of {side}, found {shown(prefix)}; "
-                "choose another one, such as <BT>"
+                f"prefix: expected a text that is no subword of {side} and no special token, "
+                f"found {shown(prefix)}; choose another one, such as <BT>"
             )
     # Not special: texts to translate may begin with a prefix, too.
     tokenizer.add_tokens([AddedToken(prefix, special=False, normalized=False) for prefix in new])
@@ -386,7 +400,12 @@ def count_unknown(
     encodings: Sequence[Encoding],
     unknown: UnknownCharacters,
 ) -> None:
-    """Count the characters of texts that a tokenizer encodes as its unknown token."""
+    """Count the characters of texts that a tokenizer encodes as its unknown token.
+
+    A model of whole words knows no characters: nothing is counted.
+    """
+    if isinstance(tokenizer.model, models.WordLevel | models.WordPiece):
+        return
     special = tokenizer.get_added_tokens_decoder().get(UNKNOWN_ID)
     counts = special is not None and special.special
     for text, encoding in zip(texts, encodings, strict=True):

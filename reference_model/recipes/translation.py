@@ -170,7 +170,8 @@ def read_training_file(
         DragomanError: the file cannot be read, another section is invalid, or files are missing or
             stated twice.
     """
-    sections = read_settings_file(path)
+    found = read_settings_file(path)
+    sections = {name: values for name, values in found.items() if values is not None}
     unknown = [name for name in sections if name not in SECTIONS]
     missing = [name for name in ("model", "vocabulary", "training") if name not in sections]
     if unknown or missing:
@@ -187,7 +188,10 @@ def read_training_file(
                 f"{path}: vocabulary: files: expected read_vocabulary, a function that reads them, "
                 "such as dragoman.export.tokenizers.read_trainable; found none"
             )
-        own = vocabulary.read_files(path.parent, read_vocabulary, prefixes_of(corpora))
+        try:
+            own = vocabulary.read_files(path.parent, read_vocabulary, prefixes_of(corpora))
+        except DragomanError as error:
+            raise DragomanError(f"{path}: {error}") from error
     try:
         recipe = translation_recipe(
             path.stem,
@@ -244,7 +248,7 @@ def _files(
                 f"{option}: expected a file for {path}, which has no section {section}; found none"
             )
     if pairs.train:
-        corpora = [Corpus(tuple(pairs.train))]
+        corpora = [read_settings(Corpus, {"files": tuple(pairs.train)}, "--pairs")]
     else:
         entries, where = sections["corpora"], f"{path}: corpora"
         if not isinstance(entries, list) or not entries:

@@ -376,10 +376,22 @@ def first_only(data: Data) -> list[Example]:
         ({"corpora": [{"files": ["a"], "weight": 0}]}, r"weight: expected more than 0, up to 1000"),
         ({"corpora": [{"files": ["a"], "weight": "2"}]}, r"weight must be a number, found '2'"),
         ({"corpora": [{"files": ["a"], "prefix": "a b"}]}, "prefix: expected a text without space"),
+        ({"corpora": [{"files": ["a"], "prefix": " "}]}, "prefix: expected a text without spaces"),
+        (
+            {"corpora": [{"files": ["a"], "prefix": "\t"}]},
+            "without spaces and invisible characters",
+        ),
+        ({"corpora": [{"files": ["a"], "prefix": "a\u200b"}]}, "spaces and invisible characters"),
+        ({"corpora": [{"files": ["a"], "prefix": "</s>"}]}, "prefix: .* no special token, found"),
+        (
+            {"corpora": [{"files": ["train.tsv"], "prefix": "ea"}]},
+            "found 'ea' within 'the cat eats",
+        ),
+        ({"corpora": [{"files": ["train.tsv"], "prefix": "ie"}]}, "found 'ie' within 'die cat"),
         ({"corpora": [{"files": ["a"], "speed": 1}]}, r"corpora\[0\]: unknown field 'speed'"),
         ({"corpora": [{"files": ["none.tsv"]}]}, "expected a file of examples, found nothing at "),
         ({"corpora": [{"files": ["."]}]}, "expected a regular file, found a directory"),
-        ({"corpora": [{"files": ["dev.tsv"] * 3}]}, "found 3 files"),
+        ({"corpora": [{"files": ["dev.tsv"] * 3}]}, r"corpora\[0\]: files: .*, found 3 files"),
         ({"dev": "dev.tsv"}, "dev: expected a list of files, found 'dev.tsv'"),
         ({"test": []}, r"test: expected a list of files, found \[\]"),
     ],
@@ -407,8 +419,23 @@ def test_files_are_stated_once(folder: Folder, tmp_path: Path) -> None:
 
 def test_a_prefix_must_be_in_the_vocabulary(folder: Folder, tmp_path: Path) -> None:
     trained(folder(), tmp_path)
-    with pytest.raises(DragomanError, match="prefix: expected a token of the vocabulary, found"):
+    with pytest.raises(DragomanError, match=r"prefix: expected a token of the .* it lacks: choose"):
         trained(folder(**TWO), tmp_path)
     with pytest.raises(DragomanError, match="prefix: expected a text that is no subword of both"):
-        recipe = folder(corpora=[{"files": ["train.tsv"], "prefix": "t"}])
+        recipe = folder(corpora=[{"files": ["train.tsv"], "prefix": "\u2581"}])
         run_recipe(recipe, recipe.load_data(None), tmp_path / "other", tmp_path / "new")
+    with pytest.raises(DragomanError, match="which is a special token or a subword: choose"):
+        trained(recipe, tmp_path)
+
+
+def test_texts_may_begin_with_a_prefix(folder: Folder, tmp_path: Path) -> None:
+    """As those do whose tags are in the file already."""
+    recipe = folder(**TWO)
+    write(tmp_path / "train.tsv", [(f"<BT> {s}", t) for s, t in PAIRS])
+    trained(recipe, tmp_path)
+    tag = read_tokenizers(tmp_path / "work").source.token_to_id("<BT>")
+    assert {ids.count(tag) for ids, _ in read_tokens(tmp_path / "work")} == {1}
+    for pair in (("the cat <BT> eats", "t"), ("a", "<BT> t")):
+        write(tmp_path / "train.tsv", [pair])
+        with pytest.raises(DragomanError, match=r"train.tsv: prefix: .* found '<BT>' within '"):
+            recipe.load_data(None)

@@ -205,6 +205,8 @@ def test_a_run_writes_a_complete_checkpoint(recipe: Recipe, tmp_path: Path) -> N
     assert isinstance(model, LanguageModel)
     assert evaluate(model, recipe, tokenizers, COUNTING) == figures
     assert read_examples(directory / "held_out.tsv") == COUNTING
+    record = json.loads((directory / "recipe.json").read_text(encoding="utf-8"))
+    assert "unknown characters" not in record  # they are not counted
     source = Tokenizer.from_file(str(directory / "source_tokenizer.json"))
     assert source.encode("one two").ids[0] == START
     history = (directory / "history.jsonl").read_text(encoding="utf-8").splitlines()

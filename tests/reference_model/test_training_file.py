@@ -274,6 +274,34 @@ def test_what_is_no_yaml_is_named(tmp_path: Path, text: str, problem: str) -> No
         read_settings_file(path)
 
 
+@pytest.mark.parametrize("name", ["en-de.json", "en-de.yaml"])
+def test_a_byte_order_mark_and_empty_sections_are_no_settings(
+    tmp_path: Path, files: PairFiles, name: str
+) -> None:
+    empty = {"cleaning": None, "metrics": None, "test": None}
+    text = json.dumps(SETTINGS | empty)
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert [*read_settings_file(tmp_path / name)] == [*SETTINGS, *empty]
+    found, expected = read_training_file(tmp_path / name, files), described(tmp_path, files)
+    assert (found.config, found.metrics) == (expected.config, expected.metrics)
+    assert found.load_data(None).dropped == expected.load_data(None).dropped
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf{\n\xff}")
+    with pytest.raises(DragomanError, match=r"found byte 0xff at offset 5 \(line 2\)"):
+        read_settings_file(tmp_path / name)
+
+
+def test_rows_without_text_at_the_end_are_none(tmp_path: Path, files: PairFiles) -> None:
+    recipe = described(tmp_path, files)
+    for blank in ("\t\n", " \t \n\t\n\n", "\u3000\t\n"):
+        with (tmp_path / "dev.tsv").open("a", encoding="utf-8") as file:
+            file.write(blank)
+        assert len(recipe.load_data(None).validation) == 5
+    with (tmp_path / "dev.tsv").open("a", encoding="utf-8") as file:
+        file.write("the cat\tdie Katze\n")
+    with pytest.raises(DragomanError, match=r"dev\.tsv, line 6: expected a source, found none"):
+        recipe.load_data(None)
+
+
 def test_many_pairs_of_unequal_lengths_are_what_an_error_begins_with(
     tmp_path: Path, files: PairFiles
 ) -> None:
@@ -298,9 +326,12 @@ def test_pairs_that_cannot_be_used_are_refused(tmp_path: Path, files: PairFiles)
     (tmp_path / "dev.tsv").write_text("", encoding="utf-8")
     with pytest.raises(DragomanError, match=r"dev\.tsv: expected at least one pair, found none"):
         described(tmp_path, files).load_data(None)
-    with pytest.raises(DragomanError, match="expected a JSON object, found list"):
+    with pytest.raises(DragomanError, match=r"expected a JSON object, found \[\]"):
         (tmp_path / "list.json").write_text("[]", encoding="utf-8")
         read_training_file(tmp_path / "list.json", files)
+    three = PairFiles([tmp_path / "train.tsv"] * 3, files.validation)
+    with pytest.raises(DragomanError, match=r"--pairs: files: expected one file .* found 3 files"):
+        described(tmp_path, three)
 
 
 LONG = "the cat eats\t" + "Brot " * 30 + "\n"

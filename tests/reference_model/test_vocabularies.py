@@ -6,6 +6,7 @@ The library sentencepiece is the oracle of its models, and counting by hand that
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,16 @@ EXAMPLES = [
 UNSEEN = ["漢字 is ß", "😀 the <0x41> cat", "</s> <unk> Ω", "cat\u00e9", "<0x4a><0xC3>"]
 
 
-@pytest.mark.parametrize("tokenized", [True, False])
 @pytest.mark.parametrize(
-    ("kind", "size"), [("bpe", 310), ("unigram", 288), ("characters", None), ("characters", 275)]
+    ("kind", "size", "tokenized"),
+    [
+        *(("bpe", 310, tokenized) for tokenized in (True, False)),
+        *(("unigram", 288, tokenized) for tokenized in (True, False)),
+        *(("characters", size, False) for size in (None, 275)),
+    ],
 )
 def test_bytes_stand_for_what_the_vocabulary_lacks(
-    tmp_path: Path, kind: Any, size: int | None, *, tokenized: bool
+    tmp_path: Path, kind: Any, size: int | None, tokenized: bool
 ) -> None:
     vocabulary = Vocabulary(size=size, kind=kind, tokenized=tokenized, byte_fallback=True)
     tokenizers = train_tokenizers(vocabulary, EXAMPLES)
@@ -135,6 +140,12 @@ def test_sides_of_unequal_sizes() -> None:
         ({"size": 260, "byte_fallback": True}, "size: expected more than 260 with the tokens of "),
         ({"size": 60, "coverage": 0}, "coverage: expected more than 0 and at most 1, found 0"),
         ({"size": 60, "coverage": 1.5}, "coverage: expected more than 0 and at most 1, found 1.5"),
+        (
+            {"size": 100, "source_size": 60, "target_size": 45, "shared": False},
+            "^size: expected none with source_size and target_size, found 100",
+        ),
+        ({"kind": "characters", "tokenized": True}, "tokenized: expected false, because each char"),
+        ({"kind": "characters", "split_digits": True}, "split_digits: expected false, because "),
         ({"kind": "characters", "size": 4}, "size: expected more than 4, found 4"),
         ({"files": ("a",), "size": 60}, "size: expected none with `files`, found 60"),
         ({"files": ("a",), "coverage": 0.5}, "coverage: expected none with `files`, found 0.5"),
@@ -149,6 +160,17 @@ def test_options_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(DragomanError, match=problem):
         Vocabulary(**fields)
+
+
+@pytest.mark.parametrize("kind", ["characters", "bpe", "unigram"])
+def test_tokens_of_bytes_and_prefixes_count_in_the_size(kind: Any) -> None:
+    prefixes = ["<1>", "<2>", "<3>"]
+    vocabulary = Vocabulary(kind=kind, size=263, byte_fallback=True)
+    expected = "expected more than 263 tokens for both sides, .* found 263; choose a larger size"
+    with pytest.raises(DragomanError, match=f"vocabulary: {expected}"):
+        train_tokenizers(vocabulary, EXAMPLES, prefixes)
+    vocabulary = Vocabulary(kind="characters", size=264, byte_fallback=True)
+    assert train_tokenizers(vocabulary, EXAMPLES, prefixes).source.get_vocab_size() == 264
 
 
 CORPUS = [
@@ -364,6 +386,42 @@ def test_prefixes_are_tokens_of_every_vocabulary(
     assert tokenizer.get_vocab_size() == size == vocabulary.get("size", size)
     ids = tokenizer.encode("<BT> the cat").ids
     assert ids == [tokenizer.token_to_id("<BT>"), *tokenizer.encode("the cat").ids]
+
+
+@pytest.mark.parametrize("kind", [models.WordLevel, models.WordPiece])
+def test_characters_do_not_count_in_vocabularies_of_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: Any
+) -> None:
+    """As they do not when the bundle of the model runs."""
+    words = Tokenizer(kind({"<unk>": 0, "the": 1, "cat": 2}, unk_token=UNKNOWN))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "words.json"))
+    recipe = described(tmp_path, {"files": ["words.json"]})
+    run_recipe(recipe, recipe.load_data(None), tmp_path / "model", tmp_path / "work")
+    assert "not in the vocabulary" not in capsys.readouterr().err
+    record = json.loads((tmp_path / "model" / "recipe.json").read_text(encoding="utf-8"))
+    assert "unknown characters" not in record
+    file = tmp_path / "model" / "source_tokenizer.json"
+    assert TextCodec(file, file).unknown_characters("a dog") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        (".", "expected a regular file, found a directory"),
+        ("nope.json", "expected a file, found none"),
+        ("dev.tsv", "not a SentencePiece model"),
+        ("list.json", "not a tokenizer file: .*"),
+    ],
+)
+def test_errors_of_a_vocabulary_say_where_it_is_stated(
+    tmp_path: Path, name: str, problem: str
+) -> None:
+    (tmp_path / "list.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(DragomanError) as raised:
+        described(tmp_path, {"files": [name]})
+    where = f"{tmp_path / 'own.json'}: vocabulary: files: {tmp_path / name}: "
+    assert re.fullmatch(re.escape(where) + problem, str(raised.value))
 
 
 def test_a_model_is_trained_with_vocabularies_of_ones_own(tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ def load_sentencepiece(path: Path) -> Any:
     except FileError as error:
         raise BundleError(str(path), [error.problem]) from error
     except RuntimeError as error:
-        raise BundleError(str(path), [f"not a SentencePiece model: {error}"]) from error
+        raise BundleError(str(path), ["not a SentencePiece model"]) from error
     try:
         _try_out(processor)
     except Exception as error:  # among others UnicodeDecodeError
