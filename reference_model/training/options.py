@@ -96,7 +96,7 @@ class TrainingOptions:
             )
         for name in ("learning_rate", "learning_rate_scale", "clip_norm", "adam_epsilon"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:  # NaN too
                 yield f"{name}: expected more than 0, found {shown(value)}"
         if not all(0 <= beta < 1 for beta in self.adam_betas):
             yield f"adam_betas: expected numbers from 0 to below 1, found {list(self.adam_betas)}"

@@ -175,6 +175,12 @@ class Run(Generic[AnyModel]):
             self._seconds = state["seconds"]
             self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
             self._changed, self._changed_now = state["changed"], state["changed_now"]
+            planned = (self._changed | dict(changes)).get("epochs")
+            if planned is not None and self._given.epochs > planned:
+                raise DragomanError(
+                    f"{path}: expected at most {planned} epochs, which the training was changed "
+                    f"to, found {self._given.epochs}; change them with --change epochs=N"
+                )
             self._validations = state["validations"]
             self._batches = state["batches"]
         self._change(changes)
@@ -190,6 +196,8 @@ class Run(Generic[AnyModel]):
         new = {name: value for name, value in changes.items() if before.get(name) != value}
         self._changed |= new
         self.options = with_changes(self._given, self._changed)
+        if "epochs" in self._of_steps(self.options) and "epochs" not in self._of_steps(self._given):
+            self._changed.setdefault("epochs", self.options.epochs)
         if new:
             self._changed_now |= new | {"from_step": self.step + 1}
 
@@ -233,6 +241,11 @@ class Run(Generic[AnyModel]):
         batches = token_batches(self.pairs, self._batches["batch_tokens"], seed=seed)
         size = self._batches["accumulate"]
         self.steps = [batches[first : first + size] for first in range(0, len(batches), size)]
+        if not self.steps:
+            raise DragomanError(
+                f"corpora: expected pairs in epoch {len(self.epochs) + 1}, found none; choose "
+                "larger weights"
+            )
 
     def take_step(self) -> StepFigures:
         """Take the next step of the present epoch.
@@ -371,13 +384,13 @@ class Run(Generic[AnyModel]):
     def _best(self, monitor: str) -> int:
         """Return the number of the best epoch; of equal ones, that with the better other figure."""
 
-        def rank(epoch: Epoch) -> tuple[float, float, int]:
+        def order(epoch: Epoch) -> tuple[float, float, int]:
             metric = -epoch.metric if self.judge.higher_is_better else epoch.metric
             figures = (epoch.validation_loss, metric)
             first, second = figures if monitor == "loss" else figures[::-1]
             return first, second, -epoch.epoch
 
-        return min(self.epochs, key=rank).epoch
+        return min(self.epochs, key=order).epoch
 
     def deliver(self) -> list[Candidate]:
         """Judge the average of the last epochs, the best and the last; load the best of them.

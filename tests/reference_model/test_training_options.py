@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,12 @@ from dragoman import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.reference_model.training import Epoch, TrainingOptions, train
 from dragoman.reference_model.training import run as run_module
-from dragoman.reference_model.training.loss import negative_log_likelihood, predictions
+from dragoman.reference_model.training.loss import (
+    Pair,
+    TokenPairs,
+    negative_log_likelihood,
+    predictions,
+)
 
 MakeConfig = Callable[..., ModelConfig]
 
@@ -36,18 +42,24 @@ OPTIONS = TrainingOptions(epochs=2, batch_tokens=8, warmup_steps=10, average_epo
 
 
 def trained(
-    make_config: MakeConfig, directory: Path, options: TrainingOptions, dropout: float = 0.0
+    make_config: MakeConfig,
+    directory: Path,
+    options: TrainingOptions,
+    dropout: float = 0.0,
+    pairs: Sequence[Pair] | TokenPairs = PAIRS,
+    changes: dict[str, Any] | None = None,
 ) -> tuple[Transformer, list[Epoch]]:
     torch.manual_seed(0)
     model = Transformer(make_config(**SMALL, dropout=dropout))
     result = train(
         model,
-        PAIRS,
+        pairs,
         PAIRS[:3],
         options,
         directory,
         evaluate=lambda _: 0.0,
         metric_name="nothing",
+        changes=changes,
     )
     return model, result.epochs
 
@@ -227,6 +239,8 @@ def test_a_training_that_began_elsewhere_is_not_resumed(
         ({"epochs": "many"}, "epochs must be an integer, found 'many'"),
         ({"epochs": 1, "adam_betas": (0.9,)}, "adam_betas must be 2 numbers"),
         ({"epochs": 1, "clip_norm": 0}, "clip_norm: expected more than 0, found 0"),
+        ({"epochs": 1, "clip_norm": math.nan}, "clip_norm: expected more than 0, found nan"),
+        ({"epochs": 1, "learning_rate": math.inf}, "learning_rate must be a number, found inf"),
         ({"epochs": 1, "learning_rate": -1.0}, "learning_rate: expected more than 0, found -1.0"),
         ({"epochs": 1, "precision": "fp8"}, "precision must be one of fp32, bf16, fp16, found"),
         ({"epochs": 1, "schedule": "step"}, "schedule must be one of inverse-square-root, linear"),
@@ -251,6 +265,33 @@ def test_what_differs_of_another_training_is_named(make_config: MakeConfig, tmp_
         "batch_tokens 9, found 8; seed 2, found 1; dropout 0.1, found 0.0; choose another "
         "directory, or delete the file to start over"
     )
+
+
+def test_another_schedule_is_named_without_the_epochs_that_it_depends_on(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    trained(make_config, tmp_path, replace(OPTIONS, schedule="linear"))
+    with pytest.raises(DragomanError) as caught:
+        trained(make_config, tmp_path, replace(OPTIONS, schedule="constant"))
+    assert "data: expected schedule constant, found linear; " in str(caught.value)
+    assert str(caught.value).endswith("with --change schedule=constant")
+
+
+def test_a_schedule_that_was_changed_to_fall_to_0_ends_with_its_epochs(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    trained(make_config, tmp_path, OPTIONS, changes={"schedule": "linear"})
+    with pytest.raises(DragomanError, match=r"expected at most 2 epochs, .* --change epochs=N$"):
+        trained(make_config, tmp_path, replace(OPTIONS, epochs=4))
+    _, epochs = trained(make_config, tmp_path, OPTIONS, changes={"epochs": 4})
+    assert len(epochs) == 4
+
+
+def test_an_epoch_without_pairs_is_an_error(make_config: MakeConfig, tmp_path: Path) -> None:
+    pairs = TokenPairs.of(PAIRS)
+    few = TokenPairs(pairs.tokens, pairs.lengths().reshape(-1), [(len(pairs), 0.001)])
+    with pytest.raises(DragomanError, match="expected pairs in epoch 1, found none; choose larger"):
+        trained(make_config, tmp_path, OPTIONS, pairs=few)
 
 
 def test_a_training_of_more_epochs_is_not_one_of_fewer(

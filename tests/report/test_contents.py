@@ -237,6 +237,24 @@ def test_records_of_trainings_before_are_read(name: str) -> None:
     assert [*found.held_out] == [*record["held_out"]]
 
 
+def test_corpora_and_unknown_characters_of_a_training(tmp_path: Path) -> None:
+    corpus = {"files": ["a.en", "a.de"], "weight": 0.25, "prefix": "<BT>", "pairs": 1200}
+    one, none = {"unknown": 3, "characters": 40}, {"unknown": 0, "characters": 9}
+    record = {
+        "recipe": "en-de",
+        "training": {},
+        "held_out": {"BLEU": 1.0},
+        "data": {"train": 1200, "validation": 7, "dropped": {}, "corpora": [corpus]},
+        "unknown characters": {"held_out": {"source": one, "target": none}},
+    }
+    (tmp_path / "recipe.json").write_text(json.dumps(record), encoding="utf-8")
+    (tmp_path / "history.jsonl").touch()
+    found = training_of(tmp_path)
+    assert found is not None and found.pairs == {"train": 1200, "validation": 7}
+    assert found.corpora == ("a.en and a.de: 1,200 pairs after cleaning, weight 0.25, prefix <BT>",)
+    assert found.unknown == ("held out source: 3 of 40",)
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"recipe": "x"}', '{"recipe": [], "held_out": {}}'])
 def test_a_damaged_record_of_a_training_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "recipe.json").write_text(text, encoding="utf-8")

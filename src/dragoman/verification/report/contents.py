@@ -86,6 +86,9 @@ class Training:
         metric: the name of the metric of epochs and candidates
         pairs: the number of pairs or texts by the part of the data; empty if not recorded
         dropped: the number of pairs that were left out, by reason
+        corpora: the corpora of the training data, one line each; empty for one without options
+        unknown: characters that the vocabularies lack, one line for each part of the data that has
+            some
         held_out: the figures on the held-out data, as texts, by name
         options: the options of the training, and its number of steps
         epochs: the figures of each epoch
@@ -96,6 +99,8 @@ class Training:
     metric: str
     pairs: dict[str, int]
     dropped: dict[str, int]
+    corpora: tuple[str, ...]
+    unknown: tuple[str, ...]
     held_out: dict[str, str]
     options: dict[str, Any]
     epochs: tuple[Epoch, ...]

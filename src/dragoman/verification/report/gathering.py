@@ -300,8 +300,10 @@ def training_of(checkpoint: Path) -> Training | None:
         return Training(
             recipe=recipe,
             metric=next(iter(figures)),
-            pairs={name: count for name, count in data.items() if name != "dropped"},
+            pairs={name: count for name, count in data.items() if isinstance(count, int)},
             dropped=data.get("dropped", {}),
+            corpora=tuple(map(_corpus, data.get("corpora", []))),
+            unknown=tuple(_unknown(record.get("unknown characters", {}))),
             held_out=shown,
             options=record["training"],
             epochs=tuple(read_history(checkpoint / HISTORY_FILE)),
@@ -309,6 +311,20 @@ def training_of(checkpoint: Path) -> Training | None:
         )
     except (FileError, AttributeError, KeyError, StopIteration, TypeError, ValueError):
         return None
+
+
+def _corpus(corpus: Mapping[str, Any]) -> str:
+    prefix = f", prefix {corpus['prefix']}" if corpus["prefix"] else ""
+    files = " and ".join(corpus["files"])
+    return f"{files}: {corpus['pairs']:,} pairs after cleaning, weight {corpus['weight']:g}{prefix}"
+
+
+def _unknown(parts: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Iterator[str]:
+    for part, sides in parts.items():
+        for side, counts in sides.items():
+            if counts["unknown"]:
+                name = f"{part} {side}".replace("_", " ")
+                yield f"{name}: {counts['unknown']:,} of {counts['characters']:,}"
 
 
 Place = Literal["bundle", "checkpoint"]
