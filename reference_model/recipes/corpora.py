@@ -22,8 +22,8 @@ from dragoman.files.text_lines import UnknownCharacters
 from ..config import ModelConfig
 from ..settings import check_settings
 from .examples import FILES_OF_PAIRS, Cleaner, Cleaning, Example, read_pairs, spaced
-from .recipe import Tokenizers
-from .tokenizers import SPECIAL_TOKENS, digests_of
+from .recipe import Data, Recipe, Tokenizers
+from .tokenizers import SPECIAL_TOKENS, digests_of, read_tokenizers, write_tokenizers
 
 if TYPE_CHECKING:
     from ..training.loss import Pair, TokenPairs
@@ -103,6 +103,7 @@ class Corpora:
         self.record: dict[str, Any] = {
             "files": [[_identity(file, known) for file in corpus.files] for corpus in corpora],
             "prefixes": [corpus.prefix for corpus in corpora],
+            "weights": [float(corpus.weight) for corpus in corpora],
             "cleaning": asdict(rules),
         }
         same = known is not None and _contents(known) == _contents(self.record)
@@ -133,6 +134,30 @@ class Corpora:
         if found.known is not None:
             found.record["files"] = found.known["files"]
         return found
+
+    def check_same(self, directory: Path, config: ModelConfig, vocabulary: str) -> None:
+        """Check that the training of a directory began with these data, if it has their record.
+
+        Args:
+            config: the configuration of the model, for its positions
+            vocabulary: the settings that tokenizers are trained with
+
+        Raises:
+            DragomanError: it began with others; names the differences.
+        """
+        from ..training.state import STATE_FILE, check_same_training
+
+        known = _read_record(directory)
+        if known is None:
+            return
+        here = {
+            "positions": [config.max_source_positions, config.max_target_positions],
+            "vocabulary": known["vocabulary"] and vocabulary,
+        }
+        paths = {file["sha256"]: file["path"] for file in chain(*self.record["files"])}
+        state = directory / STATE_FILE  # without one, there are epochs, which are to be finished
+        path = state if state.exists() else directory / RECORD_FILE
+        check_same_training(path, _named(self.record | here, paths), _named(known, paths))
 
     def check_unchanged(self) -> None:
         """Check that no file changed since its contents were identified.
@@ -204,7 +229,7 @@ def _check_prefixes(prefixes: Iterable[str], pair: tuple[str, str], files: Itera
 
 RECORD_FILE = "corpora.json"
 _ENTRIES = frozenset(
-    {"files", "prefixes", "cleaning", "counts", "dropped"}
+    {"files", "prefixes", "weights", "cleaning", "counts", "dropped"}
     | {"vocabulary", "tokenizers", "positions", "encoded", "tokens", "unknown"}
 )
 
@@ -241,6 +266,26 @@ def _contents(record: Mapping[str, Any]) -> object:
     return digests, record["prefixes"], record["cleaning"]
 
 
+def _named(record: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, object]:
+    """Return what identifies the data of a record, by name.
+
+    Args:
+        paths: those of files that may have moved, by their SHA-256
+    """
+    names = ("max_source_positions", "max_target_positions")
+    named = dict(zip(names, record["positions"], strict=True))
+    named |= {f"cleaning.{name}": value for name, value in record["cleaning"].items()}
+    columns = zip(record["files"], record["prefixes"], record["weights"], strict=True)
+    for number, (files, prefix, weight) in enumerate(columns):
+        corpus = f"corpora[{number}]"
+        for place, file in enumerate(files):
+            digest = file["sha256"]
+            path = paths.get(digest, file["path"])
+            named[f"{corpus}.files[{place}]"] = f"{path} (SHA-256 {digest})"
+        named |= {f"{corpus}.prefix": shown(prefix), f"{corpus}.weight": weight}
+    return named | {"vocabulary": record["vocabulary"]}
+
+
 def _status(path: Path) -> list[int]:
     """Return what changes with the contents of a file: its size, its times and its inode."""
     status = path.stat()
@@ -274,6 +319,51 @@ def _identity(path: Path, known: Mapping[str, Any] | None) -> dict[str, Any]:
     except OSError as error:
         raise DragomanError(f"{path}: expected a file of examples: {error.strerror}") from error
     return {"path": resolved, "status": status, "settled": settled, "sha256": digest}
+
+
+def find_tokenizers(
+    recipe: Recipe, data: Data, work: Path, given: Tokenizers | None, *, begun: bool
+) -> Tokenizers:
+    """Return the tokenizers of an interrupted training, or write new ones in process 0.
+
+    Training a unigram vocabulary again gives the same tokens with other ids. New tokenizers are
+    read back from their files, which round scores.
+
+    Args:
+        given: those of the user's files, or of the model to start from; None: they are trained
+        begun: whether the training is to go on, or to be finished
+
+    Raises:
+        DragomanError: the training began with others than `given`, or has none.
+    """
+    # PyTorch, which commands load late
+    from ..training.processes import rank
+    from ..training.state import epoch_file, kept_epochs
+
+    if begun:
+        found = read_tokenizers(work)
+        if given is not None and digests_of(found) != digests_of(given):
+            where = "vocabulary.files" if recipe.own_tokenizers else "the model to start from"
+            raise DragomanError(
+                f"{work}: expected the vocabulary that this training began with, found another one "
+                f"in {where}; go on with the same one, or choose another directory"
+            )
+        return found
+    known = data.train.known if isinstance(data.train, Corpora) else None
+    digests = None if given is None else digests_of(given)
+    if given is None and known is not None and known["vocabulary"] == recipe.vocabulary:
+        digests = known["tokenizers"]
+    with suppress(DragomanError):  # they are missing or damaged
+        found = read_tokenizers(work)
+        if digests_of(found) == digests:
+            return found
+    if not rank():
+        with Console(stderr=True).status("training the vocabulary"):
+            made = given or recipe.make_tokenizers(data)
+        for number in kept_epochs(work):  # their vocabulary is about to be replaced
+            epoch_file(work, number).unlink()
+        write_tokenizers(made, work)
+    return read_tokenizers(work)
 
 
 Unknown = tuple[UnknownCharacters, UnknownCharacters]
@@ -327,7 +417,7 @@ def encoded_pairs(
                 for each, (characters, found) in zip(unknown, known["unknown"], strict=True):
                     each.characters, each.found = characters, Counter(found)
                 fitting.update(dict(enumerate(counts)))
-                if known["files"] != corpora.record["files"]:
+                if not corpora.record.items() <= known.items():
                     write_record(work, known | corpora.record)
                 return pairs
     largest = max(config.source_vocab_size or 0, config.target_vocab_size)

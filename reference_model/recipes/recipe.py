@@ -88,6 +88,8 @@ class Recipe:
     """Whether the sizes of the vocabularies follow from the texts; those of `config` stand in."""
     vocabulary: str = ""
     """The options of `make_tokenizers`, if any. A training with other tokenizers cannot resume."""
+    own_tokenizers: Tokenizers | None = None
+    """The tokenizers of the user's files, which `make_tokenizers` returns; None: it trains some."""
     alignment_layer: int | None = None
     """The decoder layer, counted from 0, whose cross-attention aligns words best; None: the last
     but one."""

@@ -8,7 +8,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.status import Status
 from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError, shown
@@ -31,10 +30,19 @@ from ..training import Candidate, train
 from ..training.history import CURVE_FILE, HISTORY_FILE
 from ..training.loss import Pair, TokenPairs, negative_log_likelihood
 from ..training.processes import process_0_first, rank
-from ..training.state import STATE_FILE, locked
-from .corpora import Corpora, Unknown, encoded_pairs
+from ..training.state import has_training, locked
+from .corpora import Corpora, Unknown, encoded_pairs, find_tokenizers
 from .examples import Example, write_examples
-from .recipe import AT_THE_LIMIT, HELD_OUT_FILE, RECIPE_FILE, Data, Recipe, Tokenizers
+from .recipe import (
+    AT_THE_LIMIT,
+    HELD_OUT_FILE,
+    RECIPE_FILE,
+    SOURCE_TOKENIZER_FILE,
+    TARGET_TOKENIZER_FILE,
+    Data,
+    Recipe,
+    Tokenizers,
+)
 from .tokenizers import count_unknown, digests_of, read_tokenizers, write_tokenizers
 
 PARTS, SIDES = ("training", "validation", "held-out"), ("sources", "targets")
@@ -144,9 +152,19 @@ def run_recipe(
     Raises:
         TrainingStoppedError: a signal stopped the training; its state is saved in `work`.
         DragomanError: a text to score or every text to train on is too long for the model; the
-            training diverged; a file cannot be written; or `work` is in use, or holds the state of
-            another training.
+            training diverged; a file cannot be written; `work` is in use, or holds the state of
+            another training; there is nothing to finish; or `initial` has other tokenizers than
+            the files that the recipe names.
     """
+    given = recipe.own_tokenizers
+    if initial is not None:
+        if given is not None and digests_of(given) != digests_of(initial.tokenizers):
+            raise DragomanError(
+                "vocabulary: files: expected the tokenizers of the model to start from, found "
+                f"other ones; name its {SOURCE_TOKENIZER_FILE} and {TARGET_TOKENIZER_FILE}, or "
+                "train from random weights"
+            )
+        given = initial.tokenizers
     recipe, remark = recipe.judging(data.validation)
     if remark:
         _note(remark)
@@ -155,20 +173,23 @@ def run_recipe(
 
         def begin() -> tuple[AutoregressiveModel, Tokenizers, TokenPairs, Data]:
             found = data
+            has_training(work, finish=finish)  # raises before the directory is made
             if not rank():
                 stack.enter_context(locked(work))
             elif isinstance(data.train, Corpora):  # process 0 has written what they became
                 found = replace(data, train=data.train.known_in(work))
-            # Tokenizers that are there already may have been trained with other settings.
-            new = initial is None and not (work / STATE_FILE).exists()
+            begun = has_training(work, finish=finish)
+            tokenizers = find_tokenizers(recipe, found, work, given, begun=begun)
+            if begun and isinstance(found.train, Corpora):
+                found.train.check_same(work, recipe.config, recipe.vocabulary)
             if initial is None:
-                tokenizers = _tokenizers(recipe, found, work)
                 torch.manual_seed(recipe.options.seed)
                 model = make_model(recipe.config_for(tokenizers))
                 assert isinstance(model, AutoregressiveModel)
             else:
-                model, tokenizers = initial.model, initial.tokenizers
-            vocabulary = recipe.vocabulary if new else None
+                model = initial.model
+            # Tokenizers that were there already may have been trained with other settings.
+            vocabulary = recipe.vocabulary if initial is None and not begun else None
             made = _pairs_to_train_on(
                 model, tokenizers, found, work, vocabulary, unknown["training"]
             )
@@ -255,29 +276,6 @@ def _counted(unknown: Mapping[str, Unknown]) -> dict[str, object]:
     }
     counted = {part: sides for part, sides in counted.items() if sides}
     return {"unknown characters": counted} if counted else {}
-
-
-def _tokenizers(recipe: Recipe, data: Data, work: Path) -> Tokenizers:
-    """Return the tokenizers of an interrupted training, or train new ones in process 0.
-
-    Training a unigram vocabulary again gives the same tokens with other ids. New tokenizers are
-    read back from their files, which round scores.
-    """
-    known = data.train.known if isinstance(data.train, Corpora) else None
-    if known is not None and known["vocabulary"] == recipe.vocabulary:
-        with suppress(DragomanError):  # they are missing or damaged
-            found = read_tokenizers(work)
-            if digests_of(found) == known["tokenizers"]:
-                return found
-    if not rank() and not (work / STATE_FILE).exists():
-        with _stage("training the vocabulary"):
-            write_tokenizers(recipe.make_tokenizers(data), work)
-    return read_tokenizers(work)
-
-
-def _stage(what: str) -> Status:
-    """Show what is done, if standard error is a terminal."""
-    return Console(stderr=True).status(what)
 
 
 def _pairs_to_train_on(

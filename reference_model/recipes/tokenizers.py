@@ -444,8 +444,9 @@ def read_tokenizers(directory: Path) -> Tokenizers:
 
 
 def digests_of(tokenizers: Tokenizers) -> list[str]:
-    """Return the SHA-256 of the tokenizers of both sides."""
-    return [hashlib.sha256(each.to_str().encode()).hexdigest() for each in tokenizers]
+    """Return the SHA-256 of the tokenizers of both sides as their files, which round scores."""
+    texts = (Tokenizer.from_str(each.to_str()).to_str() for each in tokenizers)
+    return [hashlib.sha256(text.encode()).hexdigest() for text in texts]
 
 
 def _tokenizer(path: Path) -> Tokenizer:

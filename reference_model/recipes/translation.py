@@ -23,7 +23,7 @@ from ..training import TrainingOptions
 from .corpora import Corpora, Corpus, prefixes_of
 from .examples import Cleaning, Example, read_rows, remark_on_ratio
 from .recipe import Data, Recipe, Tokenizers
-from .tokenizers import SPECIAL_TOKENS, Vocabulary, train_tokenizers
+from .tokenizers import SPECIAL_TOKENS, Vocabulary, digests_of, train_tokenizers
 
 METRICS = ("bleu", "chrf")
 SMALLEST = len(SPECIAL_TOKENS) + 1
@@ -87,7 +87,8 @@ def translation_recipe(
         licences=licences,
         duration=duration,
         alignment_layer=alignment_layer,
-        vocabulary=repr(vocabulary),
+        vocabulary=repr(vocabulary) if own is None else f"files (SHA-256 {digests_of(own)})",
+        own_tokenizers=own,
         shown="{:.2f}".format,
     )
 

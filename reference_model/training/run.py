@@ -50,9 +50,9 @@ from .state import (
     STATE_FILE,
     check_same_training,
     epoch_file,
+    epochs_to_finish,
     identity,
     kept_epochs,
-    pairs_digest,
     read_state,
     whole_epochs,
     write_epoch,
@@ -133,7 +133,8 @@ class Run(Generic[AnyModel]):
         self._identity = identity(
             self._of_steps(options),
             model.config.to_dict(),
-            pairs_digest(self.pairs, self.validation),
+            self.pairs,
+            self.validation,
             initial_weights,
         )
         self._loss_sum = 0.0
@@ -207,12 +208,7 @@ class Run(Generic[AnyModel]):
         Raises:
             DragomanError: there are none.
         """
-        whole = whole_epochs(self.directory)
-        if not whole:
-            raise DragomanError(
-                f"{self.directory}: expected a training to finish, found none of an epoch or a "
-                "state; train first, without --finish"
-            )
+        whole = epochs_to_finish(self.directory)
         history = read_history(self.directory / HISTORY_FILE)
         self.epochs = history[: whole[-1]]
         self._load(whole[-1])

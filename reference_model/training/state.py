@@ -67,23 +67,30 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def identity(
-    options: Mapping[str, Any], model: Mapping[str, Any], data: str, initial_weights: str
+    options: Mapping[str, Any],
+    model: Mapping[str, Any],
+    pairs: TokenPairs,
+    validation: TokenPairs,
+    initial_weights: str,
 ) -> dict[str, object]:
     """Return what determines the steps of a training, by name.
 
     Args:
         options: the fields of `TrainingOptions` that determine steps
         model: the configuration of the model
-        data: the digest of the pairs
         initial_weights: the name of the initial weights
     """
-    return {**options, **model, "pairs (SHA-256)": data, "beginning": initial_weights}
+    digests = {
+        "training pairs (SHA-256)": _pairs_digest(pairs),
+        "validation pairs (SHA-256)": _pairs_digest(validation),
+    }
+    return {**options, **model, **digests, "beginning": initial_weights}
 
 
-def pairs_digest(*sets: TokenPairs) -> str:
+def _pairs_digest(pairs: TokenPairs) -> str:
     """Return the SHA-256 of pairs, and of how often they occur in an epoch."""
-    text = repr([(pairs.digest, pairs.corpora) for pairs in sets])
-    return hashlib.sha256(text.encode()).hexdigest()
+    corpora = [(count, float(weight)) for count, weight in pairs.corpora]
+    return hashlib.sha256(repr((pairs.digest, corpora)).encode()).hexdigest()
 
 
 TOKENS_FILE = "tokens.safetensors"
@@ -182,7 +189,7 @@ def write_epoch(directory: Path, number: int, weights: Mapping[str, Tensor]) -> 
 
 def kept_epochs(directory: Path) -> list[int]:
     """Return the numbers of the epochs whose weights are there, in order."""
-    files = (re.fullmatch(r"epoch-(\d+)\.safetensors", file.name) for file in directory.iterdir())
+    files = (re.fullmatch(r"epoch-(\d+)\.safetensors", file.name) for file in directory.glob("*"))
     return sorted(int(match[1]) for match in files if match is not None)
 
 
@@ -190,6 +197,34 @@ def whole_epochs(directory: Path) -> list[int]:
     """Return the numbers of the epochs in the history whose weights can be read."""
     recorded = {epoch.epoch for epoch in read_history(directory / HISTORY_FILE)}
     return [n for n in kept_epochs(directory) if n in recorded and _readable(directory, n)]
+
+
+def epochs_to_finish(directory: Path) -> list[int]:
+    """Return the numbers of the whole epochs of a training that is to be finished.
+
+    Raises:
+        DragomanError: there is none.
+    """
+    whole = whole_epochs(directory)
+    if not whole:
+        raise DragomanError(
+            f"{directory}: expected a training to finish, found none of an epoch or a state; train "
+            "first, without --finish"
+        )
+    return whole
+
+
+def has_training(directory: Path, *, finish: bool) -> bool:
+    """Return whether a directory has a training to go on with.
+
+    Args:
+        finish: whether it is to be finished, for which the weights of epochs suffice
+
+    Raises:
+        DragomanError: there is nothing to finish.
+    """
+    state = (directory / STATE_FILE).exists()
+    return state or (finish and bool(epochs_to_finish(directory)))
 
 
 def _readable(directory: Path, number: int) -> bool:

@@ -29,7 +29,7 @@ from .processes import (
     training_device,
 )
 from .run import AnyModel, Judge, Run, StepFigures
-from .state import DamagedStateError, locked
+from .state import DamagedStateError, has_training, locked
 
 LINES_EVERY = 30.0
 """Seconds between lines of progress where standard error is no terminal."""
@@ -112,6 +112,7 @@ def train(
         signals = stack.enter_context(StopSignals())
 
         def begin() -> Run[AnyModel]:
+            has_training(directory, finish=finish)  # raises before the directory is made
             if not rank():
                 stack.enter_context(locked(directory))
             run = Run(model, options, directory, pairs, validation, judge, initial_weights, place)

@@ -305,6 +305,7 @@ def test_what_is_refused_at_once(dragoman: Dragoman, arguments: list[str], tmp_p
         (["--change", "seed=2"], "found seed; start another training in a new directory"),
         (["--device", "gpu"], "expected cpu, cuda or cuda:N"),
         (["--device", "cuda:99"], "device cuda:99: expected 100 GPUs that PyTorch can use, found"),
+        (["--finish"], "new/training: expected a training to finish, found none of an epoch"),
         (["--change", "patience"], "--change: expected OPTION=VALUE, found 'patience'"),
     ):
         refused = dragoman(*arguments, "-o", tmp_path / "new", *option)

@@ -21,6 +21,7 @@ from dragoman.reference_model.recipes import (
     PairFiles,
     Recipe,
     read_examples,
+    read_initial_model,
     read_training_file,
     run_recipe,
 )
@@ -226,6 +227,44 @@ def test_a_vocabulary_is_used_again_for_its_own_settings_only(
     assert read_tokenizers(work).source.get_vocab_size() == 38
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (
+            {"corpora": [{"files": ["train.tsv"], "weight": 2}]},
+            r"corpora\[0\].weight 2.0, found 1.0",
+        ),
+        (
+            {"corpora": [{"files": ["train.tsv"], "prefix": "<X>"}]},
+            r"corpora\[0\].prefix '<X>', found ''",
+        ),
+        (
+            {"corpora": [{"files": ["back.tsv"]}]},
+            r"corpora\[0\].files\[0\] \S+back.tsv \(SHA-256 \w+\), found \S+train.tsv \(SHA-256",
+        ),
+        ({"cleaning": {"longest": 20}}, r"cleaning.longest 20, found \d+"),
+        (
+            {"model": SETTINGS["model"] | {"max_source_positions": 12}},
+            "max_source_positions 12, found 24",
+        ),
+        ({"vocabulary": {"size": 39}}, r"vocabulary .*size=39.*, found .*size=40"),
+    ],
+)
+def test_a_refused_start_names_what_differs_and_changes_nothing(
+    folder: Folder, tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    first, work = trained(folder(), tmp_path), tmp_path / "work"
+    before = {path: path.read_bytes() for path in work.iterdir()}
+    with pytest.raises(DragomanError, match=f"state.pt belongs to .*: expected {named}[^;]*; ch"):
+        trained(folder(**changes), tmp_path)
+    assert {path: path.read_bytes() for path in work.iterdir()} == before
+    recipe = folder(corpora=[{"files": ["train.tsv"], "weight": 1}])
+    assert trained(recipe, tmp_path) == first, "a weight of 1 is that of a corpus without one"
+    write(tmp_path / "dev.tsv", PAIRS[:3])
+    with pytest.raises(DragomanError, match=r"expected validation pairs \(SHA-256\) [^;]*; choose"):
+        trained(folder(), tmp_path)
+
+
 def test_a_file_that_changes_while_it_is_read_is_refused(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,13 +458,17 @@ def test_files_are_stated_once(folder: Folder, tmp_path: Path) -> None:
 
 def test_a_prefix_must_be_in_the_vocabulary(folder: Folder, tmp_path: Path) -> None:
     trained(folder(), tmp_path)
-    with pytest.raises(DragomanError, match=r"prefix: expected a token of the .* it lacks: choose"):
-        trained(folder(**TWO), tmp_path)
+    work = tmp_path / "other"
+    for prefix, problem in (("<BT>", "it lacks"), ("\u2581", "is a special token or a subword")):
+        recipe = folder(corpora=[{"files": ["train.tsv"], "prefix": prefix}])
+        initial, data = (
+            read_initial_model(tmp_path / "model", recipe.config),
+            recipe.load_data(None),
+        )
+        with pytest.raises(DragomanError, match=f"expected a token of the .* {problem}: choose"):
+            run_recipe(recipe, data, tmp_path / "tuned", work, initial=initial)
     with pytest.raises(DragomanError, match="prefix: expected a text that is no subword of both"):
-        recipe = folder(corpora=[{"files": ["train.tsv"], "prefix": "\u2581"}])
-        run_recipe(recipe, recipe.load_data(None), tmp_path / "other", tmp_path / "new")
-    with pytest.raises(DragomanError, match="which is a special token or a subword: choose"):
-        trained(recipe, tmp_path)
+        run_recipe(recipe, data, tmp_path / "tuned", tmp_path / "new")
 
 
 def test_texts_may_begin_with_a_prefix(folder: Folder, tmp_path: Path) -> None:

@@ -400,6 +400,45 @@ def test_an_interrupted_training_keeps_its_unigram_vocabulary(
         run_recipe(bpe, data, tmp_path / "model", tmp_path / "work")
 
 
+def test_what_is_finished_keeps_its_vocabulary(tmp_path: Path, files: PairFiles) -> None:
+    recipe, work, model = described(tmp_path, files), tmp_path / "work", tmp_path / "model"
+    data = recipe.load_data(None)
+    with pytest.raises(DragomanError, match="expected a training to finish, found none of an "):
+        run_recipe(recipe, data, model, work, finish=True)
+    assert not work.exists()
+    run_recipe(recipe, data, model, work)
+    weights = (model / "model.safetensors").read_bytes()
+    kept = [(work / f"{side}_tokenizer.json").read_bytes() for side in ("source", "target")]
+    (work / "state.pt").unlink()
+    other = described(tmp_path, files, vocabulary={"size": 40, "lowercase": True})
+    with pytest.raises(DragomanError, match=r"vocabulary .*lowercase=True.*, found .*=False"):
+        run_recipe(other, data, model, work, finish=True)
+    (work / "corpora.json").unlink()
+    run_recipe(recipe, data, model, work, finish=True)
+    for directory in (work, model):
+        names = [directory / f"{side}_tokenizer.json" for side in ("source", "target")]
+        assert [name.read_bytes() for name in names] == kept
+    assert (model / "model.safetensors").read_bytes() == weights
+
+
+def test_a_new_vocabulary_ends_what_could_be_finished(
+    tmp_path: Path, files: PairFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    recipe, work, model = described(tmp_path, files), tmp_path / "work", tmp_path / "model"
+    data = recipe.load_data(None)
+    run_recipe(recipe, data, model, work)
+    (work / "state.pt").unlink()
+    other = described(tmp_path, files, vocabulary={"size": 40, "lowercase": True})
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run_module, "_fits", interrupt)
+        run_recipe(other, data, model, work)
+    with pytest.raises(DragomanError, match="expected a training to finish, found none of an "):
+        run_recipe(other, data, model, work, finish=True)
+
+
 def test_a_model_that_writes_no_capitals_is_scored_without(
     tmp_path: Path, files: PairFiles
 ) -> None:

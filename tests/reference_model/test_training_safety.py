@@ -407,6 +407,7 @@ def test_an_interrupted_training_is_finished(
 def test_nothing_to_finish(training: Training) -> None:
     with pytest.raises(DragomanError, match="expected a training to finish, found none"):
         training.run(finish=True)
+    assert not training.directory.exists()
 
 
 def test_a_damaged_state_says_what_can_still_be_used(training: Training) -> None:

@@ -325,7 +325,7 @@ def described(directory: Path, vocabulary: dict[str, Any], **model: Any) -> Reci
     model = SETTINGS["model"] | model
     path.write_text(json.dumps({**SETTINGS, "model": model, "vocabulary": vocabulary}))
     files = PairFiles([directory / "train.tsv"], [directory / "dev.tsv"])
-    return read_training_file(path, files, read_vocabulary=read_trainable)
+    return read_training_file(path, files, directory / "work", read_vocabulary=read_trainable)
 
 
 def test_characters_determine_the_size_of_the_model(tmp_path: Path) -> None:
@@ -449,3 +449,43 @@ def test_a_model_is_trained_with_vocabularies_of_ones_own(tmp_path: Path) -> Non
     lower = described(tmp_path, {"files": names[:1], "lowercase": True})
     tokenizer = lower.make_tokenizers(lower.load_data(None)).source
     assert tokenizer.encode("THE CAT").ids == tokenizer.encode("the cat").ids
+
+
+@pytest.mark.parametrize(("model_type", "size"), [("bpe", 100), ("unigram", 150)])
+def test_a_training_keeps_the_vocabulary_of_its_files(
+    tmp_path: Path, model_type: str, size: int
+) -> None:
+    trained(tmp_path, model_type=model_type)
+    work, checkpoint = tmp_path / "work", tmp_path / "model"
+
+    def run(name: str, **more: Any) -> list[bytes]:
+        recipe = described(tmp_path, {"files": [name]})
+        run_recipe(recipe, recipe.load_data(None), checkpoint, **{"work": work} | more)
+        files = [checkpoint / f"{side}_tokenizer.json" for side in ("source", "target")]
+        return [file.read_bytes() for file in files]
+
+    first = run("own.model")
+    (tmp_path / "copy.model").write_bytes((tmp_path / "own.model").read_bytes())
+    assert run("copy.model") == first, "the contents count, not the name"
+    initial = read_initial_model(checkpoint, described(tmp_path, {"files": ["own.model"]}).config)
+    trained(tmp_path, model_type=model_type, vocab_size=size, user_defined_symbols=["<sep>"])
+    before = {path: path.read_bytes() for path in work.iterdir()}
+    refused = "work: expected the vocabulary that this training began with, found another one in"
+    for finish in (False, True):
+        with pytest.raises(DragomanError, match=f"{refused} vocabulary.files; go"):
+            run("own.model", finish=finish)
+    assert {path: path.read_bytes() for path in work.iterdir()} == before
+    with pytest.raises(DragomanError, match="files: expected the tokenizers of the model to start"):
+        run("own.model", work=tmp_path / "tuning", initial=initial)
+    assert not (tmp_path / "tuning").exists()
+    run("model/source_tokenizer.json", work=tmp_path / "tuning", initial=initial)
+    (work / "state.pt").unlink()
+    with pytest.raises(DragomanError, match=f"{refused} vocabulary.files; go"):
+        run("own.model", finish=True)
+    assert run("own.model") != first
+    tokenizer = Tokenizer.from_file(str(checkpoint / "source_tokenizer.json"))
+    library = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "own.model"))
+    assert tokenizer.encode(CORPUS[0]).tokens == [*library.encode(CORPUS[0], out_type=str), "</s>"]
+    (work / "source_tokenizer.json").unlink()
+    with pytest.raises(DragomanError, match=r"source_tokenizer.json: expected a tokenizer to go"):
+        run("own.model")

@@ -174,6 +174,10 @@ def train(
             f"{directory}: expected a new directory, or one with the state of a training, found a "
             "checkpoint"
         )
+    if finish:
+        from dragoman.reference_model.training.state import has_training
+
+        has_training(directory / "training", finish=True)  # raises before the data are read
     start = None if beginning is None else find_checkpoint(beginning)
     if start is not None and not (start / "config.json").is_file():
         raise DragomanError(
