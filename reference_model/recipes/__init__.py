@@ -9,7 +9,7 @@ from . import bible_en_es, g2p_en, multi30k_en_de, verses_en
 from .corpora import Corpus
 from .examples import Cleaning, Example, read_examples, read_lines, write_examples
 from .examples import describe as describe_cleaning
-from .recipe import Data, Recipe, Tokenizers
+from .recipe import Data, Examples, Recipe, Tokenizers
 from .translation import PairFiles, read_training_file
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ __all__ = [
     "Corpus",
     "Data",
     "Example",
+    "Examples",
     "InitialModel",
     "PairFiles",
     "Recipe",
