@@ -153,6 +153,7 @@ def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         device: str | None = None,
         threads: int | None = None,
         check: Literal["once", "always", "never"] = "once",
+        allow_fallback: bool = False,
     ) -> Model:
         if backend == "onnxruntime-cuda":
             return opened(read_bundle(directory), DoubleDevice())

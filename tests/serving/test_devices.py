@@ -48,9 +48,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DoubleDevice]]:
     """Two GPUs, which `load` opens; everything is freed in the end on those that are not lost."""
     devices = DoubleDevice(index=0), DoubleDevice(index=1)
 
-    def open_backend(bundle: Bundle, name: Any, threads: Any, device: Any, *more: Any) -> Backend:
+    def open_backend(bundle: Bundle, name: Any, threads: Any, device: Any, **more: Any) -> Backend:
         if name == "onnxruntime":
-            return backends.open_backend(bundle, name, threads, device, *more)
+            return backends.open_backend(bundle, name, threads, device, **more)
         return opened(bundle, devices[gpu_index(device) or 0]).backend
 
     monkeypatch.setattr(loading, "open_backend", open_backend)

@@ -40,7 +40,7 @@ def test_a_server_whose_device_is_lost_is_not_ready(
 ) -> None:
     device = DoubleDevice()
 
-    def open_backend(bundle: Bundle, *arguments: Any) -> Backend:
+    def open_backend(bundle: Bundle, *arguments: Any, **options: Any) -> Backend:
         return opened(bundle, device).backend
 
     def refuse(name: str) -> None:
@@ -69,7 +69,7 @@ def test_a_server_whose_device_is_lost_is_not_ready(
 def test_a_server_that_finds_the_device_lost_at_loading_is_not_ready(
     bundle: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_backend(*arguments: Any) -> Backend:
+    def open_backend(*arguments: Any, **options: Any) -> Backend:
         raise DeviceLostError(GONE)
 
     with serving({"letters": bundle("letters")}, preload=False) as client:

@@ -241,7 +241,9 @@ def test_known_answers_are_compared_on_the_device(
 ) -> None:
     found: list[Any] = []
 
-    def open_cpu(bundle: Bundle, name: str | None, threads: int, device: str | None) -> Any:
+    def open_cpu(
+        bundle: Bundle, name: str | None, threads: int, device: str | None, **_: object
+    ) -> Any:
         found.append((name, device))
         return open_backend(bundle, None, threads)
 

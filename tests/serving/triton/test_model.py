@@ -42,7 +42,7 @@ def test_an_instance_runs_on_its_own_gpu(
     expected = model("letters").generate(WORDS, max_new_tokens=5)
     device = DoubleDevice(index=1)
 
-    def open_backend(bundle: Bundle, name: Any, threads: Any, gpu: Any, *more: Any) -> Backend:
+    def open_backend(bundle: Bundle, name: Any, threads: Any, gpu: Any, **more: Any) -> Backend:
         assert gpu == "cuda:1"
         return opened(bundle, device).backend
 
