@@ -162,7 +162,7 @@ def test_own_inputs_with_a_limit(dragoman: Dragoman, checkpoint: Path, tmp_path:
         (b"", "expected at least one line, found none"),
         (b"need\n\na\n", "line 2: expected a source text, found none"),
         (b"need\nn3rd\n", "'n3rd': unknown to this model: '3'"),
-        (b"need\n   \n", "'   ': expected 1 to 32 tokens, found 0"),
+        (b"need\n   \na\n", "'   ': expected 1 to 32 tokens, found 0"),
         (b"x" * 1_000_000, "expected 1 to 32 tokens, found at least 2304 tokens"),
         (b"na\xffve\n", "expected UTF-8 text"),
     ],

@@ -73,6 +73,7 @@ def test_attention_is_onnx_only_within_the_block(make_model: MakeModel) -> None:
 def test_dropout_takes_no_part_in_graphs(make_model: MakeModel, tmp_path: Path) -> None:
     kinds = ("dropout", "attention_dropout", "feed_forward_dropout")
     for name, share in (("without", 0.0), ("with", 0.3)):
+        (tmp_path / name).mkdir()
         export_bundle(make_model(**dict.fromkeys(kinds, share)), tmp_path / name, name="test")
     graphs = [file.name for file in (tmp_path / "with").glob("*.onnx")]
     assert "decoder.onnx" in graphs

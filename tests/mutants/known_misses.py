@@ -19,6 +19,10 @@ KNOWN_MISSES: Mapping[str, str] = {
         "an output of 32 inputs: where a calibration had few inputs, the gain of so few numbers "
         "is as far from 1"
     ),
+    "all scales of a weight are 2 % off / gpt2 cpu int4": (
+        "rounding to 4 bits moves the gain of all outputs by up to 0.018, and that of this weight "
+        "the other way"
+    ),
     "the zero point is one off / t5 cpu int4": (
         "an output of 32 inputs: rounding moves the mean of so few numbers as far"
     ),
