@@ -250,9 +250,8 @@ def train(
         signature = f" ({signatures[number]})" if signatures else ""
         click.echo(f"held-out {name}: {shown_value}{signature}")
     if result.at_the_limit:
-        reached = "1 output reached the limit" if result.at_the_limit == 1 else AT_THE_LIMIT
-        many = "" if result.at_the_limit == 1 else f"{result.at_the_limit:,} "
-        click.echo(f"{many}{reached} of the model's positions")
+        reached = "output reached the limit" if result.at_the_limit == 1 else AT_THE_LIMIT
+        click.echo(f"{result.at_the_limit:,} {reached} of the model's positions")
     click.echo(f"\nNext: dragoman build {directory} -o bundles/{chosen.name}")
 
 
