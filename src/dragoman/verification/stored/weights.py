@@ -4,7 +4,8 @@ Weights in fp32 and in 16 bits must be the checkpoint's, rounded. Weights in int
 from it as rounding takes them and no further: each output (or, of a table, each row) is compared
 within its own rounding step. Rounding that compensates errors moves single weights by several
 steps, but hardly changes the mean error, the gain or the size of the error of an output; a scale, a
-zero point, a block or a nibble that is wrong does.
+zero point, a block or a nibble that is wrong does. The weights of the first input are rounded
+before there is an error to compensate: to the nearest.
 
 The names that passes give to weights tell what they are made of, see `CheckpointWeights.expected`.
 """
@@ -29,6 +30,9 @@ from .checkpoint_weights import CAST, SCALED, CheckpointWeights, gathered
 Array = NDArray[Any]
 SCALED_ERROR = 2e-6
 """The error of weights that a pass computed, relative to the largest: a few roundings in fp32."""
+
+NEAREST = 0.501
+"""The error of a number that is rounded to the nearest, in steps, with room for float32."""
 
 BLOCK, FEW = 32, 8
 """Inputs whose errors are also looked at together, and the least that say something."""
@@ -185,6 +189,7 @@ def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tup
     """Measure a rounded weight in multiples of what is allowed, each with a sentence."""
     limits, name = LIMITS[weight.bits], weight.name
     what, largest = "row" if weight.table else "output", 2 ** (weight.bits - 1) - 1
+    yield _first_input_problem(weight, expected)
     unit = _rounding_step(weight, expected, largest)
     # A last block of few inputs takes the errors of all before it, and says little.
     few = len(expected) % weight.block
@@ -231,6 +236,20 @@ def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tup
                 "is a scale wrong?"
             )
         yield excess, text
+
+
+def _first_input_problem(weight: QuantizedWeight, expected: Array) -> tuple[float, str]:
+    step = np.maximum(weight.step, np.float32(1e-30))
+    found, exact = weight.numbers / step, expected[0] / step[0]
+    error = np.where(np.isfinite(found[0]), np.abs(found[0] - exact), 1e9)
+    cut_off = np.abs(found[0]) >= np.abs(found).max() - NEAREST
+    error[cut_off & (found[0] * exact > found[0] ** 2)] = 0
+    worst = int(error.argmax())
+    return (
+        float(error[worst]) / NEAREST,
+        f"{weight.name}, {'row' if weight.table else 'output'} {worst}: its first number is "
+        f"{error[worst]:.3g} rounding steps from the checkpoint's, allowed 0.5: is a scale wrong?",
+    )
 
 
 def _rounding_step(weight: QuantizedWeight, expected: Array, largest: int) -> Array:
