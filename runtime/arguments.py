@@ -71,30 +71,32 @@ def never_stopped() -> None:
     """Let a call run to its end."""
 
 
-def stop_check(timeout: Any, cancel: Any) -> StopCheck:
+def stop_check(timeout: Any, *events: Any) -> StopCheck:
     """Return the function that stops a call which begins now.
 
     Args:
         timeout: maximum seconds of the call; None: unlimited
-        cancel: a `CancelEvent`; None: the call cannot be cancelled
+        events: each a `CancelEvent` that cancels the call, or None
 
     Raises:
-        DragomanError: `timeout` is not a finite number above 0, or `cancel` has no `is_set`.
+        DragomanError: `timeout` is not a finite number above 0, or an event has no `is_set`.
     """
     if timeout is not None and not (is_number(timeout) and 0 < timeout < float("inf")):
         raise DragomanError(f"timeout: expected seconds above 0, found {shown(timeout)}")
-    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-        raise DragomanError(
-            f"cancel: expected an object with is_set(), such as threading.Event, found "
-            f"{shown(cancel)}"
-        )
-    if timeout is None and cancel is None:
+    cancels = [event for event in events if event is not None]
+    for event in cancels:
+        if not callable(getattr(event, "is_set", None)):
+            raise DragomanError(
+                f"cancel: expected an object with is_set(), such as threading.Event, found "
+                f"{shown(event)}"
+            )
+    if timeout is None and not cancels:
         return never_stopped
     seconds = float(min(timeout or MOST_SECONDS, MOST_SECONDS))
     deadline = time.monotonic() + seconds
 
     def check() -> None:
-        if cancel is not None and cancel.is_set():
+        if any(event.is_set() for event in cancels):
             raise CancelError("the call was cancelled")
         if time.monotonic() >= deadline:
             raise DeadlineError(f"the call was not done within {seconds:.3g} s")

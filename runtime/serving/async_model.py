@@ -6,14 +6,15 @@ import asyncio
 import time
 import warnings
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
-from functools import partial
+from functools import partial, wraps
 from itertools import islice, repeat
 from pathlib import Path
 from threading import Condition, Event, Thread
-from typing import Any, Unpack, cast
+from types import SimpleNamespace
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +38,7 @@ from ..decoding.results import RejectedError, Result, Token, UnfinishedError
 from ..encoding.results import (
     Answer,
     Classification,
-    Embedding,
     Filling,
-    HiddenStates,
     Tagging,
     arrays,
     finished_as_arrays,
@@ -50,7 +49,6 @@ from ..format.bundle import Bundle, read_bundle
 from ..format.known_answers import Check
 from ..front_end import Source
 from ..model import Model, parts_of
-from ..scoring.interface import ScoredPair, ScoringKeywords, ScoringOptions, scoring_options_of
 from ..texts.outputs import TokenStream
 from .arrangement import load_arranged
 from .engine.encoder_engine import (
@@ -71,17 +69,40 @@ from .engine.engine import (
 from .engine.request_handle import DecodingHandle
 from .options import EngineOptions
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 SCORING_THREADS = 2
-"""Threads that score. Further calls wait."""
+"""Threads that score and compute attention weights. Further calls wait."""
 OPEN_RECORDINGS = 32
 """The most recordings of a call whose features are in memory."""
+
+
+def _in_thread(
+    method: Callable[Concatenate[Model, P], T],
+) -> Callable[Concatenate[AsyncModel, P], Coroutine[Any, Any, T]]:
+    """Return a method of `AsyncModel` that calls a method of `Model` in one of its threads.
+
+    The time limit of a call begins when it is made, not when a thread is free.
+    """
+
+    @wraps(method)
+    async def call(model: AsyncModel, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        timeout, cancel = kwargs.pop("timeout", None), kwargs.pop("cancel", None)
+        with model._call(None, (), timeout, cancel) as limits:
+            kwargs["cancel"] = SimpleNamespace(is_set=limits["check"])  # raises the call's error
+            work = partial(method, model.model, *args, **kwargs)
+            return await asyncio.get_running_loop().run_in_executor(model._scoring, work)
+
+    return call
 
 
 class AsyncModel:
     """A bundle ready to run in asyncio, made by `AsyncModel.load`.
 
     Its methods are those of `Model`, with the same results. Concurrent calls share batches
-    (continuous batching) and the weights; they may come from several event loops.
+    (continuous batching) and the weights; they may come from several event loops. `score`,
+    `attention`, `align` and `replace_unknown` run in threads and share only the weights.
 
     A call stops when its task is cancelled, for example by `asyncio.timeout`, and a stream when it
     is closed: their rows are freed before the next step. A call with `timeout`, in seconds, raises
@@ -235,7 +256,7 @@ class AsyncModel:
             ClosedModelError: the model is closed.
             DragomanError: an option exceeds a limit of `load`, or as for `Model.generate`.
         """
-        with self._call("generate", sources), _limits(timeout) as limits:
+        with self._call("generate", sources, timeout) as limits:
             each = options_of_each(options, changes, len(sources))
             if not sources:
                 return parts_of(self.model).front_end.generate(sources, each)  # checks the options
@@ -244,9 +265,7 @@ class AsyncModel:
             try:
                 await self._decode(sources, each, limits, running, finished)
             except (DeadlineError, DeviceLostError) as error:
-                for index, handle in running:
-                    if handle.has_succeeded:
-                        finished[index] = handle.future.result()
+                finished |= {i: one.future.result() for i, one in running if one.has_succeeded}
                 kind = DeadlineError if isinstance(error, DeadlineError) else UnfinishedError
                 raise kind(str(error), finished) from error
             finally:
@@ -271,7 +290,7 @@ class AsyncModel:
             OverloadedError, DeadlineError, ClosedModelError, DragomanError: as for `generate`.
         """
         arrived = Arrived()
-        with self._call("stream", [source]), _limits(timeout) as limits:
+        with self._call("stream", [source], timeout) as limits:
             resolved, engine = options_of(options, changes), self._decoding_engine
             texts = self.model.text_stream(skip_special_tokens=resolved.skip_special_tokens)
             prepare = partial(engine.prepare, listener=listener_of(arrived), **limits)
@@ -288,24 +307,17 @@ class AsyncModel:
             for defect in result.warnings:
                 warnings.warn(defect, AudioWarning, stacklevel=2)
 
-    async def score(
-        self,
-        pairs: Sequence[tuple[Source, str | Sequence[int] | NDArray[np.integer[Any]]] | str],
-        options: ScoringOptions | None = None,
-        *,
-        timeout: float | None = None,
-        **changes: Unpack[ScoringKeywords],
-    ) -> list[ScoredPair]:
-        """Compute the probability of each target, in a thread; see `Model.score`.
+    score = _in_thread(Model.score)
+    """Compute the probability of each target; see `Model.score`."""
 
-        Raises:
-            DeadlineError, ClosedModelError: as for `generate`.
-            DragomanError: as for `Model.score`.
-        """
-        with self._call("score", pairs), _limits(timeout) as limits:
-            resolved, scorer = scoring_options_of(options, changes), parts_of(self.model).scorer
-            work = partial(scorer.score, pairs, resolved, limits["check"])
-            return await asyncio.get_running_loop().run_in_executor(self._scoring, work)
+    attention = _in_thread(Model.attention)
+    """Compute the attention weights of a source and a target; see `Model.attention`."""
+
+    align = _in_thread(Model.align)
+    """Align the words of outputs with those of their sources; see `Model.align`."""
+
+    replace_unknown = _in_thread(Model.replace_unknown)
+    """Return the text of a result without unknown tokens; see `Model.replace_unknown`."""
 
     async def encode(
         self,
@@ -316,7 +328,7 @@ class AsyncModel:
     ) -> NDArray[np.float32]:
         """Compute the embeddings of texts; see `Model.encode`, and `generate` for errors."""
         with finished_as_arrays():
-            found: list[Embedding] = await self._encode("encode", texts, timeout, reading)
+            found = await self._encode("encode", texts, timeout, reading)
         return stacked(found, parts_of(self.model).encoder.head.outputs)
 
     async def hidden_states(
@@ -328,7 +340,7 @@ class AsyncModel:
     ) -> list[NDArray[np.float32]]:
         """Compute the last hidden state of every token; see `Model.hidden_states`."""
         with finished_as_arrays():
-            found: list[HiddenStates] = await self._encode("hidden_states", texts, timeout, reading)
+            found = await self._encode("hidden_states", texts, timeout, reading)
         return arrays(found)
 
     async def classify(
@@ -406,12 +418,9 @@ class AsyncModel:
             if following:
                 indices, inputs = zip(*following, strict=True)
                 found = await prepared(self._reading, prepare, *zip(*inputs, strict=True))
-                new = []
-                for index, one in zip(indices, found, strict=True):
-                    if isinstance(one, Result):
-                        finished[index] = one
-                    else:
-                        new.append((index, one))
+                read = list(zip(indices, found, strict=True))
+                finished |= {index: one for index, one in read if isinstance(one, Result)}
+                new = [(index, one) for index, one in read if isinstance(one, DecodingHandle)]
                 engine.submit(*(handle for _, handle in new), is_accepted=is_accepted)
                 is_accepted = is_accepted or bool(new)
                 running.extend(new)
@@ -426,15 +435,10 @@ class AsyncModel:
     async def _encode(
         self, method: str, inputs: Any, timeout: Any, reading: ReadingKeywords, **more: Any
     ) -> list[Any]:
-        with self._call(method, inputs), _limits(timeout) as limits:
+        with self._call(method, inputs, timeout) as limits:
+            del limits["check"]  # the engine observes the deadline
             of_front_end = "embeddings" if method == "encode" else method
-            handle = EncoderHandle(
-                of_front_end,
-                inputs,
-                {**reading, **more},
-                since=limits["since"],
-                deadline=limits["deadline"],
-            )
+            handle = EncoderHandle(of_front_end, inputs, {**reading, **more}, **limits)
             return await outcome_of(cast("EncoderEngine", self._engine), handle)
 
     @property
@@ -442,17 +446,29 @@ class AsyncModel:
         return cast("DecodingEngine", self._engine)  # `_call` has checked what the model does
 
     @contextmanager
-    def _call(self, method: str, inputs: object) -> Iterator[None]:
-        """Check a call, and keep the model open within the context."""
+    def _call(
+        self, method: str | None, inputs: object, timeout: Any, cancel: Any = None
+    ) -> Iterator[dict[str, Any]]:
+        """Check a call, and return its limits, as arguments of `prepare`.
+
+        Within the context, the model stays open; after it, reading and scoring stop.
+
+        Args:
+            method: the method of `Model` that the model must have; None: any
+        """
+        ended, since = Event(), time.monotonic()
         with self._changed:
             if self._closed is not None:
                 raise ClosedModelError
             parts_of(self.model, method)
             check_list(inputs)
+            check = stop_check(timeout, ended, cancel)
             self._calls += 1
+        deadline = None if timeout is None else since + min(timeout, MOST_SECONDS)
         try:
-            yield
+            yield {"check": check, "since": since, "deadline": deadline}
         finally:
+            ended.set()
             with self._changed:
                 self._calls -= 1
                 self._changed.notify_all()
@@ -475,22 +491,6 @@ class AsyncModel:
             closed.set_exception(error)
         else:
             closed.set_result(None)
-
-
-@contextmanager
-def _limits(timeout: Any) -> Iterator[dict[str, Any]]:
-    """Return the limits of a call, as arguments of `prepare`; reading stops after the context.
-
-    Raises:
-        DragomanError: `timeout` is not a finite number above 0.
-    """
-    ended = Event()
-    check, since = stop_check(timeout, ended), time.monotonic()
-    deadline = None if timeout is None else since + min(timeout, MOST_SECONDS)
-    try:
-        yield {"check": check, "since": since, "deadline": deadline}
-    finally:
-        ended.set()
 
 
 def _close_unused(loading: Future[AsyncModel]) -> None:

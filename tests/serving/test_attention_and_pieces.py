@@ -1,12 +1,18 @@
-"""What the page requests besides outputs: the text of each token, and attention weights."""
+"""What the page requests besides outputs: the text of each token, and attention weights.
+
+`AsyncModel` computes the weights, too, and what is read from them.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import inspect
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -14,7 +20,16 @@ import numpy as np
 import pytest
 import soundfile
 
-from dragoman.runtime import CancelError, DragomanError, Model
+from dragoman.runtime import (
+    AbilityError,
+    AsyncModel,
+    CancelError,
+    DeadlineError,
+    DragomanError,
+    Model,
+    arguments,
+)
+from dragoman.runtime.backends.interface import BackendError, ClosedModelError
 from dragoman.runtime.model import parts_of
 
 from ..speech_models import RATE, noise
@@ -131,3 +146,104 @@ def test_audio_of_a_bundle_without_the_graph(client: httpx.Client, tmp_path: Pat
     answer = client.post("/v1/attention", json={"model": "speech", "audio": audio})
     assert answer.status_code == 400
     assert "attention" in answer.json()["error"]
+
+
+def asynchronously(bundle: Path, work: Callable[[AsyncModel], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with await AsyncModel.load(bundle, workers=1, threads=1) as model:
+            await asyncio.wait_for(work(model), 120)
+
+    asyncio.run(main())
+
+
+def test_async_methods_of_attention_give_what_those_of_a_model_give(
+    bundle: Callable[[str], Path], model: Models
+) -> None:
+    words = ["dragoman", "a", "interpreter"]
+    results = model("letters").generate(words, max_new_tokens=9)
+    pairs = [(word, result.tokens) for word, result in zip(words, results, strict=True)]
+    pairs.append(("1+1", (4,)))
+    aligned = model("letters").align(pairs)
+    assert [pair.error is None for pair in aligned] == [True, True, True, False]
+
+    async def work(served: AsyncModel) -> None:
+        calls: list[Any] = [
+            served.attention("dragoman"),
+            served.attention("a", [11, 30], end_token=False),
+            served.align(pairs),
+        ]
+        own, given, found_pairs = await asyncio.gather(*calls)
+        for found, expected in (
+            (own, model("letters").attention("dragoman")),
+            (given, model("letters").attention("a", [11, 30], end_token=False)),
+        ):
+            assert (found.source, found.target) == (expected.source, expected.target)
+            for name in ("encoder", "decoder", "cross"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        assert found_pairs == aligned
+        with pytest.raises(DragomanError, match="expected a list of inputs, found one"):
+            await served.align("dragoman")  # type: ignore[arg-type]
+        with pytest.raises(DragomanError, match="cancel: expected an object with is_set"):
+            await served.attention("a", cancel=3)  # type: ignore[arg-type]
+        await served.close()
+        with pytest.raises(ClosedModelError):
+            await served.attention("dragoman")
+
+    asynchronously(bundle("letters"), work)
+
+
+def test_async_methods_of_attention_are_refused_like_those_of_a_model(
+    bundle: Callable[[str], Path],
+) -> None:
+    async def work(served: AsyncModel) -> None:
+        with pytest.raises(BackendError, match="--with-attention"):
+            await served.attention("the man")
+        with pytest.raises(AbilityError, match="found vectors, a model that computes embeddings"):
+            await served.align([])
+
+    asynchronously(bundle("vectors"), work)
+
+
+@pytest.mark.parametrize("name", ["score", "attention", "align", "replace_unknown"])
+def test_async_methods_in_threads_have_the_arguments_of_a_model(name: str) -> None:
+    assert inspect.iscoroutinefunction(getattr(AsyncModel, name))
+    signature = inspect.signature(getattr(AsyncModel, name))
+    assert signature == inspect.signature(getattr(Model, name))
+
+
+def test_the_time_of_a_call_that_waits_for_a_thread_counts(
+    bundle: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores occupy all threads while the time of other calls runs out, or they are cancelled."""
+    begun, go_on, cancel = threading.Semaphore(0), threading.Event(), threading.Event()
+    now = 0.0
+    monkeypatch.setattr(arguments, "time", SimpleNamespace(monotonic=lambda: now))
+
+    async def work(served: AsyncModel) -> None:
+        nonlocal now
+        score = served.model.backend.score
+
+        def slow(*inputs: Any) -> Any:
+            begun.release()
+            assert go_on.wait(60)
+            return score(*inputs)
+
+        monkeypatch.setattr(served.model.backend, "score", slow)
+        scores = [asyncio.ensure_future(served.score([("ab", [4])])) for _ in "ab"]
+        for _ in scores:
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
+        late = asyncio.ensure_future(served.attention("dragoman", [11], timeout=2))
+        in_time = asyncio.ensure_future(served.attention("dragoman", [11], timeout=4))
+        cancelled = asyncio.ensure_future(served.align([("dragoman", [11])], cancel=cancel))
+        await asyncio.sleep(0)
+        now = 3.0
+        cancel.set()
+        go_on.set()
+        with pytest.raises(DeadlineError, match="the call was not done within 2 s"):
+            await late
+        assert len((await in_time).target) == 2
+        with pytest.raises(CancelError):
+            await cancelled
+        await asyncio.gather(*scores)
+
+    asynchronously(bundle("letters"), work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 import pytest
@@ -9,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from dragoman.export import TokenizerFiles, export_bundle
 from dragoman.reference_model import ModelConfig
-from dragoman.runtime import Model, load
+from dragoman.runtime import AsyncModel, Bundle, Model, Result, load
 
 from ...random_weights import random_transformer
 
@@ -56,6 +57,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return load(directory / "bundle", threads=1)
 
 
+async def read_asynchronously(bundle: Bundle, result: Result) -> object:
+    async with await AsyncModel.load(bundle, workers=1, threads=1) as model:
+        pairs = [(TEXT, result.tokens)]
+        aligned = await model.align(pairs, unknown_replaced=True)
+        return aligned, await model.replace_unknown(TEXT, result, by="token")
+
+
 @pytest.mark.parametrize("tokens", [(UNKNOWN, CAT, UNKNOWN), (CAT,), (UNKNOWN,) * 5])
 def test_unknown_words_are_counted_and_copied(model: Model, tokens: tuple[int, ...]) -> None:
     """The oracle: every token is a word on both sides, and of the source the last is the end."""
@@ -73,5 +81,9 @@ def test_unknown_words_are_counted_and_copied(model: Model, tokens: tuple[int, .
     result = dataclasses.replace(model.generate([TEXT])[0], tokens=tokens)
     if UNKNOWN in tokens:
         assert model.replace_unknown(TEXT, result) == " ".join(expected)
+    assert asyncio.run(read_asynchronously(model.bundle, result)) == (
+        [alignment],
+        model.replace_unknown(TEXT, result, by="token"),
+    )
     if len(tokens) == 5:
         assert {"Zoltan", "Quynh"} & set(expected)
