@@ -70,33 +70,9 @@ Norm = LayerNorm | RMSNorm
 
 
 class FeedForward(nn.Module):
-    """The feed-forward network activation(x W_1 + b_1) W_2 + b_2, equation 2."""
+    """The feed-forward network activation(x W_1 + b_1) W_2 + b_2, equation 2.
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        activation: Activation,
-        *,
-        bias: bool,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.inner = nn.Linear(d_model, d_ff, bias=bias)
-        self.outer = nn.Linear(d_ff, d_model, bias=bias)
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform each position, [B, T, D] -> [B, T, D]."""
-        inner = self.activation(self.inner(x))
-        return self.outer(self.dropout(inner) if self.training else inner)
-
-
-class GatedFeedForward(nn.Module):
-    """The gated feed-forward network of Shazeer 2020, equation 6.
-
-    (activation(x W_gate) * x W_1) W_2
+    A gated one (Shazeer 2020, equation 6) is (activation(x W_gate) * x W_1) W_2.
     """
 
     def __init__(
@@ -106,10 +82,11 @@ class GatedFeedForward(nn.Module):
         activation: Activation,
         *,
         bias: bool,
+        gated: bool = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.gate = nn.Linear(d_model, d_ff, bias=bias)
+        self.gate = nn.Linear(d_model, d_ff, bias=bias) if gated else None
         self.inner = nn.Linear(d_model, d_ff, bias=bias)
         self.outer = nn.Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
@@ -117,7 +94,10 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform each position, [B, T, D] -> [B, T, D]."""
-        inner = self.activation(self.gate(x)) * self.inner(x)
+        if self.gate is None:
+            inner = self.activation(self.inner(x))
+        else:
+            inner = self.activation(self.gate(x)) * self.inner(x)
         return self.outer(self.dropout(inner) if self.training else inner)
 
 
@@ -165,13 +145,13 @@ def _attention(
     )
 
 
-def _feed_forward(config: ModelConfig) -> FeedForward | GatedFeedForward:
-    kind = GatedFeedForward if config.gated_feed_forward else FeedForward
-    return kind(
+def _feed_forward(config: ModelConfig) -> FeedForward:
+    return FeedForward(
         config.d_model,
         config.d_ff,
         config.activation,
         bias=config.feed_forward_bias,
+        gated=config.gated_feed_forward,
         dropout=config.feed_forward_dropout,
     )
 

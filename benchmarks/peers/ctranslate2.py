@@ -22,7 +22,7 @@ from dragoman.errors import DragomanError
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import ModelConfig, Transformer
 from dragoman.reference_model.config import Activation
-from dragoman.reference_model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerNorm, Norm
+from dragoman.reference_model.layers import DecoderLayer, EncoderLayer, LayerNorm, Norm
 from dragoman.reference_model.stacks import Embedding
 
 from .ctranslate2_runtime import CTranslate2Peer, source_names, target_names
@@ -189,7 +189,7 @@ def _set_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
         _set_linears(spec.attention.linear[1], cross.key, cross.value)
         _set_linears(spec.attention.linear[2], cross.output)
         _set_norm(spec.attention.layer_norm, layer.cross_attention_residual.norm)
-    assert isinstance(feed_forward, FeedForward)
+    assert feed_forward.gate is None
     _set_linears(spec.ffn.linear_0, feed_forward.inner)
     _set_linears(spec.ffn.linear_1, feed_forward.outer)
     _set_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)

@@ -7,6 +7,7 @@ and prints. Without a process group of `torch.distributed` there is one process,
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -152,6 +153,9 @@ def _reduced(value: Tensor, operation: dist.ReduceOp.RedOpType) -> float:
 def from_process_0(function: Callable[[], Result]) -> Result:
     """Call a function in process 0, and return its result in all.
 
+    Args:
+        function: returns what JSON can hold; tuples arrive as lists
+
     Raises:
         Stopped: a signal stopped it in process 0.
         ProcessError: in the other processes, if it raised an error.
@@ -179,10 +183,15 @@ def from_process_0(function: Callable[[], Result]) -> Result:
 
 
 def _sent(outcome: tuple[Literal["result", "stopped", "error"], Any]) -> tuple[str, Any]:
-    """Send the outcome of process 0 to the others, and return it."""
-    outcomes = [outcome]
-    dist.broadcast_object_list(outcomes, 0, device=CPU)
-    return outcomes[0]
+    """Send the outcome of process 0 to the others as JSON, and return it."""
+    data = torch.frombuffer(bytearray(json.dumps(outcome).encode()), dtype=torch.uint8)
+    size = torch.tensor(len(data))
+    dist.broadcast(size, 0)
+    if rank():
+        data = torch.empty(int(size), dtype=torch.uint8)
+    dist.broadcast(data, 0)
+    kind, value = json.loads(bytes(data.tolist()))
+    return kind, value
 
 
 def process_0_first(function: Callable[[], Result]) -> Result:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,8 @@ def train(
         try:
             if not finish:
                 _take_all_steps(run, reporter, signals)
-            candidates = from_process_0(lambda: _delivered(run, signals))
+            delivered = from_process_0(lambda: [asdict(c) for c in _delivered(run, signals)])
+            candidates = [Candidate(**candidate) for candidate in delivered]
         except Stopped as stopped:
             raise TrainingStoppedError(stopped.signal, directory, run.step) from None
     model.cpu().eval()
@@ -193,7 +194,8 @@ def _judged(run: Run[AnyModel], signals: StopSignals) -> tuple[float, float]:
             return run.judged()
 
     try:
-        return from_process_0(judge)
+        loss, metric = from_process_0(judge)
+        return loss, metric
     except Stopped:
         run.save()
         raise

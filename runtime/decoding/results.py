@@ -114,6 +114,8 @@ class Result:
             samples are in the order of their numbers. Empty for an input that was not decoded, and
             for speech.
         warnings: for speech, what is missing or damaged in the audio file, a line each
+        unknown_characters: for text, the characters of the source that the vocabulary lacks, in
+            order; empty for token ids
     """
 
     text: str | None
@@ -128,6 +130,7 @@ class Result:
     truncated: bool = False
     hypotheses: tuple[Hypothesis, ...] = ()
     warnings: tuple[str, ...] = ()
+    unknown_characters: str = ""
 
 
 @dataclass(frozen=True)

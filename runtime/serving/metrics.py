@@ -92,6 +92,9 @@ class Metrics:
             "encoder_seconds", "To encode sources and admit them to a batch.", model, STEP_SECONDS
         )
         self.sources = counter("sources", "Sources encoded.", model)
+        self._unknown_characters = counter(
+            "unknown_characters", "Characters of sources that the vocabulary lacks.", model
+        )
         self.decoder_step_seconds = histogram(
             "decoder_step_seconds", "To decode one token of every row.", model, STEP_SECONDS
         )
@@ -125,15 +128,19 @@ class Metrics:
             if each.begun is not None:
                 self._queue_seconds.labels(model).observe(each.begun - each.submitted)
 
-    def decoded(self, model: str, times: Sequence[Times], tokens: int, end: float) -> None:
+    def decoded(
+        self, model: str, times: Sequence[Times], tokens: int, unknown: int, end: float
+    ) -> None:
         """Record the outputs of a request.
 
         Args:
             times: times of each output
             tokens: number of tokens of all outputs
+            unknown: number of characters of its sources that the vocabulary lacks
             end: when the last output ended
         """
         self._tokens.labels(model).inc(tokens)
+        self._unknown_characters.labels(model).inc(unknown)
         self.admitted(model, times)
         for each in times:
             if each.first is not None:

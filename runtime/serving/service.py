@@ -116,7 +116,7 @@ class Service:
                 for handle in handles:
                     handle.future.cancel()
             results = [one if isinstance(one, Result) else one.future.result() for one in read]
-            self._count(served, handles, sum(len(result.tokens) for result in results))
+            self._count(served, handles, sum(len(result.tokens) for result in results), *results)
             return results
 
     async def stream(
@@ -156,7 +156,7 @@ class Service:
                     self._count(served, [handle], count)
                     raise
             result = handle.future.result()
-            self._count(served, [handle], len(result.tokens))
+            self._count(served, [handle], len(result.tokens), result)
             yield StreamEnd(result)
 
     async def run_encoder(
@@ -281,6 +281,9 @@ class Service:
         now, longest = time.monotonic(), self.options.timeout
         return now, now + (longest if seconds is None else min(max(seconds, 0.0), longest))
 
-    def _count(self, served: ServedModel, handles: Sequence[DecodingHandle], tokens: int) -> None:
+    def _count(
+        self, served: ServedModel, handles: Sequence[DecodingHandle], tokens: int, *results: Result
+    ) -> None:
         times = [handle.times for handle in handles]
-        self.metrics.decoded(served.name, times, tokens, time.monotonic())
+        unknown = sum(len(result.unknown_characters) for result in results)
+        self.metrics.decoded(served.name, times, tokens, unknown, time.monotonic())

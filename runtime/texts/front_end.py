@@ -21,7 +21,7 @@ from ..format.manifest import Manifest
 from ..front_end import planned
 from .outputs import PendingText, nothing
 from .plan import TextPlan
-from .tokenizer import TextCodec, TooLongError, UnknownSymbolsError
+from .tokenizer import EncodedSource, TextCodec, TooLongError, UnknownSymbolsError
 
 
 class TextFrontEnd:
@@ -55,10 +55,10 @@ class TextFrontEnd:
     ) -> Iterator[SelectedToken]:
         """Yield the tokens of one output as they are selected."""
         plan = self._plan(options)
-        tokens, _ = self._tokens(source, options)
-        if not tokens:
+        found, _ = self.encoded(source, options)
+        if not found.tokens:
             return iter(())
-        job = Job(0, plan.request(tokens), only_strategy(plan.strategies))
+        job = Job(0, plan.request(found.tokens), only_strategy(plan.strategies))
         prefix = (SelectedToken(token, 0.0) for token in plan.prefix)
         return chain(prefix, stream_tokens(self._backend, self._manifest.model, job, check))
 
@@ -86,13 +86,13 @@ class TextFrontEnd:
                 text, or the tokenizer fails.
         """
         try:
-            return self._whole(source, source_language, split_special_tokens)
+            return self._whole(source, source_language, split_special_tokens).tokens
         except TooManyTokensError:
             if not (truncate and self._manifest.model.has_encoder):
                 raise
-        return self._cut(source, source_language, split_special_tokens)
+        return self._cut(source, source_language, split_special_tokens).tokens
 
-    def _whole(self, source: Any, source_language: str | None, splits: bool) -> list[int]:
+    def _whole(self, source: Any, source_language: str | None, splits: bool) -> EncodedSource:
         model = self._manifest.model
         positions, longest = model.input_positions, self._longest
         what = "source" if model.has_encoder else "prompt"
@@ -101,7 +101,7 @@ class TextFrontEnd:
             if self._codec is None:
                 raise RejectedError("this bundle has no tokenizers: expected token ids")
             try:
-                tokens = self._codec.encode(
+                found = self._codec.encode_source(
                     source,
                     source_language,
                     most=longest,
@@ -114,13 +114,13 @@ class TextFrontEnd:
                     f"{what} has {error}, expected at most {longest}, the {reason}"
                 ) from error
         else:
-            tokens = token_ids(source, or_text="a text or ")
-        if len(tokens) > longest:
+            found = EncodedSource(token_ids(source, or_text="a text or "))
+        if len(found.tokens) > longest:
             raise TooManyTokensError(
-                f"{what} has {len(tokens)} tokens, expected at most {longest}, the {reason}"
+                f"{what} has {len(found.tokens)} tokens, expected at most {longest}, the {reason}"
             )
-        check_ids(tokens, model.input_vocab_size)
-        return tokens
+        check_ids(found.tokens, model.input_vocab_size)
+        return found
 
     def text(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str | None:
         """Decode target tokens; None if the bundle has no tokenizers."""
@@ -136,7 +136,7 @@ class TextFrontEnd:
             of_engines = self._manifest.executable.capacity
         return of_engines or model.input_positions
 
-    def _tokens(self, source: Any, options: GenerationOptions) -> tuple[list[int], bool]:
+    def encoded(self, source: Any, options: GenerationOptions) -> tuple[EncodedSource, bool]:
         """Return the token ids of an input, and whether it was truncated.
 
         Raises:
@@ -154,7 +154,7 @@ class TextFrontEnd:
                 raise TooManyTokensError(f"{error}; {advice}") from error
         return self._cut(source, language, splits), True
 
-    def _cut(self, source: Any, language: str | None, splits: bool) -> list[int]:
+    def _cut(self, source: Any, language: str | None, splits: bool) -> EncodedSource:
         """Return the first tokens of an input that is too long, and special ones at its end."""
         codec, longest = self._codec, self._longest
         if isinstance(source, str) and codec is not None:
@@ -172,10 +172,10 @@ class TextFrontEnd:
         try:
             if isinstance(plan, DragomanError):
                 raise RejectedError(str(plan))
-            tokens, truncated = self._tokens(source, plan.options)
-            if not tokens:
+            found, truncated = self.encoded(source, plan.options)
+            if not found.tokens:
                 return nothing(self.text(()), "empty")
-            return PendingText(tokens, plan, self._codec, truncated=truncated)
+            return PendingText(found, plan, self._codec, truncated=truncated)
         except RejectedError as error:
             return self.rejected(str(error))
 
@@ -225,7 +225,7 @@ class TextFrontEnd:
         if sizes:
             rows = min(sizes)
         else:
-            longest = max(len(pending.source) for pending in accepted)
+            longest = max(len(pending.source.tokens) for pending in accepted)
             encoded = longest if self._manifest.model.has_encoder else 1
             capacity = max(job.request.capacity for pending in accepted for job in pending.jobs)
             fitting = self._backend.rows_that_fit(encoded, capacity)
@@ -243,7 +243,7 @@ def _largest_first(accepted: Mapping[int, PendingText]) -> list[int]:
 
     def size(index: int) -> tuple[int, int]:
         pending = accepted[index]
-        return pending.plan.strategies[0].width, len(pending.source)
+        return pending.plan.strategies[0].width, len(pending.source.tokens)
 
     return sorted(accepted, key=size, reverse=True)
 

@@ -12,7 +12,7 @@ from ..decoding.scheduler import FailedJob
 from ..decoding.search import TokenSequence
 from .clean_up import CleaningStream
 from .plan import TextPlan
-from .tokenizer import TextCodec, TextStream, TokenizerError
+from .tokenizer import EncodedSource, TextCodec, TextStream, TokenizerError
 
 
 def nothing(text: str | None, reason: FinishReason, error: str | None = None) -> Result:
@@ -86,7 +86,7 @@ class PendingText:
     """A text with its jobs, a search or several samples, which can be decoded at once.
 
     Args:
-        source: token ids
+        source: the text
         codec: tokenizers; None if the bundle has none
         truncated: whether the source was cut
 
@@ -95,11 +95,11 @@ class PendingText:
     """
 
     def __init__(
-        self, source: list[int], plan: TextPlan, codec: TextCodec | None, *, truncated: bool
+        self, source: EncodedSource, plan: TextPlan, codec: TextCodec | None, *, truncated: bool
     ) -> None:
         self.source, self.plan, self._codec = source, plan, codec
         self._truncated = truncated
-        request = plan.request(source)
+        request = plan.request(source.tokens)
         self.jobs = [Job(n, request, strategy) for n, strategy in enumerate(plan.strategies)]
         self._outcomes: dict[int, DecodedJob[Any] | FailedJob[Any]] = {}
 
@@ -128,7 +128,9 @@ class PendingText:
                 self._codec,
                 skip_special_tokens=self.plan.options.skip_special_tokens,
             )
-            return dataclasses.replace(result, truncated=self._truncated)
+            return dataclasses.replace(
+                result, truncated=self._truncated, unknown_characters=self.source.unknown
+            )
         except TokenizerError as failure:
             return nothing("", "rejected", str(failure))
 

@@ -11,6 +11,7 @@ from ..format.texts import Languages, SourceTemplate, Tokenizers
 from .clean_up import CleaningStream, clean_up, uncleaned
 from .codecs import (
     Codec,
+    EncodedSource,
     EncodedTarget,
     LibraryCodec,
     PieceCodec,
@@ -22,6 +23,7 @@ from .codecs.interface import Words
 from .surfaces import Surfaces
 
 __all__ = [
+    "EncodedSource",
     "EncodedTarget",
     "TextCodec",
     "TextStream",
@@ -100,9 +102,22 @@ class TextCodec:
         most: int | None = None,
         split_special_tokens: bool = False,
     ) -> list[int]:
+        """Return the tokens of `encode_source`."""
+        return self.encode_source(
+            text, source_language, most=most, split_special_tokens=split_special_tokens
+        ).tokens
+
+    def encode_source(
+        self,
+        text: str,
+        source_language: str | None = None,
+        *,
+        most: int | None = None,
+        split_special_tokens: bool = False,
+    ) -> EncodedSource:
         """Tokenize a source text, with the special tokens that the model was trained with.
 
-        The result is empty if nothing is left of the text.
+        There are no tokens if nothing is left of the text. White space is never unknown.
 
         Args:
             most: maximum number of tokens; only the beginning of a far longer text is encoded
@@ -117,8 +132,8 @@ class TextCodec:
             DragomanError: sources of the model are not texts.
         """
         _check(self._of_source, text, most, split_special_tokens)
-        tokens = self._of_source.encode(text, split_special_tokens=split_special_tokens)
-        return self._around(tokens, source_language)
+        found = self._of_source.encode_source(text, split_special_tokens=split_special_tokens)
+        return self._around(found, source_language)
 
     def encode_beginning(
         self,
@@ -127,20 +142,21 @@ class TextCodec:
         most: int,
         *,
         split_special_tokens: bool = False,
-    ) -> list[int]:
+    ) -> EncodedSource:
         """Tokenize a source text, cut at its end to `most` tokens including special tokens.
 
         Special tokens at both ends are kept, as in Hugging Face's truncation.
 
         Raises:
-            TokenizerError, UnknownSymbolsError, LanguageError, DragomanError: as for `encode`.
+            TokenizerError, UnknownSymbolsError, LanguageError, DragomanError: as for
+                `encode_source`.
         """
         text = self._beginning(text, most, split_special_tokens)
         around = len(self._template.around([], self._language_token(source_language)))
-        tokens = self._of_source.encode(
+        found = self._of_source.encode_source(
             text, max(0, most - around), split_special_tokens=split_special_tokens
         )
-        return self._around(tokens, source_language)
+        return self._around(found, source_language)
 
     def template_tokens(self, source_language: str | None) -> list[int]:
         """Return the special tokens that `encode` adds to a text."""
@@ -167,23 +183,6 @@ class TextCodec:
             text, split_special_tokens=split_special_tokens, each_token=each_token
         )
         return Words(words, [*before, *of_token, *after])
-
-    def unknown_characters(
-        self, text: str, *, most: int | None = None, split_special_tokens: bool = False
-    ) -> str:
-        """Return the characters of a source text that the vocabulary has no token for, in order.
-
-        Args:
-            most, split_special_tokens: as for `source_words`
-
-        Raises:
-            TokenizerError, UnknownSymbolsError, DragomanError: as for `encode`.
-        """
-        if self._of_source.unknown is None:
-            return ""
-        text = self._beginning(text, most, split_special_tokens)
-        found = self._of_source.unknown_characters(text, split_special_tokens=split_special_tokens)
-        return "".join(found.split())
 
     def encode_target(
         self, text: str, *, most: int | None = None, split_special_tokens: bool = False
@@ -273,10 +272,11 @@ class TextCodec:
         """The id of the target vocabulary's unknown token; None if there is none."""
         return self._target.unknown
 
-    def _around(self, tokens: list[int], source_language: str | None) -> list[int]:
+    def _around(self, found: EncodedSource, source_language: str | None) -> EncodedSource:
         """Add the template's special tokens to the tokens of a text, if there are any."""
         language = self._language_token(source_language)
-        return self._template.around(tokens, language) if tokens else []
+        tokens = self._template.around(found.tokens, language) if found.tokens else []
+        return EncodedSource(tokens, "".join(found.unknown.split()))
 
     def _beginning(self, text: str, most: int | None, splits: bool) -> str:
         """Return a source text, or the beginning of one that is far longer than `most` tokens."""

@@ -10,10 +10,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Encoding
+
+from dragoman.runtime.texts.codecs.library import LibraryTokenizer
 
 from .conftest import status_of
 from .test_disk_full import limited
@@ -49,7 +53,9 @@ def weights(directory: Path) -> bytes:
     return (directory / "model.safetensors").read_bytes()
 
 
-def test_from_pairs_to_a_bundle(dragoman: Dragoman, arguments: list[str], tmp_path: Path) -> None:
+def test_from_pairs_to_a_bundle(
+    dragoman: Dragoman, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained = dragoman(*arguments, "-o", tmp_path / "model", "--threads", 1)
     assert trained.returncode == 0, trained.stderr
     assert "16 of 18 pairs kept (1 a duplicate, 1 an empty side)" in trained.stderr
@@ -63,9 +69,17 @@ def test_from_pairs_to_a_bundle(dragoman: Dragoman, arguments: list[str], tmp_pa
     assert told.returncode == 0 and len(told.stdout.splitlines()) == 1 and not told.stderr
     source = ("the cat 漢 eats", "漢ß漢", "")
     warning = "Warning: 4 of 17 characters (23.5%) are not in the vocabulary: '漢', 'ß'\n"
+    encode, encoded = LibraryTokenizer.encode, list[str]()
+
+    def recorded(tokenizer: LibraryTokenizer, text: str, *pair: Any, **how: Any) -> Encoding:
+        encoded.extend([text] * (text in source[:2]))
+        return encode(tokenizer, text, *pair, **how)
+
+    monkeypatch.setattr(LibraryTokenizer, "encode", recorded)
     for stream in ([], ["--stream"]):
         told = dragoman("run", tmp_path / "bundle", *source, "--max-new-tokens", 2, *stream)
         assert told.returncode == 0 and told.stderr == warning
+    assert encoded == 2 * [*source[:2]]
 
 
 def test_from_corpora_to_a_bundle_judged_by_several_references(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.reference_model import ModelConfig, scaled_dot_product_attention
 from dragoman.reference_model.attention import MultiHeadAttention
-from dragoman.reference_model.layers import EncoderLayer, GatedFeedForward
+from dragoman.reference_model.layers import EncoderLayer
 
 MakeConfig = Callable[..., ModelConfig]
 
@@ -173,9 +173,7 @@ def test_the_inner_layer_of_feed_forward_networks_is_dropped_in_training(
     ).feed_forward
     x = torch.randn(2, 5, 24)
     inner = network.inner(x)
-    inner = (
-        network.gate(x).relu() * inner if isinstance(network, GatedFeedForward) else inner.relu()
-    )
+    inner = inner.relu() if network.gate is None else network.gate(x).relu() * inner
     torch.manual_seed(1)
     dropped = network.outer(F.dropout(torch.ones_like(inner), 0.4) * inner)
     torch.manual_seed(1)

@@ -78,7 +78,7 @@ def test_bytes_stand_for_what_the_vocabulary_lacks(
         assert 3 not in ids and ids.count(2) == 1
         assert tokenizer.decode(ids) == text
         assert codec.encode(text, split_special_tokens=True) == ids
-        assert codec.unknown_characters(text, split_special_tokens=True) == ""
+        assert codec.encode_source(text, split_special_tokens=True).unknown == ""
         stream = codec.stream()
         assert "".join(stream.step(token) for token in ids) + stream.rest() == text
     surfaces = codec.surfaces(tokenizer.get_vocab_size())
@@ -402,7 +402,7 @@ def test_characters_do_not_count_in_vocabularies_of_words(
     record = json.loads((tmp_path / "model" / "recipe.json").read_text(encoding="utf-8"))
     assert "unknown characters" not in record
     file = tmp_path / "model" / "source_tokenizer.json"
-    assert TextCodec(file, file).unknown_characters("a dog") == ""
+    assert TextCodec(file, file).encode_source("a dog").unknown == ""
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_tokens_belong_to_the_words_of_the_text_as_it_was_given(text: str) -> No
     given = [word for word in text.split() if word.strip("\u200b")]
     belonging = [words.words[n] for n in dict.fromkeys(words.of_token) if n is not None]
     assert belonging == given
-    assert len(words.of_token) == len(codec.encode(text))
+    assert len(words.of_token) == len(codec.encode_source(text).tokens)
     parts = codec.words(text, each_token=True)
     assert len(parts.of_token) == len(words.of_token)
     assert all(part in text for part in parts.words)

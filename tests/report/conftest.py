@@ -144,8 +144,8 @@ def training() -> Training:
         metric="chrF",
         pairs={"train": 28_896, "validation": 612, "held_out": 1400},
         dropped={"a duplicate": 163, HOSTILE: 5},
-        corpora=(),
-        unknown=(),
+        corpora=("news.en and news.de: 1,200 pairs after cleaning, weight 0.25",),
+        unknown=("held out source: 3 of 40", "held out target: 1 of 9"),
         held_out={"chrF": "53.22", "exact match": "71.00%"},
         options={"epochs": 3, "precision": "bf16", "note": HOSTILE},
         epochs=tuple(

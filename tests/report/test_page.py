@@ -200,6 +200,9 @@ def test_every_number_of_the_data_is_on_the_page() -> None:
         assert f"{row}{round(t['tokens_per_second']):,}" in text
     found = bundle["training"]
     assert "data 28,896 train, 612 validation, 1,400 held out left out 163 a duplicate, 5 " in text
+    assert "corpus news.en and news.de: 1,200 pairs after cleaning, weight 0.25 unknown" in text
+    both = ("held out source: 3 of 40", "held out target: 1 of 9")
+    assert " ".join(f"unknown characters {line}" for line in both) in text
     assert "epochs 3, in 1:01:50 held-out chrF 53.22 held-out exact match 71.00%" in text
     for candidate in found["candidates"]:
         loss, metric = (f"{candidate[name]:.4f}" for name in ("validation_loss", "metric"))

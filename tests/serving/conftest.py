@@ -34,7 +34,7 @@ def make_letters(directory: Path, *, seed: int = 0, precision: Precision = "fp32
     files = directory.parent / f"{directory.name}-tokenizers"
     files.mkdir(parents=True)
     model, tokenizers = letters_model(seed=seed), letters_tokenizers(files)
-    return _optimized(
+    return optimized(
         lambda into: export_bundle(
             model, into, name="letters", tokenizers=tokenizers, attention=True
         ),
@@ -75,7 +75,7 @@ def make_verses(directory: Path) -> Path:
 
 def _from_checkpoint(checkpoint: Path, directory: Path) -> Path:
     read = read_checkpoint(checkpoint)
-    return _optimized(
+    return optimized(
         lambda into: export_bundle(
             read.model, into, name=directory.name, tokenizers=read.tokenizers
         ),
@@ -83,7 +83,7 @@ def _from_checkpoint(checkpoint: Path, directory: Path) -> Path:
     )
 
 
-def _optimized(
+def optimized(
     export: Callable[[Path], Bundle], directory: Path, precision: Precision = "fp32"
 ) -> Path:
     neutral = directory.with_name(f"{directory.name}-neutral")

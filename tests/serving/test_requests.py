@@ -15,11 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
+from dragoman.export import export_bundle
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.running_batch import RunningBatch
 from dragoman.runtime.serving.process import JsonFormatter
 
-from .conftest import serving
+from ..zoo import letters_model, letters_tokenizers
+from .conftest import optimized, serving
 
 Bundles = Callable[[str], Path]
 
@@ -213,6 +215,23 @@ def test_metrics(bundle: Bundles, model: Callable[[str], Model]) -> None:
     for outcome, count in (("ok", "3.0"), ("client_error", "1.0")):
         assert found[f"dragoman_requests_total{{{names.format(outcome)}}}"] == count
     assert "process_resident_memory_bytes" in text
+
+
+def test_metrics_count_unknown_characters(tmp_path: Path) -> None:
+    files, source = letters_tokenizers(tmp_path), tmp_path / "source_tokenizer.json"
+    tokenizer = json.loads(source.read_text(encoding="utf-8"))
+    known = tokenizer["model"]["vocab"]
+    tokenizer["model"] = {"type": "BPE", "vocab": known, "merges": [], "unk_token": "<pad>"}
+    source.write_text(json.dumps(tokenizer), encoding="utf-8")
+    options: dict[str, Any] = {"name": "letters", "tokenizers": files}
+    bundle = optimized(
+        lambda into: export_bundle(letters_model(), into, **options), tmp_path / "letters"
+    )
+    with serving({"letters": bundle}) as client:
+        for body in ({"sources": ["a漢b", "漢ß", "ab"]}, {"source": "ß", "stream": True}):
+            assert client.post("/v1/generate", json=body).status_code == 200
+        text = client.get("/metrics").text
+    assert 'dragoman_unknown_characters_total{model="letters"} 4.0' in text
 
 
 @pytest.mark.parametrize("log_texts", [False, True])

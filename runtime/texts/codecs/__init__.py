@@ -1,11 +1,19 @@
 """Tokenizers: files of the `tokenizers` library, or SentencePiece models with a vocabulary."""
 
-from .interface import Codec, EncodedTarget, TextStream, TokenizerError, UnknownSymbolsError
+from .interface import (
+    Codec,
+    EncodedSource,
+    EncodedTarget,
+    TextStream,
+    TokenizerError,
+    UnknownSymbolsError,
+)
 from .library import LibraryCodec
 from .pieces import PieceCodec
 
 __all__ = [
     "Codec",
+    "EncodedSource",
     "EncodedTarget",
     "LibraryCodec",
     "PieceCodec",

@@ -42,6 +42,19 @@ class TextStream(Protocol):
         """
 
 
+class EncodedSource(NamedTuple):
+    """The token ids of a source text.
+
+    Attributes:
+        tokens: tokens of the text, with the special tokens around it
+        unknown: characters of the text that became the unknown token, in order; none for a
+            vocabulary of whole words
+    """
+
+    tokens: list[int]
+    unknown: str = ""
+
+
 class EncodedTarget(NamedTuple):
     """The token ids of a target text.
 
@@ -61,9 +74,9 @@ class Codec(Protocol):
     Decoded texts omit special tokens, unless `skip_special_tokens` is False.
     """
 
-    def encode(
+    def encode_source(
         self, text: str, most: int | None = None, *, split_special_tokens: bool = False
-    ) -> list[int]:
+    ) -> EncodedSource:
         """Return the token ids of a text; empty if nothing is left of it but the template.
 
         The text must not contain lone surrogates.
@@ -79,32 +92,25 @@ class Codec(Protocol):
 
     @property
     def template_tokens(self) -> Sequence[int]:
-        """The special tokens that `encode` adds to a text."""
+        """The special tokens that `encode_source` adds to a text."""
 
     def words(
         self, text: str, *, split_special_tokens: bool = False, each_token: bool = False
     ) -> Words:
-        """Return the words of a text and the word of each token of `encode`.
+        """Return the words of a text and the word of each token of `encode_source`.
 
         Words are separated by white space. With `each_token`, and for a tokenizer that joins tokens
         with spaces, tokens are words.
 
         Raises:
-            UnknownSymbolsError, TokenizerError: as for `encode`.
-        """
-
-    def unknown_characters(self, text: str, *, split_special_tokens: bool = False) -> str:
-        """Return the characters of a text that become the unknown token, in order.
-
-        Raises:
-            UnknownSymbolsError, TokenizerError: as for `encode`.
+            UnknownSymbolsError, TokenizerError: as for `encode_source`.
         """
 
     def encode_target(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
         """Return the token ids of a target text.
 
         Raises:
-            UnknownSymbolsError, TokenizerError: as for `encode`.
+            UnknownSymbolsError, TokenizerError: as for `encode_source`.
         """
 
     def count(self, text: str, end: int, *, split_special_tokens: bool = False) -> int:
@@ -113,7 +119,7 @@ class Codec(Protocol):
         The count may be too low if the file has no character offsets.
 
         Raises:
-            UnknownSymbolsError, TokenizerError: as for `encode`.
+            UnknownSymbolsError, TokenizerError: as for `encode_source`.
         """
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:

@@ -14,7 +14,14 @@ from typing import Any
 from tokenizers import Encoding, Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import DecodeStream
 
-from .interface import EncodedTarget, UnknownSymbolsError, Words, tokens_as_words, words_of_spans
+from .interface import (
+    EncodedSource,
+    EncodedTarget,
+    UnknownSymbolsError,
+    Words,
+    tokens_as_words,
+    words_of_spans,
+)
 from .tokenizer_file import failures_of, read_tokenizer
 
 
@@ -113,7 +120,8 @@ class LibraryCodec:
     """A tokenizer file of the `tokenizers` library.
 
     Args:
-        special_tokens: whether `encode` adds the special tokens that the file defines around a text
+        special_tokens: whether `encode_source` adds the special tokens that the file defines around
+            a text
     """
 
     def __init__(self, path: Path, *, special_tokens: bool = True) -> None:
@@ -122,9 +130,9 @@ class LibraryCodec:
         self._tokenizer = self._reader.tokenizer
         self._special_tokens = special_tokens
 
-    def encode(
+    def encode_source(
         self, text: str, most: int | None = None, *, split_special_tokens: bool = False
-    ) -> list[int]:
+    ) -> EncodedSource:
         """Return the token ids of a text."""
         encoding = self._reader.encode(
             text,
@@ -132,11 +140,19 @@ class LibraryCodec:
             split_special_tokens=split_special_tokens,
             truncation=None if most is None else {"max_length": most},
         )
-        return [] if all(encoding.special_tokens_mask) else list(encoding.ids)
+        ids = [] if all(encoding.special_tokens_mask) else list(encoding.ids)
+        unknown = self.unknown
+        if unknown not in ids or isinstance(
+            self._tokenizer.model, models.WordLevel | models.WordPiece
+        ):
+            return EncodedSource(ids)
+        spans = zip(ids, encoding.offsets, strict=True)
+        places = {n for token, span in spans if token == unknown for n in range(*span)}
+        return EncodedSource(ids, "".join(text[n] for n in sorted(places)))
 
     @property
     def template_tokens(self) -> Sequence[int]:
-        """The special tokens that `encode` adds to a text."""
+        """The special tokens that `encode_source` adds to a text."""
         empty = self._encode("", self._special_tokens, False)
         pairs = zip(empty.ids, empty.special_tokens_mask, strict=True)
         return [token for token, special in pairs if special]
@@ -151,19 +167,6 @@ class LibraryCodec:
         # Without a decoder, a text is its tokens joined with spaces.
         whole = self._tokenizer.decoder is not None and not each_token
         return (words_of_spans if whole else tokens_as_words)(text, spans)
-
-    def unknown_characters(self, text: str, *, split_special_tokens: bool = False) -> str:
-        """Return the characters of a text that become the unknown token, in order.
-
-        A model of whole words knows no characters: nothing is returned.
-        """
-        encoding = self._encode(text, False, split_special_tokens)
-        words = isinstance(self._tokenizer.model, models.WordLevel | models.WordPiece)
-        if words or self.unknown not in encoding.ids:
-            return ""
-        spans = zip(encoding.ids, encoding.offsets, strict=True)
-        places = {n for token, span in spans if token == self.unknown for n in range(*span)}
-        return "".join(text[n] for n in sorted(places))
 
     def encode_target(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
         """Return the token ids of a target text."""

@@ -16,6 +16,7 @@ from dragoman.files.strict_json import read_json
 from ...format.manifest import BundleError
 from ...format.plain_data import Problems, from_plain
 from .interface import (
+    EncodedSource,
     EncodedTarget,
     Span,
     UnknownSymbolsError,
@@ -78,20 +79,26 @@ class PieceCodec:
         longest_first = sorted(self._added, key=len, reverse=True)
         self._added_pattern = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
-    def encode(
+    def encode_source(
         self, text: str, most: int | None = None, *, split_special_tokens: bool = False
-    ) -> list[int]:
+    ) -> EncodedSource:
         """Return the token ids of a text."""
-        tokens = [
-            token
-            for part, _, added in self._parts(text, split_special_tokens)
-            for token in ([added] if added is not None else self._ids(self._pieces_of(part)))
-        ]
-        return tokens[:most]
+        tokens: list[int] = []
+        pieces: list[str] = []
+        for part, _, added in self._parts(text, split_special_tokens):
+            found = self._pieces_of(part) if added is None else [""]
+            tokens += self._ids(found) if added is None else [added]
+            pieces += found
+        unknown = self._vocabulary.unknown
+        lacked = (
+            piece for piece, token in zip(pieces[:most], tokens, strict=False) if token == unknown
+        )
+        text = "".join(lacked).replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
+        return EncodedSource(tokens[:most], text)
 
     @property
     def template_tokens(self) -> Sequence[int]:
-        """The special tokens that `encode` adds to a text: none."""
+        """The special tokens that `encode_source` adds to a text: none."""
         return ()
 
     def words(
@@ -117,19 +124,10 @@ class PieceCodec:
             part = of_byte[piece.begin : max(piece.end, piece.begin + 1)]
             yield (part[0], part[-1] + 1) if part else None
 
-    def unknown_characters(self, text: str, *, split_special_tokens: bool = False) -> str:
-        """Return the characters of a text that become the unknown token, in order."""
-        ids, unknown = self._vocabulary.pieces, self._vocabulary.unknown
-        parts = self._parts(text, split_special_tokens)
-        pieces = (
-            piece for part, _, added in parts if added is None for piece in self._pieces_of(part)
-        )
-        lacked = (piece for piece in pieces if ids.get(piece, unknown) == unknown)
-        return "".join(lacked).replace("\N{LOWER ONE EIGHTH BLOCK}", " ")
-
     def encode_target(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
         """Return the token ids of a target text."""
-        return EncodedTarget([], self.encode(text, split_special_tokens=split_special_tokens))
+        source = self.encode_source(text, split_special_tokens=split_special_tokens)
+        return EncodedTarget([], source.tokens)
 
     def count(self, text: str, end: int, *, split_special_tokens: bool = False) -> int:
         """Count the tokens that end within the first `end` characters."""

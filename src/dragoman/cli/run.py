@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from dragoman.runtime import (
     load,
 )
 from dragoman.runtime.arguments import with_prefix
-from dragoman.runtime.decoding.results import TooManyTokensError
 from dragoman.runtime.decoding.strategies import strategies
 from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.model import parts_of
+from dragoman.runtime.texts.front_end import TextFrontEnd
 
 from .run_output import (
     Aligner,
@@ -146,11 +146,10 @@ def run(
         with _prefixes(prefix_file, model.manifest) as prefixes:
             for lines in groups:
                 inputs = list(_inputs(model, lines, options, prefixes, results.number))
-                _count_unknown(model, inputs, unknown)
                 if stream:
-                    _stream(model, inputs, results)
+                    _stream(model, inputs, results, unknown)
                 else:
-                    _generate(model, inputs, results, aligner)
+                    _generate(model, inputs, results, unknown, aligner)
                 sys.stdout.flush()
             if prefixes is not None and next(prefixes, None) is not None:
                 raise DragomanError(
@@ -250,25 +249,11 @@ def _inputs(
             yield source, own
 
 
-def _count_unknown(model: Model, inputs: Sequence[Input], unknown: UnknownCharacters) -> None:
-    """Count the characters of texts that the vocabulary lacks."""
-    codec, longest = parts_of(model).codec, model.manifest.model.input_positions
-    if codec is None or model.manifest.speech is not None:
-        return
-    for each in inputs:
-        if isinstance(each, DragomanError) or not isinstance(each[0], str):
-            continue
-        splits = bool(each[1].split_special_tokens)
-        with suppress(RejectedError, ValueError):  # the result says why
-            text = each[0]
-            found = codec.unknown_characters(text, most=longest, split_special_tokens=splits)
-            unknown.add(text, found)
-
-
 def _generate(
     model: Model,
     inputs: Sequence[Input],
     output: Output,
+    unknown: UnknownCharacters,
     aligner: Aligner | None = None,
 ) -> None:
     """Decode lines and write their results; if the device fails, unfinished lines are rejected."""
@@ -281,6 +266,9 @@ def _generate(
         undone = _rejected(model, "not decoded: the device failed")
         results = [error.finished.get(index, undone) for index in range(len(good))]
     following = iter(results)
+    for (source, _), result in zip(good, results, strict=True):
+        if isinstance(source, str) and result.error is None:
+            unknown.add(source, result.unknown_characters)
     for each in inputs:
         if isinstance(each, DragomanError):
             output.write(_rejected(model, str(each)))
@@ -295,35 +283,30 @@ def _generate(
         raise lost
 
 
-def _stream(model: Model, inputs: Sequence[Input], output: Output) -> None:
+def _stream(
+    model: Model, inputs: Sequence[Input], output: Output, unknown: UnknownCharacters
+) -> None:
     """Write the tokens of each line as soon as they are selected."""
+    front_end = parts_of(model).front_end
     for each in inputs:
         output.number += 1
         try:
             if isinstance(each, DragomanError):
                 raise RejectedError(str(each))
-            if _is_too_long(model, *each):
-                notify(f"line {output.number}: the source was truncated")
-            for index, token in enumerate(model.stream(*each)):
+            source, own = each
+            if isinstance(source, str) and isinstance(front_end, TextFrontEnd):
+                encoded, truncated = front_end.encoded(source, own)
+                if truncated:
+                    notify(f"line {output.number}: the source was truncated")
+                unknown.add(source, encoded.unknown)
+                source = encoded.tokens
+            for index, token in enumerate(model.stream(source, own)):
                 piece = f"{' ' if index else ''}{token.id}" if token.text is None else token.text
                 click.echo("" if token.is_end else piece, nl=False)
                 sys.stdout.flush()
         except RejectedError as error:
             output.reject(str(error))
         click.echo()
-
-
-def _is_too_long(model: Model, source: str | list[int], options: GenerationOptions) -> bool:
-    """Return whether a stream reads only the beginning of a source."""
-    splits = bool(options.split_special_tokens)
-    try:
-        if options.truncate:
-            model.tokenize(source, options.source_language, split_special_tokens=splits)
-    except TooManyTokensError:
-        return True
-    except RejectedError:  # the stream says why
-        return False
-    return False
 
 
 def _source(model: Model, line: Line) -> str | list[int] | DragomanError:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dragoman.reference_model import Transformer
 from dragoman.reference_model.attention import MultiHeadAttention
-from dragoman.reference_model.layers import GatedFeedForward
 from dragoman.reference_model.stacks import AudioEmbedding, Embedding
 
 KINDS = [torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16]
@@ -228,7 +227,7 @@ def _add_layer(variables: Variables, scope: str, layer: Any) -> None:
         if module.head_size * module.num_heads != module.query.in_features:
             variables[f"{name}/head_dim"] = torch.tensor(module.head_size, dtype=torch.int32)
     feed_forward = layer.feed_forward
-    if isinstance(feed_forward, GatedFeedForward):
+    if feed_forward.gate is not None:
         _add_product(variables, f"{scope}/ffn/linear_0", feed_forward.gate)
         _add_product(variables, f"{scope}/ffn/linear_0_noact", feed_forward.inner)
     else:

@@ -59,6 +59,13 @@ def test_a_language_code_is_a_word_or_part_of_one(tmp_path: Path) -> None:
     assert apart[0] == 0 and set(apart[1:]) == {1}
     assert joined[0] == 0 and {word for word in joined[1:] if word is not None} == {0, 1}
     assert len(joined) == len(codec.encode(">>fra<<the cat"))
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    parts = [">>fra<<", *processor.encode("the zcat dog", out_type=str)]
+    for most in range(len(parts) + 1):
+        lacked = "".join(part for part in parts[:most] if part not in pieces)
+        found = codec.encode_beginning(">>fra<<the zcat dog", None, most)
+        assert found.unknown == lacked.replace("▁", "")
+    assert "z" in codec.encode_source(">>fra<<the zcat dog").unknown
 
 
 def test_words_are_those_that_split_finds() -> None:

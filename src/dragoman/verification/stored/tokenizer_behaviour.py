@@ -143,7 +143,7 @@ def piece_behaviour(codec: PieceCodec) -> Behaviour:
 
 def _ids(codec: PieceCodec, text: str) -> list[int]:
     try:
-        return codec.encode(text)
+        return codec.encode_source(text).tokens
     except ValueError:  # symbols without a piece
         return []
 
