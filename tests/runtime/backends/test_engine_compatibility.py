@@ -241,6 +241,7 @@ def test_a_package_that_cannot_judge_engines_is_skipped(
 
 @pytest.mark.skipif(_gpu_works(), reason="this machine has a GPU")
 def test_without_a_gpu_there_is_one_line_that_says_what_to_do(bundle: Bundle) -> None:
+    pytest.importorskip("cuda.bindings.runtime", reason="needs cuda-bindings")
     with pytest.raises(BackendError) as error:
         open_backend(bundle, None, None)
     assert "engines of tensorrt-rtx need an NVIDIA GPU (found no NVIDIA GPU" in str(error.value)

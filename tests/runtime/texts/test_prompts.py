@@ -80,7 +80,7 @@ def test_beams_where_one_token_is_left(limit: int, model: Model, theirs: Any) ->
 
 def test_samples_where_one_token_is_left(model: Model) -> None:
     (result,) = model.generate(
-        [FULL], do_sample=True, seed=3, num_return_sequences=5, max_new_tokens=9
+        [FULL], do_sample=True, seed=3, num_return_sequences=20, max_new_tokens=9
     )
     assert all(len(hypothesis.tokens) <= 1 for hypothesis in result.hypotheses)
     assert len({hypothesis.tokens for hypothesis in result.hypotheses}) > 1
