@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import dragoman.tested_versions as tested
-from docs.tools.versions.__main__ import OUTSIDE, cases, cell, outcome, run, table
+from docs.tools.versions.__main__ import (
+    BUNDLES,
+    COLUMNS,
+    OUTSIDE,
+    cases,
+    cell,
+    outcome,
+    run,
+    table,
+)
+from dragoman.optimize.targets import ALL_PRECISIONS
 from dragoman.reference_model.recipes.examples import Example
 
 WORDS = [Example("cat", ("K AE T",)), Example("dog", ("D AO G",)), Example("a", ("AH", "EY"))]
@@ -50,6 +61,15 @@ def test_each_library_is_tried_alone_and_all_of_them_together() -> None:
             assert len({*case.requirements} - {*found[0].requirements}) == 1
     assert len({*found[-2].requirements} - {*found[0].requirements}) == 3
     assert "--pre" in found[-1].options
+
+
+def test_each_precision_has_a_column_and_quantized_ones_one_for_each_kind_of_kernel() -> None:
+    found = Counter(
+        "fp32" if options[0] == "--target" else options[1]
+        for options in (BUNDLES[bundle] for bundle, _ in COLUMNS.values())
+    )
+    assert found.keys() == {*ALL_PRECISIONS}
+    assert (found["int8"], found["int4"]) == (2, 2)
 
 
 def test_a_child_reports_why_a_bundle_does_not_load(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def outputs(python: str, bundle: Path, check: str) -> dict[str, Any]:
     """What a bundle gives with the kernels that processors with VNNI use."""
-    return run(Path(python), bundle, WORDS, "--fast-products", "--check", check)
+    return run(Path(python), bundle, WORDS, "--products", "fast", "--check", check)
 
 
 def test_known_answers_refuse_it(bundle: Path) -> None:

@@ -2,7 +2,7 @@
 
     python -m docs.tools.versions --output benchmarks/results
 
-builds g2p-en in each precision for processors, makes an environment for each combination of
+builds g2p-en in each precision, makes an environment for each combination of
 versions, decodes held-out words there, and prints a table in Markdown of what each bundle gives.
 Environments, but for that of the newest versions, and bundles are kept in `.cache/versions`: remove
 the folder after a change that alters bundles.
@@ -39,9 +39,23 @@ BUNDLES = {
     "fp32": ("--precision", "fp32"),
     "int8": ("--precision", "int8"),
     "int4": ("--precision", "int4"),
-    "neutral": ("--target", "neutral"),
+    "neutral fp32": ("--target", "neutral"),
+    "neutral fp16": ("--precision", "fp16"),
+    "neutral bf16": ("--precision", "bf16"),
 }
-"""The options of `dragoman build` for each column."""
+"""The options of `dragoman build` for each bundle."""
+
+COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fp32": ("fp32", ()),
+    "int8": ("int8", ("--products", "fast")),
+    "int4": ("int4", ("--products", "fast")),
+    "int8, exact products": ("int8", ("--products", "exact")),
+    "int4, exact products": ("int4", ("--products", "exact")),
+    **{name: (name, ()) for name in BUNDLES if name.startswith("neutral")},
+}
+"""The bundle of each column of the table, and the options of `child`.
+
+Quantized bundles run with both kinds of kernels, whichever this processor needs."""
 
 LIBRARIES = ("onnxruntime", "tokenizers", "numpy")
 OUTSIDE = {
@@ -109,7 +123,7 @@ def lowest_versions() -> dict[str, str]:
 
 def build(name: str, folder: Path) -> Path:
     """Build a bundle with the libraries of this environment, if necessary."""
-    directory = folder / name
+    directory = folder / name.replace(" ", "-")
     if not directory.exists():
         command = [sys.executable, "-m", "dragoman", "build", MODEL, "--output", str(directory)]
         # The versions are compared with each other, whatever parity is here.
@@ -206,24 +220,19 @@ def main(words: int, folder: Path, output: Path | None) -> None:
     examples = spread([*sources.values()], words)
     texts = [example.source for example in examples]
     machine = describe_machine()
-    columns: dict[str, tuple[Path, tuple[str, ...]]] = {
-        name: (build(name, folder / "bundles"), ()) for name in BUNDLES
-    }
-    if machine.saturates:
-        for name in ("int8", "int4"):
-            columns[f"{name}, fast products"] = columns[name][0], ("--fast-products",)
+    bundles = {name: build(name, folder / "bundles") for name in BUNDLES}
     rows: list[dict[str, Any]] = []
     built: dict[str, dict[str, Any]] = {}
     for case in cases():
         python = case.environment(folder)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             runs = {
-                name: pool.submit(run, python, bundle, texts, *options)
-                for name, (bundle, options) in columns.items()
+                name: pool.submit(run, python, bundles[bundle], texts, *options)
+                for name, (bundle, options) in COLUMNS.items()
             }
             found = {name: future.result() for name, future in runs.items()}
         built = built or found
-        outcomes = {name: outcome(found[name], built[name], examples) for name in columns}
+        outcomes = {name: outcome(found[name], built[name], examples) for name in COLUMNS}
         versions: dict[str, str] = next(
             (f["versions"] for f in found.values() if "versions" in f), {}
         )

@@ -28,11 +28,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle")
     parser.add_argument("--check", choices=["always", "never"], default="never")
-    parser.add_argument("--fast-products", action="store_true")
+    parser.add_argument("--products", choices=["fast", "exact"], help="[as the processor needs]")
     options = parser.parse_args()
-    if options.fast_products:
-        # As on processors with VNNI, where no product saturates.
-        cpu.saturates = lambda: False  # type: ignore[assignment]
+    if options.products is not None:
+        # Fast, as on processors with VNNI, where no product saturates; or exact, as on others.
+        cpu.saturates = lambda: options.products == "exact"  # type: ignore[assignment]
     names = ("onnxruntime", "tokenizers", "numpy")
     found: dict[str, Any] = {"versions": {name: metadata.version(name) for name in names}}
     words = json.load(sys.stdin)
