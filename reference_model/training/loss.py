@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import random
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -88,22 +89,41 @@ class TokenPairs:
         first, end = self.offsets[:-1], self.offsets[1:]
         return np.subtract(end, first, dtype=np.int32, casting="unsafe").reshape(-1, 2)
 
-    def of_epoch(self, seed: int) -> array[int]:
-        """Return the indices of the pairs of an epoch, corpus by corpus.
+    def parts(self) -> int:
+        """Return the number of parts of an epoch: one, unless pairs occur many times.
+
+        A part has fewer than twice as many indices as there are pairs, or as `SMALLEST_PART`.
+        """
+        occurrences = sum(int(weight * count) for count, weight in self.corpora)
+        return max(1, occurrences // max(len(self), SMALLEST_PART))
+
+    def of_epoch(self, seed: int, part: int = 0) -> array[int]:
+        """Return the indices of the pairs of a part of an epoch, corpus by corpus.
 
         The pairs of a corpus of weight 2.25 occur twice, and a quarter of them, drawn by the seed,
-        once more.
+        once more. Each part has its share of each corpus, drawn by the seed.
         """
-        chosen, first = array("i"), 0
+        chosen, first, parts = array("i"), 0, self.parts()
         for number, (count, weight) in enumerate(self.corpora):
-            indices = array("i", range(first, first + count))
-            chosen.extend(indices * int(weight))
-            drawn = round(weight % 1 * count)
-            if drawn:
-                random.Random(f"{seed}, corpus {number}").shuffle(indices)
-                chosen.extend(indices[:drawn])
+            repeated = drawn = array("i", range(first, first + count))
+            whole, more = int(weight) * count, round(weight % 1 * count)
+            if more or parts > 1:
+                drawn = drawn[:]
+                random.Random(f"{seed}, corpus {number}").shuffle(drawn)
+                repeated = repeated if parts == 1 else drawn
+            begin, end = ((whole + more) * n // parts for n in (part, part + 1))
+            for indices, places in (
+                (repeated, np.arange(begin, min(end, whole))),
+                (drawn, np.arange(max(begin, whole), end)),
+            ):
+                if len(places):
+                    chosen.frombytes(np.take(indices, places, mode="wrap").tobytes())
             first += count
         return chosen
+
+
+SMALLEST_PART = 1_000_000
+"""The least indices of a part of an epoch that has several."""
 
 
 def token_dtype(vocabulary: int) -> type[np.uint16 | np.int32]:
@@ -111,21 +131,53 @@ def token_dtype(vocabulary: int) -> type[np.uint16 | np.int32]:
     return np.uint16 if vocabulary <= 1 << 16 else np.int32
 
 
-def token_batches(
-    pairs: Iterable[Pair], batch_tokens: int, *, seed: int
-) -> list[NDArray[np.int32]]:
-    """Split pairs into batches of at most `batch_tokens` tokens per side, padding included.
+class TokenBatches(Sequence[NDArray[np.int32]]):
+    """Batches of at most `batch_tokens` tokens per side, padding included.
 
     Pairs of similar length share a batch. Ties and the order of the batches are random. They depend
-    on the seed only, so that an interrupted epoch can be resumed.
+    on the seed only, so that an interrupted epoch can be resumed. The batches of one part of an
+    epoch are in memory at a time, see `TokenPairs.parts`.
 
-    Returns:
-        indices into `pairs`, each exactly once, or as often as its corpus states; a pair longer
-        than the limit forms its own batch
+    Items are indices into `pairs`, each exactly once, or as often as its corpus states. A pair
+    longer than the limit forms its own batch.
     """
-    pairs = TokenPairs.of(pairs)
-    generator = random.Random(seed)
-    shuffled = pairs.of_epoch(seed)
+
+    def __init__(self, pairs: Iterable[Pair], batch_tokens: int, *, seed: int) -> None:
+        self._pairs, self._batch_tokens, self._seed = TokenPairs.of(pairs), batch_tokens, seed
+        self._part, self._batches = -1, list[NDArray[np.int32]]()
+        # The first part comes last, and stays.
+        counts = [len(self._of(part)) for part in reversed(range(self._pairs.parts()))]
+        self._ends = list(accumulate(reversed(counts)))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> NDArray[np.int32]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[np.int32]]: ...
+    def __getitem__(self, index: int | slice) -> NDArray[np.int32] | list[NDArray[np.int32]]:
+        if isinstance(index, slice):
+            return [self[n] for n in range(len(self))[index]]
+        index = range(len(self))[index]
+        part = bisect_right(self._ends, index)
+        return self._of(part)[index - self._ends[part]]
+
+    def _of(self, part: int) -> list[NDArray[np.int32]]:
+        """Return the batches of a part."""
+        if part != self._part:
+            self._batches = []  # before others are made
+            self._batches = _batches_of(self._pairs, self._batch_tokens, self._seed, part)
+            self._part = part
+        return self._batches
+
+
+def _batches_of(
+    pairs: TokenPairs, batch_tokens: int, seed: int, part: int
+) -> list[NDArray[np.int32]]:
+    """Make the batches of a part of an epoch."""
+    generator = random.Random(f"{seed}, part {part}" if part else seed)
+    shuffled = pairs.of_epoch(seed, part)
     generator.shuffle(shuffled)
     order = np.frombuffer(shuffled, np.int32)
     lengths = pairs.lengths()
@@ -183,7 +235,7 @@ def predictions(model: AutoregressiveModel, pairs: Sequence[Pair]) -> tuple[Tens
 def negative_log_likelihood(model: AutoregressiveModel, pairs: Iterable[Pair]) -> float:
     """Sum the cross-entropy of all target tokens, end tokens included, in nats."""
     nats, pairs = 0.0, TokenPairs.of(pairs)
-    for batch in token_batches(pairs, SCORING_TOKENS, seed=0):
+    for batch in TokenBatches(pairs, SCORING_TOKENS, seed=0):
         logits, tokens = predictions(model, [pairs[i] for i in batch])
         nats += F.cross_entropy(logits.double(), tokens, reduction="sum").item()
     return nats

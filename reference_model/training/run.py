@@ -30,11 +30,11 @@ from .history import (
 )
 from .loss import (
     Pair,
+    TokenBatches,
     TokenPairs,
     hidden_states,
     negative_log_likelihood,
     projected_cross_entropy,
-    token_batches,
 )
 from .options import (
     FALLING_TO_ZERO,
@@ -89,9 +89,6 @@ class StepFigures:
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The type of matrix products by `TrainingOptions.precision`."""
 
-Step = list[NDArray[np.int32]]
-"""The indices of the batches whose gradients are added up for one step of the optimizer."""
-
 
 class Run(Generic[AnyModel]):
     """One training; `resume` restores what `save` saved.
@@ -101,7 +98,7 @@ class Run(Generic[AnyModel]):
         step: the number of steps taken
         done: the number of steps taken in the present epoch
         epochs: the figures of the epochs that are complete
-        steps: the steps of the present epoch, after `begin_epoch`
+        steps: the first batch of each step of the present epoch, after `begin_epoch`
     """
 
     def __init__(
@@ -128,7 +125,8 @@ class Run(Generic[AnyModel]):
         self.step = 0
         self.done = 0
         self.epochs: list[Epoch] = []
-        self.steps: list[Step] = []
+        self.steps = range(0)
+        self._epoch: Sequence[NDArray[np.int32]] = ()
         self._given = options
         self._identity = identity(
             self._of_steps(options),
@@ -234,9 +232,8 @@ class Run(Generic[AnyModel]):
         if not self.done or not self._batches:
             self._batches = {name: getattr(self.options, name) for name in OF_BATCHES}
         seed = self.options.seed + len(self.epochs) + 1
-        batches = token_batches(self.pairs, self._batches["batch_tokens"], seed=seed)
-        size = self._batches["accumulate"]
-        self.steps = [batches[first : first + size] for first in range(0, len(batches), size)]
+        self._epoch = TokenBatches(self.pairs, self._batches["batch_tokens"], seed=seed)
+        self.steps = range(0, len(self._epoch), self._batches["accumulate"])
         if not self.steps:
             raise DragomanError(
                 f"corpora: expected pairs in epoch {len(self.epochs) + 1}, found none; choose "
@@ -251,7 +248,8 @@ class Run(Generic[AnyModel]):
         """
         started = time.monotonic()
         self.model.train()
-        batches = self.steps[self.done]
+        first = self.steps[self.done]
+        batches = self._epoch[first : first + self.steps.step]
         rate = self._learning_rate(len(self.epochs) + self.done / len(self.steps))
         # Dropout depends on seed, step and process only, so that a resumed run repeats it.
         torch.manual_seed(self.options.seed * 1_000_003 + self.step + 1 + rank() * 2_654_435_761)

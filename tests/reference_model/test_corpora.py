@@ -32,9 +32,9 @@ from dragoman.reference_model.recipes.examples import Cleaning, clean, read_pair
 from dragoman.reference_model.recipes.tokenizers import read_tokenizers
 from dragoman.reference_model.training import run as training_module
 from dragoman.reference_model.training.loss import (
+    TokenBatches,
     TokenPairs,
     projected_cross_entropy,
-    token_batches,
 )
 from dragoman.reference_model.training.state import read_tokens, write_tokens
 
@@ -324,14 +324,13 @@ def test_weights_say_what_an_epoch_has(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epochs: list[list[int]] = []
-    make = token_batches
 
     def recorded(pairs: TokenPairs, limit: int, *, seed: int) -> Any:
-        batches = make(pairs, limit, seed=seed)
+        batches = TokenBatches(pairs, limit, seed=seed)
         epochs.append(sorted(int(index) for batch in batches for index in batch))
         return batches
 
-    monkeypatch.setattr(training_module, "token_batches", recorded)
+    monkeypatch.setattr(training_module, "TokenBatches", recorded)
     training = SETTINGS["training"] | {"epochs": 3}
     trained(folder(**TWO, training=training), tmp_path)
     assert [epoch[:32] for epoch in epochs] == [sorted([*range(16)] * 2)] * 3

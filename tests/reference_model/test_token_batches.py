@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import tracemalloc
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from dragoman.reference_model.training.loss import Pair, TokenPairs
-from dragoman.reference_model.training.loss import token_batches as batches_of
+from dragoman.reference_model.training import loss
+from dragoman.reference_model.training.loss import Pair, TokenBatches, TokenPairs
 
 
 def random_pairs(count: int) -> list[Pair]:
@@ -20,7 +22,7 @@ def random_pairs(count: int) -> list[Pair]:
 
 
 def token_batches(pairs: list[Pair] | TokenPairs, limit: int, *, seed: int) -> list[list[int]]:
-    return [batch.tolist() for batch in batches_of(pairs, limit, seed=seed)]
+    return [batch.tolist() for batch in TokenBatches(pairs, limit, seed=seed)]
 
 
 def padded(pairs: list[Pair], batch: list[int]) -> int:
@@ -134,3 +136,40 @@ def test_weights_say_how_often_the_pairs_of_a_corpus_occur() -> None:
     pairs.corpora = [(35, 1.5)]
     counts = Counter(index for batch in token_batches(pairs, 64, seed=1) for index in batch)
     assert sorted(counts.values()) == [1] * 17 + [2] * 18
+
+
+def test_a_part_of_an_epoch_at_a_time_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All bytes of arrays count. Weights of 1 take as much."""
+    monkeypatch.setattr(loss, "SMALLEST_PART", 1000)
+    pairs = TokenPairs.of(random_pairs(3000))
+    peaks = []
+    for weights in ((1.0, 1.0), (1.0, 500.25)):
+        pairs.corpora = [*zip((2900, 100), weights, strict=True)]
+        tracemalloc.start()
+        counts = Counter(int(index) for batch in TokenBatches(pairs, 64, seed=1) for index in batch)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert {counts[index] for index in range(2900)} == {1}
+        assert sum(counts.values()) == 2900 + round(100 * weights[1])
+        assert {counts[index] for index in range(2900, 3000)} <= {int(weights[1]), 501}
+    assert peaks[1] < 2 * peaks[0]
+
+
+def test_parts_of_an_epoch_have_their_share_of_each_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "SMALLEST_PART", 30)
+    listed = random_pairs(60)
+    pairs = TokenPairs.of(listed)
+    pairs.corpora = [(50, 1.0), (10, 25.3)]
+    assert pairs.parts() == 5
+    parts = [list(pairs.of_epoch(7, part)) for part in range(5)]
+    small = [sorted(index for index in part if index >= 50) for part in parts]
+    assert [len(part) - len(few) for part, few in zip(parts, small, strict=True)] == [10] * 5
+    assert [len(few) for few in small] == [50, 51, 50, 51, 51]
+    assert all(set(Counter(few).values()) <= {5, 6} for few in small)
+    assert sorted(parts[0])[:10] != list(range(10)), "drawn from all of the corpus"
+    batches = TokenBatches(pairs, 64, seed=7)
+    found = [batch.tolist() for batch in batches]
+    assert len(found) == len(batches) and found[-3:] == [b.tolist() for b in batches[-3:]]
+    assert [batches[n].tolist() for n in reversed(range(len(found)))] == found[::-1]
+    assert sorted(index for batch in found for index in batch) == sorted(itertools.chain(*parts))
+    assert all(len(batch) == 1 or padded(listed, batch) <= 64 for batch in found)
