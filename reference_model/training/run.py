@@ -197,6 +197,12 @@ class Run(Generic[AnyModel]):
         self.options = with_changes(self._given, self._changed)
         if "epochs" in self._of_steps(self.options) and "epochs" not in self._of_steps(self._given):
             self._changed.setdefault("epochs", self.options.epochs)
+        late = new.keys() - {*WITHOUT_EFFECT_ON_STEPS, "epochs"}
+        if late and self.ended():
+            raise DragomanError(
+                f"{self.directory}: expected steps left for another {', '.join(sorted(late))}, "
+                "found a training that has ended; change its epochs, too"
+            )
         if new:
             self._changed_now |= new | {"from_step": self.step + 1}
 

@@ -62,7 +62,7 @@ def test_from_pairs_to_a_bundle(
     assert "validation loss" in trained.stderr and "perplexity" in trained.stderr
     lines = trained.stdout.splitlines()
     assert [line.split(":")[0] for line in lines[:2]] == ["held-out BLEU", "held-out chrF"]
-    assert lines[-1] == f"Next: dragoman build {tmp_path / 'model'} -o bundles/en-es"
+    assert lines[-1] == f"Next: dragoman build {tmp_path / 'model'} -o bundles/model"
     built = dragoman("build", tmp_path / "model", "-o", tmp_path / "bundle", "--threads", 1)
     assert built.returncode == 0, built.stderr
     told = dragoman("run", tmp_path / "bundle", "the cat eats fish", "--max-new-tokens", 8)

@@ -376,6 +376,16 @@ def test_changes_that_are_refused(
         training.run(changes=changes)
 
 
+def test_what_has_ended_is_changed_with_more_epochs(training: Training) -> None:
+    training.run(replace(OPTIONS, epochs=1))
+    options = replace(OPTIONS, epochs=1, average_epochs=1)
+    with pytest.raises(DragomanError, match="left for another clip_norm, found a training that"):
+        training.run(options, changes={"clip_norm": 1.0, "patience": 3})
+    assert training.run(options, changes={"patience": 3})[0].options.patience == 3
+    result, _ = training.run(options, changes={"clip_norm": 1.0, "epochs": 2})
+    assert len(result.epochs) == 2 and training.history()[1]["changed"]["clip_norm"] == 1.0
+
+
 def test_an_option_in_the_file_is_not_changed_in_passing(training: Training) -> None:
     training.run(replace(OPTIONS, epochs=1))
     with pytest.raises(DragomanError, match=r"--change warmup_steps=20$"):
