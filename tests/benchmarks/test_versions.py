@@ -63,12 +63,12 @@ def test_each_library_is_tried_alone_and_all_of_them_together() -> None:
     assert "--pre" in found[-1].options
 
 
-def test_each_precision_has_a_column_and_quantized_ones_one_for_each_kind_of_kernel() -> None:
+def test_precisions_have_a_column_and_quantized_ones_one_for_each_kind_of_kernel() -> None:
     found = Counter(
         "fp32" if options[0] == "--target" else options[1]
         for options in (BUNDLES[bundle] for bundle, _ in COLUMNS.values())
     )
-    assert found.keys() == {*ALL_PRECISIONS}
+    assert found.keys() == {*ALL_PRECISIONS} - {"bf16"}
     assert (found["int8"], found["int4"]) == (2, 2)
 
 

@@ -2,7 +2,7 @@
 
     python -m docs.tools.versions --output benchmarks/results
 
-builds g2p-en in each precision, makes an environment for each combination of
+builds g2p-en in each precision that ONNX Runtime has, makes an environment for each combination of
 versions, decodes held-out words there, and prints a table in Markdown of what each bundle gives.
 Environments, but for that of the newest versions, and bundles are kept in `.cache/versions`: remove
 the folder after a change that alters bundles.
@@ -41,9 +41,8 @@ BUNDLES = {
     "int4": ("--precision", "int4"),
     "neutral fp32": ("--target", "neutral"),
     "neutral fp16": ("--precision", "fp16"),
-    "neutral bf16": ("--precision", "bf16"),
 }
-"""The options of `dragoman build` for each bundle."""
+"""The options of `dragoman build` for each bundle; ONNX Runtime has no kernels of bf16."""
 
 COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "fp32": ("fp32", ()),
