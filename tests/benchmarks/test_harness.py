@@ -8,6 +8,7 @@ import venv
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,8 @@ from dragoman.benchmarks.compare.rounds import (
     take_turns,
     unchanged,
 )
+from dragoman.benchmarks.compare.task import Run
+from dragoman.benchmarks.compare.tasks.training import TRAINING
 from dragoman.benchmarks.processes import HERE, Interpreter, ProcessError, call_in
 from dragoman.errors import DragomanError
 
@@ -285,3 +288,9 @@ def test_a_function_in_its_own_process() -> None:
     assert call_in(HERE, os.getpid) != os.getpid()
     with pytest.raises(ProcessError, match="ZeroDivisionError"):
         call_in(HERE, divmod, 1, 0)
+
+
+def test_a_training_of_fewer_steps_than_turns_is_refused(tmp_path: Path) -> None:
+    given = SimpleNamespace(steps=5, rounds=5, data=tmp_path)
+    with pytest.raises(DragomanError, match="--steps: expected at least 6, one for each"):
+        TRAINING.measure(Run(tmp_path), given)

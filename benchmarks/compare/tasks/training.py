@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.errors import DragomanError
+
 from ...processes import HERE, Interpreter
 from .. import options
 from ..record import Record, Table, table_of
@@ -275,11 +277,21 @@ def contenders(joeynmt: Interpreter = HERE) -> list[Contender[Work, Any]]:
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
-    """Train all contenders in turns, then translate with each."""
+    """Train all contenders in turns, then translate with each.
+
+    Raises:
+        DragomanError: there are fewer steps than turns.
+    """
     from dragoman.metrics import find_metric
     from dragoman.reference_model.recipes import multi30k_en_de
     from dragoman.reference_model.recipes.tokenizers import Vocabulary, train_tokenizers
 
+    each = given.steps // (given.rounds + 1)
+    if each < 1:
+        raise DragomanError(
+            f"--steps: expected at least {given.rounds + 1}, one for each of {given.rounds} rounds "
+            f"and one before them, found {given.steps}"
+        )
     data = multi30k_en_de.load_data(given.data)
     train = list(data.train)
     vocabulary = Vocabulary(size=VOCABULARY, tokenized=True)
@@ -296,7 +308,6 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     (run.checkpoint / "pairs.json").write_text(text, encoding="utf-8")
     joeynmt = Interpreter.of_environment(given.joeynmt_python) if given.joeynmt_python else HERE
     chosen = run.chosen(contenders(joeynmt))
-    each = given.steps // (given.rounds + 1)
     common = {"threads": [given.threads]}
     work: dict[str, Work] = {"training": ("steps", each), "translation": ("sources", SOURCES)}
     results = run.take_turns(chosen, work, rounds=given.rounds, **common)
