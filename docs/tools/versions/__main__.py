@@ -246,6 +246,7 @@ def main(words: int, folder: Path, output: Path | None) -> None:
             "rows": rows,
         }
         where = circumstances("docs.tools.versions", load_average)
+        output.mkdir(parents=True, exist_ok=True)
         write_json(as_record(record, where), output / "versions.json")
 
 
