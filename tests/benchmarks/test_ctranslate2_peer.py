@@ -200,9 +200,9 @@ def test_options_that_are_not_converted(name: str, tmp_path: Path) -> None:
 
 def test_every_option_of_the_model_is_tried() -> None:
     combinations = [*OPTIONS.values(), *REFUSED.values()]
-    tried = (
-        SIZES.keys() | {name for options in combinations for name in options} | {"dropout", "head"}
-    )
+    of_training = {"dropout", "attention_dropout", "feed_forward_dropout"}
+    tried = SIZES.keys() | {name for options in combinations for name in options}
+    tried |= of_training | {"head"}
     assert {field.name for field in dataclasses.fields(ModelConfig)} <= tried
     activations = {options.get("activation", "relu") for options in OPTIONS.values()}
     assert activations == set(get_args(Activation))
