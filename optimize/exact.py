@@ -104,8 +104,11 @@ class _InMemoryBackend(OnnxRuntimeBackend):
         super().__init__(bundle, threads=threads)
 
     def _session(self, graph: str) -> onnxruntime.InferenceSession:
+        options = session_options(self._threads)
+        # Kernels' own layouts of weights would be a second copy of all of them.
+        options.add_session_config_entry("session.disable_prepacking", "1")
         try:
-            held = InMemorySession(self._graphs[graph], session_options(self._threads))
+            held = InMemorySession(self._graphs[graph], options)
         except Exception as error:  # ONNX Runtime's errors share no other base
             raise PassError(f"{graph}: {error}") from error
         self._held.append(held)  # owns the weights that the session reads

@@ -178,8 +178,11 @@ class Runner:
     8-bit products saturate, weights become unsigned, whose products are exact.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, threads: int | None = 1) -> None:
         """Load a graph, which stays unchanged.
+
+        Args:
+            threads: of the processor; None: all cores
 
         Raises:
             PassError: ONNX Runtime cannot load the graph.
@@ -194,7 +197,8 @@ class Runner:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
-        options.intra_op_num_threads = 1
+        options.intra_op_num_threads = threads or 0
+        options.add_session_config_entry("session.disable_prepacking", "1")  # runs are few
         self._session = _try(InMemorySession, model, options)
         self._dtypes = {v.name: v.dtype.numpy() for v in model.graph.inputs if v.dtype is not None}
 

@@ -79,7 +79,7 @@ def calibration_batches(
     targets = _targets(Model(bundle, backend), chosen) if model.has_decoder else None
     observed: dict[str, list[CalibrationBatch]] = {name: [] for name in manifest.model_graphs}
     lengths = [model.max_source_positions if model.takes_audio else len(s) for s in chosen]
-    for batch in batches(lengths, max_batch_size=32, max_batch_tokens=4096):
+    for batch in batches(lengths, max_batch_size=32, max_batch_tokens=512):
         by_role: dict[Role, NDArray[Any]] = {}
         if model.has_encoder:
             source, mask = as_batch([chosen[i] for i in batch], model)
@@ -144,8 +144,8 @@ def _named(spec: GraphSpec, by_role: dict[Role, NDArray[Any]]) -> dict[str, NDAr
     return {t.name: by_role[t.role] for t in spec.inputs if t.role in by_role}
 
 
-ROWS = 4096
-"""Maximum number of input rows kept for each product, to measure the error."""
+ROWS = 512
+"""Number of input rows to keep of each product, to measure errors on."""
 
 FEW = 8
 """Of fewer different rows, moments say too little about other inputs to compensate errors on them:
@@ -170,21 +170,18 @@ class InputStatistics:
     """Statistics of a value [..., K].
 
     Attributes:
-        moments: x^T x [K, K] over all rows x
-        rows: some of the rows [R, K]
-        range: the range of all numbers; None for random sources, whose range is not representative
+        rows: some of the rows [R, K], from all batches
+        finite: whether no observed number is NaN or infinite
         nonnegative: whether all numbers are nonnegative for any inputs of the graph
+        moments: x^T x [K, K] over all rows x
+        range: the range of all numbers; None for random sources, whose range is not representative
     """
 
-    moments: NDArray[np.float32]
     rows: NDArray[np.float32]
-    range: ValueRange | None
+    finite: bool
     nonnegative: bool
-
-    @property
-    def finite(self) -> bool:
-        """Whether no observed number is NaN or infinite."""
-        return bool(np.isfinite(self.moments).all())
+    moments: NDArray[np.float32]
+    range: ValueRange | None = None
 
     @property
     def diverse(self) -> bool:
@@ -196,6 +193,15 @@ class InputStatistics:
         places = np.sort(self.rows @ direction)
         size = float(np.abs(places).max(initial=0))
         return int((np.diff(places) > SAME * size).sum()) + 1 >= FEW
+
+    def joined(self, other: InputStatistics) -> InputStatistics:
+        """Return the statistics of both, which are of the same value."""
+        range_ = self.range
+        if range_ is not None and other.range is not None:
+            range_ = range_.joined(other.range)
+        rows, finite = np.concatenate([self.rows, other.rows]), self.finite and other.finite
+        moments = np.add(self.moments, other.moments, out=self.moments)
+        return InputStatistics(rows, finite, self.nonnegative, moments, range_)
 
 
 @dataclass
@@ -221,7 +227,7 @@ def calibrate(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Calibrati
         and node.inputs[0].producer() is not None
     }
     names = sorted(inputs)
-    runner = Runner(with_outputs(model, names))
+    runner = Runner(with_outputs(model, names), threads=None)
     result = Calibration()
     for batch in batches:
         outputs = runner.run(batch.samples)
@@ -229,18 +235,20 @@ def calibrate(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Calibrati
             values = outputs[name].astype(np.float32)
             rows = values[batch.rows] if values.shape[:2] == batch.rows.shape else values
             rows = rows.reshape(-1, rows.shape[-1])
-            moments = rows.T @ rows
+            nonnegative = producer(inputs[name], "Relu") is not None
+            found = _observed(rows, ROWS // len(batches) + 1, nonnegative, batch.random)
             known = result.inputs.get(name)
-            found = ValueRange(float(rows.min(initial=0)), float(rows.max(initial=0)))
-            if known is None:
-                nonnegative = producer(inputs[name], "Relu") is not None
-                within = None if batch.random else found
-                result.inputs[name] = InputStatistics(moments, rows[:ROWS], within, nonnegative)
-            else:
-                known.range = None if known.range is None else known.range.joined(found)
-                known.moments += moments
-                known.rows = np.concatenate([known.rows, rows])[:ROWS]
+            result.inputs[name] = found if known is None else known.joined(found)
     return result
+
+
+def _observed(
+    rows: NDArray[np.float32], kept: int, nonnegative: bool, random: bool
+) -> InputStatistics:
+    some = rows[:: max(1, len(rows) // kept)].copy()
+    finite = bool(np.isfinite(rows).all())
+    found = ValueRange(float(rows.min(initial=0)), float(rows.max(initial=0)))
+    return InputStatistics(some, finite, nonnegative, rows.T @ rows, None if random else found)
 
 
 def _is_weight(value: ir.Value | None) -> bool:

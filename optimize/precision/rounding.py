@@ -10,6 +10,9 @@ Dimensions: K inputs, N outputs, G blocks of inputs that share one scale per out
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +36,10 @@ SHRINKAGES = {
 """Scales to try for each number of bits, relative to that which represents the largest weight."""
 
 
+NUMBERS_AT_ONCE = 2**18
+"""Numbers of a weight that are rounded at once, so that they stay in the processor's cache."""
+
+
 class IntegerWeight(NamedTuple):
     """Integers [K, N] in [-limit, limit] and scales [G, N], one for each `block` inputs."""
 
@@ -40,10 +47,15 @@ class IntegerWeight(NamedTuple):
     scales: Float
     block: int
 
-    def dequantized(self) -> Float:
-        """Return integers times scales, float32 [K, N]."""
-        scales = np.repeat(self.scales, self.block, axis=0)[: len(self.integers)]
-        return (self.integers * scales).astype(np.float32)
+    def dequantized(self, outputs: slice = slice(None)) -> Float:
+        """Return integers times scales, float32 [K, N], of some outputs."""
+        scales = np.repeat(self.scales[:, outputs], self.block, axis=0)[: len(self.integers)]
+        return (self.integers[:, outputs] * scales).astype(np.float32)
+
+    def parts(self, numbers: int) -> Iterator[slice]:
+        """Divide the outputs into parts of about so many numbers."""
+        inputs, outputs = self.integers.shape
+        return _parts(inputs, outputs, numbers)
 
 
 def round_weight(
@@ -65,24 +77,52 @@ def round_weight(
     """
     inputs, outputs = weight.shape
     size = block or inputs
-    limit = 2 ** (bits - 1) - 1
-    left = weight.astype(np.float32, copy=True)
+    importance, factor = np.ones(inputs, np.float32), None
+    if moments is not None:
+        importance = np.diag(moments)
+        importance = np.maximum(importance, LEAST_IMPORTANCE * importance.mean())
+        factor = _inverse_factor(moments)
     integers = np.zeros((inputs, outputs), np.int8)
     scales = np.zeros((-(-inputs // size), outputs), np.float32)
-    importance = np.ones(inputs, np.float32) if moments is None else np.diag(moments)
-    importance = np.maximum(importance, LEAST_IMPORTANCE * importance.mean())
-    factor = None if moments is None else _inverse_factor(moments)
-    for index, start in enumerate(range(0, inputs, size)):
-        rows = slice(start, min(start + size, inputs))
+
+    def round_part(part: slice) -> None:
+        left = np.array(weight[:, part], np.float32, order="C")
+        found = _round(left, bits, size, importance, factor, scale_type)
+        integers[:, part], scales[:, part] = found
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(round_part, _parts(inputs, outputs, NUMBERS_AT_ONCE)))
+    return IntegerWeight(integers, scales, size)
+
+
+def _parts(inputs: int, outputs: int, numbers: int) -> Iterator[slice]:
+    width = max(1, numbers // inputs)
+    return (slice(first, first + width) for first in range(0, outputs, width))
+
+
+def _round(
+    left: Float,
+    bits: int,
+    size: int,
+    importance: Float,
+    factor: Float | None,
+    scale_type: type[np.floating[Any]],
+) -> tuple[NDArray[np.int8], Float]:
+    """Return the integers [K, N] and the scales [G, N] of a weight, which is overwritten."""
+    limit = 2 ** (bits - 1) - 1
+    integers = np.zeros(left.shape, np.int8)
+    scales = []
+    for start in range(0, len(left), size):
+        rows = slice(start, min(start + size, len(left)))
         scale = _search_scale(left[rows], importance[rows], limit, SHRINKAGES[bits])
         least = float(np.finfo(scale_type).smallest_subnormal)
         scale = np.maximum(scale.astype(scale_type), least).astype(np.float32)
-        scales[index] = scale
+        scales.append(scale)
         if factor is None:
             integers[rows] = np.clip(np.rint(left[rows] / scale), -limit, limit)
-            continue
-        _round_compensating(left, integers, factor, rows, scale, limit)
-    return IntegerWeight(integers, scales, size)
+        else:
+            _round_compensating(left, integers, factor, rows, scale, limit)
+    return integers, np.stack(scales)
 
 
 def _round_compensating(
@@ -116,12 +156,29 @@ GROUP = 32
 
 
 def _inverse_factor(moments: Float) -> Float:
-    """Return the upper Cholesky factor U of the inverse of the damped moments: U^T U = H^-1."""
+    """Return the upper triangular U with U^T U = H^-1, for the damped moments H.
+
+    H in reverse order has a Cholesky factor L with H = (J L J) (J L J)^T, where J reverses; J L J
+    is upper triangular, and U is its inverse.
+    """
     damped: NDArray[np.float64] = moments.astype(np.float64)
     mean = float(np.mean(np.diag(damped)))
     damped[np.diag_indices_from(damped)] += DAMPING * mean if mean > 0 else 1.0
-    inverse = np.linalg.inv(damped)
-    return np.asarray(np.linalg.cholesky((inverse + inverse.T) / 2).T, np.float32)
+    upper = np.linalg.cholesky(damped[::-1, ::-1])[::-1, ::-1]
+    return np.asarray(_inverse_of_upper(upper), np.float32)
+
+
+def _inverse_of_upper(matrix: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """Invert an upper triangular matrix, by the inverses of its quarters."""
+    size = len(matrix)
+    if size <= GROUP:
+        return np.asarray(np.triu(np.linalg.inv(matrix)))
+    half = size // 2
+    inverse = np.zeros_like(matrix)
+    first, last = (_inverse_of_upper(matrix[part, part]) for part in (np.s_[:half], np.s_[half:]))
+    inverse[:half, :half], inverse[half:, half:] = first, last
+    inverse[:half, half:] = -first @ matrix[:half, half:] @ last
+    return inverse
 
 
 def _search_scale(
@@ -132,10 +189,15 @@ def _search_scale(
     largest[largest == 0] = 1.0
     best = np.full(weight.shape[1], np.inf, np.float32)
     chosen = largest / limit
+    error = np.empty_like(weight)
     for shrinkage in shrinkages:
         scale = (largest * np.float32(shrinkage) / limit).astype(np.float32)
-        error = weight - np.clip(np.rint(weight / scale), -limit, limit) * scale
-        total = np.einsum("kn,kn,k->n", error, error, importance)
+        np.divide(weight, scale, out=error)
+        np.rint(error, out=error)
+        np.clip(error, -limit, limit, out=error)
+        error *= scale
+        error -= weight
+        total = importance @ np.square(error, out=error)
         better = total < best
         best[better], chosen[better] = total[better], scale[better]
     return np.asarray(chosen, np.float32)

@@ -247,43 +247,54 @@ def round_for(
             not multiplied: the error is then that of the weight itself
     """
     known = None if x is None else calibration.of(x)
-    usable = known is not None and known.finite
+    usable = known if known is not None and known.finite else None
     form = scheme.form(known)
     rounded = round_weight(
         numbers,
         bits=scheme.bits,
         block=scheme.block,
-        moments=known.moments if known is not None and usable and known.diverse else None,
+        moments=usable.moments if usable is not None and usable.diverse else None,
         scale_type=scheme.scale_type,
     )
     if x is None:
-        return RoundedWeight(rounded, form, _relative(rounded.dequantized(), numbers))
-    if known is None or not usable:
+        return RoundedWeight(rounded, form, _error_of_weight(rounded, numbers))
+    if usable is None:
         return RoundedWeight(rounded, form, float("nan"))
-    product = form.round_inputs(known.rows) @ rounded.dequantized()
-    return RoundedWeight(rounded, form, _relative_by_row(product, known.rows @ numbers))
+    read = form.round_inputs(usable.rows)
+    return RoundedWeight(rounded, form, _error_of_product(rounded, numbers, usable.rows, read))
 
 
-def _relative_by_row(rounded: Float, exact: Float) -> float:
-    """Return the root mean square of the relative errors of rows [R, N].
+NUMBERS_AT_ONCE = 2**22
+"""Numbers of a weight that are compared at once: copies of a whole table would take gigabytes."""
+
+
+def _error_of_product(rounded: IntegerWeight, numbers: Float, rows: Float, read: Float) -> float:
+    """Return the root mean square of the relative errors of a product's rows.
 
     Every position counts equally. Otherwise, a position with values a hundred times larger would
     dominate the error and hide that its scale rounds the other positions to zero. The norms of rows
     far below the median are taken as a tenth of the median.
+
+    Args:
+        rows, read: inputs [R, K], and the same as the rounded product reads them
     """
-    norms = _norms(exact)
+    sizes, errors = np.zeros((2, len(rows)))
+    for part in rounded.parts(NUMBERS_AT_ONCE):
+        exact = rows @ numbers[:, part]
+        error = read @ rounded.dequantized(part) - exact
+        sizes += np.einsum("rn,rn->r", exact, exact)
+        errors += np.einsum("rn,rn->r", error, error)
+    norms = np.sqrt(sizes)
     floor = max(0.1 * float(np.median(norms)), 1e-30)
-    errors = _norms(rounded - exact) / np.maximum(norms, floor)
-    return float(np.sqrt(np.mean(errors**2)))
+    return float(np.sqrt(np.mean(errors / np.maximum(norms, floor) ** 2)))
 
 
-def _norms(rows: Float) -> Float:
-    """Map [R, N] to [R] without a temporary [R, N], which for a vocabulary takes gigabytes."""
-    return np.asarray(np.sqrt(np.einsum("rn,rn->r", rows, rows)))
-
-
-def _relative(rounded: Float, exact: Float) -> float:
-    return float(np.linalg.norm(rounded - exact)) / max(float(np.linalg.norm(exact)), 1e-30)
+def _error_of_weight(rounded: IntegerWeight, numbers: Float) -> float:
+    size = error = 0.0
+    for part in rounded.parts(NUMBERS_AT_ONCE):
+        size += float(np.square(numbers[:, part]).sum())
+        error += float(np.square(rounded.dequantized(part) - numbers[:, part]).sum())
+    return float(np.sqrt(error / max(size, 1e-30)))
 
 
 def _added_bias(node: ir.Node) -> ir.Value | None:

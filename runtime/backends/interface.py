@@ -255,10 +255,14 @@ class Backend(Protocol):
         source: NDArray[Any],
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
+        positions: NDArray[np.int64] | None = None,
     ) -> NDArray[Any]:
-        """Return the logits [B, T, V] that follow each prefix of a target [B, T] (teacher forcing).
+        """Return the logits [B, R, V] that follow prefixes of a target [B, T] (teacher forcing).
 
         Source and mask are as for `start`.
+
+        Args:
+            positions: positions of the prefixes' last tokens, int64 [R], ascending; None: all
         """
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -9,17 +10,25 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from dragoman.optimize.exact import exact_model
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
+from dragoman.reference_model.stacks import SinusoidalPositions
 from dragoman.runtime import Model
 from dragoman.runtime.format.parity import Check, Coverage, Parity, TokenParity
+from dragoman.verification.numerics import graphs
 from dragoman.verification.numerics.checking import check_numerics
+from dragoman.verification.numerics.graphs import InFloat64
 from dragoman.verification.numerics.optional_graphs import compare_candidates
 from dragoman.verification.numerics.probes import Probe, probes_for, share_covered, short_probes
+from dragoman.verification.numerics.steps import most_steps
+from dragoman.verification.oracle import oracle_pass
 from dragoman.verification.stored.checkpoint_weights import CheckpointWeights
 from dragoman.verification.verdict import describe_proof
+
+from .test_configurations import CONFIGURATIONS
 
 INPUTS = [Probe([3, 5, 2], [1, 4, 4], "on one"), Probe([7], [1, 9], "on another")]
 
@@ -136,8 +145,8 @@ def test_a_fault_at_one_batch_size_is_found(
 ) -> None:
     score = bundle.backend.score
 
-    def changed(source: Any, mask: Any, target: Any) -> Any:
-        logits = score(source, mask, target).copy()
+    def changed(source: Any, mask: Any, target: Any, positions: Any = None) -> Any:
+        logits = score(source, mask, target, positions).copy()
         if len(target) == size and target.shape[1] <= 13 and source.shape[1] <= 12:
             logits[-1, 0, 0] += 0.5
         return logits
@@ -147,6 +156,49 @@ def test_a_fault_at_one_batch_size_is_found(
     assert " differs from the same source in a batch of one: logits of one pass differ by 0.5" in (
         checks["batches"].problem
     )
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_float64_without_a_second_copy_of_the_weights(name: str, make_model: Any) -> None:
+    """The same as a copy of the model in float64, at the positions that are asked for."""
+    model = make_model(**CONFIGURATIONS[name])
+    generator = np.random.default_rng(0)
+    source, read = generator.integers(3, 10, (3, 7)), generator.integers(3, 10, (3, 6))
+    mask, positions = np.arange(7) < [[7], [1], [4]], np.array([0, 3, 5])
+    wide_cross, wide = oracle_pass(copy.deepcopy(model).double(), source, mask, read)
+    with InFloat64():
+        cross, logits = oracle_pass(model, source, mask, read, positions)
+    assert logits.dtype == np.float64
+    np.testing.assert_allclose(logits, wide[:, positions], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(cross, wide_cross, rtol=1e-12, atol=1e-12)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_logits_of_some_positions(bundle: Model) -> None:
+    source, read = np.array([[3, 5, 2], [7, 0, 0]]), np.array([[1, 4, 4, 9], [1, 9, 3, 3]])
+    mask, positions = np.arange(3) < [[3], [1]], np.array([1, 3])
+    every = bundle.backend.score(source, mask, read)
+    some = bundle.backend.score(source, mask, read, positions)
+    np.testing.assert_array_equal(some, every[:, positions])
+
+
+def test_a_large_vocabulary_is_compared_at_some_positions(
+    bundle: Model, reference: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of an early position is found at later ones, whose attention reads it."""
+    monkeypatch.setattr(graphs, "MOST_LOGITS", 3 * 19)
+    probes = [Probe([3, 5], [1, *range(2, 12)], "long")]
+    right = graphs.measure_graphs(bundle, reference, probes)["logits"]
+    assert (right.excess <= 1).all()
+    wrong = copy.deepcopy(reference)
+    positions = cast(SinusoidalPositions, wrong.decoder.embedding.positions)
+    positions.table[1, 0] += 1e-3  # logits are compared at positions 0, 5 and 10
+    assert graphs.measure_graphs(bundle, wrong, probes)["logits"].excess.max() > 1
+
+
+@pytest.mark.parametrize(("parameters", "steps"), [(1, 256), (10**8, 200), (10**10, 32)])
+def test_large_models_take_fewer_steps(parameters: int, steps: int) -> None:
+    assert most_steps(parameters) == steps
 
 
 def test_what_a_proof_covers_is_said() -> None:

@@ -154,16 +154,17 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         source: NDArray[Any],
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
+        positions: NDArray[np.int64] | None = None,
     ) -> NDArray[Any]:
-        """Return the logits that follow each prefix of a target, decoded token by token."""
-        parts = []
+        """Return the logits that follow prefixes of a target, decoded token by token."""
+        parts, kept = [], slice(None) if positions is None else positions
         for rows in self._batches(source):
             state = self.start(source[rows], source_mask[rows], target[rows, :1], target.shape[1])
             try:
                 steps = [_logits_after(state, tokens) for tokens in target[rows].T]
             finally:
                 state.close()
-            parts.append(np.stack(steps, axis=1))
+            parts.append(np.stack(steps, axis=1)[:, kept])
         return np.concatenate(parts)
 
     def close(self) -> None:

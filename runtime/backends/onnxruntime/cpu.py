@@ -222,29 +222,34 @@ class OnnxRuntimeBackend:
         source: NDArray[Any],
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
+        positions: NDArray[np.int64] | None = None,
     ) -> NDArray[Any]:
-        """Return the logits that follow each prefix of a target."""
+        """Return the logits that follow prefixes of a target."""
         encoder = self.manifest.model.has_encoder
         encoded = self.encode(source, source_mask) if encoder else {}
-        return self.score_encoded(encoded, source_mask, target)
+        return self.score_encoded(encoded, source_mask, target, positions)
 
     def score_encoded(
         self,
         encoded: Mapping[str, NDArray[Any]],
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
+        positions: NDArray[np.int64] | None = None,
     ) -> NDArray[Any]:
-        """Return the logits that follow each prefix of a target, given encoder outputs.
+        """Return the logits that follow prefixes of a target, given encoder outputs.
 
         Args:
             encoded: result of `encode`; empty for a decoder-only model
+            positions: as for `score`
         """
         decoder = self.manifest.graphs["decoder"]
         batch, length = target.shape
         values: dict[Slot, NDArray[Any]] = {
             Slot("token"): target,
             Slot("position"): np.zeros(batch, np.int64),
-            Slot("read"): np.broadcast_to(np.arange(length), (batch, length)),
+            Slot("read"): np.tile(
+                np.arange(length) if positions is None else positions, (batch, 1)
+            ),
             Slot("source_mask"): source_mask,
         }
         if self.manifest.model.has_encoder:
@@ -257,8 +262,9 @@ class OnnxRuntimeBackend:
         feeds = {tensor.name: values[tensor.slot] for tensor in decoder.inputs}
         if target.size < self._least_rows:
             feeds = {name: np.repeat(v, self._least_rows, axis=0) for name, v in feeds.items()}
-        logits = decoder.output("logits").name
-        return np.asarray(run(self.session("decoder").run, [logits], feeds)[0][:batch])
+        (logits,) = run(self.session("decoder").run, [decoder.output("logits").name], feeds)
+        chosen = positions is not None and logits.shape[1] != len(positions)
+        return np.asarray(logits[:batch, positions] if chosen else logits[:batch])
 
     def close(self) -> None:
         """Free the sessions; those that are running when their run ends."""

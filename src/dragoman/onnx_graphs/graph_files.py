@@ -6,9 +6,11 @@ PyTorch's exporter records which module of the trained model a node came from. `
 from __future__ import annotations
 
 import ast
+import sys
 import zlib
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from dragoman.runtime.format.contract import GraphSpec
@@ -48,7 +50,7 @@ def write_graphs(
         for value in values:
             tensor = value.const_value
             assert tensor is not None
-            data = tensor.tobytes()
+            data = _data(tensor)
             offset = stored.find(tensor, data)
             if offset is None:
                 padding = -file.size % (PAGE if len(data) >= MAPPED_BYTES else 64)
@@ -72,6 +74,13 @@ def write_graphs(
         writer.write(specs[name].file, data)
 
 
+def _data(tensor: ir.TensorProtocol) -> memoryview:
+    """Return the bytes of a tensor, without a copy where they are in memory as they are written."""
+    if tensor.dtype.bitwidth < 8 or sys.byteorder != "little":
+        return memoryview(tensor.tobytes())
+    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
+
+
 class _Stored:
     """The tensors written so far.
 
@@ -82,19 +91,19 @@ class _Stored:
     def __init__(self) -> None:
         self._tensors: dict[object, list[tuple[ir.TensorProtocol, int]]] = {}
 
-    def find(self, tensor: ir.TensorProtocol, data: bytes) -> int | None:
+    def find(self, tensor: ir.TensorProtocol, data: memoryview) -> int | None:
         """Find the offset of a tensor that holds the same bytes."""
         for other, offset in self._tensors.get(self._key(tensor, data), []):
-            if other is tensor or other.tobytes() == data:
+            if other is tensor or _data(other) == data:
                 return offset
         return None
 
-    def add(self, tensor: ir.TensorProtocol, data: bytes, offset: int) -> None:
+    def add(self, tensor: ir.TensorProtocol, data: memoryview, offset: int) -> None:
         self._tensors.setdefault(self._key(tensor, data), []).append((tensor, offset))
 
     @staticmethod
-    def _key(tensor: ir.TensorProtocol, data: bytes) -> object:
-        fingerprint = zlib.crc32(memoryview(data)[:FINGERPRINT_BYTES])
+    def _key(tensor: ir.TensorProtocol, data: memoryview) -> object:
+        fingerprint = zlib.crc32(data[:FINGERPRINT_BYTES])
         return tensor.dtype, tensor.shape.numpy(), fingerprint
 
 

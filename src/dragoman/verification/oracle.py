@@ -190,15 +190,25 @@ def oracle_pass(
     source: NDArray[Any],
     source_mask: NDArray[np.bool_],
     read: NDArray[np.int64],
+    positions: NDArray[np.int64] | None = None,
 ) -> tuple[list[KeysValues], NDArray[np.float32]]:
-    """Compute keys and values of cross-attention, if there is any, and logits [B, T, V]."""
+    """Compute keys and values of cross-attention, if there is any, and logits [B, R, V].
+
+    Args:
+        read: the decoder's input, [B, T]
+        positions: positions whose logits are computed, [R]; None: all
+    """
+    token, start = torch.from_numpy(read), torch.zeros(len(read), dtype=torch.long)
+    cross: list[KeysValues] = []
     if isinstance(oracle, LanguageModel):
-        return [], oracle(torch.from_numpy(read)).numpy()
-    mask = torch.from_numpy(source_mask)
-    cross = oracle.encode(torch.from_numpy(source), mask)
-    start = torch.zeros(len(read), dtype=torch.long)
-    logits = oracle.decode(torch.from_numpy(read), start, mask, cross, NoMemory())
-    return cross, logits.numpy()
+        hidden = oracle.decode(token, start, NoMemory())
+    else:
+        mask = torch.from_numpy(source_mask)
+        cross = oracle.encode(torch.from_numpy(source), mask)
+        hidden = oracle.decoder(token, start, mask, cross, NoMemory())
+    if positions is not None:
+        hidden = hidden[:, torch.from_numpy(positions)]
+    return cross, oracle.output(hidden).numpy()
 
 
 CLIPPED_AT = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65)

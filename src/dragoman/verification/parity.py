@@ -84,12 +84,12 @@ def check_parity(
     limit = model.manifest.default_max_new_tokens
     expected = oracle_outputs(oracle, inputs.sources, limit, advance)
     precision = model.manifest.precision
-    rounded: AutoregressiveModel | None = None
-    if precision != "fp32":
-        rounded = rounded_oracle(oracle, model.manifest)
     probes = _probes(oracle, inputs, expected)
     numerics, coverage = check_numerics(model, bundle, oracle, probes, backend, threads)
     checks = [*checks, *numerics]
+    rounded: AutoregressiveModel | None = None
+    if precision != "fp32":  # not earlier: it and the graphs in exact form are as large
+        rounded = rounded_oracle(oracle, model.manifest)
     meters = TensorMeters(model.manifest)
     distances = DistributionMeter(precision, rounded, random=inputs.random)
     choices = ChoiceMeter(oracle, limit)
@@ -201,6 +201,7 @@ def _check_encoder(
         random=inputs.random,
         advance=advance,
     )
+    del rounded  # the graphs in exact form are as large
     probes = _probes(oracle, inputs, ())
     numerics, coverage = check_numerics(model, bundle, oracle, probes, backend, threads)
     checks = [*checks, *numerics]

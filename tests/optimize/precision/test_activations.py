@@ -35,7 +35,8 @@ def rows(count: int = 50, width: int = 24) -> Array:
 
 def known(observed: Array, *, random: bool = False, nonnegative: bool = False) -> InputStatistics:
     within = None if random else ValueRange(min(0, observed.min()), max(0, observed.max()))
-    return InputStatistics(observed.T @ observed, observed, within, nonnegative)
+    finite = bool(np.isfinite(observed).all())
+    return InputStatistics(observed, finite, nonnegative, observed.T @ observed, within)
 
 
 def test_a_row_has_127_steps_on_either_side_of_zero() -> None:

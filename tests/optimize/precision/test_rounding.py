@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dragoman.optimize.precision.calibration import InputStatistics
-from dragoman.optimize.precision.rounding import IntegerWeight, round_weight
-from dragoman.optimize.precision.weights import _relative_by_row
+from dragoman.optimize.precision.rounding import IntegerWeight, _inverse_factor, round_weight
+from dragoman.optimize.precision.weights import _error_of_product
 
 RNG = np.random.default_rng(0)
 
@@ -72,9 +72,9 @@ def test_errors_are_compensated_on_different_inputs_only(different: int, diverse
     """Repeated rows, which kernels may round otherwise, say nothing of other inputs."""
     noise = 1 + 1e-7 * weight(50 * different, 1)
     rows = (np.tile(weight(different, 24), (50, 1)) * noise).astype(np.float32)
-    statistics = InputStatistics(rows.T @ rows, rows, None, nonnegative=False)
-    assert statistics.diverse == diverse
-    assert not InputStatistics(rows.T @ rows, rows[:0], None, nonnegative=False).diverse
+    moments = rows.T @ rows
+    assert InputStatistics(rows, True, False, moments).diverse == diverse
+    assert not InputStatistics(rows[:0], True, False, moments).diverse
 
 
 def test_inputs_that_are_always_zero_are_harmless() -> None:
@@ -93,6 +93,29 @@ def test_an_input_that_calibration_hardly_reaches_keeps_its_largest_weights(bits
     exact[7] = 1.3 * np.abs(exact).max(0)
     rounded = round_weight(exact, bits=bits, moments=x.T @ x)
     assert (np.abs(rounded.dequantized() - exact)[7] <= 3 * rounded.scales[0]).all()
+
+
+@pytest.mark.parametrize("inputs", [1, 31, 33, 100])
+def test_the_factor_of_the_inverse(inputs: int) -> None:
+    x = RNG.standard_normal((60, inputs)).astype(np.float32)
+    moments = x.T @ x
+    factor = _inverse_factor(moments)
+    damped = moments + 0.01 * np.diag(moments).mean() * np.eye(inputs)
+    assert not np.tril(factor, -1).any()
+    np.testing.assert_allclose(factor.T @ factor @ damped, np.eye(inputs), atol=1e-3)
+
+
+@pytest.mark.parametrize("bits, block", [(8, None), (4, 16)])
+def test_outputs_are_rounded_independently(
+    bits: int, block: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many outputs are rounded part by part, in several threads."""
+    exact = weight(40, 50)
+    whole = round_weight(exact, bits=bits, block=block)
+    monkeypatch.setattr("dragoman.optimize.precision.rounding.NUMBERS_AT_ONCE", 40 * 7)
+    parts = round_weight(exact, bits=bits, block=block)
+    np.testing.assert_array_equal(parts.integers, whole.integers)
+    np.testing.assert_array_equal(parts.scales, whole.scales)
 
 
 def test_the_original_weight_is_not_modified() -> None:
@@ -124,15 +147,23 @@ def test_scales_are_rounded_to_their_type() -> None:
     assert np.abs(rounded.dequantized() - exact).max() <= rounded.scales.max()
 
 
+def error_of(read: np.ndarray, rows: np.ndarray) -> float:
+    """Of a product by the identity, which reads other rows than it is given."""
+    identity = np.eye(rows.shape[1], dtype=np.float32)
+    ones = np.ones((1, len(identity)), np.float32)
+    rounded = IntegerWeight(identity.astype(np.int8), ones, len(identity))
+    return _error_of_product(rounded, identity, rows, read)
+
+
 def test_the_error_of_a_product_is_averaged_over_rows() -> None:
     """Errors of 0.1, 0.5 and 0 in three rows, the first a thousand times as large as the others."""
     exact = np.array([[3000.0, 4000.0], [3.0, 4.0], [4.0, 3.0]], np.float32)
     found = exact + np.array([[500.0, 0.0], [0.0, 2.5], [0.0, 0.0]], np.float32)
-    assert _relative_by_row(found, exact) == pytest.approx(np.sqrt((0.1**2 + 0.5**2) / 3))
-    assert _relative_by_row(exact, exact) == 0
+    assert error_of(found, exact) == pytest.approx(np.sqrt((0.1**2 + 0.5**2) / 3))
+    assert error_of(exact, exact) == 0
 
 
 def test_the_norm_of_a_zero_row_counts_as_a_tenth_of_the_median() -> None:
     exact = np.array([[3.0, 4.0], [0.0, 0.0], [4.0, 3.0]], np.float32)
     found = exact + np.array([[0.0, 0.0], [0.5, 0.0], [0.0, 0.0]], np.float32)
-    assert _relative_by_row(found, exact) == pytest.approx(np.sqrt(1 / 3))
+    assert error_of(found, exact) == pytest.approx(np.sqrt(1 / 3))

@@ -80,7 +80,9 @@ class ScriptedBackend:
     def attention(self, inputs: Any) -> Any:
         raise AssertionError("decoding does not ask for this")
 
-    def score(self, source: Any, source_mask: Any, target: Any) -> NDArray[Any]:
+    def score(
+        self, source: Any, source_mask: Any, target: Any, positions: Any = None
+    ) -> NDArray[Any]:
         raise AssertionError("decoding does not ask for this")
 
     def close(self) -> None:

@@ -32,7 +32,11 @@ class Recorded:
         self.batches: list[tuple[int, int]] = []
 
     def score(
-        self, source: NDArray[Any], mask: NDArray[np.bool_], target: NDArray[np.int64]
+        self,
+        source: NDArray[Any],
+        mask: NDArray[np.bool_],
+        target: NDArray[np.int64],
+        positions: None = None,
     ) -> NDArray[np.float32]:
         if target.size > self.room:
             raise BackendError("no memory")

@@ -34,7 +34,7 @@ from .graphs import ChannelMeter, compare_graphs, measure_graphs
 from .optional_graphs import compare_attention, compare_candidates
 from .probes import Probe, probes_for, share_covered, short_probes
 from .products import compare_products
-from .steps import LAST_STEPS, MOST_STEPS, compare_steps
+from .steps import LAST_STEPS, compare_steps, most_steps
 
 SIZE_SLACK: dict[Precision, float] = {
     "fp32": 3e-5,
@@ -130,9 +130,13 @@ def _coverage(
         source_vocabulary=share_covered(config.source_vocab_size or 0, sources),
         target_vocabulary=share_covered(config.target_vocab_size, targets),
         positions=spec.max_target_positions,
-        cached_positions=min(longest, MOST_STEPS + LAST_STEPS),
+        cached_positions=min(longest, most_steps(_parameters(oracle)) + LAST_STEPS),
         batch_sizes=tuple(batch_sizes(model, short)),
     )
+
+
+def _parameters(model: ReferenceModel) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _range(lengths: Sequence[int]) -> tuple[int, ...]:
@@ -170,7 +174,8 @@ def _self_checks(
         stepped = longest[:1] if longest[0].is_long else [*longest[:2], *inputs[:1]]
         joining = sorted(short, key=lambda probe: -len(probe.read))[:2]
         suppressed = oracle.generation.suppressed_token_ids
-        checks += compare_steps(model, stepped, joining, suppressed, slack)
+        parameters = _parameters(oracle)
+        checks += compare_steps(model, stepped, joining, suppressed, slack, parameters)
     return [*checks, compare_batches(model, short, slack, promised=promised)]
 
 

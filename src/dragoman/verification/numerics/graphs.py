@@ -9,14 +9,17 @@ the bundle does not matter: a position or a mask that is wrong shows as clearly 
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map
 
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.runtime import Model
@@ -30,7 +33,6 @@ from ..oracle import oracle_batches, oracle_pass
 from .probes import Probe
 
 Array = NDArray[Any]
-M = TypeVar("M", bound=ReferenceModel)
 
 ROUNDING_MULTIPLES = 16.0
 """How far a channel may be from the oracle in float64, as a multiple of what float32 does to the
@@ -39,6 +41,11 @@ exponentials and error functions."""
 
 EPSILON = 2.0**-23
 MOST_ROWS, MOST_TOKENS = 16, 2048
+MOST_LOGITS = 2**25
+"""Logits of a batch; of more, only those of positions at equal distances are compared. All earlier
+positions have a part in them."""
+PART = 2**22
+"""Numbers that are widened or compared at once."""
 
 
 @dataclass
@@ -70,6 +77,12 @@ class ChannelMeter:
             found, oracle, exact: [positions, channels]
             place: the number of what they were computed from
         """
+        rows = max(1, PART // exact.shape[1])
+        for first in range(0, len(exact), rows):
+            part = slice(first, first + rows)
+            self._add(found[part], oracle[part], exact[part], place)
+
+    def _add(self, found: Array, oracle: Array, exact: Array, place: int) -> None:
         apart = np.abs(found.astype(np.float64) - exact)
         apart[~np.isfinite(apart)] = NOT_FINITE
         largest = apart.max(axis=0)
@@ -90,11 +103,42 @@ class ChannelMeter:
         return self.found / self.allowed
 
 
-def in_float64(oracle: M) -> M:
-    """Copy the oracle to compute in float64."""
-    precise = copy.deepcopy(oracle)
-    precise.double()
-    return precise
+class InFloat64(TorchFunctionMode):
+    """A context in which a model in float32 computes in float64, from its embedding on.
+
+    Weights are widened where an operator reads them, so that there is no second copy of all.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of PyTorch in float64, if it looks up an embedding or reads float64."""
+        kwargs = kwargs or {}
+        if func is F.embedding:
+            return func(*args, **kwargs).double()
+        tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+        if not any(x.dtype == torch.float64 for x in tensors):
+            return func(*args, **kwargs)
+        if func is F.linear:
+            return _linear(*args, **kwargs)
+        args, kwargs = tree_map(_widened, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _widened(value: Any) -> Any:
+    narrow = isinstance(value, Tensor) and value.dtype == torch.float32
+    return value.double() if narrow else value
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute x [..., K] @ weight [N, K] + bias in float64, some outputs after the other."""
+    parts = torch.split(weight, max(1, PART // weight.shape[1]))
+    product = torch.cat([F.linear(x, part.double()) for part in parts], -1)
+    return product if bias is None else product + bias
 
 
 def compare_graphs(meters: Mapping[str, ChannelMeter], probes: Sequence[Probe]) -> Check:
@@ -135,13 +179,12 @@ def measure_graphs(
     Returns:
         a meter for each output by name, in the order of computation
     """
-    precise, meters = in_float64(oracle), dict[str, ChannelMeter]()
+    meters = dict[str, ChannelMeter]()
     for batch in _batches(exact, probes):
         found = _bundle_outputs(exact, batch)
-        rounded, right = (
-            _oracle_outputs(exact, oracle, batch),
-            _oracle_outputs(exact, precise, batch),
-        )
+        rounded = _oracle_outputs(exact, oracle, batch)
+        with InFloat64():
+            right = _oracle_outputs(exact, oracle, batch, np.float64)
         for name in found:
             for row, index in enumerate(batch.numbers):
                 own, of_oracle, exactly = (
@@ -158,6 +201,7 @@ class _Batch:
 
     Attributes:
         numbers: the numbers of the probes
+        positions: positions of targets whose logits are compared, [R]
         types: the segment of each source token; None: the model does not tell them apart
     """
 
@@ -166,6 +210,7 @@ class _Batch:
     source_mask: NDArray[np.bool_]
     read: NDArray[np.int64]
     read_mask: NDArray[np.bool_]
+    positions: NDArray[np.int64]
     types: NDArray[np.int64] | None
 
 
@@ -187,7 +232,10 @@ def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[_Batch]:
         types = None
         if head is not None and head.token_types:
             types, _ = pad([halved(int(length)) for length in source_mask.sum(axis=1)], 0)
-        yield _Batch(numbers, source, source_mask, read, read_mask, types)
+        rows, length = read.shape
+        fitting = min(length, max(1, MOST_LOGITS // (rows * max(1, spec.target_vocab_size))))
+        positions = np.linspace(length - 1, 0, fitting).astype(np.int64)[::-1]
+        yield _Batch(numbers, source, source_mask, read, read_mask, positions.copy(), types)
 
 
 Rows = list[Array]
@@ -202,19 +250,23 @@ def _bundle_outputs(model: Model, batch: _Batch) -> dict[str, Rows]:
         for tensor in manifest.graphs["encoder"].outputs:
             outputs[tensor.name] = _encoded_rows(tensor.role, encoded[tensor.name], batch)
     if manifest.model.has_decoder:
-        logits = model.backend.score(batch.source, batch.source_mask, batch.read)
-        outputs["logits"] = _rows(logits, batch.read_mask)
+        given = (batch.source, batch.source_mask, batch.read, batch.positions)
+        logits = model.backend.score(*given)
+        outputs["logits"] = _rows(logits, batch.read_mask[:, batch.positions])
     return outputs
 
 
-def _oracle_outputs(model: Model, oracle: ReferenceModel, batch: _Batch) -> dict[str, Rows]:
-    """Compute the oracle's outputs, by the bundle's names."""
+def _oracle_outputs(
+    model: Model, oracle: ReferenceModel, batch: _Batch, dtype: type[np.floating] = np.float32
+) -> dict[str, Rows]:
+    """Compute the oracle's outputs, by the bundle's names.
+
+    Args:
+        dtype: number format of features
+    """
     manifest, outputs = model.manifest, dict[str, Rows]()
     encoder = manifest.graphs.get("encoder")
-    wide = next(oracle.parameters()).dtype == torch.float64
-    source = batch.source
-    if source.dtype == np.float32 and wide:
-        source = source.astype(np.float64)
+    source = batch.source.astype(dtype) if manifest.model.takes_audio else batch.source
     if isinstance(oracle, EncoderModel):
         assert encoder is not None
         with torch.inference_mode():
@@ -226,12 +278,13 @@ def _oracle_outputs(model: Model, oracle: ReferenceModel, batch: _Batch) -> dict
         for tensor, values in zip(encoder.outputs, found, strict=True):
             outputs[tensor.name] = _encoded_rows(tensor.role, values.numpy(), batch)
         return outputs
-    cross, logits = oracle_pass(oracle, source, batch.source_mask, batch.read)
+    given = (source, batch.source_mask, batch.read, batch.positions)
+    cross, logits = oracle_pass(oracle, *given)
     for tensor in encoder.outputs if encoder else ():
         assert tensor.layer is not None
         values = cross[tensor.layer][0 if tensor.role == "cross_key" else 1]
         outputs[tensor.name] = _encoded_rows(tensor.role, values.numpy(), batch)
-    outputs["logits"] = _rows(logits, batch.read_mask)
+    outputs["logits"] = _rows(logits, batch.read_mask[:, batch.positions])
     return outputs
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -32,9 +32,11 @@ from .probes import Probe
 
 Array = NDArray[Any]
 
-MOST_ROWS = 1024
-"""Rows of inputs of each product."""
+MOST_ROWS = 256
+"""Rows of inputs of each product, about as many of each probe."""
 
+NUMBERS_AT_ONCE = 2**24
+"""Numbers of a weight that are multiplied at once."""
 
 MOST_ERROR = 4
 """The error of an output, relative to that of independent rounding. Right bundles of all families
@@ -62,27 +64,26 @@ def compare_products(
     Returns:
         None if no weight is rounded to integers
     """
-    rounded: dict[str, QuantizedWeight] = {}
-    for graph in bundle.manifest.model_graphs:
-        for weight in quantized_weights(ir.load(bundle.graph_path(graph))):
-            rounded[weight.name] = weight
+    graphs = [ir.load(bundle.graph_path(graph)) for graph in bundle.manifest.model_graphs]
+    rounded = {w.name: len(w.numbers) for graph in graphs for w in quantized_weights(graph)}
     if not rounded:
         return None
-    with _observed(oracle, rounded) as inputs:
+    with _observed(oracle, rounded, MOST_ROWS // len(probes) + 1) as inputs:
         for probe in probes:
             _read(oracle, spec, probe)
     compared, differing, worst, problem = 0, 0, 0.0, ""
-    for name, weight in rounded.items():
-        expected = checkpoint.expected(name, weight.numbers)
-        if expected is None or not inputs.get(name):
+    for weight in (weight for graph in graphs for weight in quantized_weights(graph)):
+        expected = checkpoint.expected(weight.name, weight.numbers)
+        rows = inputs.pop(weight.name, None)  # both graphs may hold a table
+        if expected is None or not rows:
             continue
-        rows = np.concatenate(inputs[name])[:MOST_ROWS].astype(np.float64)
         compared += expected.shape[1]
-        for excess, count, text in _excesses(weight, expected, rows):
+        for excess, count, text in _excesses(weight, expected, np.concatenate(rows)):
             worst = max(worst, excess)
             if excess > 1:
                 differing += count
                 problem = problem or text
+        del weight, expected  # before the next one is dequantized
     return Check("products", compared, "outputs", differing, not problem, worst, problem)
 
 
@@ -90,10 +91,9 @@ def _excesses(
     weight: QuantizedWeight, expected: Array, rows: Array
 ) -> Iterator[tuple[float, int, str]]:
     """Measure products in multiples of what is allowed, with the outputs beyond and a sentence."""
-    name = weight.name
-    exact, found = rows @ expected.astype(np.float64), rows @ weight.numbers.astype(np.float64)
-    error = np.sqrt(np.mean((found - exact) ** 2, axis=0))
-    independent = np.sqrt(np.mean(rows**2, axis=0) @ (weight.step.astype(np.float64) ** 2 / 12))
+    name, sums = weight.name, _sums(weight, expected, rows)
+    error = np.sqrt(sums.errors / len(rows))
+    independent = np.sqrt(sums.independent)
     share = np.where(np.isfinite(error), error, 1e9) / np.maximum(independent, 1e-30)
     output = int(share.argmax())
     yield (
@@ -102,9 +102,13 @@ def _excesses(
         f"{name}, output {output}: products are {share[output]:.3g} times as far from the "
         f"checkpoint's as rounding explains, allowed {MOST_ERROR:g}",
     )
-    # Positions of the same text resemble each other: a quarter of them counts.
-    noise = np.maximum(error, 1e-3 * independent) * 2
-    for excess, count, worst, gain in gain_problems(exact, found, error, noise, GAINS[weight.bits]):
+    # Positions of the same text resemble each other: a quarter of them counts. Independent rounding
+    # moves a gain with the products that each input is correlated with.
+    moved = np.sqrt(sums.moved / np.maximum(sums.power, 1e-30))
+    noise = np.maximum(2 * np.maximum(error, 1e-3 * independent), moved)
+    limits = GAINS[weight.bits]
+    gains = gain_problems(sums.products, sums.power, sums.errors, noise, limits)
+    for excess, count, worst, gain in gains:
         if worst is None:
             text = f"{name}: the checkpoint's products are {gain:.4g} times as large"
             text += ": are scales wrong?"
@@ -116,11 +120,49 @@ def _excesses(
         yield excess, count, text
 
 
+class _Sums(NamedTuple):
+    """Sums over rows and over inputs, one for each output.
+
+    Attributes:
+        products: of the checkpoint's products times the rounded weight's
+        power: of the squares of the rounded weight's products
+        errors: of the squares of the differences
+        independent: the mean square that errors of independent rounding have
+        moved: the variance that independent rounding gives to `products`
+    """
+
+    products: Array
+    power: Array
+    errors: Array
+    independent: Array
+    moved: Array
+
+
+def _sums(weight: QuantizedWeight, expected: Array, rows: Array) -> _Sums:
+    """Multiply rows [R, inputs] by the weight and by what it was rounded from."""
+    squares, parts = np.mean(rows**2, axis=0), []
+    width = max(1, NUMBERS_AT_ONCE // len(expected))
+    for first in range(0, expected.shape[1], width):
+        part = np.s_[:, first : first + width]
+        own, right = weight.numbers[part], expected[part]
+        exact, error = rows @ right, rows @ (own - right)
+        found, variance = exact + error, weight.step[part] ** 2 / 12
+        moved = ((rows.T @ exact) ** 2 * variance).sum(axis=0)
+        sums = ((exact * found).sum(axis=0), (found**2).sum(axis=0), (error**2).sum(axis=0))
+        parts.append((*sums, squares @ variance, moved))
+    return _Sums(*(np.concatenate(own).astype(np.float64) for own in zip(*parts, strict=True)))
+
+
 @contextlib.contextmanager
 def _observed(
-    oracle: ReferenceModel, rounded: Mapping[str, QuantizedWeight]
+    oracle: ReferenceModel, rounded: Mapping[str, int], most: int
 ) -> Iterator[dict[str, list[Array]]]:
-    """Record the inputs [R, inputs] of each weight by name while the oracle runs."""
+    """Record inputs [R, inputs] of each weight by name while the oracle runs.
+
+    Args:
+        rounded: the number of inputs of each weight
+        most: rows of a run
+    """
     parameters = dict(oracle.named_parameters(remove_duplicate=False))
     multiplying: dict[int, nn.Module] = {}
     for module in oracle.modules():
@@ -129,16 +171,17 @@ def _observed(
             multiplying[weight.data_ptr()] = module
     inputs: dict[str, list[Array]] = {name: [] for name in rounded}
     handles = []
-    for name, weight in rounded.items():
+    for name, width in rounded.items():
         source = parameters.get(next(iter(sources_of(name))))
         user = None if source is None else multiplying.get(source.data_ptr())
         if user is None:
             continue
-        kept, width = inputs[name], len(weight.numbers)
+        kept = inputs[name]
 
         def hook(_: nn.Module, given: Any, kept: list[Array] = kept, width: int = width) -> None:
             if given[0].shape[-1] == width:
-                kept.append(given[0].detach().reshape(-1, width).numpy().copy())
+                rows = given[0].detach().reshape(-1, width)
+                kept.append(rows[:: -(-len(rows) // most)].numpy().copy())
 
         handles.append(user.register_forward_pre_hook(hook))
     try:

@@ -36,6 +36,8 @@ LATER, STEPS_JOINED = 3, 10
 """Steps after which a row joins a batch, and until which the batch is stepped."""
 MOST_LOGITS = 2**26
 """Numbers among the one-pass logits that are kept: fewer rows are stepped where there are more."""
+MOST_READ = 2e10
+"""Weights that are read by all steps from the first position on, which take as long as that."""
 SCORE_TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
 """Nats between the log-probability of a choice and that of the logits, by their number format."""
 SUPPRESSED = -1e4
@@ -72,10 +74,12 @@ def compare_steps(
     joining: Sequence[Probe],
     suppressed: Sequence[int],
     slack: Slack,
+    parameters: int,
 ) -> tuple[Check, Check]:
     """Step a bundle along the targets of probes.
 
     Args:
+        parameters: of the model
         probes: the probes, the longest first
         joining: short probes; the second one joins the first later
         suppressed: tokens that the checkpoint never chooses
@@ -87,7 +91,7 @@ def compare_steps(
     found = _Outcome()
     rows = _Rows.of(model, _rows_that_fit(model, probes))
     longest = rows.read.shape[1]
-    _step(model, rows, 1, MOST_STEPS, suppressed, slack, found)
+    _step(model, rows, 1, most_steps(parameters), suppressed, slack, found)
     if longest > 2:
         first = max(2, longest - LAST_STEPS)
         _step(model, rows, first, longest, suppressed, slack, found)
@@ -114,9 +118,14 @@ def compare_steps(
     return steps, scores
 
 
+def most_steps(parameters: int) -> int:
+    """Count the steps from the first position on of a model with so many parameters."""
+    return min(MOST_STEPS, max(2 * LAST_STEPS, int(MOST_READ / max(1, parameters))))
+
+
 def _rows_that_fit(model: Model, probes: Sequence[Probe]) -> Sequence[Probe]:
     vocabulary = model.manifest.model.target_vocab_size
-    longest = max(len(probe.read) for probe in probes)
+    longest = min(max(len(probe.read) for probe in probes), MOST_STEPS + LAST_STEPS + 1)
     rows = max(1, MOST_LOGITS // (longest * vocabulary))
     return probes[: min(rows, model.backend.limits.rows or rows)]
 
@@ -126,7 +135,8 @@ class _Rows:
     """Probes as a batch, and what one pass gives for them.
 
     Attributes:
-        one_pass: logits [B, T, V]
+        positions: positions that may be stepped, [R]
+        one_pass: their logits [B, R, V]
     """
 
     probes: Sequence[Probe]
@@ -134,6 +144,7 @@ class _Rows:
     source_mask: NDArray[np.bool_]
     read: NDArray[np.int64]
     lengths: NDArray[np.int64]
+    positions: NDArray[np.int64]
     one_pass: Array
 
     @classmethod
@@ -143,8 +154,15 @@ class _Rows:
         sources = [probe.source if spec.has_encoder else [] for probe in probes]
         source, mask = as_batch(sources, spec, model.backend.limits.source_multiple)
         read, read_mask = pad([probe.read for probe in probes], spec.pad_token_id)
-        one_pass = model.backend.score(source, mask, read)
-        return cls(probes, source, mask, read, read_mask.sum(axis=1), one_pass)
+        places = np.arange(read.shape[1])
+        positions = places[(places < MOST_STEPS) | (places >= read.shape[1] - LAST_STEPS - 1)]
+        one_pass = model.backend.score(source, mask, read, positions)
+        return cls(probes, source, mask, read, read_mask.sum(axis=1), positions, one_pass)
+
+    def logits(self, row: int, position: int) -> Array:
+        """Return the logits [V] of one pass at a position."""
+        found: Array = self.one_pass[row, np.searchsorted(self.positions, position)]
+        return found
 
 
 def _step(
@@ -234,7 +252,7 @@ def _compare_rows(
     for row in np.flatnonzero(position < rows.lengths[numbers]).tolist():
         at, probe = int(position[row]), int(numbers[row])
         logits, choice = prediction.logits[row], prediction.choice
-        _compare(logits, rows.one_pass[probe, at], rows.probes[probe], at, slack, found)
+        _compare(logits, rows.logits(probe, at), rows.probes[probe], at, slack, found)
         _compare_choice(
             logits,
             int(choice.tokens[row]),

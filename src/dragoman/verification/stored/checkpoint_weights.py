@@ -90,7 +90,10 @@ class CheckpointWeights:
         known = name if name in self.tensors else self.alike(own)
         if known is None:
             return self._constant(own)
-        return min(self._ways(known, own), key=lambda way: _apart(way, own), default=None)
+        ways = self._ways(known, own)
+        return (
+            min(ways, key=lambda way: _apart(way, own)) if len(ways) > 1 else next(iter(ways), None)
+        )
 
     def alike(self, own: Array) -> str | None:
         """Find the tensor that a matrix without a name holds, transposed or not.

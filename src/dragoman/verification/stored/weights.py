@@ -12,6 +12,7 @@ The names that passes give to weights tell what they are made of, see `Checkpoin
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ from .checkpoint_weights import CAST, SCALED, CheckpointWeights, gathered
 Array = NDArray[Any]
 SCALED_ERROR = 2e-6
 """The error of weights that a pass computed, relative to the largest: a few roundings in fp32."""
+
+NUMBERS_AT_ONCE = 2**24
+"""Numbers of a weight that are compared at once."""
 
 NEAREST = 0.501
 """The error of a number that is rounded to the nearest, in steps, with room for float32."""
@@ -57,8 +61,7 @@ class GainLimits:
 
     Attributes:
         gain: of one output
-        deviations: of one output in its standard deviations; a scale is wrong where both are
-            exceeded
+        deviations: of one or all in standard deviations; scales are wrong where both are exceeded
         mean_gain: of all outputs together
     """
 
@@ -108,8 +111,7 @@ def compare_weights(bundle: Bundle, weights: CheckpointWeights) -> Check | None:
     seen: set[str] = set()
     for graph in bundle.manifest.graphs:
         model = ir.load(bundle.graph_path(graph))
-        integers = {weight.name: weight for weight in quantized_weights(model)}
-        for weight in integers.values():
+        for weight in quantized_weights(model):
             expected = weights.expected(weight.name, weight.numbers)
             if expected is None:
                 continue
@@ -119,6 +121,7 @@ def compare_weights(bundle: Bundle, weights: CheckpointWeights) -> Check | None:
                 worst = max(worst, excess)
                 if excess > 1:
                     problems.append(problem)
+            del weight, expected  # before the next one is dequantized
         for name, value in model.graph.initializers.items():
             if value.dtype not in _FLOATS or value.const_value is None:
                 continue
@@ -187,9 +190,21 @@ def _float_problems(name: str, own: Array, expected: Array) -> list[str]:
 
 def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tuple[float, str]]:
     """Measure a rounded weight in multiples of what is allowed, each with a sentence."""
+    width = max(1, NUMBERS_AT_ONCE // len(expected))
+    for first in range(0, expected.shape[1], width):
+        part = np.s_[:, first : first + width]
+        numbers, step = weight.numbers[part], weight.step[part]
+        some = dataclasses.replace(weight, numbers=numbers, step=step)
+        yield from _problems_of_outputs(some, expected[part], first)
+
+
+def _problems_of_outputs(
+    weight: QuantizedWeight, expected: Array, first: int
+) -> Iterator[tuple[float, str]]:
+    """Measure some outputs of a rounded weight, from the first one on."""
     limits, name = LIMITS[weight.bits], weight.name
     what, largest = "row" if weight.table else "output", 2 ** (weight.bits - 1) - 1
-    yield _first_input_problem(weight, expected)
+    yield _first_input_problem(weight, expected, first)
     unit = _rounding_step(weight, expected, largest)
     # A last block of few inputs takes the errors of all before it, and says little.
     few = len(expected) % weight.block
@@ -209,8 +224,8 @@ def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tup
     worst, allowed = int(root.argmax()), max(limits.column, UNUSUAL * float(np.median(root)))
     yield (
         float(root[worst]) / allowed,
-        f"{name}, {what} {worst}: {root[worst]:.3g} rounding steps from the checkpoint's on "
-        f"average, allowed {allowed:.3g}",
+        f"{name}, {what} {first + worst}: {root[worst]:.3g} rounding steps from the checkpoint's "
+        f"on average, allowed {allowed:.3g}",
     )
     offset = np.abs(error.mean(axis=0))
     # Of few inputs, the mean of errors that are right is large, too.
@@ -218,13 +233,14 @@ def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tup
     worst = int(offset.argmax())
     yield (
         float(offset[worst] / allowed),
-        f"{name}, {what} {worst}: all numbers are {offset[worst]:.3g} rounding steps off, allowed "
-        f"{allowed:.3g}: is a zero point wrong?",
+        f"{name}, {what} {first + worst}: all numbers are {offset[worst]:.3g} rounding steps off, "
+        f"allowed {allowed:.3g}: is a zero point wrong?",
     )
     if len(error) >= BLOCK:
-        yield _block_problem(name, what, exact, found, limits)
+        yield _block_problem(name, what, first, exact, found, limits)
     noise = np.maximum(root, 1e-3)
-    gains = gain_problems(exact, found, root, noise, limits.gains, bias=BIAS, least_power=1e-9)
+    sums = (exact * found).sum(axis=0), (found**2).sum(axis=0), len(found) * root**2
+    gains = gain_problems(*sums, noise, limits.gains, bias=BIAS, least_power=1e-9)
     for excess, _, output, gain in gains:
         if output is None:
             text = (
@@ -232,23 +248,24 @@ def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tup
             )
         else:
             text = (
-                f"{name}, {what} {output}: the checkpoint's numbers are {gain:.4g} times as large: "
-                "is a scale wrong?"
+                f"{name}, {what} {first + output}: the checkpoint's numbers are {gain:.4g} times "
+                "as large: is a scale wrong?"
             )
         yield excess, text
 
 
-def _first_input_problem(weight: QuantizedWeight, expected: Array) -> tuple[float, str]:
+def _first_input_problem(weight: QuantizedWeight, expected: Array, first: int) -> tuple[float, str]:
     step = np.maximum(weight.step, np.float32(1e-30))
     found, exact = weight.numbers / step, expected[0] / step[0]
     error = np.where(np.isfinite(found[0]), np.abs(found[0] - exact), 1e9)
     cut_off = np.abs(found[0]) >= np.abs(found).max() - NEAREST
     error[cut_off & (found[0] * exact > found[0] ** 2)] = 0
     worst = int(error.argmax())
+    what = "row" if weight.table else "output"
     return (
         float(error[worst]) / NEAREST,
-        f"{weight.name}, {'row' if weight.table else 'output'} {worst}: its first number is "
-        f"{error[worst]:.3g} rounding steps from the checkpoint's, allowed 0.5: is a scale wrong?",
+        f"{weight.name}, {what} {first + worst}: its first number is {error[worst]:.3g} rounding "
+        "steps from the checkpoint's, allowed 0.5: is a scale wrong?",
     )
 
 
@@ -267,7 +284,7 @@ def _rounding_step(weight: QuantizedWeight, expected: Array, largest: int) -> Ar
 
 
 def _block_problem(
-    name: str, what: str, exact: Array, found: Array, limits: Limits
+    name: str, what: str, first: int, exact: Array, found: Array, limits: Limits
 ) -> tuple[float, str]:
     whole = len(exact) // BLOCK * BLOCK
     parts = (exact, found - exact, found)
@@ -281,15 +298,15 @@ def _block_problem(
     allowed = max(limits.block, UNUSUAL_BLOCK * usual)
     return (
         float(share[block, output]) / allowed,
-        f"{name}, {what} {output}, inputs from {BLOCK * block}: the numbers are "
+        f"{name}, {what} {first + int(output)}, inputs from {BLOCK * block}: the numbers are "
         f"{share[block, output]:.2g} of their size from the checkpoint's, allowed {allowed:.2g}",
     )
 
 
 def gain_problems(
-    exact: Array,
-    found: Array,
-    error: Array,
+    products: Array,
+    power: Array,
+    errors: Array,
     noise: Array,
     limits: GainLimits,
     *,
@@ -302,8 +319,9 @@ def gain_problems(
     what is rounded. Compensated errors do, and bias a gain by their share of the power.
 
     Args:
-        exact, found: the checkpoint's numbers and the rounded ones, [numbers, outputs]
-        error: the root mean square of the error of each output
+        products: the sum of the checkpoint's numbers times the rounded ones, of each output
+        power: the sum of squares of the rounded numbers
+        errors: the sum of squares of the differences
         noise: the standard deviation of the error of each output, for its gain
         bias: the most that a gain is biased, as a multiple of the share of the power that errors
             have
@@ -313,15 +331,16 @@ def gain_problems(
         for the worst output and for all outputs together: the gain as a multiple of what is
         allowed, the outputs beyond that, the number of the output (None: all), and the gain
     """
-    power = np.maximum((found**2).sum(axis=0), least_power)
-    gains = (exact * found).sum(axis=0) / power
-    shares = len(found) * error**2 / power
+    power = np.maximum(power, least_power)
+    gains, shares = products / power, errors / power
     deviations = np.abs(gains - 1) * np.sqrt(power) / noise
     excess = np.minimum(
         np.abs(gains - 1) / np.maximum(limits.gain, bias * shares), deviations / limits.deviations
     )
     worst = int(excess.argmax())
     yield float(excess[worst]), int((excess > 1).sum()), worst, float(gains[worst])
-    gain = float((exact * found).sum() / power.sum())
-    share = float(len(found) * (error**2).sum() / power.sum())
-    yield abs(gain - 1) / max(limits.mean_gain, bias * share), len(gains), None, gain
+    gain = float(products.sum() / power.sum())
+    share = float(errors.sum() / power.sum())
+    deviation = float(np.sqrt((noise**2 * power).sum()) / power.sum())
+    allowed = max(limits.mean_gain, bias * share, limits.deviations * deviation)
+    yield abs(gain - 1) / allowed, len(gains), None, gain
