@@ -78,6 +78,8 @@ def test_a_report_of_everything(build: Build, checkpoint: Path, tmp_path: Path) 
             training(),
             recipe="g2p-en",
             metric="word error",
+            corpora=(),
+            unknown=(),
             held_out={"word error": "25.00%", "phone error": "6.25%"},
         )
     )
