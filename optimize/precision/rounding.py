@@ -52,11 +52,6 @@ class IntegerWeight(NamedTuple):
         scales = np.repeat(self.scales[:, outputs], self.block, axis=0)[: len(self.integers)]
         return (self.integers[:, outputs] * scales).astype(np.float32)
 
-    def parts(self, numbers: int) -> Iterator[slice]:
-        """Divide the outputs into parts of about so many numbers."""
-        inputs, outputs = self.integers.shape
-        return _parts(inputs, outputs, numbers)
-
 
 def round_weight(
     weight: Float,
@@ -91,11 +86,13 @@ def round_weight(
         integers[:, part], scales[:, part] = found
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(round_part, _parts(inputs, outputs, NUMBERS_AT_ONCE)))
+        list(pool.map(round_part, parts_of_outputs(weight, NUMBERS_AT_ONCE)))
     return IntegerWeight(integers, scales, size)
 
 
-def _parts(inputs: int, outputs: int, numbers: int) -> Iterator[slice]:
+def parts_of_outputs(weight: NDArray[Any], numbers: int) -> Iterator[slice]:
+    """Divide the outputs of a weight [inputs, outputs] into parts of at most so many numbers."""
+    inputs, outputs = weight.shape
     width = max(1, numbers // inputs)
     return (slice(first, first + width) for first in range(0, outputs, width))
 

@@ -19,7 +19,7 @@ from dragoman.runtime.format.manifest import Choice, Refusal
 from ..graph_pass import Changes, Property
 from ..graph_values import MICROSOFT, floats, is_weight, replace_by, users
 from .calibration import Calibration, InputStatistics
-from .rounding import Float, IntegerWeight, round_weight
+from .rounding import Float, IntegerWeight, parts_of_outputs, round_weight
 
 QUANTIZATION_TOLERANCE = 2.0
 """The largest difference that quantization may cause in an output, relative to its largest value.
@@ -279,7 +279,7 @@ def _error_of_product(rounded: IntegerWeight, numbers: Float, rows: Float, read:
         rows, read: inputs [R, K], and the same as the rounded product reads them
     """
     sizes, errors = np.zeros((2, len(rows)))
-    for part in rounded.parts(NUMBERS_AT_ONCE):
+    for part in parts_of_outputs(numbers, NUMBERS_AT_ONCE):
         exact = rows @ numbers[:, part]
         error = read @ rounded.dequantized(part) - exact
         sizes += np.einsum("rn,rn->r", exact, exact)
@@ -291,7 +291,7 @@ def _error_of_product(rounded: IntegerWeight, numbers: Float, rows: Float, read:
 
 def _error_of_weight(rounded: IntegerWeight, numbers: Float) -> float:
     size = error = 0.0
-    for part in rounded.parts(NUMBERS_AT_ONCE):
+    for part in parts_of_outputs(numbers, NUMBERS_AT_ONCE):
         size += float(np.square(numbers[:, part]).sum())
         error += float(np.square(rounded.dequantized(part) - numbers[:, part]).sum())
     return float(np.sqrt(error / max(size, 1e-30)))

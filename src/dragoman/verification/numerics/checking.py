@@ -32,7 +32,7 @@ from ..tolerances import NEGLIGIBLE, Slack
 from .batches import batch_sizes, compare_batches, is_promised
 from .graphs import ChannelMeter, compare_graphs, measure_graphs
 from .optional_graphs import compare_attention, compare_candidates
-from .probes import Probe, probes_for, share_covered, short_probes
+from .probes import Probe, parameters_of, probes_for, share_covered, short_probes
 from .products import compare_products
 from .steps import LAST_STEPS, compare_steps, most_steps
 
@@ -130,13 +130,9 @@ def _coverage(
         source_vocabulary=share_covered(config.source_vocab_size or 0, sources),
         target_vocabulary=share_covered(config.target_vocab_size, targets),
         positions=spec.max_target_positions,
-        cached_positions=min(longest, most_steps(_parameters(oracle)) + LAST_STEPS),
+        cached_positions=min(longest, most_steps(parameters_of(oracle)) + LAST_STEPS),
         batch_sizes=tuple(batch_sizes(model, short)),
     )
-
-
-def _parameters(model: ReferenceModel) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _range(lengths: Sequence[int]) -> tuple[int, ...]:
@@ -174,7 +170,7 @@ def _self_checks(
         stepped = longest[:1] if longest[0].is_long else [*longest[:2], *inputs[:1]]
         joining = sorted(short, key=lambda probe: -len(probe.read))[:2]
         suppressed = oracle.generation.suppressed_token_ids
-        parameters = _parameters(oracle)
+        parameters = parameters_of(oracle)
         checks += compare_steps(model, stepped, joining, suppressed, slack, parameters)
     return [*checks, compare_batches(model, short, slack, promised=promised)]
 

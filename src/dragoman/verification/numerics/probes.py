@@ -131,9 +131,13 @@ def _piece(ids: Sequence[int], first: int, length: int) -> list[int]:
 def _affordable(oracle: ReferenceModel) -> int:
     """Count the probes of the vocabulary that the oracle may compute."""
     config = oracle.config
-    parameters = sum(parameter.numel() for parameter in oracle.parameters())
     tokens = min(config.max_source_positions, PIECE) + min(config.max_target_positions, PIECE)
-    return int(MOST_OPERATIONS / max(1, parameters * tokens))
+    return int(MOST_OPERATIONS / max(1, parameters_of(oracle) * tokens))
+
+
+def parameters_of(oracle: ReferenceModel) -> int:
+    """Count the parameters of a model, tied ones once."""
+    return sum(parameter.numel() for parameter in oracle.parameters())
 
 
 def share_covered(ids: int, pieces: Sequence[Sequence[int]]) -> float:

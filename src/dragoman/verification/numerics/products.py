@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dragoman.optimize.dequantized import QuantizedWeight, quantized_weights
+from dragoman.optimize.precision.rounding import parts_of_outputs
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.runtime.decoding.batching import as_batch
 from dragoman.runtime.format.bundle import Bundle
@@ -141,12 +142,10 @@ class _Sums(NamedTuple):
 def _sums(weight: QuantizedWeight, expected: Array, rows: Array) -> _Sums:
     """Multiply rows [R, inputs] by the weight and by what it was rounded from."""
     squares, parts = np.mean(rows**2, axis=0), []
-    width = max(1, NUMBERS_AT_ONCE // len(expected))
-    for first in range(0, expected.shape[1], width):
-        part = np.s_[:, first : first + width]
-        own, right = weight.numbers[part], expected[part]
+    for part in parts_of_outputs(expected, NUMBERS_AT_ONCE):
+        own, right = weight.numbers[:, part], expected[:, part]
         exact, error = rows @ right, rows @ (own - right)
-        found, variance = exact + error, weight.step[part] ** 2 / 12
+        found, variance = exact + error, weight.step[:, part] ** 2 / 12
         moved = ((rows.T @ exact) ** 2 * variance).sum(axis=0)
         sums = ((exact * found).sum(axis=0), (found**2).sum(axis=0), (error**2).sum(axis=0))
         parts.append((*sums, squares @ variance, moved))

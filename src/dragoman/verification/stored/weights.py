@@ -23,6 +23,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from dragoman.optimize.dequantized import QuantizedWeight, quantized_weights
+from dragoman.optimize.precision.rounding import parts_of_outputs
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.parity import Check
 
@@ -190,12 +191,10 @@ def _float_problems(name: str, own: Array, expected: Array) -> list[str]:
 
 def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tuple[float, str]]:
     """Measure a rounded weight in multiples of what is allowed, each with a sentence."""
-    width = max(1, NUMBERS_AT_ONCE // len(expected))
-    for first in range(0, expected.shape[1], width):
-        part = np.s_[:, first : first + width]
-        numbers, step = weight.numbers[part], weight.step[part]
+    for part in parts_of_outputs(expected, NUMBERS_AT_ONCE):
+        numbers, step = weight.numbers[:, part], weight.step[:, part]
         some = dataclasses.replace(weight, numbers=numbers, step=step)
-        yield from _problems_of_outputs(some, expected[part], first)
+        yield from _problems_of_outputs(some, expected[:, part], part.start)
 
 
 def _problems_of_outputs(
