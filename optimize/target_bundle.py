@@ -101,6 +101,7 @@ def optimize_bundle(
         tool_versions=bundle.manifest.tool_versions | {"onnxruntime": onnxruntime.__version__},
         passes=tuple(record for name in graphs for record in records[name]),
         keep_fp32=tuple(module for product in kept for module in product.modules),
+        calibrated_on=0 if calibration is None else len(calibration),
         parity=None,
     )
     files = writer(directory)

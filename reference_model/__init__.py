@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         beam_search_uncached,
         greedy_cached,
         greedy_uncached,
+        greedy_verified,
     )
     from .generation import GenerationConfig
     from .head_config import HeadConfig
@@ -44,7 +45,7 @@ else:
             "config": ("PRESETS", "ModelConfig", "preset"),
             "decoding": (
                 *("Hypothesis", "KeyValueCache"),
-                *("beam_search_uncached", "greedy_cached", "greedy_uncached"),
+                *("beam_search_uncached", "greedy_cached", "greedy_uncached", "greedy_verified"),
             ),
             "generation": ("GenerationConfig",),
             "head_config": ("HeadConfig",),
@@ -80,6 +81,7 @@ __all__ = [
     "beam_search_uncached",
     "greedy_cached",
     "greedy_uncached",
+    "greedy_verified",
     "load_checkpoint",
     "load_weights",
     "make_model",

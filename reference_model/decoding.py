@@ -1,5 +1,8 @@
 """Decoding in PyTorch: the oracle of all parity checks, and greedy decoding with a cache.
 
+`greedy_uncached` and `greedy_verified` give the same tokens. The one recomputes the whole target at
+every step, the other confirms in one such pass what a cache proposes.
+
 Beam search (Sutskever et al. 2014, section 3.2) has no cache. It is slow and serves as the oracle
 for every other beam search. It finds the same hypotheses as `generate` of Hugging Face
 (`transformers` 5.23, `_beam_search`), which differs in two ways:
@@ -24,7 +27,8 @@ from torch import Tensor
 from .config import ModelConfig
 from .generation import GenerationConfig
 from .layers import KeysValues
-from .models import AutoregressiveModel, LanguageModel, Source, Transformer, as_batch
+from .models import AutoregressiveModel, HiddenStates, LanguageModel, Source, Transformer
+from .stacks import NoMemory
 
 
 class KeyValueCache:
@@ -92,12 +96,86 @@ def greedy_uncached(
     outputs: dict[int, list[int]] = {}
     for group in _with_equal_prompts(model, sources):
         rows = _Rows(model, [sources[i] for i in group], max_new_tokens)
-        target_logits = model.target_logits(rows.sources)
+        hidden = model.decoding(rows.sources)
         while rows.running:
-            logits = target_logits(torch.tensor(rows.targets))
-            rows.choose(logits[:, -1])
+            rows.choose(uncached_logits(model, hidden, rows.targets))
         outputs.update(zip(group, rows.outputs, strict=True))
     return [outputs[i] for i in range(len(sources))]
+
+
+def uncached_logits(
+    model: AutoregressiveModel, hidden: HiddenStates, targets: Sequence[Sequence[int]]
+) -> Tensor:
+    """Compute the logits [B, V] after targets of equal length, without a cache.
+
+    Args:
+        hidden: the model's `decoding` of the targets' sources
+    """
+    token = torch.tensor(targets)
+    start = torch.zeros(len(token), dtype=torch.long)
+    logits: Tensor = model.output(hidden(token, start, NoMemory())[:, -1])
+    return logits
+
+
+@torch.inference_mode()
+def greedy_verified(
+    model: AutoregressiveModel, sources: Sequence[Source], max_new_tokens: int
+) -> list[list[int]]:
+    """Decode as `greedy_uncached` does, with the same result, in a few passes without a cache.
+
+    A cache proposes tokens, and one pass over all of them without a cache confirms each that is the
+    best one after those before it. The first that is not is replaced by the best one, and decoding
+    goes on from there.
+    """
+    outputs: dict[int, list[int]] = {}
+    for group in _with_equal_prompts(model, sources):
+        rows = _Rows(model, [sources[i] for i in group], max_new_tokens)
+        hidden = model.decoding(rows.sources)
+        confirmed = 0
+        while rows.running:
+            _propose(rows, hidden)
+            confirmed = _confirm(rows, hidden, confirmed)
+        outputs.update(zip(group, rows.outputs, strict=True))
+    return [outputs[i] for i in range(len(sources))]
+
+
+def _propose(rows: _Rows, hidden: HiddenStates) -> None:
+    """Decode with a cache, from the tokens that there are to the end."""
+    token = torch.tensor(rows.targets)
+    capacity = token.shape[1] + rows.limit - len(rows.new[0])
+    cache = KeyValueCache(rows.model.config, len(token), capacity)
+    while rows.running:
+        states = hidden(token, cache.position, cache)
+        rows.choose(rows.model.output(states[:, -1]))
+        cache.position += token.shape[1]
+        token = torch.tensor([[row[-1]] for row in rows.new])
+
+
+def _confirm(rows: _Rows, hidden: HiddenStates, confirmed: int) -> int:
+    """Compare proposed tokens with those of one pass without a cache.
+
+    Everything after the first other token is removed, and the token replaced.
+
+    Args:
+        confirmed: how many tokens need no comparison
+
+    Returns:
+        how many tokens are the best ones now
+    """
+    token = torch.tensor(rows.targets)[:, :-1]
+    states = hidden(token, torch.zeros(len(token), dtype=torch.long), NoMemory())
+    proposed, first = rows.new, len(rows.prompts[0]) - 1
+    lengths = [len(output) for output in rows.outputs]
+    for step in range(confirmed, len(proposed[0])):
+        rows.new = [row[:step] for row in proposed]
+        rows.choose(rows.model.output(states[:, first + step]))
+        if any(
+            step < length and row[step] != other[step]
+            for row, other, length in zip(rows.new, proposed, lengths, strict=True)
+        ):
+            return step + 1
+    rows.new = proposed
+    return len(proposed[0])
 
 
 def _with_equal_prompts(model: AutoregressiveModel, sources: Sequence[Source]) -> list[list[int]]:
@@ -113,16 +191,8 @@ def greedy_cached(
     model: Transformer, sources: Sequence[Source], max_new_tokens: int
 ) -> list[list[int]]:
     """Decode as `greedy_uncached` does, computing one new position per step."""
-    source, source_mask = as_batch(sources, model.config)
     rows = _Rows(model, sources, max_new_tokens)
-    cross = model.encode(source, source_mask)
-    token = torch.tensor(rows.targets)
-    cache = KeyValueCache(model.config, len(sources), token.shape[1] + max_new_tokens)
-    while rows.running:
-        logits = model.decode(token, cache.position, source_mask, cross, cache)
-        rows.choose(logits[:, -1])
-        cache.position += token.shape[1]
-        token = torch.tensor([[row[-1]] for row in rows.new])
+    _propose(rows, model.decoding(sources))
     return rows.outputs
 
 
@@ -318,7 +388,7 @@ class _NextTokens:
         # Each beam may end with each end token; then `num_beams` unfinished hypotheses are left.
         # One more shows how close it was.
         self._count = (1 + len(self._end_tokens)) * generation.num_beams + 1
-        self._logits = model.target_logits([source])
+        self._model, self._hidden = model, model.decoding([source])
 
     def best(self, beams: Sequence[_Beam]) -> list[_Beam]:
         """Return the most probable beams that are one token longer, best first.
@@ -340,7 +410,8 @@ class _NextTokens:
 
     def _token_scores(self, beams: Sequence[_Beam]) -> Tensor:
         """Compute log-probabilities of the next token under the rules, float64 [beams, V]."""
-        logits = self._logits(torch.tensor([[*self._prompt, *beam.tokens] for beam in beams]))
+        targets = [[*self._prompt, *beam.tokens] for beam in beams]
+        logits = uncached_logits(self._model, self._hidden, targets)
         scores = [
             self._generation.scores(
                 row,
@@ -350,7 +421,7 @@ class _NextTokens:
                 end_tokens=self._end_tokens,
                 limit=self._limit,
             )
-            for beam, row in zip(beams, logits[:, -1].log_softmax(-1), strict=True)
+            for beam, row in zip(beams, logits.log_softmax(-1), strict=True)
         ]
         return torch.stack(scores).double()
 

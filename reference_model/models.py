@@ -29,6 +29,10 @@ from .stacks import (
 Source = Sequence[int] | Tensor
 """Token ids, or audio features [mel bins, frames]."""
 
+HiddenStates = Callable[[Tensor, Tensor, Memory], Tensor]
+"""Tokens int64 [B, Q], the position int64 [B] of each row's first one, and keys and values of earlier
+positions -> hidden states [B, Q, D]."""
+
 
 class Transformer(nn.Module):
     """The encoder-decoder Transformer: figure 1 of "Attention Is All You Need"."""
@@ -82,21 +86,19 @@ class Transformer(nn.Module):
         """Return the tokens that rules on a source apply to; none for audio."""
         return () if isinstance(source, Tensor) else source
 
-    def target_logits(self, sources: Sequence[Source]) -> Callable[[Tensor], Tensor]:
-        """Encode sources once, and return the function that computes logits.
+    def decoding(self, sources: Sequence[Source]) -> HiddenStates:
+        """Encode sources once, and return the function that computes hidden states of targets.
 
-        Returns:
-            a function: targets [B, T] with prompts -> logits [B, T, V]; each source has the same
-            number of targets
+        Each source has the same number of targets.
         """
         source, mask = as_batch(sources, self.config)
         cross = self.encode(source, mask)
 
-        def logits(target: Tensor) -> Tensor:
-            start = torch.zeros(target.shape[0], dtype=torch.long)
-            return self.decode(target, start, mask, cross, NoMemory())
+        def hidden_states(token: Tensor, position: Tensor, memory: Memory) -> Tensor:
+            hidden: Tensor = self.decoder(token, position, mask, cross, memory)
+            return hidden
 
-        return logits
+        return hidden_states
 
 
 def pad(rows: Sequence[Sequence[int]], pad_token_id: int) -> tuple[Tensor, Tensor]:
@@ -157,9 +159,9 @@ class LanguageModel(nn.Module):
         """Return no tokens: the source is a part of the target."""
         return ()
 
-    def target_logits(self, sources: Sequence[Source]) -> Callable[[Tensor], Tensor]:
-        """Return the function that computes logits: targets [B, T] with prompts -> [B, T, V]."""
-        return self
+    def decoding(self, sources: Sequence[Source]) -> HiddenStates:
+        """Return the function that computes hidden states of targets: `decode`."""
+        return self.decode
 
 
 class Dense(nn.Module):

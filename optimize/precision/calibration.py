@@ -173,26 +173,29 @@ class InputStatistics:
         rows: some of the rows [R, K], from all batches
         finite: whether no observed number is NaN or infinite
         nonnegative: whether all numbers are nonnegative for any inputs of the graph
-        moments: x^T x [K, K] over all rows x
+        moments: x^T x [K, K] over all rows x; None for random sources, whose directions other
+            inputs need not have: errors compensated on them were larger on others as often as smaller
         range: the range of all numbers; None for random sources, whose range is not representative
     """
 
     rows: NDArray[np.float32]
     finite: bool
     nonnegative: bool
-    moments: NDArray[np.float32]
+    moments: NDArray[np.float32] | None = None
     range: ValueRange | None = None
 
     @property
-    def diverse(self) -> bool:
-        """Whether there are enough different rows for the moments to hold for other inputs.
+    def usable_moments(self) -> NDArray[np.float32] | None:
+        """The moments, if they are finite and of enough different rows to hold for other inputs.
 
         The first layer of a decoder that gives one token always reads the start token, for example.
         """
+        if self.moments is None or not self.finite:
+            return None
         direction = np.random.default_rng(0).standard_normal(self.rows.shape[1])
         places = np.sort(self.rows @ direction)
         size = float(np.abs(places).max(initial=0))
-        return int((np.diff(places) > SAME * size).sum()) + 1 >= FEW
+        return self.moments if int((np.diff(places) > SAME * size).sum()) + 1 >= FEW else None
 
     def joined(self, other: InputStatistics) -> InputStatistics:
         """Return the statistics of both, which are of the same value."""
@@ -200,7 +203,9 @@ class InputStatistics:
         if range_ is not None and other.range is not None:
             range_ = range_.joined(other.range)
         rows, finite = np.concatenate([self.rows, other.rows]), self.finite and other.finite
-        moments = np.add(self.moments, other.moments, out=self.moments)
+        moments = self.moments
+        if moments is not None and other.moments is not None:
+            moments = np.add(moments, other.moments, out=moments)
         return InputStatistics(rows, finite, self.nonnegative, moments, range_)
 
 
@@ -247,8 +252,10 @@ def _observed(
 ) -> InputStatistics:
     some = rows[:: max(1, len(rows) // kept)].copy()
     finite = bool(np.isfinite(rows).all())
+    if random:
+        return InputStatistics(some, finite, nonnegative)
     found = ValueRange(float(rows.min(initial=0)), float(rows.max(initial=0)))
-    return InputStatistics(some, finite, nonnegative, rows.T @ rows, None if random else found)
+    return InputStatistics(some, finite, nonnegative, rows.T @ rows, found)
 
 
 def _is_weight(value: ir.Value | None) -> bool:

@@ -253,7 +253,7 @@ def round_for(
         numbers,
         bits=scheme.bits,
         block=scheme.block,
-        moments=usable.moments if usable is not None and usable.diverse else None,
+        moments=None if known is None else known.usable_moments,
         scale_type=scheme.scale_type,
     )
     if x is None:

@@ -238,6 +238,8 @@ class Manifest:
         adapters: the adapters that were merged into the source model, in order
         keep_fp32: modules of the trained model whose weights are kept in fp32 on request, such as
             "decoder.layers.3.feed_forward.inner"
+        calibrated_on: number of inputs on which errors of rounding were compensated; 0: none, every
+            weight is rounded to nearest
     """
 
     schema_version: int
@@ -264,6 +266,7 @@ class Manifest:
     origin: Annotated[Origin | None, LEFT_OUT] = None
     adapters: Annotated[tuple[Adapter, ...], LEFT_OUT] = ()
     keep_fp32: Annotated[tuple[str, ...], LEFT_OUT] = ()
+    calibrated_on: Annotated[int, LEFT_OUT] = 0
 
     @property
     def model_graphs(self) -> dict[str, GraphSpec]:

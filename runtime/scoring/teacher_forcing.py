@@ -129,7 +129,10 @@ def scored(
 
 
 def forcing_batches(
-    model: ModelSpec, lengths: Sequence[tuple[int, int]], max_batch_size: int
+    model: ModelSpec,
+    lengths: Sequence[tuple[int, int]],
+    max_batch_size: int,
+    max_logits: int = MAX_LOGITS,
 ) -> Iterator[list[int]]:
     """Group pairs of similar length so that their logits fit into memory.
 
@@ -142,5 +145,5 @@ def forcing_batches(
     # All windows of audio have the same length.
     longer = [read if model.takes_audio else max(source, read) for source, read in lengths]
     rows = min(max_batch_size, MAX_WINDOWS) if model.takes_audio else max_batch_size
-    tokens = min(MAX_TOKENS, MAX_LOGITS // model.target_vocab_size)
+    tokens = min(MAX_TOKENS, max_logits // model.target_vocab_size)
     return batches(longer, max_batch_size=rows, max_batch_tokens=tokens)

@@ -58,10 +58,13 @@ class Table:
     def source_tokens(self, source: Sequence[int]) -> Sequence[int]:
         return source
 
-    def target_logits(self, sources: object) -> Any:
+    def decoding(self, sources: object) -> Any:
         return self.logits
 
-    def logits(self, token: torch.Tensor) -> torch.Tensor:
+    def output(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits
+
+    def logits(self, token: torch.Tensor, position: object, memory: object) -> torch.Tensor:
         assert token[:, 0].eq(START).all()
         self.hypotheses.append([text(row[1:]) for row in token.tolist()])
         logits = torch.full((*token.shape, 5), -torch.inf)

@@ -12,10 +12,13 @@ import torch
 from dragoman.reference_model import (
     KeyValueCache,
     Transformer,
+    decoding,
     greedy_cached,
     greedy_uncached,
+    greedy_verified,
     pad,
 )
+from dragoman.reference_model.models import HiddenStates
 
 MakeModel = Callable[..., Transformer]
 
@@ -76,6 +79,7 @@ def test_with_and_without_a_cache_the_tokens_are_the_same(make_model: MakeModel,
         for max_new_tokens in (1, 4, capacity):
             expected = greedy_uncached(model, sources, max_new_tokens)
             assert greedy_cached(model, sources, max_new_tokens) == expected
+            assert greedy_verified(model, sources, max_new_tokens) == expected
             assert len(expected) == len(sources)
         outputs += expected
     # The comparison would mean little if all outputs were one repeated token.
@@ -85,7 +89,7 @@ def test_with_and_without_a_cache_the_tokens_are_the_same(make_model: MakeModel,
     assert max(len(output) for output in outputs) == capacity
 
 
-@pytest.mark.parametrize("decode", [greedy_cached, greedy_uncached])
+@pytest.mark.parametrize("decode", [greedy_cached, greedy_uncached, greedy_verified])
 def test_a_row_is_batch_invariant(
     make_model: MakeModel, decode: Callable[..., list[list[int]]]
 ) -> None:
@@ -97,7 +101,7 @@ def test_a_row_is_batch_invariant(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("decode", [greedy_cached, greedy_uncached])
+@pytest.mark.parametrize("decode", [greedy_cached, greedy_uncached, greedy_verified])
 def test_output_stops_after_the_end_token(
     make_model: MakeModel, decode: Callable[..., list[list[int]]]
 ) -> None:
@@ -112,6 +116,36 @@ def test_output_stops_after_the_end_token(
         expected = [row[: row.index(end) + 1] if end in row else row for row in free]
         ending = make_model(**changes, end_token_id=end)
         assert decode(ending, sources, 12) == expected
+
+
+@pytest.mark.parametrize("name", ["pre-norm", "bart-like"])
+def test_what_a_cache_proposes_does_not_matter(
+    make_model: MakeModel, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong tokens at some steps are replaced, and what follows them."""
+    generator = random.Random(1)
+    choose = decoding._Rows.choose
+    proposing = False
+
+    def choose_sometimes_wrongly(rows: decoding._Rows, logits: torch.Tensor) -> None:
+        choose(rows, logits)
+        if proposing and generator.random() < 0.3:
+            row = generator.choice(rows.new)
+            row[-1] = (row[-1] + 1) % logits.shape[-1]
+
+    def propose(rows: decoding._Rows, hidden: HiddenStates) -> None:
+        nonlocal proposing
+        proposing = True
+        right(rows, hidden)
+        proposing = False
+
+    model, sources = make_model(**VARIANTS[name]), sources_of([5, 1, 16, 9, 2])
+    expected = greedy_uncached(model, sources, 12)
+    right = decoding._propose
+    monkeypatch.setattr(decoding._Rows, "choose", choose_sometimes_wrongly)
+    monkeypatch.setattr(decoding, "_propose", propose)
+    assert greedy_cached(model, sources, 12) != expected
+    assert greedy_verified(model, sources, 12) == expected
 
 
 def free_running(model: Transformer, sources: list[list[int]], steps: int) -> list[list[int]]:

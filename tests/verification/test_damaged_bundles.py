@@ -101,12 +101,12 @@ def measured(model: tuple[Transformer, ParityInputs], expected: list[list[int]])
     return measure
 
 
-@pytest.mark.parametrize(("precision", "most"), [("int8", 1.5), ("int4", 0.5)])
+@pytest.mark.parametrize(("precision", "most"), [("int8", 1.5), ("int4", 1.0)])
 def test_a_sound_bundle_is_as_near_as_rounding_explains(
     precision: Precision, most: float, bundles: dict[Precision, Bundle], measured: Measure
 ) -> None:
-    """Only weights are rounded to nearest: in int8 activations are rounded, too; in int4 the
-    scales and the order of rounding are chosen better."""
+    """The rounded oracle rounds only weights: in int8 activations are rounded, too; in int4 the
+    scales are chosen better."""
     found = measured(bundles[precision])
     assert found.passed and found.rounded is not None
     assert 0 < found.bundle.mean < most * found.rounded.mean

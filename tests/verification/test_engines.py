@@ -16,7 +16,13 @@ import torch
 from dragoman import api
 from dragoman.optimize.tensorrt import engine_bundle, request
 from dragoman.optimize.tensorrt.builder import SerializedEngine
-from dragoman.reference_model import LanguageModel, ModelConfig, Transformer, save_checkpoint
+from dragoman.reference_model import (
+    LanguageModel,
+    ModelConfig,
+    Transformer,
+    as_batch,
+    save_checkpoint,
+)
 from dragoman.runtime import load, read_bundle
 from dragoman.runtime.backends import cuda
 from dragoman.runtime.backends.cuda import Gpu
@@ -144,7 +150,8 @@ def test_stored_log_probabilities_are_the_trained_models(
     answer = next(a for a in known.answers if isinstance(a, GeneratedAnswer) and a.num_beams == 1)
     read = [reference.config.start_token_id, *answer.prefix, *answer.tokens[:-1]]
     with torch.inference_mode():
-        logits = reference.target_logits([list(answer.source)])(torch.tensor([read]))[0]
+        source, mask = as_batch([list(answer.source)], reference.config)
+        logits = reference(source, mask, torch.tensor([read]))[0]
     expected = logits.double().log_softmax(-1)[len(answer.prefix) :]
     assert len(answer.likely) == len(answer.tokens)
     for row, tokens, values in zip(

@@ -28,8 +28,8 @@ def rounded(weight: Float, bits: int, moments: Float | None) -> QuantizedWeight:
     return QuantizedWeight("w", found.dequantized(), step, bits, found.block, False)
 
 
-def worst(weight: QuantizedWeight, expected: Float) -> tuple[float, str]:
-    return max(_rounding_problems(weight, expected))
+def worst(weight: QuantizedWeight, expected: Float, *, nearest: bool = False) -> tuple[float, str]:
+    return max(_rounding_problems(weight, expected, nearest))
 
 
 def inputs_of(kind: str, rows: int, inputs: int, generator: np.random.Generator) -> Float:
@@ -62,7 +62,8 @@ def test_right_roundings_pass(bits: int, inputs: int, kind: str) -> None:
             weight *= np.exp(0.7 * generator.standard_normal((1, 64))).astype(np.float32)
         x = inputs_of(kind, rows, inputs, generator)
         for moments in (None, x.T @ x):
-            excess, problem = worst(rounded(weight, bits, moments), weight)
+            found = rounded(weight, bits, moments)
+            excess, problem = worst(found, weight, nearest=moments is None)
             assert excess <= 1, problem
 
 
@@ -117,6 +118,19 @@ def test_faults_do_not(fault: Callable[[Float, Float], None], bits: int) -> None
     fault(numbers, right.step)
     excess, problem = worst(dataclasses.replace(right, numbers=numbers), weight)
     assert excess > 1 and problem.startswith("w")
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("steps", [1, -1])
+def test_without_calibration_every_number_is_the_nearest(bits: int, steps: int) -> None:
+    weight = np.random.default_rng(1).standard_normal((70, 24)).astype(np.float32)
+    right = rounded(weight, bits, None)
+    numbers = right.numbers.copy()
+    numbers[41, 17] += steps * right.step[41, 17]
+    wrong = dataclasses.replace(right, numbers=numbers)
+    assert worst(wrong, weight)[0] <= 1
+    excess, problem = worst(wrong, weight, nearest=True)
+    assert excess > 1 and "output 17, input 41" in problem
 
 
 def test_what_passes_make_of_weights_is_known_by_name() -> None:

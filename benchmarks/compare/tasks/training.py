@@ -2,7 +2,8 @@
 
 All train the same shape on the same tokens of Multi30k for the same number of steps, with Adam, the
 same learning rates, label smoothing, and the same most tokens of a batch, padding included. JoeyNMT
-and the loop draw the pairs of a batch at random; Dragoman's have similar lengths.
+and the loop draw the pairs of a batch at random; Dragoman's have similar lengths, and the loop runs
+a second time with such batches.
 """
 
 from __future__ import annotations
@@ -103,26 +104,41 @@ def _dragoman(precision: str, pairs: list[Any]) -> Trainer:
     return step, lambda sources: decoded(model.eval(), sources)
 
 
-def _padded(pairs: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield batches of random pairs, padded to tensors [B, S] and [B, T] with a start token."""
+def _padded(pairs: list[Any], similar: bool = False) -> Iterator[tuple[Any, Any]]:
+    """Yield batches of pairs, padded to tensors [B, S] and [B, T] with a start token.
+
+    The pairs of a batch are random, or `similar` in length.
+    """
     import torch
 
     generator = random.Random(1)
     while True:
         generator.shuffle(pairs)
-        batch: list[Any] = []
-        for pair in pairs:
-            widest = max(len(side) + 1 for other in (*batch, pair) for side in other)
-            if batch and widest * (len(batch) + 1) > BATCH_TOKENS:
-                sources, targets = (
-                    torch.nn.utils.rnn.pad_sequence(
-                        [torch.tensor(ids) for ids in side], batch_first=True, padding_value=PAD
-                    )
-                    for side in zip(*((s, [START, *t]) for s, t in batch), strict=True)
+        if similar:
+            batches = list(_batches(sorted(pairs, key=lambda pair: (len(pair[1]), len(pair[0])))))
+            generator.shuffle(batches)
+        else:
+            batches = list(_batches(pairs))
+        for batch in batches:
+            sources, targets = (
+                torch.nn.utils.rnn.pad_sequence(
+                    [torch.tensor(ids) for ids in side], batch_first=True, padding_value=PAD
                 )
-                yield sources, targets
-                batch = []
-            batch.append(pair)
+                for side in zip(*((s, [START, *t]) for s, t in batch), strict=True)
+            )
+            yield sources, targets
+
+
+def _batches(pairs: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield successive batches of at most BATCH_TOKENS tokens a side, padding included."""
+    batch: list[Any] = []
+    widest = 0
+    for pair in pairs:
+        widest = max(widest, *(len(side) + 1 for side in pair))
+        if batch and widest * (len(batch) + 1) > BATCH_TOKENS:
+            yield batch
+            batch, widest = [], max(len(side) + 1 for side in pair)
+        batch.append(pair)
 
 
 def _adam(model: Any) -> Callable[[], None]:
@@ -156,7 +172,7 @@ def _greedily(logits: Callable[[Any, Any], Any], sources: list[list[int]]) -> li
     return outputs
 
 
-def _loop(pairs: list[Any]) -> Trainer:
+def _loop(similar: bool, pairs: list[Any]) -> Trainer:
     import torch
     from torch import nn
 
@@ -169,7 +185,7 @@ def _loop(pairs: list[Any]) -> Trainer:
     )
     positions, dropout = sinusoids(4 * LONGEST, WIDTH), nn.Dropout(DROPOUT)
     cross_entropy = nn.CrossEntropyLoss(ignore_index=PAD, label_smoothing=SMOOTHING)
-    model, batches = nn.ModuleList([tokens, stack, dropout]), _padded(pairs)
+    model, batches = nn.ModuleList([tokens, stack, dropout]), _padded(pairs, similar)
     update = _adam(model)
 
     def embedded(ids: Any) -> Any:
@@ -262,7 +278,8 @@ def contenders(joeynmt: Interpreter = HERE) -> list[Contender[Work, Any]]:
     kinds: dict[str, tuple[Callable[[list[Any]], Trainer], str, Interpreter]] = {
         "Dragoman fp32": (partial(_dragoman, "fp32"), "fp32", HERE),
         "Dragoman bf16": (partial(_dragoman, "bf16"), "bf16", HERE),
-        "torch.nn.Transformer": (_loop, "fp32", HERE),
+        "torch.nn.Transformer": (partial(_loop, False), "fp32", HERE),
+        "torch.nn.Transformer, similar lengths": (partial(_loop, True), "fp32", HERE),
         "JoeyNMT": (_joeynmt, "fp32", joeynmt),
     }
     return [

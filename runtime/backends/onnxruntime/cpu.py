@@ -101,6 +101,10 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
     return options
 
 
+LOGITS_AT_ONCE = 2**25
+"""Numbers among the logits of a run: longer targets are read in parts through the caches."""
+
+
 class OnnxRuntimeBackend:
     """The backend of ONNX Runtime on the CPU.
 
@@ -243,10 +247,10 @@ class OnnxRuntimeBackend:
             positions: as for `score`
         """
         decoder = self.manifest.graphs["decoder"]
+        if positions is not None:
+            target = target[:, : positions[-1] + 1]
         batch, length = target.shape
         values: dict[Slot, NDArray[Any]] = {
-            Slot("token"): target,
-            Slot("position"): np.zeros(batch, np.int64),
             Slot("read"): np.tile(
                 np.arange(length) if positions is None else positions, (batch, 1)
             ),
@@ -255,16 +259,34 @@ class OnnxRuntimeBackend:
         if self.manifest.model.has_encoder:
             outputs = self.manifest.graphs["encoder"].outputs
             values |= {tensor.slot: encoded[tensor.name] for tensor in outputs}
+        caches = [tensor.slot for tensor in decoder.inputs if tensor.change is Change.APPENDED]
         for tensor in decoder.inputs:
-            if tensor.change is Change.APPENDED:
+            if tensor.slot in caches:
                 _, heads, _, size = tensor.shape
                 values[tensor.slot] = np.zeros((batch, int(heads), length, int(size)), tensor.dtype)
-        feeds = {tensor.name: values[tensor.slot] for tensor in decoder.inputs}
-        if target.size < self._least_rows:
-            feeds = {name: np.repeat(v, self._least_rows, axis=0) for name, v in feeds.items()}
-        (logits,) = run(self.session("decoder").run, [decoder.output("logits").name], feeds)
-        chosen = positions is not None and logits.shape[1] != len(positions)
-        return np.asarray(logits[:batch, positions] if chosen else logits[:batch])
+        computes_wanted = any(tensor.role == "read" for tensor in decoder.inputs)
+        part = length if computes_wanted else self._positions_at_once(batch)
+        found = []
+        for first in range(0, length, part):
+            last = min(first + part, length)
+            values[Slot("token")] = target[:, first:last]
+            values[Slot("position")] = np.full(batch, first, np.int64)
+            feeds = {tensor.name: values[tensor.slot] for tensor in decoder.inputs}
+            if batch * (last - first) < self._least_rows:
+                feeds = {name: np.repeat(v, self._least_rows, axis=0) for name, v in feeds.items()}
+            kept = [t for t in decoder.outputs if t.memory in caches and last < length]
+            names = [decoder.output("logits").name, *(tensor.name for tensor in kept)]
+            logits, *written = run(self.session("decoder").run, names, feeds)
+            if positions is not None and not computes_wanted:
+                own = positions[(positions >= first) & (positions < last)]
+                logits = logits[:, own - first]
+            found.append(logits[:batch])
+            values |= {t.memory: cache[:batch] for t, cache in zip(kept, written, strict=True)}
+        return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+    def _positions_at_once(self, rows: int) -> int:
+        """Return the number of positions whose logits are computed in one run."""
+        return max(1, LOGITS_AT_ONCE // (rows * self.manifest.model.target_vocab_size))
 
     def close(self) -> None:
         """Free the sessions; those that are running when their run ends."""

@@ -29,7 +29,7 @@ from dragoman.reference_model import (
     NoMemory,
     ReferenceModel,
     Source,
-    greedy_uncached,
+    greedy_verified,
 )
 from dragoman.reference_model.layers import KeysValues
 from dragoman.reference_model.models import MaskedLanguageModelHead
@@ -86,7 +86,7 @@ def oracle_outputs(
     """
     outputs: dict[int, list[int]] = {}
     for batch in source_batches(sources):
-        decoded = greedy_uncached(oracle, [for_torch(sources[i]) for i in batch], limit)
+        decoded = greedy_verified(oracle, [for_torch(sources[i]) for i in batch], limit)
         outputs.update(zip(batch, decoded, strict=True))
         advance(len(batch))
     return [outputs[i] for i in range(len(sources))]
@@ -105,6 +105,8 @@ def for_torch(source: EncoderInput) -> Source:
     return torch.from_numpy(source) if isinstance(source, np.ndarray) else source
 
 
+MOST_LOGITS = 2**25
+"""Numbers among the logits of a batch."""
 COMPARED_SOURCES = 64
 """The number of sources whose tensors are compared, spread evenly over all."""
 
@@ -179,9 +181,10 @@ def forced_batches(
 def oracle_batches(spec: ModelSpec, lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
     """Group sources as `forcing_batches` does, with one window of audio in a batch.
 
-    The oracle's attention keeps the scores of all heads in memory.
+    The oracle's attention keeps the scores of all heads in memory, and several logits are compared.
     """
-    return forcing_batches(spec, lengths, 1 if spec.takes_audio else DEFAULT_BATCH_SIZE)
+    rows = 1 if spec.takes_audio else DEFAULT_BATCH_SIZE
+    return forcing_batches(spec, lengths, rows, MOST_LOGITS)
 
 
 @torch.inference_mode()

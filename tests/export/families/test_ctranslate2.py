@@ -18,6 +18,7 @@ from dragoman.reference_model import (
     NoMemory,
     ReferenceModel,
     Transformer,
+    as_batch,
     greedy_cached,
     greedy_uncached,
     pad,
@@ -239,7 +240,7 @@ def test_start_from_zeros(tied: bool, tmp_path: Path) -> None:
     assert config.tie_source_target == config.tie_target_output == tied
     assert read.generation.suppressed_token_ids == (29,)
     probabilities = [
-        each.target_logits([SOURCES[0]])(torch.tensor([[1, 4, 7]])).log_softmax(-1)
+        each(*as_batch([SOURCES[0]], config), torch.tensor([[1, 4, 7]])).log_softmax(-1)
         for each in (model, read)
     ]
     # The first token differs in no model: it is not the start token.

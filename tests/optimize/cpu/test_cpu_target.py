@@ -247,5 +247,6 @@ def test_padding_is_not_observed(neutral: Bundle) -> None:
     padded = calibrate(model, calibration_batches(neutral, [[5, 6], [7, 8], [9] * 20])["encoder"])
     long = calibrate(model, calibration_batches(neutral, [[9] * 20])["encoder"])
     for name, inputs in padded.inputs.items():
-        total = alone.inputs[name].moments + long.inputs[name].moments
-        np.testing.assert_allclose(inputs.moments, total, rtol=1e-3, atol=1e-3)
+        one, other = alone.inputs[name].moments, long.inputs[name].moments
+        assert inputs.moments is not None and one is not None and other is not None
+        np.testing.assert_allclose(inputs.moments, one + other, rtol=1e-3, atol=1e-3)

@@ -73,8 +73,10 @@ def test_errors_are_compensated_on_different_inputs_only(different: int, diverse
     noise = 1 + 1e-7 * weight(50 * different, 1)
     rows = (np.tile(weight(different, 24), (50, 1)) * noise).astype(np.float32)
     moments = rows.T @ rows
-    assert InputStatistics(rows, True, False, moments).diverse == diverse
-    assert not InputStatistics(rows[:0], True, False, moments).diverse
+    usable = InputStatistics(rows, True, False, moments).usable_moments
+    assert (usable is not None) == diverse
+    assert InputStatistics(rows[:0], True, False, moments).usable_moments is None
+    assert InputStatistics(rows, False, False, moments).usable_moments is None
 
 
 def test_inputs_that_are_always_zero_are_harmless() -> None:

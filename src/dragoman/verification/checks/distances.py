@@ -81,6 +81,11 @@ class DifferenceMeter:
 
     def add(self, found: NDArray[np.floating], expected: NDArray[np.floating]) -> None:
         """Measure more positions."""
+        rows = max(1, CHUNK * len(found) // max(1, found.size))
+        for first in range(0, len(found), rows):
+            self._add(found[first : first + rows], expected[first : first + rows])
+
+    def _add(self, found: NDArray[np.floating], expected: NDArray[np.floating]) -> None:
         difference = np.abs(found.astype(np.float64) - expected)
         difference[~np.isfinite(difference)] = NOT_FINITE
         magnitude = np.abs(expected)

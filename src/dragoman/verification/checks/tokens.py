@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.reference_model import AutoregressiveModel
+from dragoman.reference_model.decoding import uncached_logits
 from dragoman.runtime import Model, Result
 from dragoman.runtime.decoding.batching import MAX_LOGITS, EncoderInput
 from dragoman.runtime.format.parity import NOT_FINITE, Divergence, OnePassParity, TokenParity
@@ -150,8 +151,8 @@ def divergences(
             [*prompt, *expected[i][: steps[i][0]]] for prompt, i in zip(prompts, batch, strict=True)
         ]
         with torch.inference_mode():
-            target_logits = oracle.target_logits([for_torch(sources[i]) for i in batch])
-            logits = target_logits(torch.tensor(read))[:, -1].numpy()
+            hidden = oracle.decoding([for_torch(sources[i]) for i in batch])
+            logits = uncached_logits(oracle, hidden, read).numpy()
         for row, i in enumerate(batch):
             step, token, other = steps[i]
             rules = Rules.of(oracle, sources[i], limit)

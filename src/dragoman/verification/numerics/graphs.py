@@ -41,7 +41,7 @@ exponentials and error functions."""
 
 EPSILON = 2.0**-23
 MOST_ROWS, MOST_TOKENS = 16, 2048
-MOST_LOGITS = 2**25
+MOST_LOGITS = 2**24
 """Logits of a batch; of more, only those of positions at equal distances are compared. All earlier
 positions have a part in them."""
 PART = 2**22
@@ -298,4 +298,4 @@ def _encoded_rows(role: Role, values: Array, batch: _Batch) -> Rows:
 
 
 def _rows(values: Array, mask: NDArray[np.bool_]) -> Rows:
-    return [row[own] for row, own in zip(values, mask, strict=True)]
+    return [row if own.all() else row[own] for row, own in zip(values, mask, strict=True)]

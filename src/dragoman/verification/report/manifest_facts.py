@@ -57,6 +57,7 @@ def making_facts(manifest: Manifest) -> Facts:
     return [
         ("passes", _passes(manifest.passes)),
         *([("in fp32", _kept(manifest.keep_fp32))] if manifest.keep_fp32 else []),
+        *([("calibrated", f"on {manifest.calibrated_on} inputs")] * bool(manifest.calibrated_on)),
         ("made with", versions),
         *(("note", note) for note in manifest.notes),
     ]

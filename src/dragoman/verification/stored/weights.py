@@ -2,10 +2,11 @@
 
 Weights in fp32 and in 16 bits must be the checkpoint's, rounded. Weights in integers must be as far
 from it as rounding takes them and no further: each output (or, of a table, each row) is compared
-within its own rounding step. Rounding that compensates errors moves single weights by several
-steps, but hardly changes the mean error, the gain or the size of the error of an output; a scale, a
-zero point, a block or a nibble that is wrong does. The weights of the first input are rounded
-before there is an error to compensate: to the nearest.
+within its own rounding step. Without calibration, every number is rounded to the nearest integer.
+Rounding that compensates errors on calibration data moves single weights by several steps, but
+hardly changes the mean error, the gain or the size of the error of an output; a scale, a zero
+point, a block or a nibble that is wrong does. There, the numbers of the first input are rounded to
+the nearest, before there is an error to compensate.
 
 The names that passes give to weights tell what they are made of, see `CheckpointWeights.expected`.
 """
@@ -33,7 +34,7 @@ Array = NDArray[Any]
 SCALED_ERROR = 2e-6
 """The error of weights that a pass computed, relative to the largest: a few roundings in fp32."""
 
-NUMBERS_AT_ONCE = 2**24
+NUMBERS_AT_ONCE = 2**22
 """Numbers of a weight that are compared at once."""
 
 NEAREST = 0.501
@@ -108,6 +109,7 @@ def compare_weights(bundle: Bundle, weights: CheckpointWeights) -> Check | None:
     if bundle.manifest.executable.format != "onnx":
         return None
     compared, worst = 0, 0.0
+    nearest = bundle.manifest.calibrated_on == 0
     problems: list[str] = []
     seen: set[str] = set()
     for graph in bundle.manifest.graphs:
@@ -118,7 +120,7 @@ def compare_weights(bundle: Bundle, weights: CheckpointWeights) -> Check | None:
                 continue
             seen.update(weights.sources(weight.name, weight.numbers))
             compared += expected.size
-            for excess, problem in _rounding_problems(weight, expected):
+            for excess, problem in _rounding_problems(weight, expected, nearest):
                 worst = max(worst, excess)
                 if excess > 1:
                     problems.append(problem)
@@ -189,11 +191,19 @@ def _float_problems(name: str, own: Array, expected: Array) -> list[str]:
     ]
 
 
-def _rounding_problems(weight: QuantizedWeight, expected: Array) -> Iterator[tuple[float, str]]:
-    """Measure a rounded weight in multiples of what is allowed, each with a sentence."""
+def _rounding_problems(
+    weight: QuantizedWeight, expected: Array, nearest: bool
+) -> Iterator[tuple[float, str]]:
+    """Measure a rounded weight in multiples of what is allowed, each with a sentence.
+
+    Args:
+        nearest: whether every number was rounded to the nearest, without compensation
+    """
     for part in parts_of_outputs(expected, NUMBERS_AT_ONCE):
         numbers, step = weight.numbers[:, part], weight.step[:, part]
         some = dataclasses.replace(weight, numbers=numbers, step=step)
+        few = slice(None) if nearest else slice(1)
+        yield _nearest_problem(some, expected[:, part], few, part.start)
         yield from _problems_of_outputs(some, expected[:, part], part.start)
 
 
@@ -203,7 +213,6 @@ def _problems_of_outputs(
     """Measure some outputs of a rounded weight, from the first one on."""
     limits, name = LIMITS[weight.bits], weight.name
     what, largest = "row" if weight.table else "output", 2 ** (weight.bits - 1) - 1
-    yield _first_input_problem(weight, expected, first)
     unit = _rounding_step(weight, expected, largest)
     # A last block of few inputs takes the errors of all before it, and says little.
     few = len(expected) % weight.block
@@ -253,18 +262,28 @@ def _problems_of_outputs(
         yield excess, text
 
 
-def _first_input_problem(weight: QuantizedWeight, expected: Array, first: int) -> tuple[float, str]:
+def _nearest_problem(
+    weight: QuantizedWeight, expected: Array, inputs: slice, first: int
+) -> tuple[float, str]:
+    """Compare the numbers of some inputs with the nearest integers, but for those that are cut off.
+
+    Args:
+        first: the number of the first output
+    """
     step = np.maximum(weight.step, np.float32(1e-30))
-    found, exact = weight.numbers / step, expected[0] / step[0]
-    error = np.where(np.isfinite(found[0]), np.abs(found[0] - exact), 1e9)
-    cut_off = np.abs(found[0]) >= np.abs(found).max() - NEAREST
-    error[cut_off & (found[0] * exact > found[0] ** 2)] = 0
-    worst = int(error.argmax())
+    found = weight.numbers / step
+    largest = np.abs(found).max()
+    found, exact = found[inputs], expected[inputs] / step[inputs]
+    error = np.where(np.isfinite(found), np.abs(found - exact), 1e9)
+    cut_off = (np.abs(found) >= largest - NEAREST) & (found * exact > found**2)
+    error[cut_off] = 0
+    row, column = np.unravel_index(int(error.argmax()), error.shape)
     what = "row" if weight.table else "output"
     return (
-        float(error[worst]) / NEAREST,
-        f"{weight.name}, {what} {first + worst}: its first number is {error[worst]:.3g} rounding "
-        "steps from the checkpoint's, allowed 0.5: is a scale wrong?",
+        float(error[row, column]) / NEAREST,
+        f"{weight.name}, {what} {first + int(column)}, input {row}: a number is "
+        f"{error[row, column]:.3g} rounding steps from the checkpoint's, allowed 0.5: is a scale "
+        "wrong?",
     )
 
 
