@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+
+import torch
 
 from dragoman import __version__
 from dragoman.onnx_graphs.attention_graph import attention_graph
 from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
 from dragoman.onnx_graphs.graph_files import write_graphs
+from dragoman.onnx_graphs.mapped_weights import load_graph, place_of
 from dragoman.reference_model import EncoderModel, GenerationConfig, ReferenceModel
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec
@@ -95,6 +99,26 @@ def export_bundle(
             adapters=adapters,
         )
     )
+
+
+def share_weights(model: ReferenceModel, bundle: Bundle) -> None:
+    """Let a model read its weights where a neutral bundle holds the same numbers.
+
+    The bundle's file is mapped, so that there is one copy in memory, which the system can read
+    again. Weights that differ keep their own memory: a bundle that is wrong cannot change a model.
+    """
+    graphs = [load_graph(bundle.graph_path(name)) for name in bundle.manifest.model_graphs]
+    for name, parameter in model.named_parameters():
+        values = (graph.graph.initializers.get(name) for graph in graphs)
+        tensor = next((value.const_value for value in values if value is not None), None)
+        numbers = None if tensor is None else tensor.numpy()
+        if numbers is None or parameter.dim() != 2 or place_of(numbers) is None:
+            continue
+        ways = (torch.from_numpy(numbers), torch.from_numpy(numbers).T)
+        same = (way for way in ways if parameter.shape == way.shape and parameter.equal(way))
+        parameter.data = next(same, parameter.data)
+    del graphs
+    gc.collect()  # the exporter's graphs hold the former weights in cycles
 
 
 def manifest_of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -23,33 +23,45 @@ Float = NDArray[np.float32]
 SUFFIXES = (".int8", ".int4")
 
 
+class Numbers(NamedTuple):
+    """The numbers of some outputs of a weight.
+
+    Attributes:
+        values: the integers times their scales, [inputs, outputs]
+        step: the distance of neighbouring numbers, [inputs, outputs]
+    """
+
+    values: Float
+    step: Float
+
+
 @dataclass(frozen=True)
 class QuantizedWeight:
     """A weight that a graph holds as integers.
 
     Attributes:
         name: the name of the weight before quantization
-        numbers: the integers times their scales, [inputs, outputs]
-        step: the distance of neighbouring numbers, [inputs, outputs]
+        shape: the number of inputs and of outputs
         bits: the number of bits of the integers
         block: number of inputs that share a scale
         table: whether the weight is looked up, so that each output is the row of a token
+        read: dequantizes some outputs; all at once take four to eight times the integers' memory
     """
 
     name: str
-    numbers: Float
-    step: Float
+    shape: tuple[int, int]
     bits: int
     block: int
     table: bool
+    read: Callable[[slice], Numbers]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return all numbers, [inputs, outputs]."""
+        return self.read(slice(None)).values
 
 
 def quantized_weights(model: ir.Model) -> Iterator[QuantizedWeight]:
-    """Yield all weights that a graph holds as integers, as its nodes read them.
-
-    They are dequantized one after another: all at once take four times the memory of the 16-bit
-    weights of a checkpoint.
-    """
+    """Yield all weights that a graph holds as integers, as its nodes read them."""
     readers: dict[str, list[ir.Node]] = {}
     for node in model.graph:
         known = _READERS.get((node.domain, node.op_type))
@@ -92,10 +104,19 @@ def _by_column(
     value: ir.Value, integers: Array, scale: Array, zero: Array | None, bits: int, *, table: bool
 ) -> QuantizedWeight:
     """Make a weight from integers [inputs, outputs] with a scale for each output."""
-    offset = np.float32(0) if zero is None else np.asarray(zero, np.float32)
-    step = np.broadcast_to(np.asarray(scale, np.float32), integers.shape)
-    numbers = (integers.astype(np.float32) - offset) * step
-    return QuantizedWeight(_base(value), numbers, step, bits, len(integers), table)
+    inputs, outputs = integers.shape
+    scales, zeros = (
+        np.broadcast_to(np.asarray(given, np.float32), (1, outputs))
+        for given in (scale, 0 if zero is None else zero)
+    )
+
+    def read(part: slice) -> Numbers:
+        values = integers[:, part].astype(np.float32)
+        values -= zeros[:, part]
+        values *= scales[:, part]
+        return Numbers(values, np.broadcast_to(scales[:, part], values.shape))
+
+    return QuantizedWeight(_base(value), (inputs, outputs), bits, inputs, table, read)
 
 
 def product_of_integers(node: ir.Node) -> QuantizedWeight | None:
@@ -192,16 +213,22 @@ def _of_blocks(
 ) -> QuantizedWeight:
     """Make a weight from unsigned integers [outputs, blocks, bytes] with a scale for each block."""
     outputs, blocks = scales.shape
-    integers = _unpacked(packed.reshape(outputs, blocks, -1), bits).astype(np.float32)
+    packed = packed.reshape(outputs, blocks, -1)
     middle: Array = np.full((outputs, blocks), 2.0 ** (bits - 1), np.float32)
     if zero is not None and zero.dtype == np.uint8:
         middle = _unpacked(zero.reshape(outputs, -1), bits)[:, :blocks].astype(np.float32)
     elif zero is not None:
         middle = zero.reshape(outputs, blocks).astype(np.float32)
-    wide = scales.astype(np.float32)
-    numbers = ((integers - middle[..., None]) * wide[..., None]).reshape(outputs, -1)[:, :inputs]
-    step = np.repeat(wide, block, axis=1)[:, :inputs]
-    return QuantizedWeight(_base(value), numbers.T, step.T, bits, block, table)
+
+    def read(part: slice) -> Numbers:
+        wide = scales[part].astype(np.float32)
+        values = _unpacked(packed[part], bits).astype(np.float32)
+        values -= middle[part, :, None]
+        values *= wide[..., None]
+        step = np.repeat(wide, block, axis=1)[:, :inputs]
+        return Numbers(values.reshape(len(wide), -1)[:, :inputs].T, step.T)
+
+    return QuantizedWeight(_base(value), (inputs, outputs), bits, block, table, read)
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
@@ -223,21 +250,27 @@ def dequantized(node: ir.Node) -> QuantizedWeight | None:
     axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     wide, zero = np.asarray(scale, np.float32), array(node, 2)
     offset = np.zeros_like(wide) if zero is None else np.asarray(zero, np.float32)
-    if block:
-        size = integers.shape[axis]
-        wide = np.repeat(wide, block, axis=axis).take(range(size), axis=axis)
-        offset = np.repeat(offset, block, axis=axis).take(range(size), axis=axis)
-    elif wide.ndim == 1:
-        shape = [1, 1]
-        shape[axis] = -1
-        wide, offset = wide.reshape(shape), offset.reshape(shape)
-    step = np.broadcast_to(wide, integers.shape)
-    numbers = (integers.astype(np.float32) - offset) * step
     bits = 4 if value.dtype in (ir.DataType.INT4, ir.DataType.UINT4) else 8
-    if _is_table(node):
-        size = block or integers.shape[1]
-        return QuantizedWeight(_base(value), numbers.T, step.T, bits, size, table=True)
-    return QuantizedWeight(_base(value), numbers, step, bits, block or len(integers), table=False)
+    table = _is_table(node)
+    axis %= 2
+    if table:  # [inputs, outputs], as all others
+        integers, wide, offset, axis = integers.T, wide.T, offset.T, 1 - axis
+    inputs, outputs = integers.shape
+    if wide.ndim == 1:
+        wide, offset = (np.expand_dims(given, 1 - axis) for given in (wide, offset))
+
+    def of_each(given: Float, part: slice) -> Float:
+        if block and axis == 0:
+            return np.repeat(given[:, part], block, axis=0)[:inputs]
+        if block:
+            return np.repeat(given, block, axis=1)[:, part]
+        return np.broadcast_to(given, (inputs, outputs))[:, part]
+
+    def read(part: slice) -> Numbers:
+        step = of_each(wide, part)
+        return Numbers((integers[:, part].astype(np.float32) - of_each(offset, part)) * step, step)
+
+    return QuantizedWeight(_base(value), (inputs, outputs), bits, block or inputs, table, read)
 
 
 def _is_table(node: ir.Node) -> bool:

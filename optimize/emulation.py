@@ -18,21 +18,24 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from dragoman.onnx_graphs.graph_files import write_graphs
+from dragoman.onnx_graphs.mapped_weights import load_graph
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 from dragoman.runtime.format.writing import ScratchWriter
+
+from .dequantized import QuantizedWeight
 
 FLOAT = ir.DataType.FLOAT
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
-Replacement = Callable[[str, NDArray[Any]], NDArray[Any] | None]
-"""Takes the name and the numbers of a weight; returns the numbers to use, or None to keep them.
+Replacement = Callable[[str, NDArray[Any] | QuantizedWeight], NDArray[Any] | None]
+"""Takes the name of a weight and what it holds; returns the numbers to use, or None to keep them.
 
 Numbers are [inputs, outputs] if the weight is held as integers."""
 
 
-def own_weights(name: str, numbers: NDArray[Any]) -> None:
+def own_weights(name: str, held: NDArray[Any] | QuantizedWeight) -> None:
     """Keep every weight; see `Replacement`."""
 
 
@@ -122,7 +125,7 @@ def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
         directory: an empty directory; the manifest's precision stays unchanged
     """
     known = bundle.manifest.model_graphs
-    graphs = {name: ir.load(bundle.graph_path(name)) for name in known}
+    graphs = {name: load_graph(bundle.graph_path(name)) for name in known}
     for model in graphs.values():
         emulate_half(model)
     specs = {name: _in_float32(spec) for name, spec in known.items()}

@@ -19,6 +19,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from dragoman.onnx_graphs.mapped_weights import load_graph
 from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend, session_options
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import TensorSpec
@@ -38,6 +39,7 @@ from .dequantized import (
 from .emulation import Replacement, own_weights, widen
 from .graph_pass import PassError
 from .graph_values import MICROSOFT, new_weight, producer, replace_by
+from .precision.rounding import parts_of_outputs
 from .running import InMemorySession
 
 Array = NDArray[Any]
@@ -46,6 +48,7 @@ FLOAT = ir.DataType.FLOAT
 QUANTIZED_CACHE = ("k_quant_type", "v_quant_type", "kv_cache_bit_width")
 CACHE_INPUTS = slice(3, 5)
 SCALE_INPUTS = slice(12, 14)
+NUMBERS_AT_ONCE = 2**22
 
 
 def make_exact(model: ir.Model, replacement: Replacement = own_weights) -> None:
@@ -78,7 +81,7 @@ def exact_model(
             has one.
     """
     known = {n: spec for n, spec in bundle.manifest.graphs.items() if n != "candidates"}
-    graphs = {name: ir.load(bundle.graph_path(name)) for name in known}
+    graphs = {name: load_graph(bundle.graph_path(name)) for name in known}
     for name, model in graphs.items():
         try:
             make_exact(model, replacement)
@@ -117,8 +120,8 @@ class _InMemoryBackend(OnnxRuntimeBackend):
 
 def _numbers(weight: QuantizedWeight, replacement: Replacement) -> Float:
     """Return the numbers to use for a weight, [inputs, outputs]."""
-    new = replacement(weight.name, weight.numbers)
-    return np.ascontiguousarray(weight.numbers if new is None else new, np.float32)
+    new = replacement(weight.name, weight)
+    return np.asarray(weight if new is None else new, np.float32)
 
 
 def _exact_input(graph: ir.Graph, node: ir.Node, places: tuple[int, int, int]) -> list[ir.Node]:
@@ -168,8 +171,16 @@ def _replace_by_product(
     bias: ir.Value | None,
 ) -> None:
     """Replace a node by the nodes `x` and the product of their result and a weight."""
-    numbers = new_weight(graph, f"{weight.name}.exact", _numbers(weight, replacement))
-    nodes = [*x, ir.node("MatMul", [x[-1].outputs[0], numbers])]
+    numbers = _numbers(weight, replacement)
+    if numbers.T.flags.c_contiguous:  # the checkpoint's own memory, without a copy
+        rows = new_weight(graph, f"{weight.name}.exact_rows", numbers.T)
+        factors = [x[-1].outputs[0], rows]
+        product = ir.node("FusedMatMul", factors, {"transB": 1}, domain=MICROSOFT)
+        graph.opset_imports.setdefault(MICROSOFT, 1)
+    else:
+        own = new_weight(graph, f"{weight.name}.exact", np.ascontiguousarray(numbers))
+        product = ir.node("MatMul", [x[-1].outputs[0], own])
+    nodes = [*x, product]
     if bias is not None:
         nodes.append(ir.node("Add", [nodes[-1].outputs[0], bias]))
     replace_by(graph, node, nodes)
@@ -183,14 +194,23 @@ def _multiply_table_exactly(graph: ir.Graph, node: ir.Node, replacement: Replace
 
 
 def _look_up_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
-    """Keep the cast and the product by the scales; rows are divided by the scales."""
-    weight, value = lookup(node), node.inputs[0]
-    if weight is None or value is None:
+    """Keep the cast and the product by the scales; rows are divided by the table's scales."""
+    weight, ids = lookup(node), node.inputs[1]
+    if weight is None or ids is None:
         return
-    numbers = _numbers(weight, replacement) / weight.step
-    table = new_weight(graph, f"{value.name}.exact", np.ascontiguousarray(numbers.T))
-    node.replace_input_with(0, table)
-    node.outputs[0].type = ir.TensorType(FLOAT)
+    rows = np.ascontiguousarray(_numbers(weight, replacement).T)
+    table = new_weight(graph, f"{weight.name}.exact_rows", rows)
+    steps = new_weight(graph, f"{weight.name}.exact_steps", _steps_of_rows(weight, weight.shape[0]))
+    gathered = [ir.node("Gather", [values, ids]) for values in (table, steps)]
+    units = ir.node("Div", [each.outputs[0] for each in gathered])
+    units.outputs[0].type = ir.TensorType(FLOAT)
+    replace_by(graph, node, [*gathered, units])
+
+
+def _steps_of_rows(weight: QuantizedWeight, block: int) -> Float:
+    """Return the scale of each block of each row of a table, [rows, blocks]."""
+    parts = parts_of_outputs(weight, NUMBERS_AT_ONCE)
+    return np.concatenate([weight.read(part).step[::block].T for part in parts])
 
 
 def _multiply_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
@@ -210,14 +230,18 @@ def _look_up_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replace
     if weight is None or ids is None or scales is None:
         return
     block = node.attributes.get_int("block_size", 128)
-    rows = _numbers(weight, replacement).T
-    step = weight.step.T
-    units = (rows / step).reshape(len(rows), -1, block)
-    table = new_weight(graph, f"{weight.name}.exact_blocks", np.ascontiguousarray(units))
-    gathered = ir.node("Gather", [table, ids])
-    gathered_scales = ir.node("Gather", [scales, ids])
-    product = ir.node("Mul", [gathered.outputs[0], gathered_scales.outputs[0]])
-    replace_by(graph, node, [gathered, gathered_scales, product])
+    rows = np.ascontiguousarray(_numbers(weight, replacement).T)
+    steps = _steps_of_rows(weight, block)[..., None]
+    blocks = rows.reshape(len(rows), -1, block)
+    given = (
+        new_weight(graph, f"{weight.name}.exact_blocks", blocks),
+        new_weight(graph, f"{weight.name}.exact_steps", np.ascontiguousarray(steps)),
+        scales,
+    )
+    gathered = [ir.node("Gather", [values, ids]) for values in given]
+    units = ir.node("Div", [gathered[0].outputs[0], gathered[1].outputs[0]])
+    product = ir.node("Mul", [units.outputs[0], gathered[2].outputs[0]])
+    replace_by(graph, node, [*gathered, units, product])
 
 
 def _dequantize_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
@@ -225,7 +249,7 @@ def _dequantize_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement
     if weight is None:
         return
     numbers = _numbers(weight, replacement)
-    numbers = np.ascontiguousarray(numbers.T) if weight.table else numbers
+    numbers = np.ascontiguousarray(numbers.T if weight.table else numbers)
     value = new_weight(graph, f"{weight.name}.exact", numbers)
     replace_by(graph, node, [ir.node("Identity", [value])])
 

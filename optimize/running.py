@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -88,11 +89,17 @@ UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 """Unsigned integers by size in bytes, which replace element types that NumPy does not have."""
 
 
+EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
+DECLARED = Path(__file__).absolute()
+"""The file that is declared to hold the weights in memory; it must exist and is not read."""
+
+
 class InMemorySession:
     """A session of a graph in memory, whatever the graph's size; no file is written.
 
-    A serialized graph may not exceed 2 GB (protobuf), and its weights need not be copied twice.
-    Large initializers are therefore declared as external data and passed to the session as tensors.
+    A serialized graph may not exceed 2 GB (protobuf), and its weights need not be copied. Large
+    initializers are therefore declared as external data, and the session reads them where they are.
+    ONNX Runtime's own optimizations, which would read the declared file, are disabled.
 
     Attributes:
         session: ONNX Runtime's own; valid as long as this object
@@ -103,7 +110,7 @@ class InMemorySession:
         """Load a graph, which stays unchanged.
 
         Args:
-            options: options of the session, to which the weights are added
+            options: options of the session, which are changed
 
         Raises:
             Exception: ONNX Runtime cannot load the graph; its errors share no other base.
@@ -111,9 +118,10 @@ class InMemorySession:
         graph = model.clone()
         # Kept because the session reads them as long as it exists.
         self._weights = _detach_weights(graph)
-        options.add_external_initializers(list(self._weights), list(self._weights.values()))
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry(EXTERNAL_FOLDER, str(DECLARED.parent))
         for name, value in self._weights.items():
-            options.add_initializer(name, value)  # read in place instead of copied
+            options.add_initializer(name, value)
         self.session = onnxruntime.InferenceSession(
             ir.to_proto(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
@@ -146,7 +154,7 @@ def _detach_weights(model: ir.Model) -> dict[str, OrtValue]:
         weights[name] = _ort_value(tensor)
         shape = ir.Shape(tensor.shape.numpy())
         value.const_value = ir.ExternalTensor(
-            "in-memory", 0, tensor.nbytes, tensor.dtype, shape=shape, name=name
+            DECLARED.name, 0, tensor.nbytes, tensor.dtype, shape=shape, name=name
         )
     return weights
 
@@ -195,7 +203,6 @@ class Runner:
             model = model.clone()
             _avoid_saturation(model.graph)
         options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         options.intra_op_num_threads = threads or 0
         options.add_session_config_entry("session.disable_prepacking", "1")  # runs are few

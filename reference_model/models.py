@@ -30,8 +30,8 @@ Source = Sequence[int] | Tensor
 """Token ids, or audio features [mel bins, frames]."""
 
 HiddenStates = Callable[[Tensor, Tensor, Memory], Tensor]
-"""Tokens int64 [B, Q], the position int64 [B] of each row's first one, and keys and values of earlier
-positions -> hidden states [B, Q, D]."""
+"""Tokens int64 [B, Q], the position int64 [B] of the first one of each row, and keys and values of
+earlier positions -> hidden states [B, Q, D]."""
 
 
 class Transformer(nn.Module):

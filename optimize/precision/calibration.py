@@ -18,7 +18,7 @@ from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
 from dragoman.runtime.decoding.batching import EncoderInput, as_batch, batches, pad
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import Change, GraphSpec, Role
-from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
 from dragoman.runtime.model import Model
 from dragoman.runtime.speech.prompts import greedy_options
 
@@ -31,6 +31,8 @@ WINDOWS = 4
 LONGEST = 32
 """The number of random sources, or of windows for speech models, without calibration data, and the
 most tokens of each. Outputs are limited to as many tokens."""
+MOST_PRODUCTS, FEWEST = 4e11, 8
+"""Products that random sources may take, seconds on two cores, and their least number."""
 
 MOST = 512
 """Maximum number of decoded sources; more take memory and do not change the result."""
@@ -70,7 +72,7 @@ def calibration_batches(
     """
     manifest, model = bundle.manifest, bundle.manifest.model
     random = sources is None
-    available = _random(manifest) if sources is None else sources
+    available = _random(bundle) if sources is None else sources
     if not available:
         raise DragomanError("calibration: expected at least one source, found none")
     kept = _spread(len(available))
@@ -130,13 +132,17 @@ def _spread(count: int) -> list[int]:
     return chosen
 
 
-def _random(manifest: Manifest) -> Sequence[EncoderInput]:
+def _random(bundle: Bundle) -> Sequence[EncoderInput]:
     generator = np.random.default_rng(0)
-    spec = manifest.model
+    manifest, spec = bundle.manifest, bundle.manifest.model
+    weights = bundle.path(WEIGHTS_FILE).stat().st_size // 4
     positions = spec.max_source_positions if spec.has_encoder else spec.max_target_positions
     longest = min(LONGEST, positions if spec.has_encoder else positions // 2)
     speech = spec.takes_audio
-    lengths = generator.integers(1, max(1, longest) + 1, WINDOWS if speech else SOURCES).tolist()
+    positions = spec.max_source_positions if speech else LONGEST
+    affordable = int(MOST_PRODUCTS / max(1, weights * positions))
+    count = max(1 if speech else FEWEST, min(WINDOWS if speech else SOURCES, affordable))
+    lengths = generator.integers(1, max(1, longest) + 1, count).tolist()
     return random_sources(manifest, lengths, generator)
 
 
@@ -173,8 +179,8 @@ class InputStatistics:
         rows: some of the rows [R, K], from all batches
         finite: whether no observed number is NaN or infinite
         nonnegative: whether all numbers are nonnegative for any inputs of the graph
-        moments: x^T x [K, K] over all rows x; None for random sources, whose directions other
-            inputs need not have: errors compensated on them were larger on others as often as smaller
+        moments: x^T x [K, K] over all rows x; None for random sources, whose directions are not
+            those of others: errors compensated on them grew on others as often as they shrank
         range: the range of all numbers; None for random sources, whose range is not representative
     """
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +90,15 @@ def round_weight(
     return IntegerWeight(integers, scales, size)
 
 
-def parts_of_outputs(weight: NDArray[Any], numbers: int) -> Iterator[slice]:
+class Shaped(Protocol):
+    """Something with a shape, such as an array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of its axes."""
+
+
+def parts_of_outputs(weight: Shaped, numbers: int) -> Iterator[slice]:
     """Divide the outputs of a weight [inputs, outputs] into parts of at most so many numbers."""
     inputs, outputs = weight.shape
     width = max(1, numbers // inputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.optimize.dequantized import QuantizedWeight
+from dragoman.optimize.dequantized import Numbers, QuantizedWeight
 from dragoman.optimize.precision.rounding import round_weight
 from dragoman.verification.stored.checkpoint_weights import CheckpointWeights
 from dragoman.verification.stored.weights import _rounding_problems
@@ -25,7 +24,22 @@ def rounded(weight: Float, bits: int, moments: Float | None) -> QuantizedWeight:
     found = round_weight(weight, bits=bits, block=BLOCKS[bits], moments=moments)
     step = np.repeat(found.scales, found.block, axis=0)[: len(weight)]
     step = np.broadcast_to(step, weight.shape)
-    return QuantizedWeight("w", found.dequantized(), step, bits, found.block, False)
+    return of_numbers(found.dequantized(), step, bits, found.block)
+
+
+def of_numbers(numbers: Float, step: Float, bits: int, block: int) -> QuantizedWeight:
+    inputs, outputs = numbers.shape
+    return QuantizedWeight(
+        *("w", (inputs, outputs), bits, block, False),
+        lambda part: Numbers(numbers[:, part], step[:, part]),
+    )
+
+
+def changed(right: QuantizedWeight, fault: Callable[[Float, Float], None]) -> QuantizedWeight:
+    numbers, step = right.read(slice(None))
+    numbers = numbers.copy()
+    fault(numbers, step)
+    return of_numbers(numbers, step, right.bits, right.block)
 
 
 def worst(weight: QuantizedWeight, expected: Float, *, nearest: bool = False) -> tuple[float, str]:
@@ -114,9 +128,7 @@ def test_faults_do_not(fault: Callable[[Float, Float], None], bits: int) -> None
     weight = generator.standard_normal((128, 24)).astype(np.float32)
     x = inputs_of("plain", 400, 128, generator)
     right = rounded(weight, bits, x.T @ x)
-    numbers = right.numbers.copy()
-    fault(numbers, right.step)
-    excess, problem = worst(dataclasses.replace(right, numbers=numbers), weight)
+    excess, problem = worst(changed(right, fault), weight)
     assert excess > 1 and problem.startswith("w")
 
 
@@ -125,9 +137,11 @@ def test_faults_do_not(fault: Callable[[Float, Float], None], bits: int) -> None
 def test_without_calibration_every_number_is_the_nearest(bits: int, steps: int) -> None:
     weight = np.random.default_rng(1).standard_normal((70, 24)).astype(np.float32)
     right = rounded(weight, bits, None)
-    numbers = right.numbers.copy()
-    numbers[41, 17] += steps * right.step[41, 17]
-    wrong = dataclasses.replace(right, numbers=numbers)
+
+    def fault(numbers: Float, step: Float) -> None:
+        numbers[41, 17] += steps * step[41, 17]
+
+    wrong = changed(right, fault)
     assert worst(wrong, weight)[0] <= 1
     excess, problem = worst(wrong, weight, nearest=True)
     assert excess > 1 and "output 17, input 41" in problem

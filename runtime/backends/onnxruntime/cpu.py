@@ -101,8 +101,9 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
     return options
 
 
-LOGITS_AT_ONCE = 2**25
-"""Numbers among the logits of a run: longer targets are read in parts through the caches."""
+LOGITS_AT_ONCE = 2**26
+"""Numbers among the logits of a run, of several rows at least; a row is read in parts through the
+caches if it has more."""
 
 
 class OnnxRuntimeBackend:
@@ -250,6 +251,20 @@ class OnnxRuntimeBackend:
         if positions is not None:
             target = target[:, : positions[-1] + 1]
         batch, length = target.shape
+        computes_wanted = any(tensor.role == "read" for tensor in decoder.inputs)
+        part = max(1, LOGITS_AT_ONCE // self.manifest.model.target_vocab_size)
+        if computes_wanted or batch * length <= part:
+            part = length
+        elif batch > 1:  # parts of several rows are not what GroupQueryAttention computes
+            rows = (slice(row, row + 1) for row in range(batch))
+            found = [
+                self.score_encoded(
+                    {name: values[row] for name, values in encoded.items()},
+                    *(source_mask[row], target[row], positions),
+                )
+                for row in rows
+            ]
+            return np.concatenate(found)
         values: dict[Slot, NDArray[Any]] = {
             Slot("read"): np.tile(
                 np.arange(length) if positions is None else positions, (batch, 1)
@@ -264,8 +279,6 @@ class OnnxRuntimeBackend:
             if tensor.slot in caches:
                 _, heads, _, size = tensor.shape
                 values[tensor.slot] = np.zeros((batch, int(heads), length, int(size)), tensor.dtype)
-        computes_wanted = any(tensor.role == "read" for tensor in decoder.inputs)
-        part = length if computes_wanted else self._positions_at_once(batch)
         found = []
         for first in range(0, length, part):
             last = min(first + part, length)
@@ -283,10 +296,6 @@ class OnnxRuntimeBackend:
             found.append(logits[:batch])
             values |= {t.memory: cache[:batch] for t, cache in zip(kept, written, strict=True)}
         return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
-
-    def _positions_at_once(self, rows: int) -> int:
-        """Return the number of positions whose logits are computed in one run."""
-        return max(1, LOGITS_AT_ONCE // (rows * self.manifest.model.target_vocab_size))
 
     def close(self) -> None:
         """Free the sessions; those that are running when their run ends."""

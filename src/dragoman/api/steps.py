@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dragoman.export.checkpoints import OpenedCheckpoint
-from dragoman.export.neutral_bundle import export_bundle
+from dragoman.export.neutral_bundle import export_bundle, share_weights
 from dragoman.optimize.targets import Target
 from dragoman.progress import Progress
 from dragoman.runtime.format.bundle import Bundle
@@ -57,6 +57,7 @@ def make_graphs(
         writer=BundleWriter if as_exported else ScratchWriter,
         progress=progress.stage,
     )
+    share_weights(checkpoint.model, neutral)
     if as_exported:
         return neutral, neutral
     graphs = optimize_graphs(

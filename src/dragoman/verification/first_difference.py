@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import module_of
+from dragoman.onnx_graphs.mapped_weights import load_graph
 from dragoman.optimize.fusions.matching import FLOATS
 from dragoman.optimize.precision.calibration import calibration_batches
 from dragoman.optimize.running import Outputs, Runner, Samples, difference, with_outputs
@@ -61,7 +62,7 @@ def first_difference(
     """
     observed = calibration_batches(neutral, sources[:SOURCES])
     for graph in neutral.manifest.model_graphs:
-        expected, found = (ir.load(b.graph_path(graph)) for b in (neutral, bundle))
+        expected, found = (load_graph(b.graph_path(graph)) for b in (neutral, bundle))
         makers = {o.name or "": node for node in expected.graph for o in node.outputs}
         operators = {
             o.name or "": node.op_type

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from dragoman.onnx_graphs.mapped_weights import load_graph
 from dragoman.optimize.dequantized import QuantizedWeight, quantized_weights
 from dragoman.optimize.precision.rounding import parts_of_outputs
 from dragoman.reference_model import EncoderModel, ReferenceModel
@@ -36,13 +36,16 @@ Array = NDArray[Any]
 MOST_ROWS = 256
 """Rows of inputs of each product, about as many of each probe."""
 
-NUMBERS_AT_ONCE = 2**24
+NUMBERS_AT_ONCE = 2**22
 """Numbers of a weight that are multiplied at once."""
 
 MOST_ERROR = 4
 """The error of an output, relative to that of independent rounding. Right bundles of all families
 reach 2.6 in int8 and 2.1 in int4: where a calibration had few inputs, an output may be off in
 directions that others have."""
+CHANCE = 1e-4
+"""The chance that independent rounding exceeds what is allowed in any output, where observed rows
+are so alike that errors do not average out and it exceeds `MOST_ERROR`."""
 
 GAINS: Mapping[int, GainLimits] = {8: GainLimits(0.04, 8, 0.002), 4: GainLimits(0.1, 8, 0.018)}
 """By the bits of the weight's integers. Right bundles reach gains of 0.018 and 0.001 from 1 in
@@ -65,8 +68,8 @@ def compare_products(
     Returns:
         None if no weight is rounded to integers
     """
-    graphs = [ir.load(bundle.graph_path(graph)) for graph in bundle.manifest.model_graphs]
-    rounded = {w.name: len(w.numbers) for graph in graphs for w in quantized_weights(graph)}
+    graphs = [load_graph(bundle.graph_path(graph)) for graph in bundle.manifest.model_graphs]
+    rounded = {w.name: w.shape[0] for graph in graphs for w in quantized_weights(graph)}
     if not rounded:
         return None
     with _observed(oracle, rounded, MOST_ROWS // len(probes) + 1) as inputs:
@@ -74,7 +77,7 @@ def compare_products(
             _read(oracle, spec, probe)
     compared, differing, worst, problem = 0, 0, 0.0, ""
     for weight in (weight for graph in graphs for weight in quantized_weights(graph)):
-        expected = checkpoint.expected(weight.name, weight.numbers)
+        expected = checkpoint.expected(weight.name, weight)
         rows = inputs.pop(weight.name, None)  # both graphs may hold a table
         if expected is None or not rows:
             continue
@@ -84,7 +87,6 @@ def compare_products(
             if excess > 1:
                 differing += count
                 problem = problem or text
-        del weight, expected  # before the next one is dequantized
     return Check("products", compared, "outputs", differing, not problem, worst, problem)
 
 
@@ -96,12 +98,12 @@ def _excesses(
     error = np.sqrt(sums.errors / len(rows))
     independent = np.sqrt(sums.independent)
     share = np.where(np.isfinite(error), error, 1e9) / np.maximum(independent, 1e-30)
-    output = int(share.argmax())
+    output, allowed = int(share.argmax()), max(MOST_ERROR, _explained(rows, len(share)))
     yield (
-        float(share[output]) / MOST_ERROR,
-        int((share > MOST_ERROR).sum()),
+        float(share[output]) / allowed,
+        int((share > allowed).sum()),
         f"{name}, output {output}: products are {share[output]:.3g} times as far from the "
-        f"checkpoint's as rounding explains, allowed {MOST_ERROR:g}",
+        f"checkpoint's as rounding explains, allowed {allowed:.3g}",
     )
     # Positions of the same text resemble each other: a quarter of them counts. Independent rounding
     # moves a gain with the products that each input is correlated with.
@@ -119,6 +121,19 @@ def _excesses(
                 "is a scale wrong?"
             )
         yield excess, count, text
+
+
+def _explained(rows: Array, outputs: int) -> float:
+    """Return the error that independent rounding reaches in one of so many outputs by chance.
+
+    The mean square of the errors of rows [R, inputs] is distributed as chi-squared, with as many
+    degrees of freedom as the rows have directions (Wilson & Hilferty 1931 for its quantile).
+    """
+    gram = rows.astype(np.float64) @ rows.T
+    directions = np.trace(gram) ** 2 / max(float((gram**2).sum()), 1e-30)
+    deviations = np.sqrt(2 * np.log(outputs / CHANCE))
+    spread = 2 / (9 * max(1.0, float(directions)))
+    return float((1 - spread + deviations * np.sqrt(spread)) ** 1.5)
 
 
 class _Sums(NamedTuple):
@@ -143,9 +158,9 @@ def _sums(weight: QuantizedWeight, expected: Array, rows: Array) -> _Sums:
     """Multiply rows [R, inputs] by the weight and by what it was rounded from."""
     squares, parts = np.mean(rows**2, axis=0), []
     for part in parts_of_outputs(expected, NUMBERS_AT_ONCE):
-        own, right = weight.numbers[:, part], expected[:, part]
-        exact, error = rows @ right, rows @ (own - right)
-        found, variance = exact + error, weight.step[:, part] ** 2 / 12
+        own, right = weight.read(part), expected[:, part]
+        exact, error = rows @ right, rows @ (own.values - right)
+        found, variance = exact + error, own.step**2 / 12
         moved = ((rows.T @ exact) ** 2 * variance).sum(axis=0)
         sums = ((exact * found).sum(axis=0), (found**2).sum(axis=0), (error**2).sum(axis=0))
         parts.append((*sums, squares @ variance, moved))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.optimize.dequantized import QuantizedWeight
 from dragoman.reference_model import ReferenceModel
 
 Array = NDArray[Any]
@@ -29,6 +30,9 @@ OF_ACTIVATIONS = (math.sqrt(2), math.sqrt(0.5), math.sqrt(2 / math.pi), 0.044715
 
 ALIKE = 0.5
 """The share of a matrix's size by which it may differ from the tensor that it is taken for."""
+
+SOME = slice(64)
+"""Outputs that tell whether a square matrix is transposed."""
 
 SCALED_NEAR = 0.1
 """Within this of the scale of scores, a weight was meant to be multiplied by it."""
@@ -68,7 +72,7 @@ class CheckpointWeights:
         constants = (scale, math.sqrt(scale), *sizes, *OF_ACTIVATIONS)
         return cls(tensors, scale, constants, tuple(parameters))
 
-    def expected(self, name: str, own: Array) -> Array | None:
+    def expected(self, name: str, own: Array | QuantizedWeight) -> Array | None:
         """Compute what a weight of a graph should hold.
 
         Args:
@@ -82,18 +86,16 @@ class CheckpointWeights:
         name = CAST.sub("", PREFIX.sub("", name))
         if packed := PACKED.fullmatch(name):
             return self._packed(packed[1].split("+"), packed[2])
+        if name in self.tensors:
+            return self._nearest_way(name, own)
+        held = np.asarray(own)
         if scaled := SCALED.fullmatch(name):
-            plain = self.expected(scaled[1], own)
-            return None if plain is None else plain * self._factor(plain, own)
+            plain = self.expected(scaled[1], held)
+            return None if plain is None else plain * self._factor(plain, held)
         if bilinear := BILINEAR.fullmatch(name):
-            return self._bilinear(bilinear[1], bilinear[2], own)
-        known = name if name in self.tensors else self.alike(own)
-        if known is None:
-            return self._constant(own)
-        ways = self._ways(known, own)
-        return (
-            min(ways, key=lambda way: _apart(way, own)) if len(ways) > 1 else next(iter(ways), None)
-        )
+            return self._bilinear(bilinear[1], bilinear[2], held)
+        known = self.alike(held)
+        return self._constant(held) if known is None else self._nearest_way(known, held)
 
     def alike(self, own: Array) -> str | None:
         """Find the tensor that a matrix without a name holds, transposed or not.
@@ -110,7 +112,7 @@ class CheckpointWeights:
         name = min(apart, key=lambda n: apart[n], default=None)
         return name if name is not None and apart[name] < ALIKE * float(np.abs(own).sum()) else None
 
-    def sources(self, name: str, own: Array) -> set[str]:
+    def sources(self, name: str, own: Array | QuantizedWeight) -> set[str]:
         """Find the checkpoint's tensors that a weight of a graph is made of.
 
         The weight's name tells them, or else what it holds.
@@ -118,12 +120,20 @@ class CheckpointWeights:
         named = set(sources_of(name))
         if not named.isdisjoint(self.tensors):
             return named
-        known = self.alike(own)
+        known = self.alike(np.asarray(own))
         return named if known is None else {known}
 
-    def _ways(self, name: str, own: Array) -> list[Array]:
+    def _ways(self, name: str, own: Array | QuantizedWeight) -> list[Array]:
         plain = self.tensors[name]
         return [way for way in (plain, plain.T) if way.shape == own.shape]
+
+    def _nearest_way(self, name: str, own: Array | QuantizedWeight) -> Array | None:
+        """Return a tensor, transposed or not: as it has the shape, or else as it is nearer."""
+        ways = self._ways(name, own)
+        if len(ways) < 2:
+            return next(iter(ways), None)
+        some = own.read(SOME).values if isinstance(own, QuantizedWeight) else own[..., SOME]
+        return min(ways, key=lambda way: _apart(way[..., SOME], some))
 
     def _constant(self, own: Array) -> Array | None:
         """Find a constant before it was rounded to 16 bits; it has no name in the checkpoint."""

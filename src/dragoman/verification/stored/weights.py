@@ -13,7 +13,6 @@ The names that passes give to weights tell what they are made of, see `Checkpoin
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from dragoman.optimize.dequantized import QuantizedWeight, quantized_weights
+from dragoman.onnx_graphs.mapped_weights import load_graph
+from dragoman.optimize.dequantized import Numbers, QuantizedWeight, quantized_weights
 from dragoman.optimize.precision.rounding import parts_of_outputs
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.parity import Check
@@ -113,18 +113,17 @@ def compare_weights(bundle: Bundle, weights: CheckpointWeights) -> Check | None:
     problems: list[str] = []
     seen: set[str] = set()
     for graph in bundle.manifest.graphs:
-        model = ir.load(bundle.graph_path(graph))
+        model = load_graph(bundle.graph_path(graph))
         for weight in quantized_weights(model):
-            expected = weights.expected(weight.name, weight.numbers)
+            expected = weights.expected(weight.name, weight)
             if expected is None:
                 continue
-            seen.update(weights.sources(weight.name, weight.numbers))
+            seen.update(weights.sources(weight.name, weight))
             compared += expected.size
             for excess, problem in _rounding_problems(weight, expected, nearest):
                 worst = max(worst, excess)
                 if excess > 1:
                     problems.append(problem)
-            del weight, expected  # before the next one is dequantized
         for name, value in model.graph.initializers.items():
             if value.dtype not in _FLOATS or value.const_value is None:
                 continue
@@ -200,26 +199,25 @@ def _rounding_problems(
         nearest: whether every number was rounded to the nearest, without compensation
     """
     for part in parts_of_outputs(expected, NUMBERS_AT_ONCE):
-        numbers, step = weight.numbers[:, part], weight.step[:, part]
-        some = dataclasses.replace(weight, numbers=numbers, step=step)
+        own, right = weight.read(part), np.ascontiguousarray(expected[:, part])
         few = slice(None) if nearest else slice(1)
-        yield _nearest_problem(some, expected[:, part], few, part.start)
-        yield from _problems_of_outputs(some, expected[:, part], part.start)
+        yield _nearest_problem(weight, own, right, few, part.start)
+        yield from _problems_of_outputs(weight, own, right, part.start)
 
 
 def _problems_of_outputs(
-    weight: QuantizedWeight, expected: Array, first: int
+    weight: QuantizedWeight, own: Numbers, expected: Array, first: int
 ) -> Iterator[tuple[float, str]]:
     """Measure some outputs of a rounded weight, from the first one on."""
     limits, name = LIMITS[weight.bits], weight.name
     what, largest = "row" if weight.table else "output", 2 ** (weight.bits - 1) - 1
-    unit = _rounding_step(weight, expected, largest)
+    unit = _rounding_step(own, expected, weight.block, largest)
     # A last block of few inputs takes the errors of all before it, and says little.
     few = len(expected) % weight.block
     inputs = len(expected) - (few if few < FEW else 0)
-    exact, found, step = (part[:inputs] for part in (expected / unit, weight.numbers / unit, unit))
+    exact, found, step = (part[:inputs] for part in (expected / unit, own.values / unit, unit))
     # Scales cut off numbers that hardly matter, in favour of the others.
-    reach = largest * np.maximum(weight.step[:inputs] / step, LEAST_SCALE[weight.bits])
+    reach = largest * np.maximum(own.step[:inputs] / step, LEAST_SCALE[weight.bits])
     exact = np.clip(exact, -reach, reach)
     error = np.where(np.isfinite(found), found - exact, 1e9)
     single = float(np.abs(error).max(initial=0))
@@ -263,15 +261,15 @@ def _problems_of_outputs(
 
 
 def _nearest_problem(
-    weight: QuantizedWeight, expected: Array, inputs: slice, first: int
+    weight: QuantizedWeight, own: Numbers, expected: Array, inputs: slice, first: int
 ) -> tuple[float, str]:
     """Compare the numbers of some inputs with the nearest integers, but for those that are cut off.
 
     Args:
         first: the number of the first output
     """
-    step = np.maximum(weight.step, np.float32(1e-30))
-    found = weight.numbers / step
+    step = np.maximum(own.step, np.float32(1e-30))
+    found = own.values / step
     largest = np.abs(found).max()
     found, exact = found[inputs], expected[inputs] / step[inputs]
     error = np.where(np.isfinite(found), np.abs(found - exact), 1e9)
@@ -287,17 +285,17 @@ def _nearest_problem(
     )
 
 
-def _rounding_step(weight: QuantizedWeight, expected: Array, largest: int) -> Array:
+def _rounding_step(own: Numbers, expected: Array, block: int, largest: int) -> Array:
     """Compute the rounding step of each number, [inputs, outputs].
 
     It is at least the step that the checkpoint's own numbers would have. Scales are smaller where
     compensation made the numbers smaller.
     """
     inputs, outputs = expected.shape
-    padded = np.pad(np.abs(expected), ((0, -inputs % weight.block), (0, 0)))
-    blocks = padded.reshape(-1, weight.block, outputs).max(axis=1) / largest
-    natural = np.repeat(blocks, weight.block, axis=0)[:inputs]
-    step: Array = np.maximum(np.maximum(weight.step, natural), np.float32(1e-30))
+    padded = np.pad(np.abs(expected), ((0, -inputs % block), (0, 0)))
+    blocks = padded.reshape(-1, block, outputs).max(axis=1) / largest
+    natural = np.repeat(blocks, block, axis=0)[:inputs]
+    step: Array = np.maximum(np.maximum(own.step, natural), np.float32(1e-30))
     return step
 
 
