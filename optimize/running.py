@@ -6,7 +6,7 @@ Graphs run exactly as they are, without ONNX Runtime's own optimizations.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 from numpy.typing import NDArray
-from onnx_ir.passes.common import InlinePass
+from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass
 from onnxruntime import OrtValue
 
 from dragoman.onnx_graphs.graph_files import INLINE_BYTES
@@ -26,7 +26,7 @@ from dragoman.runtime.format.parity import NOT_FINITE
 
 from .emulation import emulate_half, has_halves
 from .graph_pass import PassError
-from .graph_values import constant, new_weight
+from .graph_values import MICROSOFT, constant, new_weight, replace_by
 
 Samples = Mapping[str, NDArray[np.generic]]
 """One value for each input of a graph."""
@@ -182,8 +182,9 @@ RESOLUTION: dict[ir.DataType, float] = {ir.DataType.FLOAT16: 1e-2, ir.DataType.B
 class Runner:
     """A graph that runs exactly as it is, without ONNX Runtime's own optimizations.
 
-    16-bit types are emulated, see `emulation`; the outputs are then float32. Where this processor's
-    8-bit products saturate, weights become unsigned, whose products are exact.
+    Only products by a large table are computed without a transposed copy of it. 16-bit types are
+    emulated, see `emulation`; the outputs are then float32. Where this processor's 8-bit products
+    saturate, weights become unsigned, whose products are exact.
     """
 
     def __init__(self, model: ir.Model, threads: int | None = 1) -> None:
@@ -202,6 +203,9 @@ class Runner:
         if saturates():
             model = model.clone()
             _avoid_saturation(model.graph)
+        if any(_multiplied_tables(model.graph)):
+            model = model.clone()
+            _multiply_in_place(model)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads or 0
@@ -230,6 +234,35 @@ class Runner:
             return _arrays(_try(self._session.run, feeds, options))
         finally:
             timer.cancel()
+
+
+LARGE_BYTES = 1 << 26
+"""Tables from this size are not transposed for a product."""
+
+
+def _multiplied_tables(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:
+    """Find products by a transposed large table in float32, with the table."""
+    for node in graph:
+        factor = node.inputs[1] if node.op_type == "MatMul" and not node.domain else None
+        transpose = None if factor is None else factor.producer()
+        if transpose is None or transpose.op_type != "Transpose":
+            continue
+        table = transpose.inputs[0]
+        tensor = None if table is None else table.const_value
+        if table is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:
+            continue
+        if len(tensor.shape) == 2 and tensor.nbytes >= LARGE_BYTES:
+            yield node, table
+
+
+def _multiply_in_place(model: ir.Model) -> None:
+    """Replace transposition and product of large tables by one operator, in place."""
+    for node, table in list(_multiplied_tables(model.graph)):
+        factors = [node.inputs[0], table]
+        product = ir.node("FusedMatMul", factors, {"transB": 1}, domain=MICROSOFT)
+        replace_by(model.graph, node, [product])
+    model.opset_imports.setdefault(MICROSOFT, 1)
+    RemoveUnusedNodesPass()(model)
 
 
 def _avoid_saturation(graph: ir.Graph) -> None:

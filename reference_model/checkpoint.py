@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from dragoman.files.regular_files import (
     SETTINGS_BYTES,
@@ -72,7 +73,8 @@ def load_checkpoint(directory: Path, values: Mapping[str, Any] | None = None) ->
     check_layers(config, weights)
     check_weights(weight_shapes(config), weights, directory / WEIGHTS_FILE)
     try:
-        model = make_model(config)
+        with Uninitialized():
+            model = make_model(config)
     except (RuntimeError, MemoryError) as error:
         raise too_large(error) from error
     load_weights(model, weights, origin=directory / WEIGHTS_FILE)
@@ -133,6 +135,23 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Pat
     with torch.no_grad():
         for name, parameter in expected.items():
             parameter.copy_(weights[name])
+
+
+class Uninitialized(TorchFunctionMode):
+    """A context in which modules are made without initial weights, because stored ones follow."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of PyTorch, unless it initializes a tensor."""
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 MAX_POSITIONS = 10**6
@@ -245,7 +264,8 @@ def check_weights(
             )
         elif not weight.is_floating_point():
             problems.append(f"{name} must be floating point, found {weight.dtype}")
-        elif bad := int((~torch.isfinite(weight.float())).sum()):
+        elif not weight.isfinite().all():
+            bad = int((~weight.isfinite()).sum())
             problems.append(f"{name} has {bad} of {weight.numel()} values that are NaN or infinite")
     if problems:
         raise CheckpointError(origin, sorted(problems))

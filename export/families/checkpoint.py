@@ -18,6 +18,7 @@ from dragoman.reference_model import (
     ReferenceModel,
 )
 from dragoman.reference_model.checkpoint import (
+    Uninitialized,
     check_layers,
     check_weights,
     too_large,
@@ -88,7 +89,8 @@ def build(
         weights = _needed(weights, stored, notes)
     check_weights(stored, weights, origin, problems)
     try:
-        model = make()
+        with Uninitialized():
+            model = make()
     except (RuntimeError, MemoryError) as error:
         raise too_large(error) from error
     with torch.no_grad():

@@ -84,7 +84,7 @@ def largest_written(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Mag
     """Run a decoder on batches and observe what it writes into caches, without padding."""
     nodes = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
     names = sorted({value.name or "" for node in nodes for value in _sources(node)})
-    runner = Runner(with_outputs(model, names))
+    runner = Runner(with_outputs(model, names), threads=None)
     largest: Magnitudes = {}
     for batch in batches:
         outputs = runner.run(batch.samples)

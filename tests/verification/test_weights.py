@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dragoman.optimize.dequantized import Numbers, QuantizedWeight
 from dragoman.optimize.precision.rounding import round_weight
 from dragoman.verification.stored.checkpoint_weights import CheckpointWeights
-from dragoman.verification.stored.weights import _rounding_problems
+from dragoman.verification.stored.weights import rounding_problems
 
 Float = NDArray[np.float32]
 BLOCKS = {8: None, 4: 32}
@@ -43,7 +43,7 @@ def changed(right: QuantizedWeight, fault: Callable[[Float, Float], None]) -> Qu
 
 
 def worst(weight: QuantizedWeight, expected: Float, *, nearest: bool = False) -> tuple[float, str]:
-    return max(_rounding_problems(weight, expected, nearest))
+    return max(rounding_problems(weight, expected, nearest))
 
 
 def inputs_of(kind: str, rows: int, inputs: int, generator: np.random.Generator) -> Float:

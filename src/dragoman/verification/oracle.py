@@ -218,6 +218,9 @@ CLIPPED_AT = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65)
 """Candidates for clipping in 4 bits, as shares of the largest weight of a scale. The candidate with
 the smallest error is used."""
 
+NUMBERS_AT_ONCE = 2**22
+"""Numbers of a weight that are rounded at once."""
+
 M = TypeVar("M", bound=ReferenceModel)
 
 HALVES: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -230,7 +233,9 @@ def rounded_oracle(oracle: M, manifest: Manifest) -> M:
     weights of all products and tables are rounded, and the inputs of products if the target rounds
     them. Products that the target leaves in fp32 are also rounded, unless the user kept them.
     """
-    rounded, recipe = copy.deepcopy(oracle), find_target(manifest.target).recipe
+    # Parameters are not copied but replaced where they are rounded.
+    rounded = copy.deepcopy(oracle, {id(parameter): parameter for parameter in oracle.parameters()})
+    recipe = find_target(manifest.target).recipe
     half = HALVES.get(manifest.precision)
     if half is None:
         width = oracle.config.d_model
@@ -248,14 +253,19 @@ def _round_products(model: ReferenceModel, schemes: Schemes, kept: Collection[st
     # A module may have several names; the manifest has the name of its weight.
     named = dict(model.named_modules(remove_duplicate=False))
     exempt = {id(module) for name, module in named.items() if name in kept}
+    made: dict[tuple[int, int, int | None], nn.Parameter] = {}
     for name, module in model.named_modules():
         if not isinstance(module, kinds) or id(module) in exempt:
             continue
         scheme = schemes.embedding
         if isinstance(module, nn.Linear) or (isinstance(module, Output) and not tied):
             scheme = schemes.products[_graph(name, schemes)]
-        weight = to_nearest(module.weight.detach(), scheme.bits, scheme.block)
-        module.weight = nn.Parameter(weight, requires_grad=False)
+        weight = module.weight.detach()
+        key = weight.data_ptr(), scheme.bits, scheme.block  # tied weights are rounded once
+        if key not in made:
+            numbers = to_nearest(weight, scheme.bits, scheme.block)
+            made[key] = nn.Parameter(numbers, requires_grad=False)
+        module.weight = made[key]
         if not isinstance(module, nn.Embedding):
             module.register_forward_pre_hook(_rounds_inputs(scheme))
 
@@ -274,6 +284,13 @@ def to_nearest(weight: Tensor, bits: int, block: int | None) -> Tensor:
     Args:
         block: the number of inputs that share a scale; None: all
     """
+    rounded, rows = torch.empty(weight.shape), max(1, NUMBERS_AT_ONCE // weight.shape[1])
+    for own, result in zip(torch.split(weight, rows), torch.split(rounded, rows), strict=True):
+        result.copy_(_nearest(own, bits, block))
+    return rounded
+
+
+def _nearest(weight: Tensor, bits: int, block: int | None) -> Tensor:
     outputs, inputs = weight.shape
     size, limit = block or inputs, 2 ** (bits - 1) - 1
     blocks = nn.functional.pad(weight, (0, -inputs % size)).view(outputs, -1, size)
@@ -285,7 +302,7 @@ def to_nearest(weight: Tensor, bits: int, block: int | None) -> Tensor:
         rounded = (blocks / scale).round().clamp(-limit, limit) * scale
         error = (rounded - blocks).square().sum(-1, keepdim=True)
         best, least = torch.where(error < least, rounded, best), torch.minimum(error, least)
-    return best.view(outputs, -1)[:, :inputs].contiguous()
+    return best.view(outputs, -1)[:, :inputs]
 
 
 def _rounds_inputs(scheme: Scheme) -> Callable[[nn.Module, Any], tuple[Tensor]]:
@@ -308,7 +325,10 @@ def _round_to_half(model: nn.Module, dtype: torch.dtype) -> None:
     def hook(module: nn.Module, arguments: Any, output: Any) -> Any:
         return narrow(output) if isinstance(output, Tensor) else output
 
-    for parameter in model.parameters():
-        parameter.data = narrow(parameter.data)
+    made: dict[int, nn.Parameter] = {}
     for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in made:
+                made[id(parameter)] = nn.Parameter(narrow(parameter.data), requires_grad=False)
+            setattr(module, name, made[id(parameter)])
         module.register_forward_hook(hook)

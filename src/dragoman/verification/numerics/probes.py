@@ -28,8 +28,10 @@ MOST_SCORES = 2**19
 """Pairs of positions up to which both sides of a probe are long at once, and up to which a probe is
 computed together with others."""
 
-SHORT, SHORT_PROBES = 12, 16
-"""The most tokens of short probes, and how many there are."""
+SHORT, SHORT_PROBES, FEWEST_SHORT = 12, 16, 6
+"""The most tokens of short probes, and how many there are; fewer of large models."""
+SHORT_WEIGHTS = 2e9
+"""Weights that are read once for all short probes."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,9 @@ def short_probes(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) ->
     most_source = min(SHORT, config.max_source_positions)
     most_target = min(SHORT, config.max_target_positions - len(start))
     probes = []
-    for number in range(SHORT_PROBES if not config.takes_audio else len(sounds)):
+    affordable = int(SHORT_WEIGHTS / max(1, parameters_of(oracle)))
+    count = min(SHORT_PROBES, max(FEWEST_SHORT, affordable))
+    for number in range(count if not config.takes_audio else len(sounds)):
         source: EncoderInput = []
         if config.takes_audio:
             source = sounds[number]

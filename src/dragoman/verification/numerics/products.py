@@ -28,7 +28,7 @@ from dragoman.runtime.format.parity import Check
 
 from ..oracle import oracle_pass
 from ..stored.checkpoint_weights import CheckpointWeights, sources_of
-from ..stored.weights import GainLimits, gain_problems
+from ..stored.weights import GainLimits, gain_problems, rounds_to_nearest
 from .probes import Probe
 
 Array = NDArray[Any]
@@ -66,17 +66,20 @@ def compare_products(
         probes: sources and targets that the oracle reads
 
     Returns:
-        None if no weight is rounded to integers
+        None if there is no rounded weight whose numbers leave a doubt
     """
     graphs = [load_graph(bundle.graph_path(graph)) for graph in bundle.manifest.model_graphs]
-    rounded = {w.name: w.shape[0] for graph in graphs for w in quantized_weights(graph)}
+    # Where each number of 8 bits is the nearest, products follow.
+    most_bits = 4 if rounds_to_nearest(bundle) else 8
+    weights = [w for graph in graphs for w in quantized_weights(graph) if w.bits <= most_bits]
+    rounded = {weight.name: weight.shape[0] for weight in weights}
     if not rounded:
         return None
     with _observed(oracle, rounded, MOST_ROWS // len(probes) + 1) as inputs:
         for probe in probes:
             _read(oracle, spec, probe)
     compared, differing, worst, problem = 0, 0, 0.0, ""
-    for weight in (weight for graph in graphs for weight in quantized_weights(graph)):
+    for weight in weights:
         expected = checkpoint.expected(weight.name, weight)
         rows = inputs.pop(weight.name, None)  # both graphs may hold a table
         if expected is None or not rows:
