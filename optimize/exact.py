@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from dragoman.onnx_graphs.mapped_weights import load_graph
-from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend, session_options
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import TensorSpec
 from dragoman.runtime.model import Model
@@ -40,7 +38,7 @@ from .emulation import Replacement, own_weights, widen
 from .graph_pass import PassError
 from .graph_values import MICROSOFT, new_weight, producer, replace_by
 from .precision.rounding import parts_of_outputs
-from .running import InMemorySession
+from .running import InMemoryBackend
 
 Array = NDArray[Any]
 Float = NDArray[np.float32]
@@ -95,27 +93,7 @@ def exact_model(
     specs = {name: spec.map(wide) for name, spec in known.items()}
     manifest = dataclasses.replace(bundle.manifest, graphs=specs, precision="fp32")
     exact = dataclasses.replace(bundle, manifest=manifest)
-    return Model(exact, _InMemoryBackend(exact, graphs, threads))
-
-
-class _InMemoryBackend(OnnxRuntimeBackend):
-    """ONNX Runtime on graphs in memory."""
-
-    def __init__(self, bundle: Bundle, graphs: Mapping[str, ir.Model], threads: int | None) -> None:
-        self._graphs = graphs
-        self._held: list[InMemorySession] = []
-        super().__init__(bundle, threads=threads)
-
-    def _session(self, graph: str) -> onnxruntime.InferenceSession:
-        options = session_options(self._threads)
-        # Kernels' own layouts of weights would be a second copy of all of them.
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        try:
-            held = InMemorySession(self._graphs[graph], options)
-        except Exception as error:  # ONNX Runtime's errors share no other base
-            raise PassError(f"{graph}: {error}") from error
-        self._held.append(held)  # owns the weights that the session reads
-        return held.session
+    return Model(exact, InMemoryBackend(exact, graphs, threads))
 
 
 def _numbers(weight: QuantizedWeight, replacement: Replacement) -> Float:

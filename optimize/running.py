@@ -19,7 +19,12 @@ from onnx_ir.passes.common import InlinePass, RemoveUnusedNodesPass
 from onnxruntime import OrtValue
 
 from dragoman.onnx_graphs.graph_files import INLINE_BYTES
-from dragoman.runtime.backends.onnxruntime.cpu import saturates
+from dragoman.runtime.backends.onnxruntime.cpu import (
+    OnnxRuntimeBackend,
+    saturates,
+    session_options,
+)
+from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import ROLES, Change, GraphSpec, Owner
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.parity import NOT_FINITE
@@ -172,6 +177,26 @@ def _ort_value(tensor: ir.TensorProtocol) -> OrtValue:
     return OrtValue.ortvalue_from_numpy_with_onnx_type(array, int(tensor.dtype))
 
 
+class InMemoryBackend(OnnxRuntimeBackend):
+    """ONNX Runtime on graphs in memory."""
+
+    def __init__(self, bundle: Bundle, graphs: Mapping[str, ir.Model], threads: int | None) -> None:
+        self._graphs = graphs
+        self._held: list[InMemorySession] = []
+        super().__init__(bundle, threads=threads)
+
+    def _session(self, graph: str) -> onnxruntime.InferenceSession:
+        options = session_options(self._threads)
+        # Kernels' own layouts of weights would be a second copy of all of them.
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        try:
+            held = InMemorySession(_without_transposition(self._graphs[graph]), options)
+        except Exception as error:  # ONNX Runtime's errors share no other base
+            raise PassError(f"{graph}: {error}") from error
+        self._held.append(held)  # owns the weights that the session reads
+        return held.session
+
+
 Outputs = dict[str, NDArray[np.generic]]
 """The outputs of a graph, by name."""
 
@@ -203,9 +228,7 @@ class Runner:
         if saturates():
             model = model.clone()
             _avoid_saturation(model.graph)
-        if any(_multiplied_tables(model.graph)):
-            model = model.clone()
-            _multiply_in_place(model)
+        model = _without_transposition(model)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads or 0
@@ -255,14 +278,18 @@ def _multiplied_tables(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:
             yield node, table
 
 
-def _multiply_in_place(model: ir.Model) -> None:
-    """Replace transposition and product of large tables by one operator, in place."""
+def _without_transposition(model: ir.Model) -> ir.Model:
+    """Let one operator transpose large tables and multiply by them, in a copy of the model."""
+    if not any(_multiplied_tables(model.graph)):
+        return model
+    model = model.clone()
     for node, table in list(_multiplied_tables(model.graph)):
         factors = [node.inputs[0], table]
         product = ir.node("FusedMatMul", factors, {"transB": 1}, domain=MICROSOFT)
         replace_by(model.graph, node, [product])
     model.opset_imports.setdefault(MICROSOFT, 1)
     RemoveUnusedNodesPass()(model)
+    return model
 
 
 def _avoid_saturation(graph: ir.Graph) -> None:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
-from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
+from dragoman.onnx_graphs.mapped_weights import load_graph
 from dragoman.runtime.decoding.batching import EncoderInput, as_batch, batches, pad
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import Change, GraphSpec, Role
@@ -24,7 +24,7 @@ from dragoman.runtime.speech.prompts import greedy_options
 
 from ..graph_values import is_weight, producer
 from ..random_inputs import random_sources
-from ..running import Runner, Samples, with_outputs
+from ..running import InMemoryBackend, Runner, Samples, with_outputs
 
 SOURCES = 96
 WINDOWS = 4
@@ -77,7 +77,8 @@ def calibration_batches(
         raise DragomanError("calibration: expected at least one source, found none")
     kept = _spread(len(available))
     chosen = [available[i] for i in kept]
-    backend = OnnxRuntimeBackend(bundle, threads=None)
+    graphs = {name: load_graph(bundle.graph_path(name)) for name in manifest.model_graphs}
+    backend = InMemoryBackend(bundle, graphs, None)
     targets = _targets(Model(bundle, backend), chosen) if model.has_decoder else None
     observed: dict[str, list[CalibrationBatch]] = {name: [] for name in manifest.model_graphs}
     lengths = [model.max_source_positions if model.takes_audio else len(s) for s in chosen]

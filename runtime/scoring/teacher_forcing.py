@@ -132,12 +132,13 @@ def forcing_batches(
     model: ModelSpec,
     lengths: Sequence[tuple[int, int]],
     max_batch_size: int,
-    max_logits: int = MAX_LOGITS,
+    max_logits: int | None = None,
 ) -> Iterator[list[int]]:
     """Group pairs of similar length so that their logits fit into memory.
 
     Args:
         lengths: number of source positions and decoder positions of each pair
+        max_logits: numbers among the logits of a batch; None: `MAX_LOGITS`
 
     Yields:
         indices into `lengths`, each exactly once
@@ -145,5 +146,5 @@ def forcing_batches(
     # All windows of audio have the same length.
     longer = [read if model.takes_audio else max(source, read) for source, read in lengths]
     rows = min(max_batch_size, MAX_WINDOWS) if model.takes_audio else max_batch_size
-    tokens = min(MAX_TOKENS, max_logits // model.target_vocab_size)
+    tokens = min(MAX_TOKENS, (max_logits or MAX_LOGITS) // model.target_vocab_size)
     return batches(longer, max_batch_size=rows, max_batch_tokens=tokens)

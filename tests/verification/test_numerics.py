@@ -11,12 +11,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from dragoman.optimize.exact import exact_model
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.reference_model.stacks import SinusoidalPositions
 from dragoman.runtime import Model
+from dragoman.runtime.backends import open_backend
+from dragoman.runtime.backends.onnxruntime import cpu, cpu_state
 from dragoman.runtime.format.parity import Check, Coverage, Parity, TokenParity
 from dragoman.verification.numerics import graphs
 from dragoman.verification.numerics.checking import check_numerics
@@ -180,6 +183,37 @@ def test_logits_of_some_positions(bundle: Model) -> None:
     every = bundle.backend.score(source, mask, read)
     some = bundle.backend.score(source, mask, read, positions)
     np.testing.assert_array_equal(some, every[:, positions])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_long_targets_of_large_vocabularies_are_read_in_parts(
+    rows: int, precision: Any, bundle: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bundle.bundle
+    if precision != "fp32":
+        made = optimize_bundle(bundle.bundle, tmp_path, precision=precision)
+    generator = np.random.default_rng(rows)
+    source, read = (generator.integers(3, 10, (rows, length)) for length in (5, 11))
+    mask, positions = np.ones((rows, 5), bool), np.array([0, 4, 5, 9])
+
+    def steps() -> list[NDArray[Any]]:
+        state = backend.start(source, mask, read[:, :8], 11)
+        found = []
+        for token in read[:, 8:].T:
+            found.append(state.advance().logits.copy())
+            state.feed(token)
+        return found
+
+    backend = open_backend(made, "onnxruntime", 1)
+    whole, stepped = backend.score(source, mask, read), steps()
+    for module in (cpu, cpu_state):
+        monkeypatch.setattr(module, "LOGITS_AT_ONCE", 3 * made.manifest.model.target_vocab_size)
+    parts, some = (backend.score(source, mask, read, p) for p in (None, positions))
+    tolerance = {"fp32": 1e-5}.get(precision, 0.05) * float(np.abs(whole).max())
+    np.testing.assert_allclose(parts, whole, atol=tolerance)
+    np.testing.assert_allclose(some, whole[:, positions], atol=tolerance)
+    np.testing.assert_allclose(np.stack(steps()), np.stack(stepped), atol=tolerance)
 
 
 def test_a_large_vocabulary_is_compared_at_some_positions(

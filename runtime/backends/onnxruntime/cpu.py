@@ -26,7 +26,7 @@ from ...format.bundle import Bundle
 from ...format.contract import Change, Role, Slot
 from ..interface import BackendError, ClosedModelError, Limits, no_attention
 from ..rows import SOURCE_MULTIPLE
-from .cpu_state import CACHED_TOKENS, HostState
+from .cpu_state import CACHED_TOKENS, LOGITS_AT_ONCE, HostState
 from .sessions import open_session, run
 
 PROBE = (
@@ -99,11 +99,6 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
             "optimization.disable_specified_optimizers", "QDQS8ToU8Transformer"
         )
     return options
-
-
-LOGITS_AT_ONCE = 2**26
-"""Numbers among the logits of a run, of several rows at least; a row is read in parts through the
-caches if it has more."""
 
 
 class OnnxRuntimeBackend:

@@ -170,6 +170,9 @@ _MASK = Slot("source_mask")
 _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
 
+LOGITS_AT_ONCE = 2**25
+"""Numbers among the logits of a run; a row with more is read in parts, through the caches."""
+
 CACHED_TOKENS = 1024
 """Number of source tokens whose activations stay in the CPU caches between operators.
 
@@ -245,6 +248,7 @@ class HostState:
         """Bindings by number of sources, at the present addresses."""
         if encoder is not None:
             self._encode(encoder, manifest, source)
+            self._read_in_parts(prompt)
 
     def step(self) -> StepOutput:
         """Decode one position of every row and feed the selected tokens back."""
@@ -424,6 +428,25 @@ class HostState:
             for tensor in graph.outputs:
                 self._buffers[tensor.slot].bind_output(binding, tensor.name, rows)
             run(encoder.run_with_iobinding, binding)
+
+    def _read_in_parts(self, prompt: NDArray[np.int64]) -> None:
+        """Read all but the end of the only row's prompt if the logits of all are too many at once.
+
+        Several rows are read at once: `GroupQueryAttention` reads parts of a single row only.
+        """
+        part = max(1, LOGITS_AT_ONCE // self._model.target_vocab_size)
+        length = prompt.shape[1]
+        if len(self._running) > 1 or length <= part:
+            return
+        for first in range(0, length, part):
+            own = prompt[:, first : first + part]
+            self._buffers[_TOKEN] = self._buffer(own.shape, np.int64)
+            self._buffers[_TOKEN].write(own)
+            self._buffers[_READ].write(np.full((1, 1), own.shape[1] - 1))
+            self._unbind()
+            if first + part < length:
+                run(self._open_decoder.run_with_iobinding, self._binding)
+                self._written()
 
     @property
     def _binding(self) -> onnxruntime.IOBinding:

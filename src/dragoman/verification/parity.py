@@ -45,7 +45,7 @@ from .checks.tokens import (
 from .inputs.items import spread
 from .inputs.parity_inputs import ParityInputs
 from .numerics.checking import check_numerics
-from .numerics.probes import Probe
+from .numerics.probes import Probe, parameters_of
 from .oracle import for_torch, forced_batches, oracle_for, oracle_outputs, rounded_oracle
 
 ORACLE = f"reference_model, PyTorch {torch.__version__}, fp32"
@@ -145,8 +145,10 @@ def unrun(checks: Sequence[Check], inputs: ParityInputs) -> Parity:
     )
 
 
-MOST_PROBES = 8
-"""The maximum number of inputs for the comparison in float64; the longest is one of them."""
+MOST_PROBES, FEWEST_PROBES = 8, 2
+"""The numbers of inputs for the comparison in float64; the longest is one of them."""
+MOST_OPERATIONS = 2e11
+"""Multiplications that the oracle may take for more than the fewest."""
 
 
 def _probes(
@@ -159,13 +161,17 @@ def _probes(
     ]
     longest = max(range(len(lengths)), key=lambda i: lengths[i])
     chosen = dict.fromkeys([longest, *spread(range(len(lengths)), MOST_PROBES)])
-    probes = []
+    probes: list[Probe] = []
+    tokens, parameters = 0, parameters_of(oracle)
     for i in chosen:
         source = inputs.sources[i]
         read: list[int] = []
         if not isinstance(oracle, EncoderModel):
             read = [*oracle.prompt(for_torch(source)), *expected[i][:-1]]
         name = inputs.origins[i] if inputs.origins else f"input {i}"
+        tokens += lengths[i] + len(read)
+        if len(probes) >= FEWEST_PROBES and tokens * parameters > MOST_OPERATIONS:
+            break
         probes.append(Probe(source, read, f"on {name}"))
     return probes
 

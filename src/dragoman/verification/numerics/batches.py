@@ -32,7 +32,7 @@ WIDTH, WIDE = 3, 5
 """Rows that are decoded from each source, as beams are, and the sources of a batch of them."""
 STEPS = 3
 """Steps through the cache, after one pass."""
-MOST_NUMBERS = 2**26
+MOST_NUMBERS = 2**25
 """Logits that a batch may have; larger batches are left out."""
 MOST_WINDOWS = 5
 """Windows of audio in a batch: half a minute each."""
