@@ -17,8 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from dragoman.onnx_graphs.graph_files import write_graphs
-from dragoman.onnx_graphs.mapped_weights import load_graph
+from dragoman.onnx_graphs.graph_files import load_graph, write_graphs
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec, TensorSpec
 from dragoman.runtime.format.writing import ScratchWriter

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from dragoman.onnx_graphs.mapped_weights import load_graph
+from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import TensorSpec
 from dragoman.runtime.model import Model

@@ -12,8 +12,7 @@ import onnxruntime
 
 from dragoman.onnx_graphs.attention_graph import attention_graph
 from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
-from dragoman.onnx_graphs.graph_files import write_graphs
-from dragoman.onnx_graphs.mapped_weights import load_graph
+from dragoman.onnx_graphs.graph_files import load_graph, write_graphs
 from dragoman.runtime.decoding.batching import EncoderInput
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import DataType, GraphSpec, TensorSpec

@@ -18,7 +18,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..processes import HERE, Child, Interpreter, ProcessError, call_in, peak_memory_mb, reason
+from dragoman.progress import resident_mb
+
+from ..processes import HERE, Child, Interpreter, ProcessError, call_in, reason
 
 Work = TypeVar("Work")
 Outcome = TypeVar("Outcome")
@@ -413,7 +415,7 @@ def _serve(
         stage = "working"
         while request := connection.recv():
             connection.send((True, _turn(perform, *request)))
-        connection.send((True, peak_memory_mb()))
+        connection.send((True, resident_mb()[1]))
     except EOFError:  # the parent has ended
         return
     except Exception as error:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
-from dragoman.onnx_graphs.mapped_weights import load_graph
+from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.runtime.decoding.batching import EncoderInput, as_batch, batches, pad
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import Change, GraphSpec, Role

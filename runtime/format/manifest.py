@@ -45,6 +45,19 @@ class FileRecord:
 
 
 @dataclass(frozen=True)
+class BuildRecord:
+    """What building the bundle took.
+
+    Attributes:
+        seconds: from the checkpoint to the verified bundle
+        peak_memory_mb: the highest resident memory of the process, in MB of 10^6 bytes
+    """
+
+    seconds: float
+    peak_memory_mb: float
+
+
+@dataclass(frozen=True)
 class Origin:
     """A model of the Hugging Face Hub.
 
@@ -240,6 +253,7 @@ class Manifest:
             "decoder.layers.3.feed_forward.inner"
         calibrated_on: number of inputs on which errors of rounding were compensated; 0: none, every
             weight is rounded to nearest
+        build: what building the bundle took; None: exported or optimized only
     """
 
     schema_version: int
@@ -267,6 +281,7 @@ class Manifest:
     adapters: Annotated[tuple[Adapter, ...], LEFT_OUT] = ()
     keep_fp32: Annotated[tuple[str, ...], LEFT_OUT] = ()
     calibrated_on: Annotated[int, LEFT_OUT] = 0
+    build: Annotated[BuildRecord | None, LEFT_OUT] = None
 
     @property
     def model_graphs(self) -> dict[str, GraphSpec]:

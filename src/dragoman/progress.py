@@ -1,10 +1,13 @@
-"""The progress of long-running work, and the log messages of libraries that it hides."""
+"""The progress of long-running work, its memory, and log messages of libraries that it hides."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 
@@ -29,6 +32,26 @@ class Silent:
 
     def advance(self, done: int, total: int) -> None:
         """Ignore how much is done."""
+
+
+def resident_mb() -> tuple[float, float]:
+    """Return the resident memory of this process, and its peak, in MB of 10^6 bytes.
+
+    It includes pages of mapped files, which the system may drop. It is read from /proc on Linux,
+    where getrusage includes the parent's memory before exec; elsewhere, only the peak is known.
+    """
+    status = Path("/proc/self/status")
+    if not status.exists():
+        if sys.platform == "win32":
+            return math.nan, math.nan
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return math.nan, peak * (1 if sys.platform == "darwin" else 1024) / 1e6
+    lines = status.read_text(encoding="utf-8").splitlines()
+    found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS:", "VmHWM:")))
+    present, peak = (int(found[name].split()[0]) for name in ("VmRSS", "VmHWM"))
+    return present * 1024 / 1e6, peak * 1024 / 1e6
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,14 @@ from pathlib import Path
 from dragoman.errors import DragomanError
 from dragoman.export.locating import locate_checkpoint
 from dragoman.optimize.tensorrt.request import EngineRequest, check_refittable
-from dragoman.progress import Progress, Silent
+from dragoman.progress import Progress, Silent, resident_mb
 from dragoman.runtime.format.bundle import Bundle, read_bundle
-from dragoman.runtime.format.manifest import PassRecord, Precision, TensorRTEngines
+from dragoman.runtime.format.manifest import (
+    BuildRecord,
+    PassRecord,
+    Precision,
+    TensorRTEngines,
+)
 from dragoman.runtime.format.parity import Parity
 
 from .preflight import (
@@ -20,6 +26,7 @@ from .preflight import (
     check_comparison,
     check_kept,
     check_output,
+    check_room,
     check_target,
 )
 from .verify import compare_engines
@@ -127,6 +134,7 @@ def build(
             the node.
         DragomanError: a path or an option is wrong, or the output cannot be written.
     """
+    began = time.monotonic()
     progress, output = progress or Silent(), Path(output)
     old = None if refit is None else _refittable(refit, engines)
     if old is not None:
@@ -165,6 +173,7 @@ def build(
     if request is not None and old is None:  # fail early
         config = opened.model.config
         request.for_model(config, config.max_target_positions)
+    check_room(output, opened.model.parameters(), precision)
     parity_inputs = inputs_for(opened, comparison)
     with (
         new_directory(output, overwrite=overwrite) as partial,
@@ -215,6 +224,8 @@ def build(
                     )
             executable = dataclasses.replace(verified.executable, parity=run.parity)
             verified, not_run = dataclasses.replace(verified, executable=executable), run.not_run
+        taken = BuildRecord(round(time.monotonic() - began, 1), round(resident_mb()[1], 1))
+        verified = dataclasses.replace(verified, build=taken)
         write_manifest(verified, partial)
     built = BuiltBundle(Bundle(output, verified), parity, warnings, not_run)
     if problem is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from dragoman.errors import DragomanError, refuse_unwritable, shown
 from dragoman.metrics import check_metrics
@@ -18,6 +20,17 @@ QUANTIZED: tuple[Precision, ...] = ("int8", "int4")
 """Precisions that quantize weights, one by one."""
 
 
+BYTES: Mapping[Precision, float] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1.1, "int4": 0.7}
+"""Bytes of a weight, with its share of scales and of what stays in fp32."""
+
+
+class Sized(Protocol):
+    """A parameter of PyTorch, which is not imported here."""
+
+    def numel(self) -> int:
+        """Return the number of elements."""
+
+
 def check_output(output: Path, overwrite: bool) -> None:
     """Check that an output directory can be created, as `new_directory` does.
 
@@ -26,6 +39,27 @@ def check_output(output: Path, overwrite: bool) -> None:
     """
     refuse_unwritable(output)
     check_destination(output, overwrite)
+
+
+def check_room(output: Path, weights: Iterable[Sized], precision: Precision) -> None:
+    """Check that there is room for a bundle, and for the exported graphs beside it.
+
+    Args:
+        weights: the model's parameters
+
+    Raises:
+        DragomanError: the file system has less space.
+    """
+    count = sum(weight.numel() for weight in weights)
+    needed = int(count * (BYTES["fp32"] + BYTES[precision]))
+    existing = next(p for p in (output.absolute(), *output.absolute().parents) if p.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise DragomanError(
+            f"{output}: expected {needed / 1e9:.1f} GB of disk space to build {count / 1e6:,.0f} "
+            f"million weights in {precision}, found {free / 1e9:.1f} GB at {existing}; nothing was "
+            "written"
+        )
 
 
 def check_inputs(path: str | Path | None) -> Path | None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError
-from dragoman.onnx_graphs.graph_files import module_of
-from dragoman.onnx_graphs.mapped_weights import load_graph
+from dragoman.onnx_graphs.graph_files import load_graph, module_of
 from dragoman.optimize.fusions.matching import FLOATS
 from dragoman.optimize.precision.calibration import calibration_batches
 from dragoman.optimize.running import Outputs, Runner, Samples, difference, with_outputs

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
@@ -22,6 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from dragoman.files.text_lines import Line, decoded_line, printable
+from dragoman.progress import resident_mb
 
 
 def notify(message: str) -> None:
@@ -81,6 +84,19 @@ class _IfCounted(ProgressColumn):
         return shown  # type: ignore[return-value]  # any renderable will do
 
 
+class _Taken(ProgressColumn):
+    """Shows the time since the start, and the resident memory where the system tells it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = time.monotonic()
+
+    def render(self, task: Task) -> Text:
+        present, _ = resident_mb()
+        memory = "" if math.isnan(present) else f", {present / 1000:.1f} GB"
+        return Text(f"{time.monotonic() - self._began:.0f} s{memory}")
+
+
 @contextlib.contextmanager
 def shown_progress() -> Iterator[TerminalProgress]:
     """Show progress within the context, if standard error is a terminal."""
@@ -90,6 +106,7 @@ def shown_progress() -> Iterator[TerminalProgress]:
         SpinnerColumn(),
         TextColumn("[progress.description]{task.description}"),
         *map(_IfCounted, columns),
+        _Taken(),
         console=console,
         transient=True,
         disable=not console.is_terminal,

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dragoman.onnx_graphs.mapped_weights import load_graph
+from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.optimize.dequantized import QuantizedWeight, quantized_weights
 from dragoman.optimize.precision.rounding import parts_of_outputs
 from dragoman.reference_model import EncoderModel, ReferenceModel

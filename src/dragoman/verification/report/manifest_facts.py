@@ -6,7 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from dragoman.runtime.backends.rows import SOURCE_MULTIPLE
-from dragoman.runtime.format.manifest import Manifest, PassRecord, TensorRTEngines
+from dragoman.runtime.format.manifest import (
+    BuildRecord,
+    Manifest,
+    PassRecord,
+    TensorRTEngines,
+)
 from dragoman.runtime.format.texts import Languages
 from dragoman.settings.generation_settings import GenerationSettings, Part, setting_names
 from dragoman.settings.head import Head
@@ -58,9 +63,14 @@ def making_facts(manifest: Manifest) -> Facts:
         ("passes", _passes(manifest.passes)),
         *([("in fp32", _kept(manifest.keep_fp32))] if manifest.keep_fp32 else []),
         *([("calibrated", f"on {manifest.calibrated_on} inputs")] * bool(manifest.calibrated_on)),
+        *([("built in", _taken(manifest.build))] if manifest.build else []),
         ("made with", versions),
         *(("note", note) for note in manifest.notes),
     ]
+
+
+def _taken(build: BuildRecord) -> str:
+    return f"{build.seconds:,.0f} s, with at most {build.peak_memory_mb / 1000:.1f} GB of memory"
 
 
 def _tokenizers(manifest: Manifest) -> str:
