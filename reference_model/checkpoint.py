@@ -137,6 +137,14 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Pat
             parameter.copy_(weights[name])
 
 
+def _not_finite(weight: Tensor) -> int:
+    """Count the numbers that are NaN or infinite in float32."""
+    if weight.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        weight = weight.float()
+    finite = weight.isfinite()
+    return 0 if finite.all() else int((~finite).sum())
+
+
 class Uninitialized(TorchFunctionMode):
     """A context in which modules are made without initial weights, because stored ones follow."""
 
@@ -264,8 +272,7 @@ def check_weights(
             )
         elif not weight.is_floating_point():
             problems.append(f"{name} must be floating point, found {weight.dtype}")
-        elif not weight.isfinite().all():
-            bad = int((~weight.isfinite()).sum())
+        elif bad := _not_finite(weight):
             problems.append(f"{name} has {bad} of {weight.numel()} values that are NaN or infinite")
     if problems:
         raise CheckpointError(origin, sorted(problems))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -15,6 +18,9 @@ from dragoman.verification.tolerances import TOLERANCES
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]
+
+BASE_BYTES = 2.4e9
+"""What a build takes whatever the size of the model: libraries, and comparisons part by part."""
 
 
 def test_build_writes_a_bundle_and_reports_parity(build_outcome: tuple[Path, Outcome]) -> None:
@@ -35,6 +41,8 @@ def test_build_writes_a_bundle_and_reports_parity(build_outcome: tuple[Path, Out
     assert (task.metric, task.pairs, task.higher_is_better) == ("word error", 9, False)
     assert (task.allowed, task.chance, task.signature) == (0.0, 1.0, "recipe:g2p-en")
     assert manifest.tokenizers is not None
+    assert manifest.build is not None and manifest.build.seconds > 0
+    assert manifest.build.peak_memory_mb > 100
 
 
 def test_the_checkpoints_own_tokenizer_is_compared_on_texts(
@@ -126,13 +134,13 @@ def test_tokens_that_differ_fail_a_build(
     dragoman: Dragoman, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oracle is made to choose otherwise in the second token of every word."""
-    from dragoman.reference_model import greedy_uncached as real
+    from dragoman.reference_model import greedy_verified as real
 
     def other(*arguments: object) -> list[list[int]]:
         rows = real(*arguments)  # type: ignore[arg-type]
         return [[row[0], 3 + (row[1] - 2) % 39, *row[2:]] if len(row) > 1 else row for row in rows]
 
-    monkeypatch.setattr("dragoman.verification.oracle.greedy_uncached", other)
+    monkeypatch.setattr("dragoman.verification.oracle.greedy_verified", other)
     outcome = dragoman("build", checkpoint, "-o", tmp_path / "out")
     assert outcome.returncode == 1
     assert outcome.stderr.startswith("Error: parity failed: ")
@@ -216,3 +224,26 @@ def test_export_does_not_verify(
     assert outcome.stdout == (
         f"Exported {output}, not verified. Next: dragoman verify {output} {checkpoint}\n"
     )
+
+
+@pytest.mark.shipped
+def test_the_memory_of_a_build_is_bounded(tmp_path: Path) -> None:
+    """77 million weights, by the system's own measure of the process, mapped files included."""
+    from transformers import M2M100Config, M2M100ForConditionalGeneration
+
+    stacks: dict[str, Any] = {f"{side}_layers": 6 for side in ("encoder", "decoder")}
+    stacks |= {f"{side}_ffn_dim": 2048 for side in ("encoder", "decoder")}
+    stacks |= {f"{side}_attention_heads": 8 for side in ("encoder", "decoder")}
+    config = M2M100Config(vocab_size=64_000, d_model=512, max_position_embeddings=512, **stacks)
+    large: Any = M2M100ForConditionalGeneration(config)
+    large.half()
+    large.generation_config.max_length = 40
+    large.save_pretrained(tmp_path / "checkpoint")
+    weights = sum(weight.numel() * 2 for weight in large.parameters())
+    command = [sys.executable, "-m", "dragoman", "build", str(tmp_path / "checkpoint")]
+    options = ["-o", str(tmp_path / "bundle"), "--precision", "int8", "--limit", "8"]
+    child = subprocess.Popen([*command, *options, "--threads", "2"], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    assert usage.ru_maxrss * 1024 < 2.6 * weights + BASE_BYTES

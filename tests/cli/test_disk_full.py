@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dragoman import DragomanError
+from dragoman.api import preflight
 
 Spawn = Callable[..., CompletedProcess[str]]
 
@@ -48,3 +56,21 @@ def test_engines_that_do_not_fit(spawn: Spawn, checkpoint: Path, tmp_path: Path)
         f"Error: cannot write {output}: File too large; nothing was left behind"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_room_is_checked_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million weights in int8 take 4 MB as they are exported, and 1.1 MB as they are stored."""
+    free = {"free": 5_200_000}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(**free))
+    weights = [torch.empty(600_000), torch.empty(400, 1000)]
+    output = tmp_path / "new" / "bundle"
+    preflight.check_room(output, weights, "int8")
+    free["free"] = 5_000_000
+    with pytest.raises(DragomanError) as raised:
+        preflight.check_room(output, weights, "int8")
+    assert str(raised.value) == (
+        f"{output}: expected 0.0051 GB of disk space to build 1.0 million weights in int8, found "
+        f"0.005 GB at {tmp_path}; nothing was written"
+    )

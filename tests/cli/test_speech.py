@@ -155,12 +155,12 @@ def test_windows_that_diverge_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The oracle is made to choose otherwise at the end of every window."""
-    from dragoman.reference_model import greedy_uncached as real
+    from dragoman.reference_model import greedy_verified as real
 
     def other(*arguments: Any) -> list[list[int]]:
         return [[*row[:-1], 5] for row in real(*arguments)]
 
-    monkeypatch.setattr("dragoman.verification.oracle.greedy_uncached", other)
+    monkeypatch.setattr("dragoman.verification.oracle.greedy_verified", other)
     copy = Path(shutil.copytree(built, tmp_path / "copy"))
     done = dragoman("verify", copy, speech_checkpoint, "--inputs", clips, "--threads", 1)
     assert done.returncode == 1

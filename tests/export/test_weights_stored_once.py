@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
+import torch
 
 from dragoman.api import optimize
+from dragoman.export.neutral_bundle import share_weights
+from dragoman.onnx_graphs.graph_files import load_graph, place_of
 from dragoman.reference_model import Transformer
+from dragoman.runtime import Bundle
 from dragoman.runtime.format.manifest import Manifest
 
 MakeModel = Callable[..., Transformer]
@@ -106,3 +112,42 @@ def test_quantized_weights_of_a_small_model_have_no_gaps_either(
         bundle = optimize(tiny_bundle[0], tmp_path / precision, precision=precision).bundle
         used = sum(length for _, length in external_ranges(bundle.directory))
         assert (bundle.directory / "weights.bin").stat().st_size <= 1.02 * used
+
+
+@torch.no_grad()
+def test_a_model_reads_its_weights_from_the_bundle(
+    make_model: MakeModel, export_to: ExportTo
+) -> None:
+    """But for one that is not what the bundle holds."""
+    model = make_model(source_vocab_size=29, tie_source_target=True)
+    bundle = Bundle(*export_to(model))
+    other = "decoder.layers.0.feed_forward.inner.weight"
+    dict(model.named_parameters())[other][3, 4] += 1e-6
+    before = copy.deepcopy(model.state_dict())
+    share_weights(model, bundle)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    assert len(names) > len(dict(model.named_parameters()))
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            ways = (parameter.numpy(), parameter.T.numpy())
+            assert any(map(place_of, ways)) == (name != other), name
+
+
+def test_graphs_of_a_file_share_its_memory(make_model: MakeModel, export_to: ExportTo) -> None:
+    directory, _ = export_to(make_model())
+    arrays = []
+    for _ in range(2):
+        graph = load_graph(directory / "decoder.onnx").graph
+        tensor = graph.initializers["decoder.layers.0.feed_forward.inner.weight"].const_value
+        assert tensor is not None
+        arrays.append(tensor.numpy())
+    place = place_of(arrays[0])
+    assert place is not None and place == place_of(arrays[1])
+    path, offset = place
+    stored = np.fromfile(path, np.float32, arrays[0].size, offset=offset)
+    np.testing.assert_array_equal(stored.reshape(arrays[0].shape), arrays[1])
+    arrays[0][:] = 0  # stays in memory
+    assert not arrays[1].any() and stored.any()
+    np.testing.assert_array_equal(np.fromfile(path, np.float32, stored.size, offset=offset), stored)
+    assert place_of(np.zeros(3)) is None

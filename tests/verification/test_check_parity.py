@@ -83,7 +83,8 @@ def test_rounded_weights_of_outputs_of_one_token(
     )
     exported = export_bundle(model, new_directory(tmp_path / "exported"), name="forced")
     rounded = new_directory(tmp_path / "rounded")
-    optimize_bundle(exported, rounded, target="cpu", precision="int8")
+    sources = random_inputs(model, 24).sources
+    optimize_bundle(exported, rounded, target="cpu", precision="int8", calibration=sources)
     with load(rounded, threads=1) as bundle:
         parity = checked(bundle, model)
     assert parity.passed, describe_failure(parity)

@@ -56,8 +56,8 @@ def check_room(output: Path, weights: Iterable[Sized], precision: Precision) -> 
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise DragomanError(
-            f"{output}: expected {needed / 1e9:.1f} GB of disk space to build {count / 1e6:,.0f} "
-            f"million weights in {precision}, found {free / 1e9:.1f} GB at {existing}; nothing was "
+            f"{output}: expected {needed / 1e9:.2g} GB of disk space to build {count / 1e6:,.1f} "
+            f"million weights in {precision}, found {free / 1e9:.2g} GB at {existing}; nothing was "
             "written"
         )
 
