@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -73,6 +74,11 @@ def locked(method: Any) -> Any:
     return call
 
 
+def current_file() -> str:
+    """The file of the test that runs."""
+    return os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
+
+
 @dataclass
 class DoubleDevice(Device):
     """A simulated `cuda.Device`.
@@ -82,6 +88,7 @@ class DoubleDevice(Device):
         log: the names of all calls
         strangers: calls of other libraries in threads that have not entered the device
         refuse: called with the name of each call; may raise
+        file: the file of the test that made it
     """
 
     room: int = 1 << 40
@@ -98,6 +105,7 @@ class DoubleDevice(Device):
     index: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
     thread: threading.local = field(default_factory=threading.local)
+    file: str = field(default_factory=current_file)
 
     def gpu(self) -> Gpu:
         return Gpu("NVIDIA Double/2", "8.9", "13.0")

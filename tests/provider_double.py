@@ -26,7 +26,7 @@ from dragoman.runtime.backends.onnxruntime.cuda import CudaProviderBackend, Sess
 from dragoman.runtime.format.contract import TensorSpec
 from dragoman.runtime.model import Model
 
-from .device_double import DoubleDevice, Graph, GraphOnDevice
+from .device_double import DoubleDevice, Graph, GraphOnDevice, current_file
 
 WEIGHTS = 4096 + 3
 """Memory of the weights of a session."""
@@ -164,6 +164,8 @@ def _fits(tensor: TensorSpec, shape: tuple[int, ...], axes: dict[str, int]) -> b
 
 
 def _free(device: DoubleDevice, held: list[int], graphs: list[Graph]) -> None:
+    if device.file != current_file():
+        return  # a cycle of another file's test, which garbage collection breaks in any thread
     device.called_by("~InferenceSession")
     with contextlib.suppress(DeviceLostError):  # a destructor, which cannot raise
         while held:

@@ -305,6 +305,7 @@ FAULTS: tuple[PassFault, ...] = (
         "errors are compensated with the wrong sign",
         _in_place_of(rounding, "_round_compensating", _wrong_sign),
         *("g2p-en cpu int8", "gpt2 cpu int4"),
+        calibrated=True,
     ),
     _fault(SCALES, "large weights are cut off", _cut_off, "gpt2 cpu int8", "bart cpu int4"),
     _fault(
