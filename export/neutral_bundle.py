@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -113,7 +114,9 @@ def share_weights(model: ReferenceModel, bundle: Bundle) -> None:
         numbers = None if tensor is None else tensor.numpy()
         if numbers is None or parameter.dim() != 2 or place_of(numbers) is None:
             continue
-        ways = (torch.from_numpy(numbers), torch.from_numpy(numbers).T)
+        with warnings.catch_warnings(action="ignore"):  # nothing writes into what is read-only
+            own = torch.from_numpy(numbers)
+        ways = (own, own.T)
         same = (way for way in ways if parameter.shape == way.shape and parameter.equal(way))
         parameter.data = next(same, parameter.data)
     del graphs

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import pytest
 import torch
 
 from dragoman.api import optimize
@@ -147,7 +148,6 @@ def test_graphs_of_a_file_share_its_memory(make_model: MakeModel, export_to: Exp
     path, offset = place
     stored = np.fromfile(path, np.float32, arrays[0].size, offset=offset)
     np.testing.assert_array_equal(stored.reshape(arrays[0].shape), arrays[1])
-    arrays[0][:] = 0  # stays in memory
-    assert not arrays[1].any() and stored.any()
-    np.testing.assert_array_equal(np.fromfile(path, np.float32, stored.size, offset=offset), stored)
+    with pytest.raises(ValueError, match="read-only"):
+        arrays[0][:] = 0
     assert place_of(np.zeros(3)) is None

@@ -122,7 +122,10 @@ _maps: weakref.WeakValueDictionary[tuple[int, ...], np.memmap[Any, Any]] = (
 
 
 def load_graph(path: Path) -> ir.Model:
-    """Load a graph. Its external weights are mapped; those of less than a byte are not."""
+    """Load a graph. Its external weights are mapped, read-only; those of less than a byte are not.
+
+    Whoever reads the same file reads the same memory, so nothing may be changed in place.
+    """
     model = ir.load(path)
     for graph in model.graphs():
         for value in graph.initializers.values():
@@ -150,10 +153,10 @@ def _mapped(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     if not length:
         return tensor
     first = tensor.offset or 0
-    numbers = _file(Path(tensor.path))[first : first + length].view(tensor.dtype.numpy())
-    return ir.Tensor(
-        np.asarray(numbers).reshape(shape), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name
-    )
+    mapped = _file(Path(tensor.path))[first : first + length].view(tensor.dtype.numpy())
+    numbers = np.asarray(mapped).reshape(shape)
+    numbers.flags.writeable = False
+    return ir.Tensor(numbers, dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
 
 
 def _file(path: Path) -> np.memmap[Any, Any]:
