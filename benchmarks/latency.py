@@ -18,7 +18,6 @@ import numpy as np
 from dragoman import __version__
 from dragoman.errors import DragomanError
 from dragoman.optimize.random_inputs import random_sources
-from dragoman.progress import resident_mb
 from dragoman.runtime import Model, load
 from dragoman.runtime.backends import check_backend
 from dragoman.runtime.backends.cuda.backend import DeviceBackend
@@ -28,7 +27,7 @@ from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.verification.report.contents import Percentiles
 
 from .bandwidth import Bandwidth, measure_bandwidth, step_bytes
-from .processes import machine
+from .processes import machine, peak_memory_mb
 
 BATCH_SIZES, WINDOWS = (1, 8, 32), (1, 4)
 """The batch sizes that are measured by default, for text and for speech models."""
@@ -183,7 +182,7 @@ def bench(
         new_tokens=new_tokens,
         runs=runs,
         load_seconds=round(load_seconds, 4),
-        peak_memory_mb=round(resident_mb()[1], 1),
+        peak_memory_mb=round(peak_memory_mb(), 1),
         bundle_mb=round(model.bundle.size / 1e6, 2),
         batches=tuple(figures),
         bandwidth=bandwidth,

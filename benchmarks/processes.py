@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -180,3 +181,17 @@ def machine() -> str:
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     name = names[0] if names else platform.processor() or platform.machine()
     return f"{name}, {os.cpu_count()} cores"
+
+
+def peak_memory_mb() -> float:
+    """Return the peak resident memory of this process, in MB of 10^6 bytes.
+
+    It is read from /proc on Linux, where getrusage includes the parent's memory before exec. Older
+    source trees, which are measured, too, have no such function.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6

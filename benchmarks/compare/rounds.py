@@ -18,9 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from dragoman.progress import resident_mb
-
-from ..processes import HERE, Child, Interpreter, ProcessError, call_in, reason
+from ..processes import HERE, Child, Interpreter, ProcessError, call_in, peak_memory_mb, reason
 
 Work = TypeVar("Work")
 Outcome = TypeVar("Outcome")
@@ -415,7 +413,7 @@ def _serve(
         stage = "working"
         while request := connection.recv():
             connection.send((True, _turn(perform, *request)))
-        connection.send((True, resident_mb()[1]))
+        connection.send((True, peak_memory_mb()))
     except EOFError:  # the parent has ended
         return
     except Exception as error:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .contract import Change, GraphSpec, Owner, Slot, TensorSpec
     from .manifest import (
         Adapter,
+        BuildRecord,
         Choice,
         EngineReport,
         FileRecord,
@@ -55,6 +56,7 @@ else:
             ),
             "manifest": (
                 "Adapter",
+                "BuildRecord",
                 "Choice",
                 "EngineReport",
                 "FileRecord",
@@ -95,6 +97,7 @@ else:
 __all__ = [
     "Adapter",
     "BeamParity",
+    "BuildRecord",
     "Change",
     "Check",
     "Choice",
