@@ -436,7 +436,7 @@ class AsyncModel:
         self, method: str, inputs: Any, timeout: Any, reading: ReadingKeywords, **more: Any
     ) -> list[Any]:
         with self._call(method, inputs, timeout) as limits:
-            del limits["check"]  # the engine observes the deadline
+            del limits["check"]  # the engine observes the time limit
             of_front_end = "embeddings" if method == "encode" else method
             handle = EncoderHandle(of_front_end, inputs, {**reading, **more}, **limits)
             return await outcome_of(cast("EncoderEngine", self._engine), handle)
@@ -464,9 +464,9 @@ class AsyncModel:
             check_list(inputs)
             check = stop_check(timeout, ended, cancel)
             self._calls += 1
-        deadline = None if timeout is None else since + min(timeout, MOST_SECONDS)
+        seconds = None if timeout is None else min(timeout, MOST_SECONDS)
         try:
-            yield {"check": check, "since": since, "deadline": deadline}
+            yield {"check": check, "since": since, "seconds": seconds}
         finally:
             ended.set()
             with self._changed:

@@ -102,10 +102,10 @@ class Service:
             raise DragomanError(
                 f"expected at most {MOST_OUTPUTS} outputs in all, found {shown(outputs)}"
             )
-        since, deadline = self._limits(seconds)
+        since, seconds = self._limits(seconds)
         options = [self._with_default(each) for each in options]
         async with served.engine(DecodingEngine) as engine:
-            prepare = partial(engine.prepare, since=since, deadline=deadline)
+            prepare = partial(engine.prepare, since=since, seconds=seconds)
             read = await prepared(self._reading_pool, prepare, sources, options)
             handles = [one for one in read if not isinstance(one, Result)]
             try:
@@ -135,12 +135,12 @@ class Service:
             DragomanError: as in `generate`; or the options do not support streaming.
         """
         check_able(served.manifest, "stream")
-        since, deadline = self._limits(seconds)
+        since, seconds = self._limits(seconds)
         options = self._with_default(options)
         arrived = Arrived()
         async with served.engine(DecodingEngine) as engine:
             listener = listener_of(arrived)
-            prepare = partial(engine.prepare, since=since, deadline=deadline, listener=listener)
+            prepare = partial(engine.prepare, since=since, seconds=seconds, listener=listener)
             (handle,) = await prepared(self._reading_pool, prepare, [source], [options])
             if isinstance(handle, Result):
                 yield StreamEnd(handle)
@@ -179,10 +179,10 @@ class Service:
             DragomanError: as in `generate`.
         """
         check_able(served.manifest, ABILITIES[method])
-        since, deadline = self._limits(seconds)
+        since, seconds = self._limits(seconds)
         async with served.engine(EncoderEngine) as engine:
             options = {"split_special_tokens": self.options.split_special_tokens} | options
-            handle = EncoderHandle(method, sources, options, since=since, deadline=deadline)
+            handle = EncoderHandle(method, sources, options, since=since, seconds=seconds)
             results = await outcome_of(engine, handle)
             self.metrics.admitted(served.name, [handle.times])
             return results
@@ -231,15 +231,13 @@ class Service:
             DragomanError: the model cannot be loaded, the function fails, or the time limit has
                 passed.
         """
-        since, deadline = self._limits(seconds)
+        since, seconds = self._limits(seconds)
         async with served.model() as model:
             working = asyncio.get_running_loop().run_in_executor(self._model_pool, work, model)
             try:
-                return await asyncio.wait_for(working, deadline - since)
+                return await asyncio.wait_for(working, since + seconds - time.monotonic())
             except TimeoutError as error:
-                raise DeadlineError(
-                    f"the request was not done within {deadline - since:.3g} s"
-                ) from error
+                raise DeadlineError(f"the request was not done within {seconds:.3g} s") from error
 
     @asynccontextmanager
     async def opened_audio(
@@ -277,9 +275,10 @@ class Service:
         return replaced(options, {"split_special_tokens": self.options.split_special_tokens})
 
     def _limits(self, seconds: float | None) -> tuple[float, float]:
-        """Return the arrival time of a request, which is now, and its deadline."""
-        now, longest = time.monotonic(), self.options.timeout
-        return now, now + (longest if seconds is None else min(max(seconds, 0.0), longest))
+        """Return the arrival time of a request, which is now, and its time limit."""
+        longest = self.options.timeout
+        limit = longest if seconds is None else min(max(seconds, 0.0), longest)
+        return time.monotonic(), limit
 
     def _count(
         self, served: ServedModel, handles: Sequence[DecodingHandle], tokens: int, *results: Result

@@ -48,10 +48,10 @@ class EncoderHandle(RequestHandle[list[Any]]):
         sources: Sequence[Any],
         options: dict[str, Any],
         *,
-        deadline: float | None = None,
+        seconds: float | None = None,
         since: float | None = None,
     ) -> None:
-        super().__init__(deadline=deadline, since=since)
+        super().__init__(seconds=seconds, since=since)
         self.method, self.sources, self.options = method, sources, options
 
     def is_like(self, other: EncoderHandle) -> bool:

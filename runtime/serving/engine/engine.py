@@ -98,7 +98,7 @@ class DecodingEngine:
         source: Any,
         options: GenerationOptions,
         *,
-        deadline: float | None = None,
+        seconds: float | None = None,
         since: float | None = None,
         listener: Listener | None = None,
         check: StopCheck = never_stopped,
@@ -106,7 +106,7 @@ class DecodingEngine:
         """Read an input and return its handle, or its result if it is empty or rejected.
 
         Args:
-            deadline, since: see `RequestHandle`
+            seconds, since: see `RequestHandle`
             listener: receives every new token, including end tokens
             check: called while the input is read
 
@@ -136,7 +136,7 @@ class DecodingEngine:
             raise DragomanError(
                 f"max_new_tokens: expected at most {self.max_new_tokens}, the limit of all requests"
             )
-        return DecodingHandle(pending, deadline=deadline, since=since, listener=listener)
+        return DecodingHandle(pending, seconds=seconds, since=since, listener=listener)
 
     def submit(self, *handles: DecodingHandle, is_accepted: bool = False) -> None:
         """Add all inputs of a request to the queue, or none.

@@ -47,13 +47,15 @@ class RequestHandle(Generic[Outcome]):
         finished: finished results of a request with several inputs, by index, when it is stopped
 
     Args:
+        seconds: time limit; None: unlimited
         since: when the request arrived, in seconds of `time.monotonic`; None: now
     """
 
-    def __init__(self, *, deadline: float | None = None, since: float | None = None) -> None:
+    def __init__(self, *, seconds: float | None = None, since: float | None = None) -> None:
         self.future: Future[Outcome] = Future()
         self.times = Times(time.monotonic() if since is None else since)
-        self.deadline = deadline
+        self.seconds = seconds
+        self.deadline = None if seconds is None else self.times.submitted + seconds
         self.finished: dict[int, Any] = {}
 
     @property
@@ -69,8 +71,7 @@ class RequestHandle(Generic[Outcome]):
     def is_over(self, now: float) -> bool:
         """Return whether the request needs no more work; fail it if its deadline has passed."""
         if self.deadline is not None and now >= self.deadline:
-            seconds = self.deadline - self.times.submitted
-            message = f"the request was not done within {seconds:.3g} s"
+            message = f"the request was not done within {self.seconds:.3g} s"
             self.fail(DeadlineError(message, self.finished))
         return self.future.done()
 
@@ -97,11 +98,11 @@ class DecodingHandle(RequestHandle[Result]):
         self,
         pending: Pending,
         *,
-        deadline: float | None = None,
+        seconds: float | None = None,
         since: float | None = None,
         listener: Listener | None = None,
     ) -> None:
-        super().__init__(deadline=deadline, since=since)
+        super().__init__(seconds=seconds, since=since)
         self._pending, self._listener = pending, listener
         self._sent: list[int] = []
         """The tokens of the present output that the listener has received."""

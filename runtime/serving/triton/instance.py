@@ -140,7 +140,8 @@ class ModelInstance:
             return
         longest = LIMITS.timeout
         seconds = longest if read.seconds is None else min(read.seconds, longest)
-        self._readers.submit(self._start, responses, read, audio, time.monotonic() + seconds)
+        since = time.monotonic()
+        self._readers.submit(self._start, responses, read, audio, since, seconds)
 
     def close(self) -> None:
         """Finish all accepted requests, and close the model."""
@@ -155,16 +156,17 @@ class ModelInstance:
         responses: ResponseStream,
         request: InferenceRequest,
         audio: OpenAudio,
-        deadline: float,
+        since: float,
+        seconds: float,
     ) -> None:
         try:
             if request.stream:
                 self._check_stream()
             engine, head = self._engine, self._manifest.head
             if isinstance(engine, DecodingEngine):
-                self._decode(engine, responses, request, audio, deadline)
+                self._decode(engine, responses, request, audio, since, seconds)
             elif head is not None:
-                self._run_encoder(engine, head, responses, request, deadline)
+                self._run_encoder(engine, head, responses, request, since, seconds)
         except Exception as error:
             responses.fail(error)
 
@@ -174,7 +176,8 @@ class ModelInstance:
         responses: ResponseStream,
         request: InferenceRequest,
         audio: OpenAudio,
-        deadline: float,
+        since: float,
+        seconds: float,
     ) -> None:
         options = generation_options(request.options)
         sources = self._sources(request.tensors, audio)
@@ -191,7 +194,7 @@ class ModelInstance:
                 responses.send(lambda: list(map(_token_tensors, output.tokens(choices))))
 
         prepared = [
-            engine.prepare(source, options, deadline=deadline, listener=listener)
+            engine.prepare(source, options, since=since, seconds=seconds, listener=listener)
             for source in sources
         ]
         handles = [one for one in prepared if not isinstance(one, Result)]
@@ -212,11 +215,14 @@ class ModelInstance:
         head: Head,
         responses: ResponseStream,
         request: InferenceRequest,
-        deadline: float,
+        since: float,
+        seconds: float,
     ) -> None:
         splits = {"split_special_tokens": LIMITS.split_special_tokens}
         method, options = encoder_call(head, splits | request.options)
-        handle = EncoderHandle(method, texts_of(request.tensors), options, deadline=deadline)
+        handle = EncoderHandle(
+            method, texts_of(request.tensors), options, since=since, seconds=seconds
+        )
         future = handle.future
         responses.end_after([future], lambda: [encoder_tensors(head, future.result())])
         engine.submit(handle)

@@ -106,10 +106,10 @@ class ScriptedEngine:
         *jobs: Job[int],
         following: Sequence[Job[int]] = (),
         listener: Listener | None = None,
-        deadline: float | None = None,
+        seconds: float | None = None,
     ) -> DecodingHandle:
         pending = PendingTokens(jobs, following)
-        handle = DecodingHandle(pending, listener=listener, deadline=deadline)
+        handle = DecodingHandle(pending, listener=listener, seconds=seconds)
         self.queue.put([(job, job.strategy.width) for job in handle.jobs])
         return handle
 

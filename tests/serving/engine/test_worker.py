@@ -154,8 +154,8 @@ def test_only_the_request_whose_time_is_up_fails() -> None:
             late.deadline = 0.0
 
     engine = ScriptedEngine(backend(), before_step=hurry)
-    late, other = engine.submit(endless(20)), engine.submit(endless(8, [4, 5]))
-    never = engine.submit(endless(4), deadline=0.0)
+    late, other = engine.submit(endless(20), seconds=60.0), engine.submit(endless(8, [4, 5]))
+    never = engine.submit(endless(4), seconds=0.0)
     engine.run()
     for handle in (late, never):
         with pytest.raises(DeadlineError, match="the request was not done within"):
@@ -336,7 +336,7 @@ def test_isolated_requests_end_at_their_deadlines_and_others_wait_for_them() -> 
             late.deadline = 0.0
 
     engine = ScriptedEngine(backend(), rows=1, before_step=act)
-    late, waiting = engine.submit(endless(20)), engine.submit(endless(3, [6]))
+    late, waiting = engine.submit(endless(20), seconds=60.0), engine.submit(endless(3, [6]))
     engine.run()
     with pytest.raises(DeadlineError):
         late.future.result(timeout=0)
