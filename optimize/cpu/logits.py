@@ -2,9 +2,10 @@
 
 Greedy selection needs few passes over the logits. ONNX Runtime's ArgMax is scalar and
 single-threaded; its ReduceMax is vectorized. The maximum of each block is computed first, then the
-first block with the largest maximum, then the first index of the maximum in this block. Of equal
-values the first is selected, as by ArgMax (opset 13). The last query is selected from the tokens
-rather than from the logits, which would be copied.
+first block with the largest maximum, then the first index of the maximum in this block. Where the
+vocabulary has no suitable divisor, -inf follows the logits. Of equal values the first is selected,
+as by ArgMax (opset 13). The last query is selected from the tokens rather than from the logits,
+which would be copied.
 
 A projection by a tied embedding becomes `com.microsoft.FusedMatMul`, which transposes the table.
 Embeddings are still looked up in the same table [V, D], and there is no transposed copy in memory.
@@ -55,7 +56,12 @@ class GreedyChoice(RewriteRuleClassBase):
         if number(index) != -1 or (index.shape is not None and len(index.shape) != 0):
             return result.fail("expected the choice for the last query", index)
         shape = logits.shape
-        if shape is None or len(shape) != 3 or not isinstance(shape[2], int):
+        if (
+            logits.dtype is None
+            or shape is None
+            or len(shape) != 3
+            or not isinstance(shape[2], int)
+        ):
             return result.fail(f"expected logits [B, Q, V], found {shape}", logits)
         for reduction in (node, maximum):
             if reduction.attributes.get_int("keepdims", 1) != 0:
@@ -65,9 +71,8 @@ class GreedyChoice(RewriteRuleClassBase):
         axis = number(maximum.inputs[1]) if len(maximum.inputs) == 2 else None
         if node.attributes.get_int("axis", 0) not in (-1, 1) or axis not in (-1, 1):
             return result.fail("expected reductions over the last axis", node)
-        if shape[2] < SMALLEST_VOCABULARY or block_size(shape[2]) is None:
-            reason = f"the vocabulary of {shape[2]} is small, or cannot be divided into blocks"
-            return result.fail(reason, node)
+        if shape[2] < SMALLEST_VOCABULARY:
+            return result.fail(f"the vocabulary of {shape[2]} is small", node)
         return result
 
     def rewrite(self, op: Any, logits: ir.Value, index: ir.Value, **_: Any) -> Any:
@@ -75,14 +80,18 @@ class GreedyChoice(RewriteRuleClassBase):
         assert logits.shape is not None
         vocabulary = logits.shape[2]
         assert isinstance(vocabulary, int)
-        size = block_size(vocabulary)
-        assert size is not None
+        size, added = blocks_of(vocabulary)
 
         def numbers(*values: int) -> ir.Value:
             value: ir.Value = op.Constant(value=ir.tensor(np.array(values, np.int64)))
             return value
 
-        blocks = op.Reshape(logits, numbers(0, 0, vocabulary // size, size))
+        padded = logits
+        if added:
+            assert logits.dtype is not None
+            lowest = op.Constant(value=ir.tensor(np.array(-np.inf, logits.dtype.numpy())))
+            padded = op.Pad(logits, numbers(0, 0, 0, 0, 0, added), lowest)
+        blocks = op.Reshape(padded, numbers(0, 0, (vocabulary + added) // size, size))
         largest = op.ReduceMax(blocks, numbers(3), keepdims=0)
         block = op.ArgMax(largest, axis=2, keepdims=1)
         chosen = op.GatherND(blocks, block, batch_dims=2)
@@ -93,10 +102,18 @@ class GreedyChoice(RewriteRuleClassBase):
         return last_choice, op.Gather(probability, index, axis=1)
 
 
-def block_size(vocabulary: int) -> int | None:
-    """Return the divisor from 16 to 4096 that is closest to the square root; None if none is."""
-    divisors = [d for d in range(16, 4097) if vocabulary % d == 0]
-    return min(divisors, key=lambda d: abs(d - math.isqrt(vocabulary)), default=None)
+def blocks_of(vocabulary: int) -> tuple[int, int]:
+    """Return the size of the blocks of a vocabulary, and the number of values to add to it.
+
+    The time grows with the larger of the two, the size and the number of blocks. Adding values
+    copies the logits, which takes as long as if they were a fifth as many.
+    """
+    divisors = (d for d in range(1, math.isqrt(vocabulary) + 1) if vocabulary % d == 0)
+    size = vocabulary // max(divisors)
+    if size <= vocabulary // 5:
+        return size, 0
+    size = math.isqrt(vocabulary)
+    return size, -vocabulary % size
 
 
 def _normalized(node: ir.Node) -> bool:

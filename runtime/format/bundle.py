@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from dragoman.errors import DragomanError, shown
-from dragoman.files.regular_files import SETTINGS_BYTES, FileError, read_regular
+from dragoman.files.regular_files import (
+    SETTINGS_BYTES,
+    FileError,
+    read_regular,
+    user_cache,
+    write_whole,
+)
 
 from .known_answers import (
     KNOWN_ANSWERS_FILE,
@@ -20,6 +28,12 @@ from .known_answers import (
 from .manifest import MANIFEST_FILE, BundleError, FileRecord, Manifest, OnnxGraphs
 from .onnx_graph import LARGEST_GRAPH, WEIGHTS_FILE, graph_problems
 from .validation import manifest_from_json
+
+LARGE = 2**26
+"""Bytes from which a file is remembered: a tenth of a second for its SHA-256."""
+SETTLED = 2.0
+"""Seconds after which a file that is written again has another time, on all file systems."""
+MOST_NOTES = 1000
 
 _CHANGED = "its SHA-256 is not the recorded one: the file was changed"
 
@@ -45,11 +59,15 @@ class Bundle:
         return sum(file.size for file in self.manifest.files)
 
 
-def read_bundle(directory: str | Path) -> Bundle:
+def read_bundle(directory: str | Path, *, remembered: bool = False) -> Bundle:
     """Read a bundle and check it.
 
     The checks cover the manifest, the size and SHA-256 of every file, and the graphs: they have
     only operators of `onnx_graph.OPERATORS`, and no weights outside the bundle.
+
+    Args:
+        remembered: whether the SHA-256 of a large file is not computed again if it was right on
+            this machine and the file has not been written since, by its inode and times
 
     Raises:
         BundleError: lists everything that is wrong.
@@ -70,7 +88,11 @@ def read_bundle(directory: str | Path) -> Bundle:
             raise BundleError(str(directory), [f"expected a bundle, found {found}"]) from error
         raise BundleError(str(manifest_path), [error.problem]) from error
     manifest = manifest_from_json(text, str(manifest_path))
-    problems = [p for file in manifest.files for p in _file_problems(directory, file, manifest)]
+    problems = [
+        problem
+        for file in manifest.files
+        for problem in _file_problems(directory, file, manifest, remembered=remembered)
+    ]
     if problems:
         raise BundleError(str(directory), problems)
     return Bundle(directory, manifest)
@@ -95,7 +117,9 @@ def read_known_answers(bundle: Bundle) -> KnownAnswers | None:
     return known
 
 
-def _file_problems(directory: Path, file: FileRecord, manifest: Manifest) -> list[str]:
+def _file_problems(
+    directory: Path, file: FileRecord, manifest: Manifest, *, remembered: bool
+) -> list[str]:
     relative = PurePosixPath(file.path)
     if relative.is_absolute() or ".." in relative.parts or not relative.parts:
         return [f"{file.path}: expected a path inside the bundle"]
@@ -113,7 +137,7 @@ def _file_problems(directory: Path, file: FileRecord, manifest: Manifest) -> lis
             return [f"{file.path}: {p}" for p in _graph_problems(path, file, manifest)]
         if file.path == KNOWN_ANSWERS_FILE:
             return [f"{file.path}: {p}" for p in _answer_problems(path, file, manifest)]
-        if _sha256(path) != file.sha256:
+        if not _has_sha256(path, file.sha256, remembered=remembered):
             return [f"{file.path}: {_CHANGED}"]
     except FileNotFoundError:
         return [f"{file.path}: missing"]
@@ -154,6 +178,34 @@ def _answer_problems(path: Path, file: FileRecord, manifest: Manifest) -> list[s
     return problems
 
 
-def _sha256(path: Path) -> str:
+def _has_sha256(path: Path, expected: str, *, remembered: bool) -> bool:
+    """Compare the SHA-256 of a file, and remember a large file for which it is right."""
+    note = _note(path, expected)
+    if remembered and note is not None:
+        with suppress(OSError):
+            if note.is_file():
+                return True
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        right = hashlib.file_digest(file, "sha256").hexdigest() == expected
+    # The times of a file that is still being written may not tell a later change.
+    if right and note is not None and note == _note(path, expected):
+        with suppress(DragomanError, OSError):
+            if time.time() - path.stat().st_ctime > SETTLED:
+                write_whole(note, Path.touch)
+                notes = sorted(note.parent.iterdir(), key=lambda other: other.stat().st_mtime)
+                for old in notes[:-MOST_NOTES]:
+                    old.unlink()
+    return right
+
+
+def _note(path: Path, expected: str) -> Path | None:
+    """Return the path in the cache that exists if the SHA-256 of this large file was right.
+
+    Whoever changes a file changes its time of status change, which programs cannot set.
+    """
+    found = path.stat()
+    if found.st_size < LARGE:
+        return None
+    of = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, expected)
+    name = hashlib.sha256(repr(of).encode()).hexdigest()[:32]
+    return user_cache("checked-files", name)

@@ -45,6 +45,7 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "Max": "int8 activations",
         "Mul": "gains, scales, gates",
         "Not": "padding without a position",
+        "Pad": "greedy choice",
         "QuantizeLinear": "int8 activations",
         "RMSNormalization": "norm of T5",
         "Range": "positions",

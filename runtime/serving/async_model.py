@@ -193,7 +193,11 @@ class AsyncModel:
         )
 
         def opened() -> AsyncModel:
-            bundle = directory if isinstance(directory, Bundle) else read_bundle(directory)
+            bundle = (
+                directory
+                if isinstance(directory, Bundle)
+                else read_bundle(directory, remembered=check != "always")
+            )
             models, chosen = load_arranged(bundle, options)
             return cls(
                 *models,

@@ -104,7 +104,7 @@ class ServedModel:
         self._options, self._observer_of, self._share = options, observer_of, share
         self._identity = _identity(directory)
         """The version that `manifest` belongs to."""
-        bundle = read_bundle(directory)
+        bundle = read_bundle(directory, remembered=True)
         for device in options.devices or (None,):  # a missing library is found before the start
             import_backend(bundle, options.backend, device)
         self.manifest: Manifest = bundle.manifest
@@ -263,7 +263,7 @@ class ServedModel:
 
     def _open(self) -> _LoadedEngine:
         options = self._options
-        models, chosen = load_arranged(read_bundle(self.directory), options)
+        models, chosen = load_arranged(read_bundle(self.directory, remembered=True), options)
         engine = open_engine(
             *models,
             workers=chosen.workers,

@@ -35,7 +35,12 @@ SMALL = ModelConfig(
 SPEECH = dataclasses.replace(SMALL, source_vocab_size=None, feature_size=4, activation="relu")
 GATED = dataclasses.replace(SMALL, d_head=12, gated_feed_forward=True, activation="silu")
 RELATIVE = dataclasses.replace(
-    SMALL, positions="relative", norm="rms", norm_bias=False, activation="gelu_tanh"
+    SMALL,
+    target_vocab_size=2103,
+    positions="relative",
+    norm="rms",
+    norm_bias=False,
+    activation="gelu_tanh",
 )
 ENCODER = dataclasses.replace(
     SMALL,

@@ -24,10 +24,11 @@ from dragoman.errors import cannot_pickle
 
 from ...format.bundle import Bundle
 from ...format.contract import Change, Role, Slot
+from ...format.onnx_graph import WEIGHTS_FILE
 from ..interface import BackendError, ClosedModelError, Limits, no_attention
 from ..rows import SOURCE_MULTIPLE
 from .cpu_state import CACHED_TOKENS, LOGITS_AT_ONCE, HostState
-from .sessions import open_session, run
+from .sessions import open_session, release_pages, run
 
 PROBE = (
     b'\x08\x07:a\n\x18\n\x01x\n\x01w\x12\x01y"\rMatMulInteger\x12\nsaturation*\x0f\x08\x04\x08\x01'
@@ -118,6 +119,8 @@ class OnnxRuntimeBackend:
         self._closed = False
         _check_types(bundle)
         self.sessions = {name: self._session(name) for name in self.manifest.model_graphs}
+        for graph in self.manifest.model_graphs.values():
+            release_pages(bundle.path(graph.file).with_name(WEIGHTS_FILE))
         _backends.add(self)
 
     def session(self, graph: str) -> onnxruntime.InferenceSession:

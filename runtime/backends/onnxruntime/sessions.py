@@ -5,6 +5,9 @@ ONNX Runtime's exceptions share only the base Exception; they are converted here
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +70,25 @@ def open_session(
     if problems:
         raise BackendError(f"{path} is not as the manifest says", problems)
     return session
+
+
+def release_pages(file: Path) -> None:
+    """Release the memory of a mapped file's pages, where the system is Linux.
+
+    Kernels read weights when a session is opened, and keep most of them in a layout of their own.
+    Pages that are read again come from the system's cache of the file.
+    """
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        advise = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError, TypeError):  # not Linux
+        return
+    real = os.path.realpath(file)
+    for line in lines:
+        addresses, _, _, _, _, *name = line.split(maxsplit=5)
+        if name == [real]:
+            first, end = (int(address, 16) for address in addresses.split("-"))
+            advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
 
 
 def run(call: Callable[..., Any], *arguments: Any, failure: Failure = BackendError) -> Any:

@@ -276,7 +276,7 @@ def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
         threads=deployment.threads,
         batch_size=deployment.batch_size,
     )
-    models, chosen = load_arranged(read_bundle(directory), options)
+    models, chosen = load_arranged(read_bundle(directory, remembered=True), options)
     return ModelInstance(models, chosen, utils, streaming=deployment.streaming)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.runtime import BundleError, load, read_bundle
+from dragoman.runtime.format import bundle as reading
 
 Plain = dict[str, Any]
 
@@ -180,3 +183,58 @@ def test_load_refuses_what_read_bundle_refuses(small_bundle: Path) -> None:
         load(small_bundle)
     with pytest.raises(BundleError, match="no such directory"):
         load(str(small_bundle) + " that is not there")
+
+
+@pytest.fixture
+def hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files whose SHA-256 is computed; those of weights count as large."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(reading, "LARGE", 4)
+    names, digest = list[str](), hashlib.file_digest
+
+    def counted(file: Any, algorithm: str) -> Any:
+        names.append(Path(file.name).name)
+        return digest(file, algorithm)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    return names
+
+
+def test_a_large_file_is_hashed_once_unless_it_changes(
+    small_bundle: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SETTLED", -1.0)
+    read_bundle(small_bundle, remembered=True)
+    read_bundle(small_bundle, remembered=True)
+    assert hashed == ["weights.bin"]
+    read_bundle(small_bundle)
+    assert hashed == ["weights.bin"] * 2
+    weights = small_bundle / "data/weights.bin"
+    copy = small_bundle / "changed"
+    shutil.copy2(weights, copy)
+    before = copy.stat()
+    flip(copy, 0)
+    os.utime(copy, ns=(before.st_atime_ns, before.st_mtime_ns))
+    copy.rename(weights)
+    with pytest.raises(BundleError, match=r"weights\.bin: its SHA-256"):
+        read_bundle(small_bundle, remembered=True)
+
+
+def test_a_file_that_has_just_been_written_is_not_remembered(
+    small_bundle: Path, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SETTLED", 1e6)
+    read_bundle(small_bundle, remembered=True)
+    read_bundle(small_bundle, remembered=True)
+    assert hashed == ["weights.bin"] * 2
+
+
+def test_a_file_is_hashed_where_nothing_can_be_remembered(
+    small_bundle: Path, hashed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SETTLED", -1.0)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    read_bundle(small_bundle, remembered=True)
+    read_bundle(small_bundle, remembered=True)
+    assert hashed == ["weights.bin"] * 2

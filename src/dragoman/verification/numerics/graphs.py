@@ -30,7 +30,7 @@ from dragoman.runtime.format.parity import NOT_FINITE, Check
 from ..checks.distances import HEADS_LAST
 from ..checks.encoders import halved
 from ..oracle import oracle_batches, oracle_pass
-from .probes import Probe
+from .probes import Probe, parameters_of
 
 Array = NDArray[Any]
 
@@ -38,6 +38,12 @@ ROUNDING_MULTIPLES = 16.0
 """How far a channel may be from the oracle in float64, as a multiple of what float32 does to the
 oracle. Right bundles of all families reach 5; kernels order sums otherwise, and approximate
 exponentials and error functions."""
+
+MOST_OPERATIONS = 3e11
+"""Multiplications that the oracle may take in float64, some ten seconds on two cores."""
+ROUNDED_SHARE = 0.25
+"""The share of a difference from the oracle in float32 that counts: the oracle is off, too, and on
+long inputs further than short ones tell."""
 
 EPSILON = 2.0**-23
 MOST_ROWS, MOST_TOKENS = 16, 2048
@@ -70,20 +76,24 @@ class ChannelMeter:
         found, oracle, size = np.zeros((3, channels))
         return cls(found, oracle, size, np.zeros(channels, np.int64))
 
-    def add(self, found: Array, oracle: Array, exact: Array, place: int) -> None:
+    def add(self, found: Array, oracle: Array, exact: Array | None, place: int) -> None:
         """Measure more positions.
 
         Args:
-            found, oracle, exact: [positions, channels]
+            found, oracle, exact: [positions, channels]; without exact values, the oracle stands for
+                them
             place: the number of what they were computed from
         """
-        rows = max(1, PART // exact.shape[1])
-        for first in range(0, len(exact), rows):
+        rows = max(1, PART // found.shape[1])
+        for first in range(0, len(found), rows):
             part = slice(first, first + rows)
-            self._add(found[part], oracle[part], exact[part], place)
+            self._add(found[part], oracle[part], None if exact is None else exact[part], place)
 
-    def _add(self, found: Array, oracle: Array, exact: Array, place: int) -> None:
-        apart = np.abs(found.astype(np.float64) - exact)
+    def _add(self, found: Array, oracle: Array, exact: Array | None, place: int) -> None:
+        share = 1.0
+        if exact is None:
+            exact, share = oracle.astype(np.float64), ROUNDED_SHARE
+        apart = share * np.abs(found.astype(np.float64) - exact)
         apart[~np.isfinite(apart)] = NOT_FINITE
         largest = apart.max(axis=0)
         self.places[largest > self.found] = place
@@ -180,18 +190,20 @@ def measure_graphs(
         a meter for each output by name, in the order of computation
     """
     meters = dict[str, ChannelMeter]()
-    for batch in _batches(exact, probes):
+    taken = 0.0
+    for batch in sorted(_batches(exact, probes), key=_positions):
         found = _bundle_outputs(exact, batch)
         rounded = _oracle_outputs(exact, oracle, batch)
-        with InFloat64():
-            right = _oracle_outputs(exact, oracle, batch, np.float64)
+        taken += _positions(batch) * parameters_of(oracle)
+        right = None
+        if not meters or taken <= MOST_OPERATIONS:
+            with InFloat64():
+                right = _oracle_outputs(exact, oracle, batch, np.float64)
         for name in found:
             for row, index in enumerate(batch.numbers):
-                own, of_oracle, exactly = (
-                    outputs[name][row] for outputs in (found, rounded, right)
-                )
+                own, of_oracle = found[name][row], rounded[name][row]
                 meter = meters.setdefault(name, ChannelMeter.of(own.shape[-1]))
-                meter.add(own, of_oracle, exactly, index)
+                meter.add(own, of_oracle, None if right is None else right[name][row], index)
     return meters
 
 
@@ -236,6 +248,11 @@ def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[_Batch]:
         fitting = min(length, max(1, MOST_LOGITS // (rows * max(1, spec.target_vocab_size))))
         positions = np.linspace(length - 1, 0, fitting).astype(np.int64)[::-1]
         yield _Batch(numbers, source, source_mask, read, read_mask, positions.copy(), types)
+
+
+def _positions(batch: _Batch) -> int:
+    """Count the positions of a batch's longer side."""
+    return max(batch.source_mask.size, batch.read.size)
 
 
 Rows = list[Array]

@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -35,8 +35,8 @@ Array = NDArray[Any]
 SCALED_ERROR = 2e-6
 """The error of weights that a pass computed, relative to the largest: a few roundings in fp32."""
 
-NUMBERS_AT_ONCE = 2**22
-"""Numbers of a weight that are compared at once."""
+NUMBERS_AT_ONCE = 2**18
+"""Numbers of a weight that are compared at once, few enough for a core's cache."""
 
 NEAREST = 0.501
 """The error of a number that is rounded to the nearest, in steps, with room for float32."""
@@ -204,7 +204,9 @@ def rounding_problems(
     """
 
     def problems(part: slice) -> list[tuple[float, str]]:
-        own, right = weight.read(part), np.asarray(expected[:, part])
+        own = weight.read(part)
+        order: Literal["C", "F"] = "C" if own.values.flags.c_contiguous else "F"
+        right = np.asarray(expected[:, part], order=order)
         few = slice(None) if nearest else slice(1)
         found = [_nearest_problem(weight, own, right, few, part.start)]
         if nearest and weight.bits == 8:  # a scale that is off by a two hundredth shows in these
@@ -274,20 +276,27 @@ def _problems_of_outputs(
 
 
 def _nearest_problem(
-    weight: QuantizedWeight, own: Numbers, expected: Array, inputs: slice, first: int
+    weight: QuantizedWeight, numbers: Numbers, expected: Array, inputs: slice, first: int
 ) -> tuple[float, str]:
     """Compare the numbers of some inputs with the nearest integers, but for those that are cut off.
 
     Args:
         first: the number of the first output
     """
-    step = np.maximum(own.step, np.float32(1e-30))
-    found = own.values / step
-    largest = np.abs(found).max()
-    found, exact = found[inputs], expected[inputs] / step[inputs]
-    error = np.where(np.isfinite(found), np.abs(found - exact), 1e9)
-    cut_off = (np.abs(found) >= largest - NEAREST) & (found * exact > found**2)
-    error[cut_off] = 0
+    shared = numbers.step.strides[0] == 0  # by all inputs of an output
+    inverse = 1 / np.maximum(numbers.step[:1] if shared else numbers.step, np.float32(1e-30))
+    found = numbers.values * inverse
+    largest = _largest(found, None)
+    found = found[inputs]
+    exact = expected[inputs] * (inverse if shared else inverse[inputs])
+    error = found - exact
+    np.abs(error, out=error)
+    beyond = ~(error <= NEAREST)  # also if it is NaN
+    own, right, apart = found[beyond], exact[beyond], error[beyond]
+    cut_off = (np.abs(own) >= largest - NEAREST) & (own * right > own**2)
+    error[beyond] = np.where(cut_off, 0, np.where(np.isfinite(own), apart, 1e9))
+    if error.max() <= NEAREST:
+        return float(error.max()) / NEAREST, ""
     row, column = np.unravel_index(int(error.argmax()), error.shape)
     what = "row" if weight.table else "output"
     return (
@@ -302,9 +311,8 @@ def _scale_problem(
     weight: QuantizedWeight, own: Numbers, expected: Array, first: int
 ) -> tuple[float, str]:
     """Check that the largest number of each output is the largest integer, or is cut off by it."""
-    largest = np.abs(expected).max(axis=0)
-    steps = largest / np.maximum(own.step[0], np.float32(1e-30))
-    integer = np.abs(own.values / np.maximum(own.step, np.float32(1e-30))).max(initial=0)
+    largest, step = _largest(expected, 0), np.maximum(own.step[0], np.float32(1e-30))
+    steps, integer = largest / step, (_largest(own.values, 0) / step).max(initial=0)
     share = np.maximum(integer / (steps + NEAREST), LEAST_SCALE[8] * steps / (integer + NEAREST))
     share[largest <= TINY] = 0
     worst = int(share.argmax())
@@ -314,6 +322,12 @@ def _scale_problem(
         f"{weight.name}, {what} {first + worst}: its largest number is {steps[worst]:.4g} rounding "
         f"steps, expected {integer:.4g} or somewhat more: is a scale wrong?",
     )
+
+
+def _largest(numbers: Array, axis: int | None) -> Array:
+    """Return the largest magnitudes, without a copy of all."""
+    largest: Array = np.maximum(numbers.max(axis=axis), -numbers.min(axis=axis))
+    return largest
 
 
 def _rounding_step(own: Numbers, expected: Array, block: int, largest: int) -> Array:
