@@ -20,6 +20,7 @@ from .task import Task, read_record
 from .tasks.encoding import ENCODING
 from .tasks.greedy import BEAMS, GREEDY, LANGUAGE_MODEL
 from .tasks.growth import GROWTH
+from .tasks.large import LARGE
 from .tasks.speech import SPEECH
 from .tasks.throughput import THROUGHPUT
 from .tasks.training import TRAINING
@@ -28,8 +29,8 @@ from .tasks.translation import TRANSLATION
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        *(GREEDY, BEAMS, LANGUAGE_MODEL, ENCODING, SPEECH, THROUGHPUT, GROWTH, SERVING),
-        *(TRANSLATION, TRAINING, SOAK),
+        *(GREEDY, BEAMS, LANGUAGE_MODEL, ENCODING, SPEECH, THROUGHPUT, GROWTH, LARGE),
+        *(SERVING, TRANSLATION, TRAINING, SOAK),
     )
 }
 

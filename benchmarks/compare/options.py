@@ -73,7 +73,10 @@ def rounds(default: int = 5) -> click.Option:
 
 
 SHAPE = option(
-    "--shape", "Shape of the model: base and big are those of OPUS-MT models.", "base", [*SHAPES]
+    "--shape",
+    "Shape of the model: base and big are those of OPUS-MT models.",
+    "base",
+    [name for name, shape in SHAPES.items() if shape.family != "m2m_100"],
 )
 VOCAB_SIZE = option(
     "--vocab-size",

@@ -27,6 +27,8 @@ from .shapes import LANGUAGE_MODELS, SHAPES, config_of
 PROBES, STEPS = 16, 48
 """Sources, and tokens of each, whose largest logits are looked at."""
 END = "<|endoftext|>"
+LONGEST = 200
+"""Tokens of outputs of large models, as in the configuration of NLLB."""
 SHARPNESS = 4.0
 """Of attention, see `random_model`."""
 
@@ -150,6 +152,28 @@ def _largest_logits(model: Transformer, vocab_size: int) -> NDArray[np.float32]:
         source, mask = pad(sources, model.config.pad_token_id)
         read = torch.tensor([[model.config.start_token_id, *row[:-1]] for row in tokens])
         return np.asarray(model(source, mask, read).amax(-1).flatten().numpy())
+
+
+def write_random_large_model(shape: str, directory: Path, *, seed: int = 1) -> None:
+    """Write a checkpoint of NLLB in fp16, as Hugging Face's transformers initializes and saves it.
+
+    It is the same for the same seed, and never selects its end token, whose logit is 0.
+
+    Args:
+        shape: a key of `SHAPES` of this family
+        directory: created if it does not exist
+
+    Raises:
+        DragomanError: transformers is not installed.
+    """
+    transformers = import_library("transformers")
+    config = transformers.M2M100Config(**config_of(shape))
+    torch.manual_seed(seed)
+    model = transformers.M2M100ForConditionalGeneration(config).half()
+    with torch.no_grad():
+        model.lm_head.weight[config.eos_token_id] = 0
+    model.generation_config.max_length = LONGEST
+    model.save_pretrained(directory)
 
 
 def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -> None:

@@ -23,7 +23,7 @@ class Shape(NamedTuple):
     heads: int
     d_ff: int
     activation: str
-    family: Literal["marian", "bart"] = "marian"
+    family: Literal["marian", "bart", "m2m_100"] = "marian"
     vocab_size: int = 32000
     positions: int = 512
     sharpness: float = 4.0
@@ -60,9 +60,24 @@ SHAPES = {
         positions=1024,
         sharpness=2.0,
     ),
+    "nllb-tiny": Shape(
+        *(2, 64, 4, 128), activation="relu", family="m2m_100", vocab_size=262, sharpness=1.0
+    ),
+    "nllb-600m": Shape(
+        layers=12,
+        d_model=1024,
+        heads=16,
+        d_ff=4096,
+        activation="relu",
+        family="m2m_100",
+        vocab_size=256206,
+        positions=1024,
+        sharpness=1.0,
+    ),
 }
 """base and big are those of OPUS-MT models, bart-large-cnn is that of the summarizer of this name
-(406 M parameters); those called tiny are small enough for tests."""
+(406 M parameters), nllb-600m that of NLLB-200-distilled-600M (615 M); those called tiny are small
+enough for tests."""
 
 
 def describe(shape: str, vocab_size: int) -> str:
@@ -132,14 +147,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "bart": ("BART", {"architectures": ["BartForConditionalGeneration"], "scale_embedding": False}),
+    "m2m_100": (
+        "NLLB",
+        {"architectures": ["M2M100ForConditionalGeneration"], "scale_embedding": True},
+    ),
 }
 """The name of each family, and the fields that only its `config.json` has."""
 
 
 def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
     """Return the `config.json` of a text model with random weights.
-
-    The end token is the first of the vocabulary; padding and start are the last.
 
     Args:
         shape: a key of `SHAPES`
@@ -156,11 +173,30 @@ def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
         **stacks(sizes.d_model, sizes.layers, sizes.heads, sizes.d_ff),
         "activation_function": sizes.activation,
         "max_position_embeddings": sizes.positions,
-        "eos_token_id": 0,
         "forced_eos_token_id": None,
+        **tokens_of(sizes.family, size),
+    }
+
+
+def tokens_of(family: str, vocab_size: int) -> dict[str, int | None]:
+    """Return the special tokens.
+
+    The end token is the first of the vocabulary; padding and start are the last. In NLLB, positions
+    are counted from the padding token.
+    """
+    if family == "m2m_100":
+        return {
+            "bos_token_id": 0,
+            "pad_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 2,
+        }
+    last = vocab_size - 1
+    return {
+        "eos_token_id": 0,
         "bos_token_id": None,
-        "pad_token_id": size - 1,
-        "decoder_start_token_id": size - 1,
+        "pad_token_id": last,
+        "decoder_start_token_id": last,
     }
 
 

@@ -1,14 +1,20 @@
-"""Decodes with CTranslate2; imports only CTranslate2, since its memory is measured."""
+"""Decodes with CTranslate2, and transcribes with faster-whisper, which is built on it.
+
+Only these are imported, since their memory is measured.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO
 
 from dragoman.errors import DragomanError
 
-from .interface import Batch, Generate, Rows, import_library
+from .interface import LANGUAGE, Batch, Generate, Rows, Stages, import_library
 
 
 class CTranslate2Peer:
@@ -109,6 +115,55 @@ def target_ids(names: Iterable[str]) -> list[int]:
     return [int(name.removeprefix("t")) for name in names]
 
 
+def prepare_translator(source: Path, directory: Path, *, mode: str) -> Path:
+    """Convert the checkpoint of an encoder-decoder model with CTranslate2's own converter.
+
+    The converter reads a tokenizer, so a copy of the checkpoint gets one whose tokens are named by
+    `target_names`, of both sides.
+    """
+    library = import_library("ctranslate2.converters")
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    names = target_names(range(config["vocab_size"]))
+    with TemporaryDirectory(dir=directory.parent) as copy:
+        for file in source.iterdir():
+            (Path(copy) / file.name).symlink_to(file.absolute())
+        special = {"bos": "bos", "eos": "eos", "pad": "pad", "unk": "pad"}
+        settings: dict[str, object] = {
+            f"{name}_token": f"t{config.get(f'{field}_token_id') or 0}"
+            for name, field in special.items()
+        }
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        vocabulary = {name: token for token, name in enumerate(names)}
+        model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": settings["unk_token"]}
+        for file_name, content in (
+            ("tokenizer.json", {"version": "1.0", "added_tokens": [], "model": model}),
+            ("tokenizer_config.json", settings),
+        ):
+            (Path(copy) / file_name).write_text(json.dumps(content), encoding="utf-8")
+        converter = library.TransformersConverter(copy, low_cpu_mem_usage=True)
+        converter.convert(str(directory), quantization=mode)
+    return directory
+
+
+def load_translator(directory: Path, threads: int, *, mode: str) -> Generate:
+    """Load what `prepare_translator` wrote; every row gets exactly the requested new tokens."""
+    translator = import_library("ctranslate2").Translator(
+        str(directory), device="cpu", compute_type=mode, inter_threads=1, intra_threads=threads
+    )
+
+    def generate(batch: Batch) -> Rows:
+        results = translator.translate_batch(
+            [target_names(source) for source in batch.sources],
+            max_batch_size=len(batch.sources),
+            beam_size=batch.num_beams,
+            max_decoding_length=batch.new_tokens,
+            min_decoding_length=batch.new_tokens,
+        )
+        return [target_ids(result.hypotheses[0]) for result in results]
+
+    return generate
+
+
 def prepare_generator(source: Path, directory: Path, *, mode: str) -> Path:
     """Convert the checkpoint of a decoder-only model with CTranslate2's converter."""
     converters = import_library("ctranslate2.converters")
@@ -138,3 +193,64 @@ def load_generator(directory: Path, threads: int, *, mode: str) -> Generate:
         return [result.sequences_ids[0] for result in results]
 
     return generate
+
+
+class FasterWhisperPeer:
+    """A loaded faster-whisper model, which decodes greedily without timestamps.
+
+    Args:
+        threads: threads per clip
+        mode: compute type
+        workers: maximum number of clips transcribed in parallel, each from its own thread
+    """
+
+    def __init__(self, directory: Path, threads: int, mode: str, *, workers: int = 1) -> None:
+        self._library = import_library("faster_whisper")
+        self._model = self._library.WhisperModel(
+            str(directory),
+            device="cpu",
+            compute_type=mode,
+            cpu_threads=threads,
+            num_workers=workers,
+            local_files_only=True,
+        )
+
+    def transcribe(self, clip: Path | BinaryIO) -> str:
+        """Transcribe with `WhisperModel.transcribe`."""
+        segments, _ = self._model.transcribe(
+            str(clip) if isinstance(clip, Path) else clip,
+            language=LANGUAGE,
+            beam_size=1,
+            best_of=1,
+            temperature=0.0,
+            condition_on_previous_text=False,
+            without_timestamps=True,
+        )
+        return " ".join(segment.text.strip() for segment in segments)
+
+    def stages(self, clip: Path) -> Stages:
+        """Time the stages of `WhisperModel.transcribe` separately, with the same settings."""
+        model = self._model
+        audio = self._library.audio.decode_audio(str(clip))
+        features = model.feature_extractor(audio, padding=True)
+        window = self._library.audio.pad_or_trim(
+            features[:, : model.feature_extractor.nb_max_frames]
+        )
+        tokenizer = self._library.tokenizer.Tokenizer(
+            model.hf_tokenizer, model.model.is_multilingual, task="transcribe", language=LANGUAGE
+        )
+        prompt = model.get_prompt(tokenizer, [], without_timestamps=True)
+        started = time.perf_counter()
+        encoded = model.encode(window)
+        encoded_at = time.perf_counter()
+        (result,) = model.model.generate(
+            encoded,
+            [prompt],
+            beam_size=1,
+            suppress_blank=True,
+            suppress_tokens=[-1],
+            max_length=448,
+        )
+        ended = time.perf_counter()
+        tokens = len(result.sequences_ids[0]) + 1
+        return Stages(encoded_at - started, ended - encoded_at, tokens)

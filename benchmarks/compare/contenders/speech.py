@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...peers import faster_whisper, openvino
+from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import LANGUAGE, Stages, Transcriber
 from ...processes import HERE, Interpreter
 from ..rounds import Contender, Perform, unchanged
@@ -46,7 +46,7 @@ def contenders(openvino_in: Interpreter = HERE) -> list[SpeechContender]:
             FASTER_WHISPER,
             ["float32", "int8"],
             unchanged,
-            faster_whisper.FasterWhisperPeer,
+            ctranslate2_runtime.FasterWhisperPeer,
             adapt=load_transcriber,
         ),
         *peers(

@@ -83,7 +83,7 @@ def hugging_face(directory: Path, compute_type: str, workers: int, threads: int)
 
 def faster_whisper(directory: Path, compute_type: str, workers: int, threads: int) -> PeerModel:
     """Load faster-whisper, which transcribes one clip per call, with parallel calls."""
-    from ...peers.faster_whisper import FasterWhisperPeer
+    from ...peers.ctranslate2_runtime import FasterWhisperPeer
 
     peer = FasterWhisperPeer(directory, threads, compute_type, workers=workers)
     return PeerModel(
