@@ -28,7 +28,7 @@ EXTRAS := audio,cpu,export,metrics,pictures,polygraphy,report,sentencepiece,serv
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
-.PHONY: demo demo-translation demo-speech test test-beams test-mutants test-browser test-engines test-shipped test-lowest test-newest test-versions lowest-versions test-ray test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-encoders bench-language-models bench-serving soak gpu dry-gpu clean
+.PHONY: demo demo-translation demo-speech test test-beams test-mutants test-browser test-engines test-shipped test-lowest test-newest test-versions lowest-versions test-ray test-triton test-peers test-real lint format docs dist bench-peers bench-beams bench-throughput bench-growth bench-large bench-encoders bench-language-models bench-serving soak gpu dry-gpu clean
 
 demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
@@ -176,6 +176,10 @@ bench-throughput: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
 # Latency and throughput as batches grow, and as sources grow longer.
 bench-growth: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
 	$(COMPARE) growth $(COMPARE_OPTIONS)
+
+# A model of 615 million weights: building, loading, memory, steps. An hour, 25 GB of disk.
+bench-large: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
+	$(COMPARE) large $(COMPARE_OPTIONS)
 
 # Encoder-only models: sentence embeddings. Downloads MiniLM-L6 (80 MB, kept in .real).
 bench-encoders: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed

@@ -21,7 +21,7 @@ from dragoman.export.families.bart import LOGITS_BIAS, POSITIONS, SHARED, TOKENS
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import ModelConfig, Transformer, greedy_cached, pad
 
-from ..peers.interface import import_library
+from ..peers.interface import import_library, silence
 from .shapes import LANGUAGE_MODELS, SHAPES, config_of
 
 PROBES, STEPS = 16, 48
@@ -166,6 +166,7 @@ def write_random_large_model(shape: str, directory: Path, *, seed: int = 1) -> N
     Raises:
         DragomanError: transformers is not installed.
     """
+    silence()
     transformers = import_library("transformers")
     config = transformers.M2M100Config(**config_of(shape))
     torch.manual_seed(seed)

@@ -107,6 +107,7 @@ def _check_options(config: ModelConfig) -> None:
         "norm": config.norm != "layer",
         "final_norm": final_norm != (config.norm_order == "pre"),
         "positions": config.positions == "relative",
+        "pad_has_position": not config.pad_has_position,
         "d_value": config.d_value not in (None, config.d_head),
         "token_types": config.token_types > 0,
         "score_scale": config.score_scale is not None,

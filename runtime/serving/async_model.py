@@ -193,11 +193,9 @@ class AsyncModel:
         )
 
         def opened() -> AsyncModel:
-            bundle = (
-                directory
-                if isinstance(directory, Bundle)
-                else read_bundle(directory, remembered=check != "always")
-            )
+            bundle = directory
+            if not isinstance(bundle, Bundle):
+                bundle = read_bundle(bundle, remembered=check != "always")
             models, chosen = load_arranged(bundle, options)
             return cls(
                 *models,

@@ -13,8 +13,14 @@ from typing import Any, get_args
 import pytest
 import torch
 
+from dragoman.benchmarks.models.random_checkpoint import write_random_large_model
 from dragoman.benchmarks.peers.ctranslate2 import convert
-from dragoman.benchmarks.peers.ctranslate2_runtime import CTranslate2Peer
+from dragoman.benchmarks.peers.ctranslate2_runtime import (
+    CTranslate2Peer,
+    load_translator,
+    prepare_translator,
+)
+from dragoman.benchmarks.peers.interface import Batch
 from dragoman.errors import DragomanError
 from dragoman.reference_model import ModelConfig, Transformer, greedy_uncached, pad
 from dragoman.reference_model.config import Activation
@@ -238,3 +244,21 @@ def test_errors_of_conversion_and_loading(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(DragomanError, match=r"pip install --group peers$"):
         convert(model, tmp_path / "other")
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_its_own_converter_reads_a_large_checkpoint(rows: int, tmp_path: Path) -> None:
+    """As Hugging Face decodes it."""
+    transformers = importlib.import_module("transformers")
+    write_random_large_model("nllb-tiny", tmp_path / "checkpoint")
+    directory = prepare_translator(tmp_path / "checkpoint", tmp_path / "new", mode="float32")
+    sources = [list(range(3, 9 + row)) for row in range(rows)]
+    found = load_translator(directory, 1, mode="float32")(Batch(sources, 9))
+    model = transformers.M2M100ForConditionalGeneration.from_pretrained(
+        tmp_path / "checkpoint", dtype=torch.float32
+    ).eval()
+    for source, tokens in zip(sources, found, strict=True):
+        output = model.generate(
+            torch.tensor([source]), num_beams=1, min_new_tokens=9, max_new_tokens=9
+        )
+        assert tokens == output[0, 1:].tolist()
