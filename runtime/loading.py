@@ -58,9 +58,7 @@ def load(
     if check not in CHECKS:
         raise DragomanError(f"check: expected one of {', '.join(CHECKS)}, found {shown(check)}")
     gpu = gpu_index(device) or 0
-    bundle = directory
-    if not isinstance(bundle, Bundle):
-        bundle = read_bundle(bundle, remembered=check != "always")
+    bundle = read_bundle(directory, remembered=check != "always")
     opened = open_backend(bundle, backend, threads, device, allow_fallback=allow_fallback)
     model = Model(bundle, opened)
     try:

@@ -27,8 +27,8 @@ from .shapes import LANGUAGE_MODELS, SHAPES, config_of
 PROBES, STEPS = 16, 48
 """Sources, and tokens of each, whose largest logits are looked at."""
 END = "<|endoftext|>"
-LONGEST = 200
-"""Tokens of outputs of large models, as in the configuration of NLLB."""
+LONGEST = 32
+"""Tokens of outputs of large models, about those of a sentence."""
 SHARPNESS = 4.0
 """Of attention, see `random_model`."""
 

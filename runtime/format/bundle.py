@@ -59,13 +59,14 @@ class Bundle:
         return sum(file.size for file in self.manifest.files)
 
 
-def read_bundle(directory: str | Path, *, remembered: bool = False) -> Bundle:
+def read_bundle(directory: str | Path | Bundle, *, remembered: bool = False) -> Bundle:
     """Read a bundle and check it.
 
     The checks cover the manifest, the size and SHA-256 of every file, and the graphs: they have
     only operators of `onnx_graph.OPERATORS`, and no weights outside the bundle.
 
     Args:
+        directory: the bundle's directory; a bundle that was read before is returned
         remembered: whether the SHA-256 of a large file is not computed again if it was right on
             this machine and the file has not been written since, by its inode and times
 
@@ -73,6 +74,8 @@ def read_bundle(directory: str | Path, *, remembered: bool = False) -> Bundle:
         BundleError: lists everything that is wrong.
         DragomanError: `directory` is not a path.
     """
+    if isinstance(directory, Bundle):
+        return directory
     where: object = directory
     if not isinstance(where, str | os.PathLike):
         raise DragomanError(f"expected the path of a bundle, found {shown(where)}")

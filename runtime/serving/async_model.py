@@ -193,9 +193,7 @@ class AsyncModel:
         )
 
         def opened() -> AsyncModel:
-            bundle = directory
-            if not isinstance(bundle, Bundle):
-                bundle = read_bundle(bundle, remembered=check != "always")
+            bundle = read_bundle(directory, remembered=check != "always")
             models, chosen = load_arranged(bundle, options)
             return cls(
                 *models,
@@ -439,8 +437,8 @@ class AsyncModel:
     ) -> list[Any]:
         with self._call(method, inputs, timeout) as limits:
             del limits["check"]  # the engine observes the time limit
-            of_front_end = "embeddings" if method == "encode" else method
-            handle = EncoderHandle(of_front_end, inputs, {**reading, **more}, **limits)
+            name = "embeddings" if method == "encode" else method
+            handle = EncoderHandle(name, inputs, {**reading, **more}, **limits)
             return await outcome_of(cast("EncoderEngine", self._engine), handle)
 
     @property
@@ -466,9 +464,9 @@ class AsyncModel:
             check_list(inputs)
             check = stop_check(timeout, ended, cancel)
             self._calls += 1
-        seconds = None if timeout is None else min(timeout, MOST_SECONDS)
+        limit = None if timeout is None else min(timeout, MOST_SECONDS)
         try:
-            yield {"check": check, "since": since, "seconds": seconds}
+            yield {"check": check, "since": since, "seconds": limit}
         finally:
             ended.set()
             with self._changed:

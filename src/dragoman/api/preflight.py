@@ -24,6 +24,12 @@ BYTES: Mapping[Precision, float] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1.1
 """Bytes of a weight, with its share of scales and of what stays in fp32."""
 
 
+BYTES_TO_BUILD: Mapping[Precision, float] = {"fp32": 12, "fp16": 10, "bf16": 12, "int8": 6, "int4": 6}
+"""Bytes of memory that a build needs for each weight, besides those of mapped files."""
+LEAST_TO_BUILD = 1.0e9
+"""Bytes that every build needs."""
+
+
 class Sized(Protocol):
     """A parameter of PyTorch, which is not imported here."""
 
