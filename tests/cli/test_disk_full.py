@@ -1,4 +1,4 @@
-"""No room for the bundle: a one-line error, and partial output is removed."""
+"""No room for the bundle on disk, or in memory: a one-line error, and partial output is removed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -74,3 +75,43 @@ def test_room_is_checked_before_anything_is_written(
         f"{output}: expected 0.0051 GB of disk space to build 1.0 million weights in int8, found "
         f"0.005 GB at {tmp_path}; nothing was written"
     )
+
+
+@pytest.mark.parametrize(
+    ("precision", "available", "allowed", "sentence"),
+    [
+        ("int8", 2.3e9, None, "11.8 GB of memory {what} in int8, found 10.3 GB available: {help}"),
+        ("int8", 99e9, 8e9, "11.8 GB of memory {what} in int8, found 8.0 GB {limit}: {help}"),
+        (
+            "fp32",
+            2.3e9,
+            20e9,
+            "22.8 GB of memory {what} in fp32, found 10.3 GB available: {help}, or --precision "
+            "int8, which takes half",
+        ),
+        ("int8", 3.9e9, 20e9, None),
+        ("fp16", 15e9, None, None),
+    ],
+)
+def test_memory_is_checked_before_anything_is_written(
+    precision: Any,
+    available: float,
+    allowed: float | None,
+    sentence: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two billion weights, which have been read, so that 8 GB are taken."""
+    monkeypatch.setattr(preflight, "memory", lambda: (64e9, available))
+    monkeypatch.setattr(preflight, "cgroup_limits", lambda: (None, allowed))
+    weights = [torch.empty(2_000_000_000, device="meta")]
+    if sentence is None:
+        preflight.check_memory(weights, precision)
+        return
+    with pytest.raises(DragomanError) as raised:
+        preflight.check_memory(weights, precision)
+    words = {
+        "what": "to build 2,000.0 million weights",
+        "limit": "allowed for this container",
+        "help": "build on a larger machine and copy the bundle, which takes less memory to run",
+    }
+    assert str(raised.value) == f"expected {sentence.format(**words)}; nothing was written"

@@ -25,6 +25,7 @@ from .preflight import (
     check_calibration,
     check_comparison,
     check_kept,
+    check_memory,
     check_output,
     check_room,
     check_target,
@@ -174,6 +175,7 @@ def build(
         config = opened.model.config
         request.for_model(config, config.max_target_positions)
     check_room(output, opened.model.parameters(), precision)
+    check_memory(opened.model.parameters(), precision)
     parity_inputs = inputs_for(opened, comparison)
     with (
         new_directory(output, overwrite=overwrite) as partial,

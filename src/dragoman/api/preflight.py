@@ -12,6 +12,7 @@ from dragoman.metrics import check_metrics
 from dragoman.optimize.targets import Target, choose_target
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.runtime.backends import check_threads
+from dragoman.runtime.backends.machine import cgroup_limits, memory
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.writing import check_destination
 from dragoman.verification.inputs.items import Comparison
@@ -24,10 +25,12 @@ BYTES: Mapping[Precision, float] = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1.1
 """Bytes of a weight, with its share of scales and of what stays in fp32."""
 
 
-BYTES_TO_BUILD: Mapping[Precision, float] = {"fp32": 12, "fp16": 10, "bf16": 12, "int8": 6, "int4": 6}
-"""Bytes of memory that a build needs for each weight, besides those of mapped files."""
-LEAST_TO_BUILD = 1.0e9
-"""Bytes that every build needs."""
+BYTES_TO_BUILD: Mapping[Precision, float] = {"int8": 5.5, "int4": 5.5}
+"""Bytes of memory for each weight that a build takes besides mapped files, if not `MOST_TO_BUILD`:
+no more than was measured, so that no build is refused that would fit."""
+MOST_TO_BUILD = 11.0
+LEAST_TO_BUILD = 0.8e9
+"""Bytes of memory that every build takes."""
 
 
 class Sized(Protocol):
@@ -65,6 +68,32 @@ def check_room(output: Path, weights: Iterable[Sized], precision: Precision) -> 
             f"{output}: expected {needed / 1e9:.2g} GB of disk space to build {count / 1e6:,.1f} "
             f"million weights in {precision}, found {free / 1e9:.2g} GB at {existing}; nothing was "
             "written"
+        )
+
+
+def check_memory(weights: Iterable[Sized], precision: Precision) -> None:
+    """Check that the rest of a build fits into memory, once the model is read.
+
+    Args:
+        weights: the model's parameters, which take 4 bytes each
+
+    Raises:
+        DragomanError: less memory is available, or this container may use less.
+    """
+    count = sum(weight.numel() for weight in weights)
+    needed = LEAST_TO_BUILD + count * BYTES_TO_BUILD.get(precision, MOST_TO_BUILD)
+    _, available = memory()
+    _, allowed = cgroup_limits()
+    found = available + 4 * count
+    where = "available"
+    if allowed is not None and allowed < found:
+        found, where = allowed, "allowed for this container"
+    if found < needed:
+        less = "" if precision in BYTES_TO_BUILD else ", or --precision int8, which takes half"
+        raise DragomanError(
+            f"expected {needed / 1e9:.1f} GB of memory to build {count / 1e6:,.1f} million weights "
+            f"in {precision}, found {found / 1e9:.1f} GB {where}: build on a larger machine and "
+            f"copy the bundle, which takes less memory to run{less}; nothing was written"
         )
 
 
