@@ -209,6 +209,7 @@ STORED = {
     "language-model-gpt2-1-2-threads": "language-model",
     "encoding-minilm-l6-1-2-threads": "encoding",
     "growth-base-2-threads": "growth",
+    "large-nllb-600m-2-threads": "large",
     "serving-base-2-cores": "serving",
     "speech-whisper-base-1-threads": "speech",
     "speech-whisper-tiny.en-2-threads": "speech",

@@ -67,7 +67,7 @@ def test_choices_are_those_of_argmax(vocabulary: int, rows: int, queries: int) -
         first = (last == last.amax(-1, keepdim=True)).int().argmax(-1)
         assert outputs["token"].tolist() == first.tolist(), kind
         scores = expected.gather(1, first[:, None])[:, 0]
-        np.testing.assert_allclose(outputs["score"], scores, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(outputs["score"], np.float32), scores, atol=1e-5)
 
 
 def test_a_small_vocabulary_is_left_alone() -> None:
