@@ -37,7 +37,8 @@ def load(
             runs on one.
         check: when to compare outputs with the bundle's known answers: "once" for each combination
             of bundle, library versions and hardware, which is remembered in the user's cache;
-            "always"; "never"
+            "always"; "never". Unless it is "always", a large file's SHA-256 is not computed again
+            where it was right, see `read_bundle`
         allow_fallback: whether the backend "onnxruntime-cuda" may run nodes of a decoder on the
             processor, if ONNX Runtime has no CUDA kernel for them; each step then waits for them
 

@@ -133,6 +133,13 @@ def memory() -> tuple[int, int]:
     return memory_of_machine(), memory_of_machine()
 
 
+def free_swap() -> int:
+    """Return the bytes of swap space that are free; 0 where the system does not say."""
+    file = Path("/proc/meminfo")
+    found = re.search(r"SwapFree:\s+(\d+) kB", file.read_text()) if file.exists() else None
+    return int(found[1]) << 10 if found else 0
+
+
 def cgroup_limits(
     root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> tuple[float | None, int | None]:

@@ -188,12 +188,13 @@ def _has_sha256(path: Path, expected: str, *, remembered: bool) -> bool:
         with suppress(OSError):
             if note.is_file():
                 return True
+    started = time.time()
     with path.open("rb") as file:
         right = hashlib.file_digest(file, "sha256").hexdigest() == expected
     # The times of a file that is still being written may not tell a later change.
     if right and note is not None and note == _note(path, expected):
         with suppress(DragomanError, OSError):
-            if time.time() - path.stat().st_ctime > SETTLED:
+            if started - path.stat().st_ctime > SETTLED:
                 write_whole(note, Path.touch)
                 notes = sorted(note.parent.iterdir(), key=lambda other: other.stat().st_mtime)
                 for old in notes[:-MOST_NOTES]:

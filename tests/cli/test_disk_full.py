@@ -80,16 +80,16 @@ def test_room_is_checked_before_anything_is_written(
 @pytest.mark.parametrize(
     ("precision", "available", "allowed", "sentence"),
     [
-        ("int8", 2.3e9, None, "11.8 GB of memory {what} in int8, found 10.3 GB available: {help}"),
+        ("int8", 1.3e9, None, "11.8 GB of memory {what} in int8, found 10.3 GB available: {help}"),
         ("int8", 99e9, 8e9, "11.8 GB of memory {what} in int8, found 8.0 GB {limit}: {help}"),
         (
             "fp32",
-            2.3e9,
+            1.3e9,
             20e9,
             "22.8 GB of memory {what} in fp32, found 10.3 GB available: {help}, or --precision "
             "int8, which takes half",
         ),
-        ("int8", 3.9e9, 20e9, None),
+        ("int8", 2.9e9, 20e9, None),
         ("fp16", 15e9, None, None),
     ],
 )
@@ -102,6 +102,8 @@ def test_memory_is_checked_before_anything_is_written(
 ) -> None:
     """Two billion weights, which have been read, so that 8 GB are taken."""
     monkeypatch.setattr(preflight, "memory", lambda: (64e9, available))
+    monkeypatch.setattr(preflight, "free_swap", lambda: 1e9)
+    monkeypatch.setattr(preflight, "resident_mb", lambda: (8_000.0, 9_000.0))
     monkeypatch.setattr(preflight, "cgroup_limits", lambda: (None, allowed))
     weights = [torch.empty(2_000_000_000, device="meta")]
     if sentence is None:

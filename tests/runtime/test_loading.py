@@ -53,10 +53,10 @@ def test_a_bundle_that_was_read_is_not_read_again(
 ) -> None:
     bundle = read_bundle(copied)
 
-    def never(directory: Path) -> None:
-        raise AssertionError(f"{directory} was read again")
+    def never(text: str, path: str) -> None:
+        raise AssertionError(f"{path} was read again")
 
-    monkeypatch.setattr("dragoman.runtime.loading.read_bundle", never)
+    monkeypatch.setattr("dragoman.runtime.format.bundle.manifest_from_json", never)
     model = load(bundle, threads=1)
     assert model.bundle is bundle
     assert model.generate(["a"])[0].tokens == text_model.generate(["a"])[0].tokens

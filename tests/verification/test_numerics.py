@@ -22,6 +22,7 @@ from dragoman.runtime.backends import open_backend
 from dragoman.runtime.backends.onnxruntime import cpu, cpu_state
 from dragoman.runtime.format.parity import Check, Coverage, Parity, TokenParity
 from dragoman.verification.numerics import graphs
+from dragoman.verification.numerics import probes as making
 from dragoman.verification.numerics.checking import check_numerics
 from dragoman.verification.numerics.graphs import InFloat64
 from dragoman.verification.numerics.optional_graphs import compare_candidates
@@ -228,6 +229,32 @@ def test_a_large_vocabulary_is_compared_at_some_positions(
     positions = cast(SinusoidalPositions, wrong.decoder.embedding.positions)
     positions.table[1, 0] += 1e-3  # logits are compared at positions 0, 5 and 10
     assert graphs.measure_graphs(bundle, wrong, probes)["logits"].excess.max() > 1
+
+
+def test_what_is_too_long_for_float64_is_compared_in_float32(
+    bundle: Model, reference: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault is at a position that only the long probe has."""
+    monkeypatch.setattr(graphs, "MOST_OPERATIONS", 0)
+    monkeypatch.setattr(making, "MOST_SCORES", 16)
+    given = [Probe([3, 5], [1, *range(2, 12)], "long"), Probe([3], [1, 2], "short")]
+    entered: list[str] = []
+    enter: Any = InFloat64.__enter__
+
+    def counted(mode: InFloat64) -> Any:
+        entered.append("wide")
+        return enter(mode)
+
+    monkeypatch.setattr(InFloat64, "__enter__", counted)
+    for meter in graphs.measure_graphs(bundle, reference, given).values():
+        assert (meter.excess <= 1).all()
+    assert entered == ["wide"]
+    wrong = copy.deepcopy(reference)
+    positions = cast(SinusoidalPositions, wrong.decoder.embedding.positions)
+    positions.table[7, 0] += 1e-3
+    meter = graphs.measure_graphs(bundle, wrong, given)["logits"]
+    assert meter.excess.max() > 1
+    assert set(meter.places[meter.excess > 1]) == {0}
 
 
 @pytest.mark.parametrize(("parameters", "steps"), [(1, 256), (10**8, 200), (10**10, 32)])

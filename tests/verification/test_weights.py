@@ -132,6 +132,17 @@ def test_faults_do_not(fault: Callable[[Float, Float], None], bits: int) -> None
     assert excess > 1 and problem.startswith("w")
 
 
+def test_the_last_outputs_of_a_wide_weight_are_compared_with_many() -> None:
+    """They would be their own measure of what is usual."""
+    weight = np.random.default_rng(1).standard_normal((768, 344)).astype(np.float32)
+
+    def fault(numbers: Float, step: Float) -> None:
+        numbers[32:96, 342] = 0
+
+    for nearest in (True, False):
+        assert worst(changed(rounded(weight, 4, None), fault), weight, nearest=nearest)[0] > 1
+
+
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("steps", [1, -1])
 def test_without_calibration_every_number_is_the_nearest(bits: int, steps: int) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from dragoman.errors import DragomanError
 from ...models.bundles import Calibration, bundle_of_checkpoint
 from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import Batch, Generate, Rows
-from ...processes import HERE, Interpreter
+from ...processes import HERE, Interpreter, peak_memory_mb
 from ..rounds import Contender, unchanged
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ SOURCE_LENGTHS = (5, 60)
 """Tokens of the shortest and the longest of sentences of unequal length."""
 MEAN_OUTPUT, LONGEST_OUTPUT = 32, 128
 """Tokens of their outputs, which end by themselves."""
+
+LOADED = Batch([], 0)
+"""Asks for the resident memory, in MB of 10^6 bytes, instead of tokens."""
+INPUTS = 8
+"""Inputs on which the proof of a large bundle compares outputs."""
 
 TextContender = Contender[Batch, Rows]
 
@@ -329,6 +335,44 @@ def load_bundle(directory: Path, threads: int, *, backend: str | None = None) ->
     from dragoman.runtime import load
 
     return generator(load(directory, threads=threads, backend=backend))
+
+
+def build_bundle(checkpoint: Path, directory: Path, *, precision: str, threads: int) -> Path:
+    """Build a bundle as `dragoman build` does, with its proof."""
+    from dragoman import api
+    from dragoman.runtime.format.manifest import Precision
+
+    kind = cast("Precision", precision)
+    api.build(checkpoint, directory, precision=kind, limit=INPUTS, threads=threads)
+    return directory
+
+
+def measured_preparation(
+    prepare: Callable[[Path, Path], Path], checkpoint: Path, directory: Path
+) -> tuple[Path, float, float]:
+    """Call `Contender.prepare`; return the directory, seconds, and the peak memory in MB."""
+    started = time.perf_counter()
+    prepared = prepare(checkpoint, directory)
+    return prepared, time.perf_counter() - started, peak_memory_mb()
+
+
+def prepared_before(checkpoint: Path, directory: Path, *, prepared: Path) -> Path:
+    """Return a directory that is prepared: the `prepare` of a contender whose turns follow."""
+    return prepared
+
+
+def load_with_memory(
+    directory: Path, threads: int, *, load: Callable[[Path, int], Generate]
+) -> Generate:
+    """Load a contender that also answers `LOADED`."""
+    from dragoman.progress import resident_mb
+
+    generate = load(directory, threads)
+
+    def perform(batch: Batch) -> Rows:
+        return generate(batch) if batch.new_tokens else [[round(resident_mb()[0])]]
+
+    return perform
 
 
 def load_as_many_rows(directory: Path, threads: int) -> Generate:

@@ -7,12 +7,10 @@ turns, greedily and with as many new tokens for all.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -20,29 +18,29 @@ from dragoman.errors import DragomanError
 
 from ...models.shapes import SHAPES, describe
 from ...peers import ctranslate2_runtime, openvino
-from ...peers.interface import Batch, Generate, Rows
-from ...processes import HERE, Interpreter, ProcessError, call_in, peak_memory_mb
+from ...peers.interface import Batch, Rows
+from ...processes import HERE, Interpreter, ProcessError, call_in
 from .. import options
 from ..contenders.text import (
     BUNDLES,
     CTRANSLATE2,
+    LOADED,
     TextContender,
+    build_bundle,
     dragoman_contenders,
     draw_sources,
     load_bundle,
+    load_with_memory,
+    measured_preparation,
     openvino_contenders,
     peers,
+    prepared_before,
 )
 from ..record import Record, Row, Table, table_of
 from ..rounds import Entrant, Failure
 from ..task import Options, Run, Task
 from .decoding import TURN_SECONDS, pace_of
 from .decoding import check_lengths as check_rows
-
-LOADED = Batch([], 0)
-"""Asks for the resident memory, in MB of 10^6 bytes, instead of tokens."""
-INPUTS = 8
-"""On which Dragoman's proof compares outputs."""
 
 
 def contenders(threads: int, openvino_in: Interpreter = HERE) -> list[TextContender]:
@@ -57,7 +55,9 @@ def contenders(threads: int, openvino_in: Interpreter = HERE) -> list[TextConten
     converted = ctranslate2_runtime.prepare_translator, ctranslate2_runtime.load_translator
     exported = optimum_onnx.prepare, optimum_onnx.load
     own = [
-        replace(contender, prepare=partial(build, precision=bundle.precision, threads=threads))
+        replace(
+            contender, prepare=partial(build_bundle, precision=bundle.precision, threads=threads)
+        )
         for contender, bundle in zip(dragoman_contenders(load_bundle), BUNDLES, strict=True)
     ]
     return [
@@ -66,48 +66,6 @@ def contenders(threads: int, openvino_in: Interpreter = HERE) -> list[TextConten
         *peers("Optimum-ONNX", ["fp32", "int8"], *exported, needs_torch=True),
         *openvino_contenders(openvino.load, openvino_in),
     ]
-
-
-def build(checkpoint: Path, directory: Path, *, precision: str, threads: int) -> Path:
-    """Build a bundle as `dragoman build` does, with its proof."""
-    from dragoman import api
-    from dragoman.runtime.format.manifest import Precision
-
-    kind = cast("Precision", precision)
-    api.build(checkpoint, directory, precision=kind, limit=INPUTS, threads=threads)
-    return directory
-
-
-def measured(
-    prepare: Callable[[Path, Path], Path], checkpoint: Path, directory: Path
-) -> tuple[Path, float, float]:
-    """Call `Contender.prepare`; return the directory, seconds, and the peak memory in MB."""
-    started = time.perf_counter()
-    prepared = prepare(checkpoint, directory)
-    return prepared, time.perf_counter() - started, peak_memory_mb()
-
-
-def already(checkpoint: Path, directory: Path, *, prepared: Path) -> Path:
-    """Return a directory that is prepared: the `prepare` of a contender whose turns follow."""
-    return prepared
-
-
-def load_with_memory(
-    directory: Path, threads: int, *, load: Callable[[Path, int], Generate]
-) -> Generate:
-    """Load a contender that also answers `LOADED`."""
-    generate = load(directory, threads)
-
-    def perform(batch: Batch) -> Rows:
-        return generate(batch) if batch.new_tokens else [[round(resident_mb())]]
-
-    return perform
-
-
-def resident_mb() -> float:
-    """Return the resident memory of this process, in MB of 10^6 bytes, on Linux."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmRSS:"))
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
@@ -123,16 +81,19 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     failures: list[Failure] = []
     for number, contender in enumerate(chosen):
         run.progress(f"building {contender.name}")
-        path = run.directory / f"built-{number}"
+        path = run.directory / f"built-{number}" / "model"  # tools share files beside it
+        path.parent.mkdir()
         try:
-            work = partial(measured, contender.prepare, run.checkpoint, path)
+            work = partial(measured_preparation, contender.prepare, run.checkpoint, path)
             prepared, seconds, peak = call_in(contender.interpreter, work)
         except (ProcessError, DragomanError) as error:
             failures.append(Failure(contender.name, f"building: {error}"))
             continue
         built[contender.name] = seconds, peak
         load = partial(load_with_memory, load=contender.load)
-        ready.append(replace(contender, prepare=partial(already, prepared=prepared), load=load))
+        ready.append(
+            replace(contender, prepare=partial(prepared_before, prepared=prepared), load=load)
+        )
     common = {"new_tokens": given.new_tokens, "threads": threads, "rounds": given.rounds}
     rows, failed = decoded(run, ready, built, given.batch_sizes, shape, **common)
     return {

@@ -28,7 +28,7 @@ from ...format.onnx_graph import WEIGHTS_FILE
 from ..interface import BackendError, ClosedModelError, Limits, no_attention
 from ..rows import SOURCE_MULTIPLE
 from .cpu_state import CACHED_TOKENS, LOGITS_AT_ONCE, HostState
-from .sessions import open_session, release_pages, run
+from .sessions import open_session, releasing_pages, run
 
 PROBE = (
     b'\x08\x07:a\n\x18\n\x01x\n\x01w\x12\x01y"\rMatMulInteger\x12\nsaturation*\x0f\x08\x04\x08\x01'
@@ -118,9 +118,10 @@ class OnnxRuntimeBackend:
         self._bundle, self._threads, self._opening = bundle, threads, threading.Lock()
         self._closed = False
         _check_types(bundle)
-        self.sessions = {name: self._session(name) for name in self.manifest.model_graphs}
-        for graph in self.manifest.model_graphs.values():
-            release_pages(bundle.path(graph.file).with_name(WEIGHTS_FILE))
+        graphs = self.manifest.model_graphs
+        file = next(iter(graphs.values())).file
+        with releasing_pages(bundle.path(file).with_name(WEIGHTS_FILE)):
+            self.sessions = {name: self._session(name) for name in graphs}
         _backends.add(self)
 
     def session(self, graph: str) -> onnxruntime.InferenceSession:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,23 +74,40 @@ def open_session(
     return session
 
 
-def release_pages(file: Path) -> None:
-    """Release the memory of a mapped file's pages, where the system is Linux.
+_opening = threading.Lock()
+
+
+@contextmanager
+def releasing_pages(file: Path) -> Iterator[None]:
+    """Release the memory of the pages of a file that the context maps, where the system is Linux.
 
     Kernels read weights when a session is opened, and keep most of them in a layout of their own.
-    Pages that are read again come from the system's cache of the file.
+    Pages that are read again come from the system's cache of the file. Mappings from before may be
+    freed by other threads meanwhile, and their addresses reused, so they are left alone.
     """
+    with _opening:
+        before = _mappings(file)
+        yield
+        for first, end in _mappings(file) - before:
+            # By its address, since the library made the mapping.
+            madvise = ctypes.CDLL(None).madvise
+            madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
+
+
+def _mappings(file: Path) -> set[tuple[int, int]]:
+    """Return the first and the last address of each mapping of a file, where Linux lists them."""
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-        advise = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError, TypeError):  # not Linux
-        return
-    real = os.path.realpath(file)
+        lines = Path("/proc/self/maps").read_bytes().split(b"\n")
+    except OSError:
+        return set()
+    name = os.fsencode(os.path.realpath(file))
+    found = set[tuple[int, int]]()
     for line in lines:
-        addresses, _, _, _, _, *name = line.split(maxsplit=5)
-        if name == [real]:
-            first, end = (int(address, 16) for address in addresses.split("-"))
-            advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
+        fields = line.split(maxsplit=5)
+        if fields[5:] == [name]:
+            first, _, end = fields[0].partition(b"-")
+            found.add((int(first, 16), int(end, 16)))
+    return found
 
 
 def run(call: Callable[..., Any], *arguments: Any, failure: Failure = BackendError) -> Any:

@@ -11,8 +11,9 @@ from dragoman.errors import DragomanError, refuse_unwritable, shown
 from dragoman.metrics import check_metrics
 from dragoman.optimize.targets import Target, choose_target
 from dragoman.optimize.tensorrt.request import EngineRequest
+from dragoman.progress import resident_mb
 from dragoman.runtime.backends import check_threads
-from dragoman.runtime.backends.machine import cgroup_limits, memory
+from dragoman.runtime.backends.machine import cgroup_limits, free_swap, memory
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.writing import check_destination
 from dragoman.verification.inputs.items import Comparison
@@ -75,7 +76,7 @@ def check_memory(weights: Iterable[Sized], precision: Precision) -> None:
     """Check that the rest of a build fits into memory, once the model is read.
 
     Args:
-        weights: the model's parameters, which take 4 bytes each
+        weights: the model's parameters
 
     Raises:
         DragomanError: less memory is available, or this container may use less.
@@ -84,7 +85,7 @@ def check_memory(weights: Iterable[Sized], precision: Precision) -> None:
     needed = LEAST_TO_BUILD + count * BYTES_TO_BUILD.get(precision, MOST_TO_BUILD)
     _, available = memory()
     _, allowed = cgroup_limits()
-    found = available + 4 * count
+    found = available + free_swap() + resident_mb()[0] * 1e6
     where = "available"
     if allowed is not None and allowed < found:
         found, where = allowed, "allowed for this container"

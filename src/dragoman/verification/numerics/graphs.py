@@ -59,7 +59,7 @@ class ChannelMeter:
     """How far each channel of an output is from its exact value, over several batches.
 
     Attributes:
-        found: the largest difference of the bundle by channel
+        found: the largest difference of the bundle by channel, or what counts of it
         oracle: the largest difference of the oracle in float32 by channel
         size: the largest exact value by channel
         places: where the largest difference of the bundle is, by channel
@@ -98,7 +98,8 @@ class ChannelMeter:
         largest = apart.max(axis=0)
         self.places[largest > self.found] = place
         self.found = np.maximum(self.found, largest)
-        self.oracle = np.maximum(self.oracle, np.abs(oracle - exact).max(axis=0))
+        rounded = np.abs(oracle - exact) if share == 1 else EPSILON * np.abs(exact)
+        self.oracle = np.maximum(self.oracle, rounded.max(axis=0))
         self.size = np.maximum(self.size, np.abs(exact).max(axis=0))
 
     @property

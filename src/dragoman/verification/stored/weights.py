@@ -35,8 +35,9 @@ Array = NDArray[Any]
 SCALED_ERROR = 2e-6
 """The error of weights that a pass computed, relative to the largest: a few roundings in fp32."""
 
-NUMBERS_AT_ONCE = 2**18
-"""Numbers of a weight that are compared at once, few enough for a core's cache."""
+NUMBERS_AT_ONCE, IN_CACHE = 2**22, 2**18
+"""Numbers of a weight that are compared at once: of enough outputs to tell what is usual; where all
+are compared alone, as many as fit into a core's cache."""
 
 NEAREST = 0.501
 """The error of a number that is rounded to the nearest, in steps, with room for float32."""
@@ -202,6 +203,7 @@ def rounding_problems(
     Args:
         nearest: whether every number was rounded to the nearest, without compensation
     """
+    each = nearest and weight.bits == 8
 
     def problems(part: slice) -> list[tuple[float, str]]:
         own = weight.read(part)
@@ -209,14 +211,15 @@ def rounding_problems(
         right = np.asarray(expected[:, part], order=order)
         few = slice(None) if nearest else slice(1)
         found = [_nearest_problem(weight, own, right, few, part.start)]
-        if nearest and weight.bits == 8:  # a scale that is off by a two hundredth shows in these
+        if each:  # a scale that is off by a two hundredth shows in these
             found.append(_scale_problem(weight, own, right, part.start))
         else:
             found += _problems_of_outputs(weight, own, right, part.start)
         return found
 
+    parts = parts_of_outputs(expected, IN_CACHE if each else NUMBERS_AT_ONCE)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for found in pool.map(problems, parts_of_outputs(expected, NUMBERS_AT_ONCE)):
+        for found in pool.map(problems, parts):
             yield from found
 
 
