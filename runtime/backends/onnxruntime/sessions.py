@@ -74,7 +74,8 @@ def open_session(
     return session
 
 
-_opening = threading.Lock()
+_opening: dict[tuple[int, str], threading.Lock] = {}
+"""The lock of each mapped file in each process: a fork may copy one that is held."""
 
 
 @contextmanager
@@ -85,7 +86,7 @@ def releasing_pages(file: Path) -> Iterator[None]:
     Pages that are read again come from the system's cache of the file. Mappings from before may be
     freed by other threads meanwhile, and their addresses reused, so they are left alone.
     """
-    with _opening:
+    with _opening.setdefault((os.getpid(), os.path.realpath(file)), threading.Lock()):
         before = _mappings(file)
         yield
         for first, end in _mappings(file) - before:
