@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -338,22 +342,33 @@ def load_bundle(directory: Path, threads: int, *, backend: str | None = None) ->
 
 
 def build_bundle(checkpoint: Path, directory: Path, *, precision: str, threads: int) -> Path:
-    """Build a bundle as `dragoman build` does, with its proof."""
-    from dragoman import api
-    from dragoman.runtime.format.manifest import Precision
+    """Build a bundle by `dragoman build`, with its proof.
 
-    kind = cast("Precision", precision)
-    api.build(checkpoint, directory, precision=kind, limit=INPUTS, threads=threads)
+    Raises:
+        DragomanError: the build failed.
+    """
+    given = {"output": directory, "precision": precision, "limit": INPUTS, "threads": threads}
+    options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "dragoman", "build", str(checkpoint), *options]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DragomanError(next(iter(done.stderr.splitlines()[-1:]), "dragoman build failed"))
     return directory
 
 
 def measured_preparation(
     prepare: Callable[[Path, Path], Path], checkpoint: Path, directory: Path
 ) -> tuple[Path, float, float]:
-    """Call `Contender.prepare`; return the directory, seconds, and the peak memory in MB."""
+    """Call `Contender.prepare`; return the directory, seconds, and the peak memory in MB.
+
+    Memory is that of this process, or of one that it runs, whichever took more.
+    """
     started = time.perf_counter()
     prepared = prepare(checkpoint, directory)
-    return prepared, time.perf_counter() - started, peak_memory_mb()
+    seconds = time.perf_counter() - started
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
+    return prepared, seconds, max(peak_memory_mb(), children)
 
 
 def prepared_before(checkpoint: Path, directory: Path, *, prepared: Path) -> Path:
