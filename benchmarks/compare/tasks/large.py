@@ -14,8 +14,6 @@ from typing import Any
 
 import click
 
-from dragoman.errors import DragomanError
-
 from ...models.shapes import SHAPES, describe
 from ...peers import ctranslate2_runtime, openvino
 from ...peers.interface import Batch, Rows
@@ -86,7 +84,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         try:
             work = partial(measured_preparation, contender.prepare, run.checkpoint, path)
             prepared, seconds, peak = call_in(contender.interpreter, work)
-        except (ProcessError, DragomanError) as error:
+        except ProcessError as error:
             failures.append(Failure(contender.name, f"building: {error}"))
             continue
         built[contender.name] = seconds, peak
@@ -203,7 +201,7 @@ LARGE = Task(
         ),
         options.batch_sizes(1, 8, what="Sources of 20 tokens decoded as one batch;"),
         options.new_tokens(),
-        options.option("--threads", "Threads of every tool.", 2, click.IntRange(1)),
+        options.THREADS,
         options.rounds(),
         options.ONLY,
         options.OPENVINO,
