@@ -137,12 +137,16 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Pat
             parameter.copy_(weights[name])
 
 
+NUMBERS_AT_ONCE = 2**22
+"""Numbers of a weight that are checked at once."""
+
+
 def _not_finite(weight: Tensor) -> int:
     """Count the numbers that are NaN or infinite in float32."""
-    if weight.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        weight = weight.float()
-    finite = weight.isfinite()
-    return 0 if finite.all() else int((~finite).sum())
+    as_stored = weight.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    parts = weight.reshape(-1).split(NUMBERS_AT_ONCE)
+    finite = ((part if as_stored else part.float()).isfinite() for part in parts)
+    return sum(0 if part.all() else int((~part).sum()) for part in finite)
 
 
 class Uninitialized(TorchFunctionMode):

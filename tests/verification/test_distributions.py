@@ -20,7 +20,12 @@ from dragoman.runtime import Model
 from dragoman.runtime.format.manifest import Manifest, Precision
 from dragoman.verification.checks.distances import DistanceMeter, DistributionMeter, divergence
 from dragoman.verification.inputs.parity_inputs import random_inputs
-from dragoman.verification.oracle import forced_batches, oracle_outputs, rounded_oracle, to_nearest
+from dragoman.verification.oracle import (
+    RoundedWeight,
+    forced_batches,
+    oracle_outputs,
+    rounded_oracle,
+)
 from dragoman.verification.parity import check_parity
 from dragoman.verification.tolerances import DIVERGENCE_LIMITS, ROUNDING_MULTIPLES
 from dragoman.verification.verdict import describe_failure
@@ -117,6 +122,10 @@ def with_precision(manifest: Manifest, precision: Precision, target: str = "cpu"
     return dataclasses.replace(manifest, precision=precision, target=target)
 
 
+def to_nearest(weight: torch.Tensor, bits: int, block: int | None) -> torch.Tensor:
+    return RoundedWeight.nearest(weight, bits, block).numbers()
+
+
 def test_weights_are_rounded_to_the_nearest_integer() -> None:
     weight = torch.tensor([[0.0, 1.0, -3.9, 7.0, 2.4, 0.2], [0.0] * 6])
     # One scale, 7 / 7: integers. In blocks of four, the last of which is padded: 2.4 / 7.
@@ -134,6 +143,33 @@ def test_in_4_bits_a_largest_weight_is_clipped_for_the_others() -> None:
     assert rounded[0] < 10
     assert float((rounded - weight).square().sum()) < 40 * 0.7**2  # what 0 instead of 0.7 costs
     assert to_nearest(weight, 8, None)[0, 0] == 10
+
+
+@pytest.mark.parametrize(("bits", "block"), [(8, None), (4, None), (4, 4)])
+def test_operators_read_rounded_weights_as_numbers(bits: int, block: int | None) -> None:
+    torch.manual_seed(0)
+    weight = RoundedWeight.nearest(torch.randn(7, 10), bits, block)
+    numbers, x, bias = weight.numbers(), torch.randn(2, 3, 10), torch.randn(7)
+    assert numbers.dtype == torch.float32 and type(numbers) is torch.Tensor
+    product = nn.functional.linear(x, weight, bias)
+    torch.testing.assert_close(product, x @ numbers.T + bias)
+    ids = torch.tensor([[6, 0], [3, 3]])
+    assert torch.equal(nn.functional.embedding(ids, weight), numbers[ids])
+    assert torch.equal(weight[1], numbers[1])
+    assert torch.equal(weight + 1, numbers + 1)
+    assert weight.shape == (7, 10) and isinstance(weight, nn.Parameter)
+
+
+def test_weights_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    plain, x = torch.randn(7, 10), torch.randn(2, 10)
+    whole = RoundedWeight.nearest(plain, 4, 4)
+    monkeypatch.setattr("dragoman.verification.oracle.NUMBERS_AT_ONCE", 25)
+    parts = RoundedWeight.nearest(plain, 4, 4)
+    assert torch.equal(parts.numbers(), whole.numbers())
+    assert [len(part) for part in parts.parts()] == [2, 2, 2, 1]
+    product = nn.functional.linear(x, parts)
+    torch.testing.assert_close(product, x @ whole.numbers().T)
 
 
 @pytest.mark.parametrize(

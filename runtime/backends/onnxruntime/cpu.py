@@ -255,15 +255,18 @@ class OnnxRuntimeBackend:
         if computes_wanted or batch * length <= part:
             part = length
         elif batch > 1:  # parts of several rows are not what GroupQueryAttention computes
-            rows = (slice(row, row + 1) for row in range(batch))
-            found = [
-                self.score_encoded(
-                    {name: values[row] for name, values in encoded.items()},
-                    *(source_mask[row], target[row], positions),
+            read = length if positions is None else len(positions)
+            logits = decoder.output("logits")
+            shape = (batch, read, self.manifest.model.target_vocab_size)
+            scored = np.empty(shape, np.dtype(logits.dtype))
+            at_once = max(1, part // length)
+            for first in range(0, batch, at_once):
+                rows = slice(first, first + at_once)
+                scored[rows] = self.score_encoded(
+                    {name: values[rows] for name, values in encoded.items()},
+                    *(source_mask[rows], target[rows], positions),
                 )
-                for row in rows
-            ]
-            return np.concatenate(found)
+            return scored
         values: dict[Slot, NDArray[Any]] = {
             Slot("read"): np.tile(
                 np.arange(length) if positions is None else positions, (batch, 1)

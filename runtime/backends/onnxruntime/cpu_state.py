@@ -170,7 +170,7 @@ _MASK = Slot("source_mask")
 _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
 
-LOGITS_AT_ONCE = 2**25
+LOGITS_AT_ONCE = 2**23
 """Numbers among the logits of a run; a row with more is read in parts, through the caches."""
 
 CACHED_TOKENS = 1024

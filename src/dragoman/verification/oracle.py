@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from dragoman.optimize.precision.weights import Scheme
 from dragoman.optimize.targets import Schemes, find_target
@@ -253,7 +254,7 @@ def _round_products(model: ReferenceModel, schemes: Schemes, kept: Collection[st
     # A module may have several names; the manifest has the name of its weight.
     named = dict(model.named_modules(remove_duplicate=False))
     exempt = {id(module) for name, module in named.items() if name in kept}
-    made: dict[tuple[int, int, int | None], nn.Parameter] = {}
+    made: dict[tuple[int, int, int | None], RoundedWeight] = {}
     for name, module in model.named_modules():
         if not isinstance(module, kinds) or id(module) in exempt:
             continue
@@ -263,8 +264,7 @@ def _round_products(model: ReferenceModel, schemes: Schemes, kept: Collection[st
         weight = module.weight.detach()
         key = weight.data_ptr(), scheme.bits, scheme.block  # tied weights are rounded once
         if key not in made:
-            numbers = to_nearest(weight, scheme.bits, scheme.block)
-            made[key] = nn.Parameter(numbers, requires_grad=False)
+            made[key] = RoundedWeight.nearest(weight, scheme.bits, scheme.block)
         module.weight = made[key]
         if not isinstance(module, nn.Embedding):
             module.register_forward_pre_hook(_rounds_inputs(scheme))
@@ -278,31 +278,101 @@ def _graph(name: str, schemes: Schemes) -> str:
     return "encoder" if name.startswith("encoder.") or of_source else "decoder"
 
 
-def to_nearest(weight: Tensor, bits: int, block: int | None) -> Tensor:
-    """Round a weight [outputs, inputs] to symmetric integers.
+_OF_INTEGERS = (
+    *(Tensor.as_subclass, Tensor.data_ptr, Tensor.size, Tensor.dim),
+    *(getattr(Tensor, name).__get__ for name in ("shape", "grad_fn", "requires_grad")),
+)
+"""Functions that need no numbers in float32."""
 
-    Args:
-        block: the number of inputs that share a scale; None: all
+
+class RoundedWeight(Tensor):
+    """A weight [outputs, inputs] of symmetric integers, which operators read as float32.
+
+    Linear maps and tables multiply by the scales what they read, some outputs after the other, so
+    that there is no copy of all numbers in float32. All other operators read such a copy.
+
+    Attributes:
+        scales: [outputs, blocks, 1]
+        block: the number of inputs that share a scale
     """
-    rounded, rows = torch.empty(weight.shape), max(1, NUMBERS_AT_ONCE // weight.shape[1])
-    for own, result in zip(torch.split(weight, rows), torch.split(rounded, rows), strict=True):
-        result.copy_(_nearest(own, bits, block))
-    return rounded
+
+    _is_param = True  # torch.nn.Parameter recognizes parameters by it
+    scales: Tensor
+    block: int
+
+    @classmethod
+    def nearest(cls, weight: Tensor, bits: int, block: int | None) -> RoundedWeight:
+        """Round a weight.
+
+        Args:
+            block: the number of inputs that share a scale; None: all
+        """
+        integers, scales = torch.empty(weight.shape, dtype=torch.int8), list[Tensor]()
+        rows = max(1, NUMBERS_AT_ONCE // weight.shape[1])
+        for own, result in zip(torch.split(weight, rows), torch.split(integers, rows), strict=True):
+            rounded, scale = _nearest(own, bits, block)
+            result.copy_(rounded)
+            scales.append(scale)
+        made = integers.as_subclass(cls)
+        made.scales, made.block = torch.cat(scales), block or weight.shape[1]
+        return made
+
+    def numbers(self, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Compute the numbers of some outputs in float32."""
+        integers = self.as_subclass(Tensor)[rows].float()
+        scales = self.scales[rows]
+        if scales.shape[-2] == 1:
+            return integers.mul_(scales[..., 0])
+        scales = scales[..., 0].repeat_interleave(self.block, -1)
+        return integers.mul_(scales[..., : integers.shape[-1]])
+
+    def parts(self) -> Iterator[Tensor]:
+        """Compute the numbers of some outputs after the other."""
+        outputs, inputs = self.shape
+        rows = max(1, NUMBERS_AT_ONCE // inputs)
+        return (self.numbers(slice(first, first + rows)) for first in range(0, outputs, rows))
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of PyTorch with numbers in float32."""
+        kwargs = kwargs or {}
+        if func in _OF_INTEGERS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if func is nn.functional.linear and isinstance(args[1], cls):
+            x, weight, *bias = args
+            return linear_in_parts(x, weight.parts(), *bias, **kwargs)
+        if func is nn.functional.embedding and isinstance(args[1], cls):
+            return args[1].numbers(args[0])
+        args, kwargs = tree_map(lambda x: x.numbers() if isinstance(x, cls) else x, (args, kwargs))
+        return func(*args, **kwargs)
 
 
-def _nearest(weight: Tensor, bits: int, block: int | None) -> Tensor:
+def linear_in_parts(x: Tensor, parts: Iterable[Tensor], bias: Tensor | None = None) -> Tensor:
+    """Compute x [..., K] @ weight [N, K] + bias of a weight in parts [n, K]."""
+    product = torch.cat([nn.functional.linear(x, part) for part in parts], -1)
+    return product if bias is None else product + bias
+
+
+def _nearest(weight: Tensor, bits: int, block: int | None) -> tuple[Tensor, Tensor]:
+    """Round to integers [outputs, inputs], with scales [outputs, blocks, 1]."""
     outputs, inputs = weight.shape
     size, limit = block or inputs, 2 ** (bits - 1) - 1
     blocks = nn.functional.pad(weight, (0, -inputs % size)).view(outputs, -1, size)
     largest = blocks.abs().amax(-1, keepdim=True)
     largest[largest == 0] = 1
-    best, least = blocks, torch.full_like(largest, torch.inf)
+    best, scales = torch.zeros_like(blocks), largest / limit
+    least = torch.full_like(largest, torch.inf)
     for clipped_at in CLIPPED_AT if bits == 4 else CLIPPED_AT[:1]:
         scale = largest * (clipped_at / limit)
-        rounded = (blocks / scale).round().clamp(-limit, limit) * scale
-        error = (rounded - blocks).square().sum(-1, keepdim=True)
-        best, least = torch.where(error < least, rounded, best), torch.minimum(error, least)
-    return best.view(outputs, -1)[:, :inputs]
+        integers = (blocks / scale).round().clamp(-limit, limit)
+        error = (integers * scale - blocks).square().sum(-1, keepdim=True)
+        best = torch.where(error < least, integers, best)
+        scales = torch.where(error < least, scale, scales)
+        least = torch.minimum(error, least)
+    return best.view(outputs, -1)[:, :inputs], scales
 
 
 def _rounds_inputs(scheme: Scheme) -> Callable[[nn.Module, Any], tuple[Tensor]]:

@@ -29,7 +29,7 @@ from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import HEADS_LAST
 from ..checks.encoders import halved
-from ..oracle import oracle_batches, oracle_pass
+from ..oracle import linear_in_parts, oracle_batches, oracle_pass
 from .probes import Probe, parameters_of
 
 Array = NDArray[Any]
@@ -135,7 +135,9 @@ class InFloat64(TorchFunctionMode):
         if not any(x.dtype == torch.float64 for x in tensors):
             return func(*args, **kwargs)
         if func is F.linear:
-            return _linear(*args, **kwargs)
+            x, weight, *bias = args
+            parts = torch.split(weight, max(1, PART // weight.shape[1]))
+            return linear_in_parts(x, (part.double() for part in parts), *bias, **kwargs)
         args, kwargs = tree_map(_widened, (args, kwargs))
         return func(*args, **kwargs)
 
@@ -143,13 +145,6 @@ class InFloat64(TorchFunctionMode):
 def _widened(value: Any) -> Any:
     narrow = isinstance(value, Tensor) and value.dtype == torch.float32
     return value.double() if narrow else value
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute x [..., K] @ weight [N, K] + bias in float64, some outputs after the other."""
-    parts = torch.split(weight, max(1, PART // weight.shape[1]))
-    product = torch.cat([F.linear(x, part.double()) for part in parts], -1)
-    return product if bias is None else product + bias
 
 
 def compare_graphs(meters: Mapping[str, ChannelMeter], probes: Sequence[Probe]) -> Check:

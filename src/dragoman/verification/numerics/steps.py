@@ -36,6 +36,8 @@ LATER, STEPS_JOINED = 3, 10
 """Steps after which a row joins a batch, and until which the batch is stepped."""
 MOST_LOGITS = 2**26
 """Numbers among the one-pass logits that are kept: fewer rows are stepped where there are more."""
+PROMPT_LOGITS = 2**25
+"""Logits of all positions of prompts: fewer rows are stepped from a prompt where there are more."""
 MOST_READ = 2e10
 """Weights that are read by all steps from the first position on, which take as long as that."""
 SCORE_TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
@@ -179,6 +181,8 @@ def _step(
     numbers = np.arange(len(given))
     if model.manifest.model.has_encoder:  # all prompts are of the same length
         numbers = numbers[rows.lengths >= prompt]
+        of_prompt = prompt * model.manifest.model.target_vocab_size
+        numbers = numbers[: max(1, PROMPT_LOGITS // of_prompt)]
     read, given, lengths = rows.read[numbers], given[numbers], rows.lengths[numbers]
     state = model.backend.start(
         rows.source[numbers],

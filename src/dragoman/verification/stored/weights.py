@@ -166,28 +166,46 @@ def _missing(weights: CheckpointWeights, seen: set[str]) -> list[str]:
         f"{name}: expected in a graph, found in none"
         for name in absent
         if weights.tensors[name].any()
-        and not any(np.array_equal(weights.tensors[name], other) for other in present)
+        and not any(_same(weights.tensors[name], other) for other in present)
     ]
+
+
+def _same(one: Array, other: Array) -> bool:
+    if one.shape != other.shape:
+        return False
+    return all(np.array_equal(one[part], other[part]) for part in _rows(one))
+
+
+def _rows(numbers: Array) -> Iterator[slice]:
+    """Split the first axis, so that numbers need not be copied all at once."""
+    rows = max(1, NUMBERS_AT_ONCE * len(numbers) // max(1, numbers.size))
+    return (slice(first, first + rows) for first in range(0, len(numbers), rows))
 
 
 def _float_problems(name: str, own: Array, expected: Array) -> list[str]:
     """Describe how a weight that is not of integers differs from what it should be."""
     own, expected = np.atleast_1d(own), np.atleast_1d(expected)
-    wide, target = own.astype(np.float32), expected.astype(own.dtype).astype(np.float32)
     computed = bool(SCALED.fullmatch(CAST.sub("", name)) or name.endswith(".bilinear"))
-    largest = float(np.abs(expected).max(initial=0))
-    allowed = SCALED_ERROR * largest if computed else 0.0
-    if computed and own.dtype != np.float32:
-        allowed += largest * 2.0**-8
-    apart = np.abs(wide - target)
-    apart[~np.isfinite(apart)] = np.inf
-    if not (apart > allowed).any():
-        return []
-    place = np.unravel_index(int(apart.argmax()), apart.shape)
-    return [
-        f"{name}{list(map(int, place))}: expected {float(target[place]):.7g}, found "
-        f"{float(wide[place]):.7g}; {int((apart > allowed).sum())} of {own.size} numbers differ"
-    ]
+    allowed = 0.0
+    if computed:
+        largest = float(_largest(expected, None)) if expected.size else 0.0
+        allowed = largest * (SCALED_ERROR + (0 if own.dtype == np.float32 else 2.0**-8))
+    beyond, worst, problem = 0, 0.0, ""
+    for part in _rows(own):
+        wide = own[part].astype(np.float32, copy=False)
+        target = expected[part].astype(own.dtype, copy=False).astype(np.float32, copy=False)
+        apart = np.abs(wide - target)
+        apart[~np.isfinite(apart)] = np.inf
+        beyond += int((apart > allowed).sum())
+        place = np.unravel_index(int(apart.argmax()), apart.shape)
+        if apart[place] > max(worst, allowed):
+            worst = float(apart[place])
+            row, *others = map(int, place)
+            problem = (
+                f"{name}{[part.start + row, *others]}: expected {float(target[place]):.7g}, found "
+                f"{float(wide[place]):.7g}"
+            )
+    return [f"{problem}; {beyond} of {own.size} numbers differ"] if beyond else []
 
 
 def rounds_to_nearest(bundle: Bundle) -> bool:
