@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from dragoman import __version__
-from dragoman.onnx_graphs.attention_graph import attention_graph
+from dragoman.onnx_graphs.attention_graph import alignment_graph, attention_graph
 from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
 from dragoman.onnx_graphs.graph_files import load_graph, place_of, write_graphs
 from dragoman.reference_model import EncoderModel, GenerationConfig, ReferenceModel
@@ -82,6 +82,11 @@ def export_bundle(
     if attention:
         models["attention"], specs["attention"] = attention_graph(
             models, specs, model_spec(model.config), head(model.config)
+        )
+    if model.config.takes_audio:
+        heads = _generation(model).heads_that_align
+        models["alignment"], specs["alignment"] = alignment_graph(
+            models, specs, model_spec(model.config), heads
         )
     write_graphs(models, specs, files)
     progress("checking the graphs")

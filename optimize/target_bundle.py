@@ -10,7 +10,7 @@ from typing import cast
 import onnx_ir as ir
 import onnxruntime
 
-from dragoman.onnx_graphs.attention_graph import attention_graph
+from dragoman.onnx_graphs.attention_graph import alignment_graph, attention_graph
 from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
 from dragoman.onnx_graphs.graph_files import load_graph, write_graphs
 from dragoman.runtime.decoding.batching import EncoderInput
@@ -47,7 +47,7 @@ def optimize_bundle(
     """Optimize a neutral fp32 bundle for a target and write the result into an existing directory.
 
     For a target that builds engines, the result holds the graphs that they are built from. The
-    graph that shows attention is made again from the others; engines have none.
+    graphs that show attention are made again from the others; engines have none.
 
     Args:
         target: the name of a row of `targets.TARGETS`
@@ -92,6 +92,11 @@ def optimize_bundle(
     if "attention" in bundle.manifest.graphs and chosen.executable == "onnx":
         models["attention"], specs["attention"] = attention_graph(
             models, specs, bundle.manifest.model, bundle.manifest.head
+        )
+    if "alignment" in bundle.manifest.graphs and chosen.executable == "onnx":
+        heads = bundle.manifest.generation.heads_that_align
+        models["alignment"], specs["alignment"] = alignment_graph(
+            models, specs, bundle.manifest.model, heads
         )
     optimized = dataclasses.replace(
         bundle.manifest,

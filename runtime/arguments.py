@@ -111,10 +111,13 @@ def check_able(manifest: Manifest, method: str) -> None:
         AbilityError: the model does not have it; names its methods and commands.
     """
     what, methods, commands = _abilities(manifest)
-    if method in methods or (method == "align" and _translates(manifest)):
+    model, aligns = manifest.model, method in ("align", "replace_unknown")
+    if method in methods or (aligns and _translates(manifest)):
         return
     name = manifest.name
-    if method == "align":
+    if method == "align" and model.takes_audio:
+        return
+    if aligns:
         raise AbilityError(
             "alignments and unknown words: expected a model that reads a text and writes another "
             f"one, found {name}, a model that {what}"

@@ -50,8 +50,8 @@ class Model:
 
     Every model has `bundle`, `manifest`, `tokenize` and `close`. Models with a decoder have
     `generate`, `stream`, `score` and `detokenize`. Encoder-only models have the methods of their
-    head: `encode` and `hidden_states`, `classify`, `tag`, `fill` or `answer`. `attention` and
-    `align` need a bundle with the attention graph.
+    head: `encode` and `hidden_states`, `classify`, `tag`, `fill` or `answer`. `attention`, and for
+    texts `align`, need a bundle with the attention graph.
 
     A call with `timeout`, in seconds, or `cancel`, such as a `threading.Event`, stops before its
     next step or batch with `DeadlineError` or `CancelError`, which hold its finished results. Other
@@ -342,22 +342,19 @@ class Model:
         cancel: CancelEvent | None = None,
         **options: Unpack[ScoringKeywords],
     ) -> Attention:
-        """Compute the attention weights between the tokens of a source and a target.
-
-        The bundle must have the attention graph: `build --with-attention`.
+        """Compute attention between the tokens of a source and a target (`--with-attention`).
 
         Args:
             source: as for `generate`; for an encoder-only model, a text or a pair of texts
-            target: as for `score`; None: the output of `generate` with default options, or no
-                target for a decoder-only model. An encoder-only model has no target.
+            target: as for `score`; None: the output of `generate` with default options; none for
+                decoder-only and encoder-only models
             timeout, cancel: see `Model`
-            options: languages and truncation, as for `score`; for an encoder-only model,
-                `split_special_tokens`
+            options: as for `score`; for an encoder-only model, `split_special_tokens`
 
         Raises:
             RejectedError: source or target cannot be read.
             BackendError: the bundle has no attention graph, or the backend does not run it.
-            DragomanError, LanguageError: as for `score`; an encoder-only model takes a source only.
+            DragomanError, LanguageError: as for `score`.
         """
         self.check_attention()
         reader, check = self._parts().attention, stop_check(timeout, cancel)
@@ -382,13 +379,14 @@ class Model:
         cancel: CancelEvent | None = None,
         **options: Unpack[ScoringKeywords],
     ) -> list[Alignment]:
-        """Align each word of an output with a word of its source.
+        """Align words of outputs with words of their sources, or tokens of speech with frames.
 
-        Words are aligned by the attention of alignment heads, or else of the penultimate layer.
+        Alignment heads align them, or else the penultimate layer, for speech the upper half.
 
         Args:
-            pairs: sources, and tokens of outputs, as in `Result.tokens`
-            unknown_replaced: whether to align the words of the text that `replace_unknown` returns
+            pairs: sources, and tokens of outputs, as in `Result.tokens`; or audio of at most one
+                window, and a text or its tokens without timestamps
+            unknown_replaced: texts: whether to align the words that `replace_unknown` returns
             timeout, cancel: see `Model`
             options: languages and truncation, as for `score`
 
@@ -397,10 +395,10 @@ class Model:
 
         Raises:
             BackendError, DragomanError, LanguageError: as for `attention`.
-            AbilityError: the model is not a text-to-text model with encoder and decoder.
+            AbilityError: the model does not have both encoder and decoder.
         """
-        reader, check = self._parts("align", pairs).aligner, stop_check(timeout, cancel)
-        return reader.alignments(pairs, ScoringOptions(**options), check, unknown_replaced)
+        parts, check = self._parts("align", pairs), stop_check(timeout, cancel)
+        return parts.alignments(pairs, ScoringOptions(**options), check, unknown_replaced)
 
     def replace_unknown(
         self,
@@ -422,10 +420,11 @@ class Model:
             options: languages and truncation, as for `score`
 
         Raises:
-            BackendError, DragomanError, LanguageError, AbilityError: as for `align`.
+            BackendError, DragomanError, LanguageError: as for `align`.
+            AbilityError: the model is not a text-to-text model with encoder and decoder.
             RejectedError: the source cannot be read.
         """
-        reader, check = self._parts("align").aligner, stop_check(timeout, cancel)
+        reader, check = self._parts("replace_unknown").aligner, stop_check(timeout, cancel)
         replaced = reader.with_unknown_replaced(
             source, result.tokens, ScoringOptions(**options), skip_special_tokens, by, check
         )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from .arguments import StopCheck
+from .attention.alignment import Alignment, SpeechAligner
 from .attention.reader import AttentionReader, EncoderAttentionReader
 from .backends.interface import Backend
 from .encoding.front_end import EncoderFrontEnd
 from .format.bundle import Bundle
 from .front_end import FrontEnd
+from .scoring.interface import ScoringOptions
 from .scoring.speech import SpeechScorer
 from .scoring.texts import TextScorer
 from .speech.transcriber import Transcriber
@@ -34,6 +40,7 @@ class Parts:
         manifest, directory = bundle.manifest, bundle.directory
         self.backend = backend
         self.codec: TextCodec | None = None
+        self.speech_aligner: SpeechAligner | None = None
         if manifest.head is not None:
             self.encoder = EncoderFrontEnd(manifest, manifest.head, backend, directory)
             self.attention = EncoderAttentionReader(manifest.name, backend, self.encoder)
@@ -43,10 +50,24 @@ class Parts:
         if manifest.speech is not None and manifest.audio is not None:
             speech, audio = manifest.speech, manifest.audio
             self.front_end = Transcriber(manifest, speech, audio, backend, self.codec)
-            self.scorer = SpeechScorer(manifest, speech, audio, backend, self.codec)
+            scorer = SpeechScorer(manifest, speech, audio, backend, self.codec)
+            self.scorer = scorer
+            self.speech_aligner = SpeechAligner(manifest, audio, backend, scorer, self.codec)
         else:
             self.front_end = TextFrontEnd(manifest, backend, self.codec)
             self.scorer = TextScorer(manifest, backend, self.front_end, self.codec)
         self.attention = self.aligner = AttentionReader(
             manifest, backend, self.scorer, self.front_end, self.codec
         )
+
+    def alignments(
+        self,
+        pairs: Sequence[Any],
+        options: ScoringOptions,
+        check: StopCheck,
+        unknown_replaced: bool,
+    ) -> list[Alignment]:
+        """Align sources and outputs; see `Model.align`."""
+        if self.speech_aligner is not None:
+            return self.speech_aligner.alignments(pairs, options, check)
+        return self.aligner.alignments(pairs, options, check, unknown_replaced)

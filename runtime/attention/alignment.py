@@ -1,14 +1,30 @@
-"""Aligns words of source and target: each target word with the source word it attends to most."""
+"""Aligns words of source and target: each target word with the source word it attends to most.
+
+Tokens of speech are aligned with frames of audio by dynamic time warping.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.settings.speech import AudioFeatures
+
+from ..arguments import StopCheck, StoppedError
+from ..backends.interface import Backend
+from ..decoding.batching import as_batch
+from ..format.contract import Slot
+from ..format.manifest import Manifest
+from ..scoring.interface import ScoredPair, ScoringOptions
+from ..scoring.speech import SpeechPair, SpeechScorer
+from ..scoring.teacher_forcing import ForcedPair
+from ..speech.word_times import WordTimer
 from ..texts.codecs.interface import TextStream
+from ..texts.tokenizer import TextCodec
 
 NO_WORDS = (
     "replace_unknown: expected a bundle with tokenizers or vocabularies, whose source words "
@@ -18,11 +34,14 @@ NO_WORDS = (
 
 @dataclass(frozen=True)
 class Alignment:
-    """A word alignment.
+    """A word alignment, or for speech an alignment of tokens with frames.
 
     Attributes:
-        source, target: words of the texts, split at white space
-        pairs: (source word, target word) indices from 0, in the order of target words
+        source, target: words of the texts, split at white space; for speech no source, and the
+            tokens of the transcript
+        pairs: (source word, target word) indices from 0, in the order of target words; for speech
+            (frame of 20 ms, token) in the order of time, ending with the end token
+        probabilities: for speech, of each token among all text tokens; empty for texts
         error: the reason for rejecting the pair; None if it was aligned
     """
 
@@ -30,10 +49,81 @@ class Alignment:
     target: tuple[str, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
     error: str | None = None
+    probabilities: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         """Return the pairs in Pharaoh format, such as `0-0 1-2`."""
         return " ".join(f"{source}-{target}" for source, target in self.pairs)
+
+
+class SpeechAligner:
+    """Aligns tokens of transcripts with frames of their audio, of at most one window.
+
+    Args:
+        codec: tokenizers; None if the bundle has none
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        features: AudioFeatures,
+        backend: Backend,
+        scorer: SpeechScorer,
+        codec: TextCodec | None,
+    ) -> None:
+        self._manifest, self._features, self._backend = manifest, features, backend
+        self._scorer, self._codec = scorer, codec
+        self._timer = WordTimer(manifest, backend)
+
+    def alignments(
+        self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck
+    ) -> list[Alignment]:
+        """Align pairs of audio and text, or text tokens.
+
+        Args:
+            check: called before each pair, and before each block of its audio is read
+
+        Raises:
+            BackendError: the bundle has no alignment graph, or the backend does not run it.
+            StoppedError: `check` raised it; holds the finished results.
+        """
+        self._timer.check()
+        found: list[Alignment] = []
+        try:
+            for pair in pairs:
+                check()
+                ((audio, forced),) = self._scorer.read_texts([pair], options, check)
+                if isinstance(audio, ScoredPair):
+                    found.append(Alignment(error=audio.error))
+                elif isinstance(forced, ScoredPair):
+                    found.append(Alignment(error=forced.error))
+                else:
+                    found.append(self._aligned(audio, forced))
+        except StoppedError as error:
+            raise type(error)(str(error), dict(enumerate(found))) from error
+        return found
+
+    def _aligned(self, audio: SpeechPair, forced: ForcedPair) -> Alignment:
+        manifest, tokens = self._manifest, audio.target
+        special = [token for token in tokens if token >= manifest.model.end_token_id]
+        if special:
+            return Alignment(error=f"expected tokens of a text, found the token {special[0]}")
+        source, mask = as_batch([audio.window], manifest.model)
+        outputs = self._backend.encode(source, mask)
+        encoded = {t.slot: outputs[t.name] for t in manifest.graphs["encoder"].outputs}
+        encoded[Slot("source_mask")] = mask
+        samples = round(audio.seconds * self._features.sampling_rate)
+        frames = min(self._features.frames, samples // self._features.hop)
+        times = self._timer.times(encoded, forced.given, tokens, frames)
+        pieces = (self._codec.target_piece(token) if self._codec else None for token in tokens)
+        return Alignment(
+            target=tuple(
+                str(token) if piece is None else piece
+                for token, piece in zip(tokens, pieces, strict=True)
+            ),
+            pairs=tuple((frame, token) for token, frame in times.path.tolist()),
+            probabilities=tuple(times.probabilities.tolist()),
+        )
 
 
 def align(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 
-from ..format.contract import Role
+from ..format.contract import Role, Slot
 
 
 class BackendError(DragomanError):
@@ -119,6 +119,12 @@ class Steps(NamedTuple):
     direct: int = 0
 
 
+ONLY_ON_THE_PROCESSOR = (
+    "times of words: expected the backend onnxruntime, which runs the alignment graph on the "
+    "processor"
+)
+
+
 class DecodingState(Protocol):
     """A batch being decoded: encoded sources, caches and positions, held by the backend.
 
@@ -177,6 +183,13 @@ class DecodingState(Protocol):
         Args:
             sources: new number of each admitted source: the number of a retired source, or the
                 next free number
+        """
+
+    def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]]:
+        """Return a copy of what the decoder reads of a source [1, ...]: for `Backend.align`.
+
+        Raises:
+            BackendError: the backend does not run the alignment graph.
         """
 
     def close(self) -> None:
@@ -248,6 +261,29 @@ class Backend(Protocol):
 
         Raises:
             BackendError: the bundle has no attention graph, or the backend does not run it.
+        """
+
+    def check_alignment(self) -> None:
+        """Check that the backend runs the alignment graph of a speech model.
+
+        Raises:
+            BackendError: it does not.
+        """
+
+    def align(
+        self, encoded: Mapping[Slot, NDArray[Any]], token: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Run the alignment graph on one source.
+
+        Args:
+            encoded: from `DecodingState.encoded_source`
+            token: the decoder's input, [1, T]
+
+        Returns:
+            logits [1, T, V] and cross-attention [1, layers, heads, T, S] of the layers that align
+
+        Raises:
+            BackendError: the backend does not run the graph.
         """
 
     def score(

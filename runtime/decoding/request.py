@@ -127,12 +127,14 @@ class Request:
         source: token ids, or features of audio [mel bins, frames]
         prompt: decoder input before the first new token, the start token first
         prefix: tokens that the decoder reads one by one before the first new token
+        keeps_encoded: whether the encoder's outputs are kept with the output
     """
 
     source: EncoderInput
     prompt: Sequence[int]
     rules: Rules
     prefix: Sequence[PrefixToken] = field(default=())
+    keeps_encoded: bool = False
 
     @property
     def source_tokens(self) -> Sequence[int]:

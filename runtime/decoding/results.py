@@ -1,11 +1,12 @@
-"""Results of generation, and their conversion to plain data, a line of text or JSON."""
+"""Results of generation, and their conversion to plain data, a line of text, JSON or subtitles."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from html import escape
+from typing import Any, Literal, TypeVar, get_args
 
 from dragoman.errors import DragomanError
 from dragoman.files.text_lines import one_line
@@ -28,19 +29,38 @@ class TooManyTokensError(RejectedError):
 
 
 @dataclass(frozen=True)
+class Word:
+    """A word of a transcript.
+
+    Attributes:
+        start, end: seconds from the beginning of the audio
+        text: the word with the space before it and the punctuation around it
+        probability: mean probability of its tokens among text tokens
+    """
+
+    start: float
+    end: float
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True)
 class Segment:
     """A part of a transcript, between two times.
 
     Attributes:
-        start, end: seconds from the beginning of the audio
+        start, end: seconds from the beginning of the audio; with `word_timestamps`, those of its
+            words
         text: text of the segment; None for a bundle without tokenizers
         tokens: token ids, including timestamps
+        words: its words; empty unless requested
     """
 
     start: float
     end: float
     text: str | None
     tokens: tuple[int, ...]
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -213,6 +233,7 @@ def result_data(result: Result) -> dict[str, Any]:
         return data | {"hypotheses": [_hypothesis(h) for h in result.hypotheses]}
     segments = [
         {"start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
+        | ({"words": [vars(word) for word in s.words]} if s.words else {})
         for s in result.segments
     ]
     return data | {
@@ -239,3 +260,90 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
             for alternatives in hypothesis.alternatives
         ],
     }
+
+
+SubtitleFormat = Literal["srt", "vtt", "tsv", "lrc"]
+SUBTITLE_FORMATS: tuple[SubtitleFormat, ...] = get_args(SubtitleFormat)
+
+
+def subtitles(result: Result, form: SubtitleFormat) -> str:
+    """Format a transcript as subtitles, with the times of its segments or, if it has any, of words.
+
+    Args:
+        form: srt (SubRip) and tsv (milliseconds, as openai-whisper writes them) have an entry for
+            each word or else each segment; vtt (WebVTT, W3C) and lrc have one for each segment,
+            with the times of words within it
+    """
+    segments = result.segments or ()
+    if form == "vtt":
+        cues = (
+            f"{_span(s, '.')}\n{_timed_line(s, _vtt_text, _vtt_word)}\n\n"
+            for s in _lasting(segments)
+        )
+        return "WEBVTT\n\n" + "".join(cues)
+    if form == "lrc":
+        return "".join(
+            f"[{_minutes(s.start)}]{_timed_line(s, _line, _lrc_word)}\n" for s in _lasting(segments)
+        )
+    parts = _lasting([part for s in segments for part in (s.words or (s,))])
+    if form == "srt":
+        entries = enumerate(parts, 1)
+        return "".join(f"{n}\n{_span(part, ',')}\n{_line(part.text)}\n\n" for n, part in entries)
+    rows = (f"{_milliseconds(p.start)}\t{_milliseconds(p.end)}\t{_line(p.text)}\n" for p in parts)
+    return "start\tend\ttext\n" + "".join(rows)
+
+
+Part = TypeVar("Part", Segment, Word, Segment | Word)
+
+
+def _lasting(parts: Sequence[Part]) -> list[Part]:
+    """Return what takes at least a millisecond: nothing after the recording."""
+    return [p for p in parts if _milliseconds(p.end) > _milliseconds(p.start)]
+
+
+def _timed_line(
+    segment: Segment, text: Callable[[str | None], str], word: Callable[[Word], str]
+) -> str:
+    if not segment.words:
+        return text(segment.text)
+    return "".join(map(word, segment.words)).strip()
+
+
+def _vtt_text(text: str | None) -> str:
+    return escape(_line(text), quote=False)
+
+
+def _vtt_word(word: Word) -> str:
+    space = " " if word.text[:1].isspace() else ""
+    return f"{space}<{_clock(word.start, '.')}><c>{_vtt_text(word.text)}</c>"
+
+
+def _lrc_word(word: Word) -> str:
+    space = " " if word.text[:1].isspace() else ""
+    return f"{space}<{_minutes(word.start)}>{_line(word.text)}"
+
+
+def _line(text: str | None) -> str:
+    """Return a text on one line, without arrows, which would be parsed as times."""
+    return " ".join((text or "").split()).replace("-->", "->")
+
+
+def _span(part: Segment | Word, point: str) -> str:
+    return f"{_clock(part.start, point)} --> {_clock(part.end, point)}"
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _clock(seconds: float, point: str) -> str:
+    """Format a time: 01:02:03.450."""
+    minutes, thousandths = divmod(_milliseconds(seconds), 60_000)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{thousandths // 1000:02}{point}{thousandths % 1000:03}"
+
+
+def _minutes(seconds: float) -> str:
+    """Format a time of lyrics: 62:03.45."""
+    minutes, hundredths = divmod(round(seconds * 100), 6000)
+    return f"{minutes:02}:{hundredths // 100:02}.{hundredths % 100:02}"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError, shown
 
 from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend, BackendError, DecodingState
+from ..format.contract import Slot
 from ..format.model_spec import ModelSpec
 from .batching import as_batch, pad
 from .request import PrefixToken, Request
@@ -54,12 +56,14 @@ class DecodedJob(Generic[Key]):
     Attributes:
         prefix: unread tokens of the prefix, see `Request.prefix`
         selected: selected tokens at prefix positions with several tokens
+        encoded: the encoder's outputs for a finished job, see `Request.keeps_encoded`
     """
 
     job: Job[Key]
     search: Search
     prefix: deque[PrefixToken]
     selected: list[int] = field(default_factory=list)
+    encoded: Mapping[Slot, NDArray[Any]] | None = None
 
     @property
     def sequences(self) -> list[TokenSequence]:
@@ -379,6 +383,8 @@ def _retire(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
             finished.append(decoded)
             freed.append(slot)
             slots[slot] = None
+            if decoded.job.request.keeps_encoded:
+                decoded.encoded = state.encoded_source(slot)
     if freed:
         state.retire(np.array(freed))
     return finished

@@ -22,11 +22,15 @@ FLOATING: frozenset[DataType] = frozenset({"float32", "float16", "bfloat16"})
 Kind = Literal["sequence-to-sequence", "encoder", "language-model"]
 """The kind of a bundle's model: encoder-decoder, encoder-only or decoder-only."""
 
-GraphName = Literal["encoder", "decoder", "candidates", "attention"]
+GraphName = Literal["encoder", "decoder", "candidates", "attention", "alignment"]
 
-OPTIONAL_GRAPHS: frozenset[GraphName] = frozenset({"candidates", "attention"})
-"""Optional graphs. Without the candidates graph, logits are copied to the host; without the
-attention graph, attention weights are not available."""
+ATTENTION_GRAPHS: frozenset[GraphName] = frozenset({"attention", "alignment"})
+"""Graphs that are made of the model's own and share its weights. Without the attention graph,
+attention weights are not available; without the alignment graph of a speech model, the times of
+words are not."""
+
+OPTIONAL_GRAPHS: frozenset[GraphName] = frozenset({"candidates", *ATTENTION_GRAPHS})
+"""Optional graphs. Without the candidates graph, logits are copied to the host."""
 
 Role = Literal[
     "source",
@@ -259,6 +263,9 @@ CONTRACTS: Mapping[Kind, Mapping[GraphName, GraphContract]] = {
         "attention": GraphContract(
             ("source", "source_mask", "token"),
             ("encoder_attention", "self_attention", "cross_attention"),
+        ),
+        "alignment": GraphContract(
+            ("token", "source_mask", "cross_key", "cross_value"), ("logits", "cross_attention")
         ),
     },
     "encoder": {

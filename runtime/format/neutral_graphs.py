@@ -34,6 +34,26 @@ def kind_of(model: ModelSpec) -> Kind:
     return "sequence-to-sequence" if model.has_encoder else "language-model"
 
 
+def aligning_heads(
+    model: ModelSpec, named: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, int], ...]:
+    """Return the layer and head of each cross-attention that aligns words with audio.
+
+    Args:
+        named: the alignment heads of the checkpoint; without any, all heads of the upper half of
+            the decoder's layers align, as in openai-whisper
+    """
+    if named:
+        return tuple(sorted(named))
+    upper = range(model.decoder_layers // 2, model.decoder_layers)
+    return tuple((layer, head) for layer in upper for head in range(model.num_heads))
+
+
+def aligning_layers(model: ModelSpec, named: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Return the layers of `aligning_heads`, ascending."""
+    return tuple(sorted({layer for layer, _ in aligning_heads(model, named)}))
+
+
 def neutral_graph(
     graph: GraphName,
     file: str,

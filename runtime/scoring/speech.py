@@ -38,11 +38,13 @@ class SpeechPair:
         window: features [mel bins, frames]
         target: token ids, without an end token that will be appended
         language: language token; None if the prompt has none
+        seconds: length of the audio
     """
 
     window: NDArray[np.float32]
     target: list[int]
     language: int | None
+    seconds: float
 
 
 class SpeechScorer:
@@ -95,6 +97,18 @@ class SpeechScorer:
         read = self._read_all(pairs, request, options, never_stopped)
         return [self._prepared(each, request, options.end_token) for each in read]
 
+    def read_texts(
+        self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
+    ) -> list[tuple[SpeechPair | ScoredPair, ForcedPair | ScoredPair]]:
+        """Read pairs, and prepare them with a prompt without timestamps and without end tokens.
+
+        Args:
+            check: called before each block of audio is read
+        """
+        request = self._request(options).with_timestamps(False)
+        read = self._read_all(pairs, request, options, check)
+        return [(pair, self._prepared(pair, request, False)) for pair in read]
+
     def _read_all(
         self,
         pairs: Sequence[Any],
@@ -138,7 +152,10 @@ class SpeechScorer:
         except (RejectedError, AudioError) as error:
             return rejected(str(error))
         return SpeechPair(
-            self._log_mel.segment(audio.features, 0), tokens, request.language_token(self._speech)
+            self._log_mel.segment(audio.features, 0),
+            tokens,
+            request.language_token(self._speech),
+            audio.seconds,
         )
 
     def _prepared(

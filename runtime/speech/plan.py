@@ -59,7 +59,16 @@ class SpeechPlan:
                 f"{', '.join(wrong)}: for text models; a speech model takes language and task"
             )
         (strategy,) = strategies(options, manifest)
+        timed = speech.default_timestamps if options.timestamps is None else options.timestamps
+        if options.word_timestamps and options.timestamps is None:
+            timed = speech.timestamp_begin is not None
+        options = options.replace(timestamps=timed)
         return cls(options, limits, strategy, PromptRequest.of(options, speech))
+
+    @property
+    def times_words(self) -> bool:
+        """Whether the times of words are requested."""
+        return self.options.word_timestamps
 
     def windows(self, manifest: Manifest, speech: SpeechTokens, *, timed: bool) -> WindowPlan:
         """Return the decoding plan of windows, with or without timestamps."""
@@ -133,7 +142,9 @@ class WindowPlan:
     limit: int
     timestamps: bool
 
-    def request(self, window: NDArray[np.float32], language: int | None) -> Request:
+    def request(
+        self, window: NDArray[np.float32], language: int | None, *, keeps_encoded: bool = False
+    ) -> Request:
         """Create the request for a window.
 
         An unknown language is detected in the same state, so that the window is encoded once. After
@@ -142,6 +153,7 @@ class WindowPlan:
         Args:
             window: features [bins, frames of a window]
             language: language token; None: unknown, or the model has no languages
+            keeps_encoded: see `Request`
         """
         start = self.model.start_token_id
         detecting = bool(self.speech.languages) and language is None
@@ -154,6 +166,7 @@ class WindowPlan:
             source=window,
             prompt=prompt,
             prefix=prefix,
+            keeps_encoded=keeps_encoded,
             rules=Rules.of(
                 self.settings,
                 limit=self.limit,

@@ -71,7 +71,23 @@ class Recording:
         """Whether all windows are decoded."""
         return self._position >= self.audio.frames
 
-    def add(self, output: TokenSequence, timestamp_begin: int | None, window: int) -> None:
+    @property
+    def offset(self) -> float:
+        """The seconds at which the next window begins."""
+        return self._position * SECONDS_PER_FRAME
+
+    def spoken_frames(self, log_mel: LogMel) -> int:
+        """Return the number of frames of the next window that are audio."""
+        samples = round(self.audio.seconds * log_mel.sampling_rate)
+        return min(log_mel.frames, max(0, samples // log_mel.hop - self._position))
+
+    def add(
+        self,
+        output: TokenSequence,
+        timestamp_begin: int | None,
+        window: int,
+        words: Callable[[list[TimedTokens]], list[TimedTokens]] = lambda segments: segments,
+    ) -> None:
         """Add the output for the current window and advance to the next.
 
         Timestamp tokens are interpreted even if none were requested, as in Hugging Face.
@@ -80,6 +96,7 @@ class Recording:
             timestamp_begin: the timestamp token of 0.00 s; None: the model has no timestamps, and
                 the window is the whole audio
             window: number of frames of a window
+            words: adds the times of words to segments
         """
         self.windows += 1
         self.log_probability += output.log_probability
@@ -87,7 +104,8 @@ class Recording:
         self.ended = self.ended and output.end_token is not None
         self.end_token = output.end_token
         if timestamp_begin is None:
-            self.segments.append(TimedTokens(0.0, self.audio.seconds, tuple(output.tokens)))
+            whole = TimedTokens(0.0, self.audio.seconds, tuple(output.tokens))
+            self.segments += words([whole])
             self._position = self.audio.frames
             return
         segments, advance = split_segments(
@@ -96,11 +114,13 @@ class Recording:
             first_frame=self._position,
             frames=min(window, self.audio.frames - self._position),
         )
+        kept: list[TimedTokens] = []
         for segment in segments:
-            self.segments.append(self._within(segment))
+            kept.append(self._within(segment, kept or self.segments))
+        self.segments += words(kept)
         self._position += advance
 
-    def _within(self, segment: TimedTokens) -> TimedTokens:
+    def _within(self, segment: TimedTokens, earlier: Sequence[TimedTokens]) -> TimedTokens:
         """Return a segment with times within the recording.
 
         A window may be longer than the recording, and Whisper dates text to its padding. Text that
@@ -109,7 +129,7 @@ class Recording:
         seconds = self.audio.seconds
         if segment.start < seconds:
             return replace(segment, end=min(segment.end, seconds))
-        previous = self.segments[-1].end if self.segments else 0.0
+        previous = earlier[-1].end if earlier else 0.0
         return replace(segment, start=previous, end=seconds)
 
 

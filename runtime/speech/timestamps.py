@@ -15,6 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decoding.results import Word
+
 
 @dataclass(frozen=True)
 class TimestampProcessor:
@@ -96,11 +98,13 @@ class TimedTokens:
         start: start in seconds from the beginning of the audio
         end: end in seconds from the beginning of the audio
         tokens: the segment's tokens, including timestamps
+        words: its words with their times, if requested
     """
 
     start: float
     end: float
     tokens: tuple[int, ...]
+    words: tuple[Word, ...] = ()
 
 
 def split_segments(

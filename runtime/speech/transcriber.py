@@ -21,33 +21,61 @@ from ..texts.tokenizer import TextCodec, TokenizerError
 from .plan import SpeechPlan
 from .prompts import PromptRequest
 from .recording import Recording, Spectrogram, read_spectrogram, warn_of_defects
+from .timestamps import TimedTokens
+from .word_times import SpokenWindow, WordTimer
 
 
 class Windows:
     """Creates jobs for windows, and transcripts from their outputs.
 
     Args:
+        timer: times words
         codec: tokenizers; None if the bundle has none
     """
 
     def __init__(
-        self, manifest: Manifest, speech: SpeechTokens, log_mel: LogMel, codec: TextCodec | None
+        self,
+        manifest: Manifest,
+        speech: SpeechTokens,
+        log_mel: LogMel,
+        timer: WordTimer,
+        codec: TextCodec | None,
     ) -> None:
         self._manifest, self._speech, self._log_mel = manifest, speech, log_mel
-        self._codec = codec
+        self._timer, self._codec = timer, codec
 
     def job(self, recording: Recording, plan: SpeechPlan) -> Job[int]:
         """Create the job for a recording's next window."""
         windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
-        request = windows.request(recording.window(self._log_mel), recording.language)
+        window = recording.window(self._log_mel)
+        request = windows.request(window, recording.language, keeps_encoded=plan.times_words)
         return Job(0, request, plan.strategy_of(recording.windows))
 
-    def add(self, recording: Recording, outcome: DecodedJob[Any]) -> None:
+    def add(self, recording: Recording, plan: SpeechPlan, outcome: DecodedJob[Any]) -> None:
         """Add the output of a window to its recording."""
         if outcome.selected:
             (recording.language,) = outcome.selected
-        begin = self._speech.timestamp_begin
-        recording.add(outcome.sequences[0], begin, self._log_mel.frames)
+        begin, encoded = self._speech.timestamp_begin, outcome.encoded
+
+        def with_words(segments: list[TimedTokens]) -> list[TimedTokens]:
+            if encoded is None or self._codec is None:
+                return segments
+            window = SpokenWindow(
+                self._prompt(plan, recording.language),
+                recording.spoken_frames(self._log_mel),
+                recording.offset,
+                recording.segments[-1].end if recording.segments else 0.0,
+                self._speech.language_of(recording.language),
+            )
+            return self._timer.timed(segments, encoded, window, self._codec.stream())
+
+        recording.add(outcome.sequences[0], begin, self._log_mel.frames, with_words)
+
+    def _prompt(self, plan: SpeechPlan, language: int | None) -> tuple[int, ...]:
+        """Return the prompt that precedes a text without timestamps."""
+        named = [] if language is None else [language]
+        instructions = plan.prompt.with_timestamps(False).instructions(self._speech)
+        return (self._manifest.model.start_token_id, *named, *instructions)
 
     def transcript(self, recording: Recording, *, skip_special_tokens: bool) -> Result:
         """Create the result of a recording after its last window.
@@ -60,7 +88,10 @@ class Windows:
         """
         tokens = tuple(token for segment in recording.segments for token in segment.tokens)
         text = self.text(tokens, skip_special_tokens=skip_special_tokens)
-        segments: tuple[Segment, ...] = (Segment(0.0, recording.audio.seconds, text, tokens),)
+        words = tuple(word for segment in recording.segments for word in segment.words)
+        segments: tuple[Segment, ...] = (
+            Segment(0.0, recording.audio.seconds, text, tokens, words),
+        )
         if recording.timed:
             segments = tuple(
                 Segment(
@@ -68,6 +99,7 @@ class Windows:
                     s.end,
                     self.text(s.tokens, skip_special_tokens=skip_special_tokens),
                     s.tokens,
+                    s.words,
                 )
                 for s in recording.segments
             )
@@ -114,7 +146,7 @@ class PendingSpeech:
             return rejected(str(outcome.error))
         if not outcome.sequences:
             return rejected(NO_OUTPUT)
-        self._windows.add(self._recording, outcome)
+        self._windows.add(self._recording, self._plan, outcome)
         if not self._recording.done:
             return self._windows.job(self._recording, self._plan)
         try:
@@ -150,8 +182,9 @@ class Transcriber:
         codec: TextCodec | None,
     ) -> None:
         self._manifest, self._speech, self._log_mel = manifest, speech, LogMel.of(features)
-        self._backend = backend
-        self._windows = Windows(manifest, speech, self._log_mel, codec)
+        self._backend, self._codec = backend, codec
+        self._timer = WordTimer(manifest, backend)
+        self._windows = Windows(manifest, speech, self._log_mel, self._timer, codec)
 
     def generate(
         self,
@@ -174,6 +207,8 @@ class Transcriber:
     ) -> Iterator[SelectedToken]:
         """Yield tokens for audio of at most one window as they are selected."""
         plan = self._plan(options)
+        if plan.times_words:
+            raise DragomanError("word_timestamps: expected false to stream")
         strategy = only_strategy([plan.strategy])
         try:
             audio = read_spectrogram(
@@ -240,7 +275,12 @@ class Transcriber:
             yield from self._open_more(waiting, opened, rows, scheduler, check)
 
     def _plan(self, options: GenerationOptions) -> SpeechPlan:
-        return SpeechPlan.of(options, self._manifest, self._speech)
+        plan = SpeechPlan.of(options, self._manifest, self._speech)
+        if plan.times_words:
+            self._timer.check()
+            if self._codec is None:
+                raise DragomanError("word_timestamps: expected a bundle with tokenizers")
+        return plan
 
     def _open_more(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from ...peers import onnx_encoders, openvino
+from ...peers import interface, openvino
 from ...peers.interface import Encode
 from ...processes import HERE, Interpreter
 from ..rounds import Contender, Perform, unchanged
@@ -24,6 +25,8 @@ PROSE, OTHER_PROSE = ROOT / "LICENSE", ROOT / "README.md"
 """What is encoded, and what tools look at to quantize."""
 CALIBRATION_TEXTS, CALIBRATION_LENGTH = 64, 48
 TOKENS_OF_A_TURN, MOST_CALLS = 4096, 64
+MEASURED = "measured"
+"""The name under which fastembed knows the model."""
 
 Vectors = NDArray[np.float32]
 
@@ -118,11 +121,9 @@ def contenders(
     return [
         reference(partial(load_to_perform, load=library.load_torch), timed=False),
         *dragoman_contenders(partial(load_to_perform, load=load_bundle), calibration=calibration),
-        *tools(
-            "ONNX Runtime", optimum_onnx.GRAPH_MODES, prepare_graph, onnx_encoders.load_onnxruntime
-        ),
+        *tools("ONNX Runtime", optimum_onnx.GRAPH_MODES, prepare_graph, load_onnxruntime),
         # For variants of the graph, one tool is enough.
-        *tools("fastembed", library.ONNX_MODES, prepare_graph, onnx_encoders.load_fastembed),
+        *tools("fastembed", library.ONNX_MODES, prepare_graph, load_fastembed),
         *with_torch("Optimum-ONNX", library.ONNX_MODES, prepare_graph, optimum_onnx.load_encoder),
         *tools(
             "OpenVINO",
@@ -149,6 +150,51 @@ def load_bundle(directory: Path, threads: int) -> Encode:
 
     model = load(directory, threads=threads)
     return lambda texts: model.encode(list(texts))
+
+
+def load_onnxruntime(directory: Path, threads: int) -> Encode:
+    """Load Optimum's graph and `tokenizer.json` into ONNX Runtime, without PyTorch.
+
+    Only tokenization and mean pooling are added, the minimum for an encoder.
+
+    All optimizations are on, which is the default.
+    """
+    library = interface.import_library("onnxruntime")
+    session = library.InferenceSession(
+        str(directory / "model.onnx"),
+        interface.session_options(threads),
+        providers=["CPUExecutionProvider"],
+    )
+    names = [put.name for put in session.get_inputs()]
+    tokenize = interface.load_tokenizer(directory)
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        inputs = tokenize(texts)
+        hidden = session.run(["last_hidden_state"], {name: inputs[name] for name in names})[0]
+        return interface.mean_vectors(hidden, inputs["attention_mask"])
+
+    return encode
+
+
+def load_fastembed(directory: Path, threads: int) -> Encode:
+    """Load Optimum's graph and its tokenizer into fastembed; embeddings are means."""
+    library = interface.import_library("fastembed")
+    description = interface.import_library("fastembed.common.model_description")
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    library.TextEmbedding.add_custom_model(
+        MEASURED,
+        pooling=description.PoolingType.MEAN,
+        normalization=True,
+        sources=description.ModelSource(hf=MEASURED),  # never downloaded
+        dim=config["hidden_size"],
+        model_file="model.onnx",
+    )
+    model = library.TextEmbedding(MEASURED, threads=threads, specific_model_path=str(directory))
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.stack(list(model.embed(texts, batch_size=len(texts))))
+
+    return encode
 
 
 def load_to_perform(

@@ -15,9 +15,16 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError, cannot_pickle
 
-from ...format.contract import ROLES, Role
+from ...format.contract import ROLES, Role, Slot
 from ...format.manifest import Manifest
-from ..interface import BackendError, ClosedModelError, DeviceLostError, Limits, Steps
+from ..interface import (
+    ONLY_ON_THE_PROCESSOR,
+    BackendError,
+    ClosedModelError,
+    DeviceLostError,
+    Limits,
+    Steps,
+)
 from .device import Device
 from .layout import Rounding, Sizes, row_bytes, shape_of
 from .memory import BatchMemory
@@ -148,6 +155,16 @@ class DeviceBackend(ABC, Generic[AnyStream]):
             "attention: expected the backend onnxruntime, which runs the graph that shows it on "
             "the processor"
         )
+
+    def check_alignment(self) -> None:
+        """Raise a BackendError: the alignment graph runs only on the CPU."""
+        raise BackendError(ONLY_ON_THE_PROCESSOR)
+
+    def align(
+        self, encoded: Mapping[Slot, NDArray[Any]], token: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Raise a BackendError: the alignment graph runs only on the CPU."""
+        raise BackendError(ONLY_ON_THE_PROCESSOR)
 
     def score(
         self,

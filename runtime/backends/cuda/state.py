@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from ...format.contract import GraphSpec, Role, Slot
 from ...format.manifest import Manifest
-from ..interface import Candidates, DecodingState, StepOutput
+from ..interface import (
+    ONLY_ON_THE_PROCESSOR,
+    BackendError,
+    Candidates,
+    DecodingState,
+    StepOutput,
+)
 from ..prediction import HostPrediction
 from ..rows import CacheHistory, rows_of_sources, source_lengths, source_room
 from .layout import Rounding, Sizes, shape_of
@@ -242,6 +248,10 @@ class DeviceState:
     def wait(self) -> None:
         """Wait for all work in the stream."""
         self._workspace.device.synchronize(self._workspace.stream.number)
+
+    def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]]:
+        """Raise a BackendError: the alignment graph runs only on the CPU."""
+        raise BackendError(ONLY_ON_THE_PROCESSOR)
 
     @_in_stream
     def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:

@@ -221,6 +221,20 @@ class OnnxRuntimeBackend:
         found = run(self.session("attention").run, names, feeds)
         return {tensor.role: values for tensor, values in zip(graph.outputs, found, strict=True)}
 
+    def check_alignment(self) -> None:
+        """Do nothing: the alignment graph runs here."""
+
+    def align(
+        self, encoded: Mapping[Slot, NDArray[Any]], token: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Run the alignment graph on one source; see `interface.Backend`."""
+        graph = self.manifest.graphs["alignment"]
+        values = {**encoded, Slot("token"): token}
+        feeds = {tensor.name: values[tensor.slot] for tensor in graph.inputs}
+        names = [graph.output(role).name for role in ("logits", "cross_attention")]
+        logits, attention = run(self.session("alignment").run, names, feeds)
+        return logits, attention
+
     def score(
         self,
         source: NDArray[Any],

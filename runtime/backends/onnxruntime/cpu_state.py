@@ -321,6 +321,11 @@ class HostState:
         for source, to in enumerate(sources.tolist()):
             self._take_source(other, source, to)
 
+    def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]]:
+        """Copy what the decoder reads of a source; see `interface.DecodingState`."""
+        row = slice(source, source + 1)
+        return {slot: self._buffers[slot].read()[row].copy() for slot in self._of_sources}
+
     def close(self) -> None:
         """Do nothing: buffers are freed with their last reference."""
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dragoman.runtime import (
     load,
 )
 from dragoman.runtime.arguments import with_prefix
+from dragoman.runtime.decoding.results import SUBTITLE_FORMATS, SubtitleFormat, subtitles
 from dragoman.runtime.decoding.strategies import strategies
 from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.model import parts_of
@@ -36,6 +38,7 @@ from .run_output import (
     json_of_speech,
     json_of_texts,
     timed,
+    timed_words,
 )
 from .shared.decoding_options import (
     check_prefix_file,
@@ -71,6 +74,13 @@ RECORDINGS = 32
     is_flag=True,
     help="Write a JSON object for each line: outputs, scores, error.",
 )
+@output(
+    "--format",
+    "subtitle_format",
+    type=click.Choice(SUBTITLE_FORMATS),
+    metavar="NAME",
+    help="Speech: write the subtitles of one recording: srt, vtt, tsv, lrc.",
+)
 @output("--stream", is_flag=True, help="Write tokens as soon as they are selected; without beams.")
 @output(
     "--alignments",
@@ -96,6 +106,7 @@ def run(
     prefix_file: Path | None,
     scores: bool,
     as_json: bool,
+    subtitle_format: SubtitleFormat | None,
     stream: bool,
     alignments: bool,
     replace_unknown: bool,
@@ -113,6 +124,8 @@ def run(
     """
     check_prefix_file(prefix_file, given_options)
     _check_forms(given_options, scores=scores, as_json=as_json, stream=stream)
+    if subtitle_format is not None:
+        _check_subtitles(texts, given_options, scores=scores, as_json=as_json, stream=stream)
     check_aligned_options(
         given_options, stream=stream, alignments=alignments, replace=replace_unknown
     )
@@ -140,6 +153,8 @@ def run(
             with option_names(context.command):
                 aligner.check()
         results = Output(_form(model.manifest, options, scores=scores, as_json=as_json))
+        if subtitle_format is not None:
+            results = Output(partial(_subtitles, form=subtitle_format))
         if model.manifest.speech is not None:
             groups = in_parts(groups, RECORDINGS)
         unknown = UnknownCharacters()
@@ -161,6 +176,30 @@ def run(
     return 1 if results.rejected else 0
 
 
+def _check_subtitles(
+    texts: Sequence[str],
+    given_options: dict[str, Any],
+    *,
+    scores: bool,
+    as_json: bool,
+    stream: bool,
+) -> None:
+    """Check that subtitles of one recording can be written, and let segments be timed."""
+    for name, given in (("--json", as_json), ("--scores", scores), ("--stream", stream)):
+        if given:
+            raise click.UsageError(f"--format and {name} exclude each other")
+    if len(texts) != 1:
+        raise click.UsageError(f"--format: expected one recording, found {len(texts)}")
+    if given_options["timestamps"] is False:
+        raise click.UsageError("--format: expected without --no-timestamps: subtitles have times")
+    given_options["timestamps"] = True
+
+
+def _subtitles(result: Result, form: SubtitleFormat) -> Iterator[str]:
+    if result.error is None:
+        yield subtitles(result, form).removesuffix("\n")
+
+
 def _check_forms(
     given_options: dict[str, Any], *, scores: bool, as_json: bool, stream: bool
 ) -> None:
@@ -169,6 +208,7 @@ def _check_forms(
         for name, given in (
             ("--json", as_json),
             ("--timestamps", given_options["timestamps"]),
+            ("--words", given_options["word_timestamps"]),
             ("--scores", scores),
             ("--n-best", given_options["num_return_sequences"] > 1),
         ):
@@ -198,12 +238,12 @@ def _form(
     speech = manifest.speech
     if as_json:
         return json_of_texts if speech is None else json_of_speech
-    by_default = speech is not None and speech.default_timestamps
+    by_default = speech is not None and (speech.default_timestamps or options.word_timestamps)
     if not (by_default if options.timestamps is None else options.timestamps):
         return best(options.num_return_sequences, scores=scores)
     if scores:
         raise click.UsageError("--scores: expected --no-timestamps: segments have no scores")
-    return timed
+    return timed_words if options.word_timestamps else timed
 
 
 Input = tuple[str | list[int], GenerationOptions] | DragomanError

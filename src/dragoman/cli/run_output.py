@@ -11,6 +11,7 @@ import click
 from dragoman import DragomanError
 from dragoman.files.text_lines import one_line
 from dragoman.runtime import GenerationOptions, Hypothesis, Model, Result
+from dragoman.runtime.arguments import check_able
 from dragoman.runtime.attention.alignment import NO_WORDS
 from dragoman.runtime.decoding.results import json_line
 
@@ -82,6 +83,14 @@ def timed(result: Result) -> Iterator[str]:
     yield ""
 
 
+def timed_words(result: Result) -> Iterator[str]:
+    """Yield a line for each word of speech, then an empty line."""
+    for segment in result.segments or ():
+        for word in segment.words:
+            yield f"[{_clock(word.start)} --> {_clock(word.end)}] {one_line(word.text, ()).strip()}"
+    yield ""
+
+
 def json_of_texts(result: Result) -> Iterator[str]:
     """Yield one JSON object with all outputs."""
     yield json_line(result)
@@ -143,6 +152,7 @@ class Aligner:
         Raises:
             DragomanError: the bundle cannot align words, or has no words to replace tokens by.
         """
+        check_able(self._model.manifest, "replace_unknown")
         if self._replace and self._model.manifest.tokenizers is None:
             raise DragomanError(NO_WORDS)
         self._model.align([], **self._reading)

@@ -1,8 +1,12 @@
-"""Makes the graph that shows attention in one teacher-forced pass.
+"""Makes the graphs that show attention in one teacher-forced pass.
 
-It is made of the graphs that compute the model, as they are deployed, whatever their operators and
-precision. The encoder's outputs become the decoder's inputs, the caches begin empty, and every
-attention returns its weights. The weights of the model are shared and stored once.
+They are made of the graphs that compute the model, as they are deployed, whatever their operators
+and precision. The caches begin empty, and attention returns its weights. The weights of the model
+are shared and stored once.
+
+The attention graph shows all attention; the encoder's outputs become the decoder's inputs. The
+alignment graph of a speech model reads the encoder's outputs, and shows the cross-attention of the
+layers that align words with audio, beside the logits.
 """
 
 from __future__ import annotations
@@ -16,10 +20,10 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from dragoman.errors import DragomanError
 from dragoman.runtime.format.contract import GraphSpec, Role, Slot, TensorSpec
 from dragoman.runtime.format.model_spec import ModelSpec
-from dragoman.runtime.format.neutral_graphs import neutral_graph
+from dragoman.runtime.format.neutral_graphs import aligning_layers, neutral_graph
 from dragoman.settings.head import Head
 
-FILE = "attention.onnx"
+FILE, ALIGNMENT_FILE = "attention.onnx", "alignment.onnx"
 AFTER_SOFTMAX = {"Attention": 3, "GroupQueryAttention": 2}
 """What the operators' attributes call the weights (ONNX 23; onnxruntime, contrib operators)."""
 ATTRIBUTES = {"Attention": "qk_matmul_output_mode", "GroupQueryAttention": "qk_output"}
@@ -47,14 +51,59 @@ def attention_graph(
     Raises:
         DragomanError: an attention has no output for its weights.
     """
-    parts = {name: models[name].clone() for name in ("encoder", "decoder") if name in models}
+    parts = _parts(models, ("encoder", "decoder"))
     found: dict[Role, list[ir.Value]] = {}
     for name, part in parts.items():
-        _rename(part.graph, name)
-        for role, value in _weights(part.graph, name, specs[name]):
-            found.setdefault(role, []).append(value)
+        for role, node in _attentions(part.graph, name, specs[name]):
+            found.setdefault(role, []).append(_with_weights(part.graph, node))
     expected = neutral_graph("attention", FILE, model, None, head)
-    spec = _spec(expected, specs, found)
+    return _made(parts, specs, _spec(expected, specs, found), found)
+
+
+def alignment_graph(
+    models: Mapping[str, ir.Model],
+    specs: Mapping[str, GraphSpec],
+    model: ModelSpec,
+    named: Sequence[tuple[int, int]],
+) -> tuple[ir.Model, GraphSpec]:
+    """Make the graph that aligns the words of a speech model, and its specification.
+
+    Args:
+        models, specs, model: as for `attention_graph`
+        named: the alignment heads of the checkpoint, see `aligning_heads`
+
+    Raises:
+        DragomanError: an attention has no output for its weights.
+    """
+    parts = _parts(models, ("decoder",))
+    graph = parts["decoder"].graph
+    cross = [
+        node
+        for role, node in _attentions(graph, "decoder", specs["decoder"])
+        if role == "cross_attention"
+    ]
+    layers = aligning_layers(model, named)
+    found: dict[Role, list[ir.Value]] = {
+        "cross_attention": [_with_weights(graph, cross[layer]) for layer in layers]
+    }
+    expected = neutral_graph("alignment", ALIGNMENT_FILE, model, None)
+    return _made(parts, specs, _spec(expected, specs, found), found)
+
+
+def _parts(models: Mapping[str, ir.Model], names: Sequence[str]) -> dict[str, ir.Model]:
+    """Copy graphs, with names that do not occur in each other."""
+    parts = {name: models[name].clone() for name in names if name in models}
+    for name, part in parts.items():
+        _rename(part.graph, name)
+    return parts
+
+
+def _made(
+    parts: Mapping[str, ir.Model],
+    specs: Mapping[str, GraphSpec],
+    spec: GraphSpec,
+    found: Mapping[Role, Sequence[ir.Value]],
+) -> tuple[ir.Model, GraphSpec]:
     graph = _joined(parts, specs, spec, found)
     result = ir.Model(graph, ir_version=max(part.ir_version for part in parts.values()))
     RemoveUnusedNodesPass()(result)
@@ -71,19 +120,18 @@ def _rename(graph: ir.Graph, prefix: str) -> None:
             output.name = f"{prefix}/{output.name}" if output.name else output.name
 
 
-def _weights(graph: ir.Graph, name: str, spec: GraphSpec) -> list[tuple[Role, ir.Value]]:
-    """Find the weights [B, H, Q, K] of each attention, in the order of layers, and their role."""
+def _attentions(graph: ir.Graph, name: str, spec: GraphSpec) -> list[tuple[Role, ir.Node]]:
+    """Find the attention operators in the order of layers, and the role of their weights."""
     of_source = {tensor.name for tensor in spec.inputs if tensor.role == "cross_key"}
-    found: list[tuple[Role, ir.Value]] = []
+    found: list[tuple[Role, ir.Node]] = []
     for node in list(graph):
         if node.op_type not in (*ATTRIBUTES, "MultiHeadAttention"):
             continue
-        value = _with_weights(graph, node)
         role: Role = "encoder_attention"
         if name == "decoder":
             key = _passed_on(node.inputs[1])
             role = "cross_attention" if key in of_source else "self_attention"
-        found.append((role, value))
+        found.append((role, node))
     return found
 
 
@@ -97,7 +145,7 @@ def _passed_on(value: ir.Value | None) -> str | None:
 
 
 def _with_weights(graph: ir.Graph, node: ir.Node) -> ir.Value:
-    """Add the weights of an attention to its outputs."""
+    """Add the weights [B, H, Q, K] of an attention to its outputs."""
     count = len(node.outputs)
     if count > WEIGHTS_OUTPUT:
         raise DragomanError(
@@ -121,17 +169,19 @@ def _with_weights(graph: ir.Graph, node: ir.Node) -> ir.Value:
 def _spec(
     expected: GraphSpec, specs: Mapping[str, GraphSpec], found: Mapping[Role, Sequence[ir.Value]]
 ) -> GraphSpec:
-    """Specify the graph with its number of layers, and inputs in the types of the other graphs."""
-    types = {t.role: t.dtype for spec in specs.values() for t in spec.inputs}
+    """Specify the graph with its number of layers, in the types of the other graphs."""
+    types = {t.role: t.dtype for spec in specs.values() for t in (*spec.inputs, *spec.outputs)}
     inputs = tuple(
-        TensorSpec(t.name, t.role, types.get(t.role, t.dtype), _source_shape(t, specs))
+        TensorSpec(t.name, t.role, types.get(t.role, t.dtype), _source_shape(t, specs), t.layer)
         for t in expected.inputs
     )
     outputs = tuple(
         TensorSpec(t.name, t.role, t.dtype, (t.shape[0], len(found[t.role]), *t.shape[2:]))
+        if t.role in found
+        else TensorSpec(t.name, t.role, types[t.role], t.shape)
         for t in expected.outputs
     )
-    return GraphSpec(FILE, inputs, outputs)
+    return GraphSpec(expected.file, inputs, outputs)
 
 
 def _source_shape(tensor: TensorSpec, specs: Mapping[str, GraphSpec]) -> tuple[int | str, ...]:
@@ -149,16 +199,18 @@ def _joined(
     found: Mapping[Role, Sequence[ir.Value]],
 ) -> ir.Graph:
     """Join the graphs into one with the inputs and outputs of the specification."""
-    inputs = {tensor.role: _value(tensor) for tensor in spec.inputs}
+    inputs = {tensor.slot: _value(tensor) for tensor in spec.inputs}
     sizes = _Sizes(inputs)
     encoded: dict[Slot, ir.Value] = {}
     for name, part in parts.items():
         for value, tensor in zip(list(part.graph.inputs), specs[name].inputs, strict=True):
-            given = inputs.get(tensor.role) or encoded.get(tensor.slot)
+            given = inputs.get(tensor.slot) or encoded.get(tensor.slot)
             value.replace_all_uses_with(given or sizes.empty(tensor))
         outputs = zip(part.graph.outputs, specs[name].outputs, strict=True)
         encoded |= {tensor.slot: value for value, tensor in outputs}
-    shapes = {tensor.role: sizes.of_layer(tensor) for tensor in spec.outputs}
+    shapes = {
+        tensor.role: sizes.of_layer(tensor) for tensor in spec.outputs if tensor.role in found
+    }
     nodes, constants, opsets = sizes.nodes, sizes.constants, dict[str, int]()
     for part in parts.values():
         own, initializers = list(part.graph), list(part.graph.initializers.values())
@@ -170,8 +222,12 @@ def _joined(
         opsets |= part.graph.opset_imports
     results = []
     for tensor in spec.outputs:
-        result = _value(tensor)
-        nodes += _stacked(found[tensor.role], result, shapes[tensor.role])
+        if tensor.role in found:
+            result = _value(tensor)
+            nodes += _stacked(found[tensor.role], result, shapes[tensor.role])
+        else:
+            result = encoded[tensor.slot]
+            result.name = tensor.name
         results.append(result)
     return ir.Graph(
         list(inputs.values()),
@@ -179,7 +235,7 @@ def _joined(
         nodes=nodes,
         initializers=constants,
         opset_imports=opsets,
-        name="attention",
+        name=spec.file.removesuffix(".onnx"),
     )
 
 
@@ -190,13 +246,13 @@ class _Sizes:
         nodes, constants: the nodes and constants that compute the shapes
     """
 
-    def __init__(self, inputs: Mapping[Role, ir.Value]) -> None:
+    def __init__(self, inputs: Mapping[Slot, ir.Value]) -> None:
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
         self._known: dict[int | str, ir.Value] = {}
         for axes, value in (
-            (("source_batch", "source"), inputs.get("source_mask")),
-            (("batch", "query"), inputs.get("token")),
+            (("source_batch", "source"), inputs.get(Slot("source_mask"))),
+            (("batch", "query"), inputs.get(Slot("token"))),
         ):
             for axis, name in enumerate(axes if value else ()):
                 node = ir.node("Shape", [value], {"start": axis, "end": axis + 1})

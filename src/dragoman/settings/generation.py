@@ -132,6 +132,8 @@ class GenerationOptions(LanguageOptions):
             memory, or `DEFAULT_BATCH_SIZE` on a processor
         max_batch_tokens: maximum source tokens per batch, including padding; None:
             `DEFAULT_BATCH_TOKENS`, for speech `DEFAULT_WINDOWS` windows
+        word_timestamps: speech: whether to report the times of words; segments take the times of
+            their words
         source_language, target_language, language, task, timestamps: see `LanguageOptions`
         split_special_tokens, strict_audio: see `LanguageOptions`
 
@@ -298,6 +300,11 @@ class GenerationOptions(LanguageOptions):
         ),
     ] = DEFAULT_BATCH_SIZE
     max_batch_tokens: Annotated[int | None, integer(1)] = None
+    word_timestamps: Annotated[
+        bool,
+        Check("True or False", is_flag),
+        CommandOption("languages", "Speech: write the times of words.", "--words", sets=True),
+    ] = False
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self)
@@ -387,6 +394,7 @@ class GenerationKeywords(LanguageKeywords, total=False):
     max_batch_size: int | None
     max_batch_tokens: int | None
     timestamps: bool | None
+    word_timestamps: bool
 
 
 def _is_finite(value: float) -> bool:

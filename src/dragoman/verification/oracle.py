@@ -279,7 +279,7 @@ def _graph(name: str, schemes: Schemes) -> str:
 
 
 _OF_INTEGERS = (
-    *(Tensor.as_subclass, Tensor.data_ptr, Tensor.size, Tensor.dim),
+    *(Tensor.as_subclass, Tensor.data_ptr, Tensor.size, Tensor.dim, Tensor.__len__),
     *(getattr(Tensor, name).__get__ for name in ("shape", "grad_fn", "requires_grad")),
 )
 """Functions that need no numbers in float32."""
@@ -343,17 +343,27 @@ class RoundedWeight(Tensor):
                 return func(*args, **kwargs)
         if func is nn.functional.linear and isinstance(args[1], cls):
             x, weight, *bias = args
-            return linear_in_parts(x, weight.parts(), *bias, **kwargs)
+            return linear_in_parts(x, len(weight), weight.parts(), *bias, **kwargs)
         if func is nn.functional.embedding and isinstance(args[1], cls):
             return args[1].numbers(args[0])
         args, kwargs = tree_map(lambda x: x.numbers() if isinstance(x, cls) else x, (args, kwargs))
         return func(*args, **kwargs)
 
 
-def linear_in_parts(x: Tensor, parts: Iterable[Tensor], bias: Tensor | None = None) -> Tensor:
-    """Compute x [..., K] @ weight [N, K] + bias of a weight in parts [n, K]."""
-    product = torch.cat([nn.functional.linear(x, part) for part in parts], -1)
-    return product if bias is None else product + bias
+def linear_in_parts(
+    x: Tensor, outputs: int, parts: Iterable[Tensor], bias: Tensor | None = None
+) -> Tensor:
+    """Compute x [..., K] @ weight [N, K] + bias.
+
+    Args:
+        outputs: N
+        parts: the weight, some outputs [n, K] after the other
+    """
+    product, done = x.new_empty((*x.shape[:-1], outputs)), 0
+    for part in parts:
+        product[..., done : done + len(part)] = nn.functional.linear(x, part)
+        done += len(part)
+    return product if bias is None else product.add_(bias)
 
 
 def _nearest(weight: Tensor, bits: int, block: int | None) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
@@ -13,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from dragoman.errors import DragomanError, listed, nearest, shown
 from dragoman.settings.generation import GenerationOptions
 
-from ....decoding.results import RejectedError, Result, Segment
+from ....decoding.results import RejectedError, Result, subtitles
 from ....speech.prompts import language_name
 from ...models import ServedModel
 from ...service import Service
@@ -65,22 +64,23 @@ async def transcribe(service: Service, request: Request, *, task: str) -> Respon
 
 
 def _check_supported(form: FormData, response_format: str) -> None:
-    granularities = {
-        *form.getlist("timestamp_granularities[]"),
-        *form.getlist("timestamp_granularities"),
-    }
+    granularities = _granularities(form)
     if granularities - {"segment", "word"}:
-        raise BodyError("timestamp_granularities: expected segment")
-    if "word" in granularities:
-        raise BodyError(
-            "timestamp_granularities: expected segment; times of words are not supported"
-        )
+        raise BodyError("timestamp_granularities: expected segment or word")
     if granularities and response_format != "verbose_json":
         raise BodyError("timestamp_granularities: expected response_format verbose_json")
     if _flag(form, "stream"):
         raise BodyError("stream: expected false; use /v1/generate to stream")
     if _text(form, "prompt"):
         raise BodyError("prompt: expected none, texts before the audio are not supported")
+
+
+def _granularities(form: FormData) -> set[Any]:
+    """Return what is to be timed: segments, words or both."""
+    return {
+        *form.getlist("timestamp_granularities[]"),
+        *form.getlist("timestamp_granularities"),
+    }
 
 
 def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> GenerationOptions:
@@ -92,7 +92,8 @@ def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> 
     speech = served.manifest.speech
     if speech is None:
         raise DragomanError(f"{served.name} is not a speech model; choose a speech model")
-    values: dict[str, Any] = {"timestamps": timed, "language": _text(form, "language") or None}
+    values: dict[str, Any] = {"word_timestamps": "word" in _granularities(form)}
+    values |= {"timestamps": timed, "language": _text(form, "language") or None}
     if task == "translate" or speech.tasks:
         values["task"] = task
     values["strict_audio"] = _flag(form, "strict_audio")
@@ -129,9 +130,9 @@ def _response(
     if response_format == "text":
         return PlainTextResponse(text + "\n")
     if response_format == "srt":
-        return PlainTextResponse(_srt(segments), media_type="application/x-subrip")
+        return PlainTextResponse(subtitles(result, "srt"), media_type="application/x-subrip")
     if response_format == "vtt":
-        return PlainTextResponse(_vtt(segments), media_type="text/vtt")
+        return PlainTextResponse(subtitles(result, "vtt"), media_type="text/vtt")
     warnings = {"warnings": result.warnings} if result.warnings else {}
     if response_format == "json":
         return JSONResponse({"text": text, **warnings})
@@ -159,47 +160,23 @@ def _response(
                 }
                 for number, segment in enumerate(segments)
             ],
+            **_words(result),
             **warnings,
         }
     )
+
+
+def _words(result: Result) -> dict[str, Any]:
+    """Return the words with their times, if there are any."""
+    words = [
+        {"word": word.text.strip(), "start": round(word.start, 3), "end": round(word.end, 3)}
+        for segment in result.segments or ()
+        for word in segment.words
+    ]
+    return {"words": words} if words else {}
 
 
 def _compression_ratio(text: str) -> float:
     """Return the compression ratio, which detects repetitions (Radford et al. 2022, 4.5)."""
     data = text.encode()
     return round(len(data) / len(zlib.compress(data)), 3)
-
-
-def _cues(segments: Sequence[Segment]) -> list[Segment]:
-    """Return the segments that take at least a millisecond: none after the recording."""
-    return [s for s in segments if _milliseconds(s.end) > _milliseconds(s.start)]
-
-
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
-def _srt(segments: Sequence[Segment]) -> str:
-    """Format segments as SubRip subtitles."""
-    return "".join(
-        f"{number}\n{_clock(s.start, ',')} --> {_clock(s.end, ',')}\n{_line(s)}\n\n"
-        for number, s in enumerate(_cues(segments), 1)
-    )
-
-
-def _vtt(segments: Sequence[Segment]) -> str:
-    """Format segments as WebVTT subtitles (W3C)."""
-    return "WEBVTT\n\n" + "".join(
-        f"{_clock(s.start, '.')} --> {_clock(s.end, '.')}\n{_line(s)}\n\n" for s in _cues(segments)
-    )
-
-
-def _line(segment: Segment) -> str:
-    """Return the text on one line, without arrows, which would be parsed as times."""
-    return " ".join((segment.text or "").split()).replace("-->", "->")
-
-
-def _clock(seconds: float, point: str) -> str:
-    minutes, thousandths = divmod(_milliseconds(seconds), 60_000)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:02}:{minutes:02}:{thousandths // 1000:02}{point}{thousandths % 1000:03}"

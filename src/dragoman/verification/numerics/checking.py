@@ -31,7 +31,7 @@ from ..stored.weights import compare_weights
 from ..tolerances import NEGLIGIBLE, Slack
 from .batches import batch_sizes, compare_batches, is_promised
 from .graphs import ChannelMeter, compare_graphs, measure_graphs
-from .optional_graphs import compare_attention, compare_candidates
+from .optional_graphs import compare_alignment, compare_attention, compare_candidates
 from .probes import Probe, parameters_of, probes_for, share_covered, short_probes
 from .products import compare_products
 from .steps import LAST_STEPS, compare_steps, most_steps
@@ -145,8 +145,8 @@ def _range(lengths: Sequence[int]) -> tuple[int, ...]:
 def _optional_graphs(
     exact: Model, bundle: Bundle, oracle: ReferenceModel, probe: Probe
 ) -> list[Check]:
-    """Compare the graphs that show attention and that select candidates, if the bundle has them."""
-    found = [compare_attention(exact, oracle, probe)]
+    """Compare the graphs that show attention, align words and select candidates, if there are."""
+    found = [compare_attention(exact, oracle, probe), compare_alignment(exact, oracle, probe)]
     if isinstance(oracle, AutoregressiveModel):
         spec = exact.manifest.model
         source, mask = as_batch([probe.source if spec.has_encoder else []], spec)

@@ -137,7 +137,8 @@ class InFloat64(TorchFunctionMode):
         if func is F.linear:
             x, weight, *bias = args
             parts = torch.split(weight, max(1, PART // weight.shape[1]))
-            return linear_in_parts(x, (part.double() for part in parts), *bias, **kwargs)
+            wide = (part.double() for part in parts)
+            return linear_in_parts(x, len(weight), wide, *bias, **kwargs)
         args, kwargs = tree_map(_widened, (args, kwargs))
         return func(*args, **kwargs)
 

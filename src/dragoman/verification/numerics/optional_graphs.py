@@ -1,8 +1,9 @@
-"""Checks the graph that shows attention, and the one that selects candidates on a GPU."""
+"""Checks the graphs that show attention, and the one that selects candidates on a GPU."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from dragoman.reference_model.attention import MultiHeadAttention, attention_wei
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import as_batch
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.contract import Role
+from dragoman.runtime.format.contract import Role, Slot
+from dragoman.runtime.format.neutral_graphs import aligning_layers
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..oracle import oracle_pass
@@ -57,10 +59,44 @@ def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
     types = np.zeros_like(mask, np.int64)
     inputs: dict[Role, Array] = {"source": source, "source_mask": mask, "token": read}
     found = exact.backend.attention(inputs | {"token_type": types})
-    expected = _oracle_attention(oracle, source, mask, read)
+    expected, _ = _oracle_attention(oracle, source, mask, read)
+    return _compared("attention", {role: values[0] for role, values in found.items()}, expected)
+
+
+def compare_alignment(exact: Model, oracle: ReferenceModel, probe: Probe) -> Check | None:
+    """Compare logits and cross-attention of the graph that aligns words with the oracle's.
+
+    Args:
+        exact: the exact form of a bundle
+        probe: the source and the decoder's input
+
+    Returns:
+        None if the bundle does not align words
+    """
+    manifest = exact.manifest
+    if "alignment" not in manifest.graphs:
+        return None
+    source, mask = as_batch([probe.source], manifest.model)
+    read = np.array([probe.read], np.int64)
+    encoded = exact.backend.encode(source, mask)
+    outputs = {tensor.slot: encoded[tensor.name] for tensor in manifest.graphs["encoder"].outputs}
+    logits, found = exact.backend.align({**outputs, Slot("source_mask"): mask}, read)
+    expected, right = _oracle_attention(oracle, source, mask, read)
+    layers = aligning_layers(manifest.model, manifest.generation.heads_that_align)
+    role: Role = "cross_attention"
+    check = _compared("alignment", {role: found[0]}, {role: expected[role][list(layers)]})
+    apart = np.abs(logits[0].astype(np.float64) - right).max() / max(1.0, np.abs(right).max())
+    if check.passed and not apart <= ATTENTION_TOLERANCE:
+        problem = f"logits of the graph that aligns words differ by {apart:.3g} of the largest"
+        return dataclasses.replace(check, differing=1, passed=False, problem=problem)
+    return check
+
+
+def _compared(name: str, found: Mapping[Role, Array], expected: Mapping[Role, Array]) -> Check:
+    """Compare weights [layers, heads, queries, keys] by role."""
     compared, differing, worst, problem = 0, 0, 0.0, ""
     for role, values in found.items():
-        apart = np.abs(values[0].astype(np.float64) - expected[role])
+        apart = np.abs(values.astype(np.float64) - expected[role])
         apart[~np.isfinite(apart)] = NOT_FINITE
         beyond = apart > ATTENTION_TOLERANCE
         compared, differing = compared + apart.size, differing + int(beyond.sum())
@@ -70,26 +106,27 @@ def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
             problem = (
                 f"{role} of layer {layer}, head {head}, from {query} to {key}: expected "
                 f"{expected[role][layer, head, query, key]:.4f}, found "
-                f"{values[0][layer, head, query, key]:.4f}"
+                f"{values[layer, head, query, key]:.4f}"
             )
-    return Check("attention", compared, "weights", differing, not differing, worst, problem)
+    return Check(name, compared, "weights", differing, not differing, worst, problem)
 
 
 def _oracle_attention(
     oracle: ReferenceModel, source: Array, mask: Array, read: NDArray[np.int64]
-) -> dict[Role, Array]:
-    """Compute the weights [layers, heads, queries, keys] of one source and target, by role."""
+) -> tuple[dict[Role, Array], Array]:
+    """Compute the weights [layers, heads, queries, keys] of one source and target, and logits."""
+    logits: Array = np.zeros((0, 0))  # of an encoder-only model
     with _recorded(oracle) as weights:
         if isinstance(oracle, EncoderModel):
             with torch.inference_mode():
                 oracle(torch.from_numpy(source), torch.from_numpy(mask), None)
         else:
-            oracle_pass(oracle, source, mask, read)
+            logits = oracle_pass(oracle, source, mask, read)[1][0]
     found: dict[Role, list[Array]] = {}
     for name, values in weights.items():
         kind = f"{name.split('.')[0]}.{name.rpartition('.')[2]}"
         found.setdefault(KINDS[kind], []).append(values[0].numpy())
-    return {role: np.stack(layers) for role, layers in found.items()}
+    return {role: np.stack(layers) for role, layers in found.items()}, logits
 
 
 @contextlib.contextmanager

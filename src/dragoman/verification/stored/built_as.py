@@ -20,7 +20,7 @@ from dragoman.optimize.precision.plan import HALF
 from dragoman.optimize.precision.products import MODULE
 from dragoman.optimize.precision.weights import KEPT
 from dragoman.optimize.targets import TARGETS, Target
-from dragoman.runtime.format.contract import OPTIONAL_GRAPHS, GraphSpec
+from dragoman.runtime.format.contract import ATTENTION_GRAPHS, OPTIONAL_GRAPHS, GraphSpec
 from dragoman.runtime.format.manifest import Manifest, Precision
 
 QUANTIZED: tuple[Precision, ...] = ("int8", "int4")
@@ -222,9 +222,9 @@ def _weights(node: ir.Node) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
 def _within(graph: str, name: str | None) -> tuple[str, str]:
     """Find the graph that a node or a weight belongs to, and its name there.
 
-    The graph that shows attention is made of the others, whose names its own names begin with.
+    Graphs that show attention are made of the others, whose names their own names begin with.
     """
-    if graph != "attention":
+    if graph not in ATTENTION_GRAPHS:
         return graph, name or ""
     part, _, own = (name or "").partition("/")
     return part, own

@@ -22,17 +22,19 @@ from dragoman.export.model_description import audio_features, head, model_spec
 from dragoman.export.neutral_bundle import manifest_of
 from dragoman.onnx_graphs.candidates_graph import candidates_spec
 from dragoman.optimize.tensorrt.engine_bundle import pinned_spec
-from dragoman.reference_model import ConfigError, EncoderModel, ReferenceModel
+from dragoman.reference_model import ConfigError, EncoderModel, ReferenceModel, Transformer
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import (
+    ATTENTION_GRAPHS,
     ROLES,
     Change,
     DataType,
+    GraphName,
     GraphSpec,
     TensorSpec,
 )
 from dragoman.runtime.format.manifest import Manifest, OnnxGraphs, TensorRTEngines
-from dragoman.runtime.format.neutral_graphs import neutral_graph
+from dragoman.runtime.format.neutral_graphs import aligning_layers, neutral_graph
 from dragoman.runtime.format.parity import Check
 from dragoman.runtime.format.texts import Tokenizers
 from dragoman.runtime.format.writing import ScratchWriter
@@ -181,8 +183,8 @@ def _expected_graphs(manifest: Manifest, model: ReferenceModel) -> dict[str, Gra
     Optional graphs are expected if the bundle has them.
     """
     graphs: dict[str, GraphSpec] = {name: graph_spec(model, name) for name in graph_names(model)}
-    if "attention" in manifest.graphs:
-        graphs["attention"] = _attention(model)
+    for name in ATTENTION_GRAPHS & manifest.graphs.keys():
+        graphs[name] = _attention(model, name)
     if isinstance(manifest.executable, TensorRTEngines):
         sizes = {"query": 1, "read": 1, "capacity": manifest.executable.capacity}
         graphs = {name: pinned_spec(graph, sizes) for name, graph in graphs.items()}
@@ -211,8 +213,8 @@ def _adapted(graph: GraphSpec, name: str, manifest: Manifest) -> GraphSpec:
     return graph.map(adapt)
 
 
-def _attention(model: ReferenceModel) -> GraphSpec:
-    """Specify the graph that shows attention, with the number of layers of each kind."""
+def _attention(model: ReferenceModel, name: GraphName) -> GraphSpec:
+    """Specify a graph that shows attention, with the number of layers of each kind."""
     config = model.config
     layers = {
         "encoder_attention": config.encoder_layers,
@@ -220,7 +222,9 @@ def _attention(model: ReferenceModel) -> GraphSpec:
         "cross_attention": config.decoder_layers,
     }
     spec = model_spec(config)
-    graph = neutral_graph("attention", "", spec, audio_features(config), head(config))
+    if name == "alignment" and isinstance(model, Transformer):
+        layers["cross_attention"] = len(aligning_layers(spec, model.generation.heads_that_align))
+    graph = neutral_graph(name, "", spec, audio_features(config), head(config))
 
     def counted(tensor: TensorSpec) -> TensorSpec:
         shape = tuple(layers[tensor.role] if s == "layers" else s for s in tensor.shape)

@@ -1,0 +1,364 @@
+"""Times of words by cross-attention, as openai-whisper computes them.
+
+The text of a window is read in one pass. Where attention of the alignment heads moves on, a token
+begins: dynamic time warping (Sakoe & Chiba 1978) finds the path through tokens and frames with the
+most attention. Words that are implausibly long at the ends of sentences and segments are shortened,
+and punctuation belongs to the word beside it.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends.interface import Backend, BackendError
+from ..decoding.results import Word
+from ..format.contract import Slot
+from ..format.manifest import Manifest
+from ..format.neutral_graphs import aligning_heads, aligning_layers
+from ..texts.codecs.interface import TextStream
+from .timestamps import FRAMES_PER_TIMESTAMP, TimedTokens
+
+Encoded = Mapping[Slot, NDArray[Any]]
+"""The encoder's outputs for one window, and the mask of the source."""
+
+WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+"""Languages whose characters are timed one by one."""
+BEFORE_WORDS = "\"'“¿([{-"
+AFTER_WORDS = "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001
+ENDS_OF_SENTENCES = ".。!！?？"  # noqa: RUF001
+
+FRAMES_PER_SECOND = 50
+"""Positions of the encoder in a second."""
+
+LONGEST_MEDIAN = 0.7
+"""Seconds; the median duration of words counts as at most that."""
+PAUSE = 4
+"""A pause is so many times as long as a word."""
+TOO_EARLY = 0.5
+"""Seconds by which a word may begin before its segment, or end after it."""
+
+SORTED_MIDDLE = (
+    *((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6)),
+    *((2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4)),
+)
+"""Exchanges after which the fourth of seven numbers is their median (Paeth 1990)."""
+WIDTH = 7
+"""Frames that the median is taken of."""
+
+
+@dataclass(frozen=True)
+class TokenTimes:
+    """Where tokens are in a window of audio.
+
+    Attributes:
+        path: (token, frame) in the order of time, int64 [steps, 2]; the last token is the end
+        probabilities: of each token among text tokens, as the model expects it, float32 [tokens]
+    """
+
+    path: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
+
+    @property
+    def starts(self) -> NDArray[np.float64]:
+        """The seconds at which each token begins, and at which the last one ends, [tokens + 1]."""
+        first = np.flatnonzero(np.diff(self.path[:, 0], prepend=-1))
+        seconds: NDArray[np.float64] = self.path[first, 1] / FRAMES_PER_SECOND
+        return seconds
+
+
+@dataclass(frozen=True)
+class SpokenWindow:
+    """A decoded window of a recording.
+
+    Attributes:
+        prompt: what the decoder reads before the text, ending with the token without timestamps
+        frames: number of the window's frames that are audio
+        offset: seconds from the beginning of the audio to that of the window
+        spoken: seconds until which earlier segments last
+        language: code of the language; None: the model has one
+    """
+
+    prompt: Sequence[int]
+    frames: int
+    offset: float = 0.0
+    spoken: float = 0.0
+    language: str | None = None
+
+
+class WordTimer:
+    """Aligns the tokens of a transcript with its audio."""
+
+    def __init__(self, manifest: Manifest, backend: Backend) -> None:
+        self._manifest, self._backend = manifest, backend
+        named = manifest.generation.heads_that_align
+        place = {layer: n for n, layer in enumerate(aligning_layers(manifest.model, named))}
+        heads = aligning_heads(manifest.model, named)
+        self._heads = tuple(np.array([(place[layer], head) for layer, head in heads]).T)
+
+    def check(self) -> None:
+        """Check that words can be timed.
+
+        Raises:
+            BackendError: the bundle has no alignment graph, or the backend does not run it.
+        """
+        if "alignment" not in self._manifest.graphs:
+            raise BackendError(
+                f"times of words: expected a bundle with an alignment graph, found none in "
+                f"{self._manifest.name}: build it again"
+            )
+        self._backend.check_alignment()
+
+    def timed(
+        self,
+        segments: Sequence[TimedTokens],
+        encoded: Encoded,
+        window: SpokenWindow,
+        stream: TextStream,
+    ) -> list[TimedTokens]:
+        """Give the segments of a window the times of their words, and words' times to the segments.
+
+        Args:
+            stream: decodes the text
+        """
+        special = self._manifest.model.end_token_id
+        texts = [[token for token in segment.tokens if token < special] for segment in segments]
+        tokens = [token for text in texts for token in text]
+        spans = spans_of(tokens, stream, spaces=window.language not in WITHOUT_SPACES)
+        if not spans:
+            return list(segments)
+        usual = _place(spans, self.times(encoded, window.prompt, tokens, window.frames))
+        found, following, spoken = [], 0, window.spoken
+        for segment, text in zip(segments, texts, strict=True):
+            own, count = list[_Span](), 0
+            while following < len(spans) and count < len(text):
+                span = spans[following]
+                if span.text:
+                    start, end = (round(window.offset + t, 2) for t in (span.start, span.end))
+                    own.append(replace(span, start=start, end=end))
+                count += span.tokens
+                following += 1
+            if own:
+                segment = _fitted(segment, own, usual, spoken)
+                spoken = segment.end
+            found.append(segment)
+        return found
+
+    def times(
+        self, encoded: Encoded, prompt: Sequence[int], tokens: Sequence[int], frames: int
+    ) -> TokenTimes:
+        """Align the text tokens of a window.
+
+        Args:
+            prompt, frames: see `SpokenWindow`
+        """
+        model = self._manifest.model
+        read = [*prompt, *tokens, model.end_token_id][: model.max_target_positions]
+        logits, attention = self._backend.align(encoded, np.array([read]))
+        first = len(prompt) - 1
+        last = first + len(tokens)
+        heads = attention[0][self._heads][..., : max(1, frames // FRAMES_PER_TIMESTAMP)]
+        matrix = _normalized(heads)[first : last + 1]
+        text = logits[0, first:last, : model.end_token_id].astype(np.float32)
+        text -= text.max(axis=1, keepdims=True)
+        np.exp(text, out=text)
+        own = text[np.arange(len(tokens)), list(tokens)] / text.sum(axis=1)
+        return TokenTimes(warped(-matrix), own)
+
+
+def _normalized(heads: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Average attention [heads, tokens, frames] of heads that are each brought to one scale."""
+    heads = heads / np.maximum(heads.sum(axis=-1, keepdims=True), 1e-30)
+    deviation = np.maximum(heads.std(axis=1, keepdims=True), 1e-30)
+    scaled = (heads - heads.mean(axis=1, keepdims=True)) / deviation
+    average: NDArray[np.float32] = medians(scaled).mean(axis=0)
+    return average
+
+
+def medians(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Replace each number by the median of seven around it in the last axis, mirrored at the ends.
+
+    Fewer than four numbers stay as they are.
+    """
+    side = WIDTH // 2
+    if values.shape[-1] <= side:
+        return values
+    around = [(0, 0)] * (values.ndim - 1) + [(side, side)]
+    wide = np.pad(values, around, mode="reflect")
+    length = values.shape[-1]
+    window = [wide[..., first : first + length] for first in range(WIDTH)]
+    for one, other in SORTED_MIDDLE:
+        window[one], window[other] = (
+            np.minimum(window[one], window[other]),
+            np.maximum(window[one], window[other]),
+        )
+    return window[side]
+
+
+DIAGONAL, DOWN, RIGHT = 0, 1, 2
+
+
+def warped(cost: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Find the cheapest path through a matrix from its first to its last number.
+
+    Each step goes down, right, or both. Costs of paths are float32, computed along antidiagonals.
+
+    Args:
+        cost: [N, M]
+
+    Returns:
+        the rows and columns of the path, [steps, 2]
+    """
+    rows, columns = cost.shape
+    before = np.full(rows + 1, np.inf, np.float32)
+    before[0] = 0
+    last = np.full(rows + 1, np.inf, np.float32)
+    moves = np.full((rows + columns + 1, rows + 1), RIGHT, np.int8)
+    for diagonal in range(2, rows + columns + 1):
+        own = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
+        both, down, right = before[own - 1], last[own - 1], last[own]
+        best = np.where((down < both) & (down < right), np.int8(DOWN), np.int8(RIGHT))
+        best[(both < down) & (both < right)] = DIAGONAL
+        moves[diagonal, own] = best
+        cheapest = np.choose(best, (both, down, right))
+        before, last = last, np.full(rows + 1, np.inf, np.float32)
+        last[own] = cost[own - 1, diagonal - own - 1].astype(np.float64) + cheapest
+    path, row, column = [], rows, columns
+    while row or column:
+        path.append((row - 1, column - 1))
+        move = int(moves[row + column, row])
+        row, column = row - (move != RIGHT), column - (move != DOWN)
+    return np.array(path[::-1])
+
+
+@dataclass
+class _Span:
+    """A word while its times are being settled.
+
+    Attributes:
+        tokens: number of tokens
+        start, end: seconds from the beginning of the window
+    """
+
+    text: str
+    tokens: int
+    start: float = 0.0
+    end: float = 0.0
+    probability: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+def spans_of(tokens: Sequence[int], stream: TextStream, *, spaces: bool) -> list[_Span]:
+    """Split tokens into words, each with the space before it; punctuation is a word of its own.
+
+    Args:
+        spaces: whether the language separates words by spaces; otherwise characters are words
+    """
+    spans: list[_Span] = []
+    held = 0
+    for piece in (*map(stream.step, tokens), None):
+        if piece is None:
+            piece = stream.rest()
+            if not held:
+                break
+        else:
+            held += 1
+        if not piece:
+            continue
+        begins = piece.startswith(" ") or piece.strip() in string.punctuation
+        if not spaces or begins or not spans:
+            spans.append(_Span(piece, held))
+        else:
+            spans[-1].text += piece
+            spans[-1].tokens += held
+        held = 0
+    if held and spans:
+        spans[-1].tokens += held
+    return spans
+
+
+def _place(spans: Sequence[_Span], times: TokenTimes) -> float:
+    """Set the times and probabilities of words; return the usual duration of a word."""
+    starts, first = times.starts, 0
+    for span in spans:
+        span.start, span.end = float(starts[first]), float(starts[first + span.tokens])
+        own = times.probabilities[first : first + span.tokens]
+        span.probability = float(own.mean()) if own.size else 0.0
+        first += span.tokens
+    durations = [span.seconds for span in spans if span.seconds]
+    usual = min(LONGEST_MEDIAN, float(np.median(durations))) if durations else 0.0
+    if durations:
+        _shorten_at_sentences(spans, 2 * usual)
+    _join_punctuation(spans)
+    return usual
+
+
+def _shorten_at_sentences(spans: Sequence[_Span], longest: float) -> None:
+    """Cut what is too long: marks at the end of a sentence, and words that begin the next."""
+    for previous, span in pairwise(spans):
+        if span.seconds <= longest:
+            continue
+        if span.text in ENDS_OF_SENTENCES:
+            span.end = span.start + longest
+        elif previous.text in ENDS_OF_SENTENCES:
+            span.start = span.end - longest
+
+
+def _join_punctuation(spans: Sequence[_Span]) -> None:
+    """Move the text of punctuation to the word after or before it; a span may become empty.
+
+    Times stay those of the word.
+    """
+    following = len(spans) - 1
+    for index in range(len(spans) - 2, -1, -1):
+        span = spans[index]
+        if span.text.startswith(" ") and span.text.strip() in BEFORE_WORDS:
+            _give(span, spans[following], before=True)
+        else:
+            following = index
+    previous = 0
+    for index in range(1, len(spans)):
+        span = spans[index]
+        if not spans[previous].text.endswith(" ") and span.text in AFTER_WORDS:
+            _give(span, spans[previous], before=False)
+        else:
+            previous = index
+
+
+def _give(span: _Span, to: _Span, *, before: bool) -> None:
+    """Move a text with its tokens to another word."""
+    to.text = span.text + to.text if before else to.text + span.text
+    to.tokens += span.tokens
+    span.text, span.tokens = "", 0
+
+
+def _fitted(segment: TimedTokens, words: list[_Span], usual: float, spoken: float) -> TimedTokens:
+    """Fit the words of a segment and the segment's own times to each other."""
+    longest, first, last = 2 * usual, words[0], words[-1]
+    second = words[1] if len(words) > 1 else None
+    slow = first.seconds > longest
+    slow = slow or (second is not None and second.end - first.start > 2 * longest)
+    if first.end - spoken > PAUSE * usual and slow:  # after a pause, words begin late
+        if second is not None and second.seconds > longest:
+            first.end = second.start = max(second.end / 2, second.end - longest)
+        first.start = max(0.0, first.end - longest)
+    start, end = segment.start, segment.end
+    if start < first.end and start - TOO_EARLY > first.start:
+        first.start = max(0.0, min(first.end - usual, start))
+    else:
+        start = first.start
+    if end > last.start and end + TOO_EARLY < last.end:
+        last.end = max(last.start + usual, end)
+    else:
+        end = last.end
+    timed = tuple(Word(w.start, w.end, w.text, w.probability) for w in words)
+    return replace(segment, start=start, end=end, words=timed)
