@@ -22,6 +22,7 @@ from .decoding.results import (
     RejectedError,
     Result,
     Segment,
+    Word,
     Token,
     UnfinishedError,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "TextStream",
     "Token",
     "UnfinishedError",
+    "Word",
     "load",
     "perplexity",
     "read_bundle",

@@ -118,8 +118,8 @@ class Result:
         log_probability: sum of the natural logarithms of the probabilities of the generated
             tokens, including the end token
         finish_reason: "end": the model produced its end token; "length": the limit was reached;
-            "empty": the input had no tokens, and the model was not run; "rejected": the input
-            cannot be decoded, see `error`. Other inputs are not affected.
+            "empty": the input had no tokens or no speech, and the model was not run; "rejected":
+            the input cannot be decoded, see `error`. Other inputs are not affected.
         error: the reason for "rejected", else None
         segments: for speech, at least one segment for each window, in order; a single segment
             without timestamps. None for text.
@@ -134,6 +134,8 @@ class Result:
             samples are in the order of their numbers. Empty for an input that was not decoded, and
             for speech.
         warnings: for speech, what is missing or damaged in the audio file, a line each
+        voice: for speech decoded with `vad`, begin and end of each stretch of speech in seconds;
+            the rest of the recording was not decoded; else None
         unknown_characters: for text, the characters of the source that the vocabulary lacks, in
             order; empty for token ids
     """
@@ -151,6 +153,7 @@ class Result:
     hypotheses: tuple[Hypothesis, ...] = ()
     warnings: tuple[str, ...] = ()
     unknown_characters: str = ""
+    voice: tuple[tuple[float, float], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -240,6 +243,7 @@ def result_data(result: Result) -> dict[str, Any]:
         "language": result.language,
         "segments": segments,
         "warnings": result.warnings,
+        **({} if result.voice is None else {"voice": result.voice}),
     }
 
 
@@ -276,8 +280,10 @@ def subtitles(result: Result, form: SubtitleFormat) -> str:
     """
     segments = result.segments or ()
     if form == "vtt":
+        # Times within a cue are later than its beginning.
         cues = (
-            f"{_span(s, '.')}\n{_timed_line(s, _vtt_text, _vtt_word)}\n\n"
+            f"{_span(s, '.')}\n"
+            f"{_timed_line(s, _vtt_text, _vtt_word).removeprefix(_vtt_time(s))}\n\n"
             for s in _lasting(segments)
         )
         return "WEBVTT\n\n" + "".join(cues)
@@ -315,7 +321,11 @@ def _vtt_text(text: str | None) -> str:
 
 def _vtt_word(word: Word) -> str:
     space = " " if word.text[:1].isspace() else ""
-    return f"{space}<{_clock(word.start, '.')}><c>{_vtt_text(word.text)}</c>"
+    return f"{space}{_vtt_time(word)}<c>{_vtt_text(word.text)}</c>"
+
+
+def _vtt_time(part: Segment | Word) -> str:
+    return f"<{_clock(part.start, '.')}>"
 
 
 def _lrc_word(word: Word) -> str:

@@ -74,9 +74,17 @@ class AudioReader:
         self._lock, self._turns = threading.Lock(), _Turns(READING)
 
     def read(
-        self, audio: OpenAudio, files: Sequence[bytes], settings: AudioFeatures
+        self,
+        audio: OpenAudio,
+        files: Sequence[bytes],
+        settings: AudioFeatures,
+        *,
+        vad: bool = False,
     ) -> list[Spectrogram]:
         """Read the files of a request, which count as open until `close`.
+
+        Args:
+            vad: whether to leave out what is not speech
 
         Raises:
             AudioError: a file is not an audio file, the files together are too long, or the request
@@ -96,6 +104,7 @@ class AudioReader:
                 read_spectrogram(
                     file,
                     log_mel,
+                    vad=vad,
                     longest=max(0.0, self._longest - audio.seconds),
                     on_block=count,
                 )

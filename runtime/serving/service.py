@@ -241,9 +241,12 @@ class Service:
 
     @asynccontextmanager
     async def opened_audio(
-        self, served: ServedModel, files: Sequence[bytes]
+        self, served: ServedModel, files: Sequence[bytes], *, vad: bool = False
     ) -> AsyncIterator[list[Spectrogram]]:
         """Read audio files for a model, and keep them open within the context.
+
+        Args:
+            vad: whether to leave out what is not speech
 
         Raises:
             AudioError: a file is not an audio file, or the files together are too long.
@@ -258,7 +261,7 @@ class Service:
         audio = OpenAudio()
         try:
             loop = asyncio.get_running_loop()
-            read = partial(self._audio.read, audio, files, settings)
+            read = partial(self._audio.read, audio, files, settings, vad=vad)
             yield await loop.run_in_executor(self._audio_pool, read)
         finally:
             self._audio.close(audio)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..audio import Audio, AudioError, AudioWarning, LogMel, read_blocks
+from ..audio.voice_activity import RATE, Voice, VoiceFilter
 from ..decoding.search import TokenSequence
 from .timestamps import SECONDS_PER_FRAME, TimedTokens, split_segments
 
@@ -24,14 +25,25 @@ class Spectrogram:
     Attributes:
         features: float32 [bins, frames], at least one window
         frames: number of frames that are not padding
-        seconds: length of the audio
+        seconds: length of the audio, without what was left out
         defects: what is missing or damaged in the file
+        voice: where the recording has speech, if the rest was left out
     """
 
     features: NDArray[np.float32]
     frames: int
     seconds: float
     defects: tuple[str, ...] = ()
+    voice: Voice | None = None
+
+    @property
+    def duration(self) -> float:
+        """The length of the whole recording in seconds."""
+        return self.seconds if self.voice is None else self.voice.seconds
+
+    def original(self, seconds: float, *, is_end: bool = False) -> float:
+        """Return the time in the recording of a time in what was kept of it."""
+        return seconds if self.voice is None else self.voice.original(seconds, is_end=is_end)
 
 
 AudioOrFeatures = Audio | NDArray[np.float32] | Spectrogram
@@ -138,6 +150,7 @@ def read_spectrogram(
     log_mel: LogMel,
     *,
     strict: bool = False,
+    vad: bool = False,
     longest: float = math.inf,
     on_block: Callable[[float], None] | None = None,
 ) -> Spectrogram:
@@ -147,14 +160,17 @@ def read_spectrogram(
 
     Args:
         strict: whether to refuse a file of which a part is missing or damaged
+        vad: whether to leave out what is not speech
         longest: maximum duration of a file in seconds
         on_block: receives the seconds of each block before it is used; may raise an error to stop
 
     Raises:
-        AudioError: see `read_audio`; or the features are not float32, not finite, or have another
-            number of bins.
+        AudioError: see `read_audio` and `VoiceFilter`; or the features are not float32, not finite,
+            or have another number of bins.
     """
-    audio = source if isinstance(source, Spectrogram) else _read(source, log_mel, longest, on_block)
+    audio = source
+    if not isinstance(audio, Spectrogram):
+        audio = _read(audio, log_mel, longest, on_block, vad=vad)
     if strict and audio.defects:
         raise AudioError(audio.defects[0])
     return audio
@@ -171,30 +187,48 @@ def _read(
     log_mel: LogMel,
     longest: float,
     on_block: Callable[[float], None] | None,
+    *,
+    vad: bool,
 ) -> Spectrogram:
     if isinstance(source, np.ndarray) and source.ndim == 2:
+        if vad:
+            raise AudioError("vad: expected audio, found features")
         features = _checked(source, log_mel)
         return Spectrogram(features, features.shape[1], features.shape[1] * SECONDS_PER_FRAME)
     if isinstance(source, str) and not source:
         raise AudioError("expected the path of an audio file, found an empty text")
-    rate, samples, defects = log_mel.sampling_rate, 0, list[str]()
+    rate, read, samples, defects = log_mel.sampling_rate, 0, 0, list[str]()
+    if vad and rate != RATE:
+        raise AudioError(f"vad: expected a model of audio at {RATE} Hz, found {rate}")
+    voice = VoiceFilter() if vad else None
 
     def counted() -> Iterator[NDArray[np.float32]]:
-        nonlocal samples
+        nonlocal read
         for block in read_blocks(source, rate, defects, longest=longest):  # type: ignore[arg-type]
             if on_block is not None:
                 on_block(len(block) / rate)
+            read += len(block)
+            yield block
+
+    def kept() -> Iterator[NDArray[np.float32]]:
+        nonlocal samples
+        for block in counted() if voice is None else voice.kept(counted()):
             samples += len(block)
             yield block
 
-    blocks, first = counted(), list[NDArray[np.float32]]()
+    blocks, first = kept(), [np.zeros(0, np.float32)]
     for block in blocks:
         first.append(block)
         if samples > log_mel.samples:
-            features = log_mel.whole(chain(first, blocks))
-            return Spectrogram(features, features.shape[1], samples / rate, tuple(defects))
-    features = log_mel.chunk(np.concatenate(first))
-    return Spectrogram(features, log_mel.frames, samples / rate, tuple(defects))
+            break
+    if samples > log_mel.samples:
+        features = log_mel.whole(chain(first, blocks))
+        frames = features.shape[1]
+    else:
+        features = log_mel.chunk(np.concatenate(first))
+        frames = log_mel.frames if samples else 0
+    spans = None if voice is None else voice.voice(read)
+    return Spectrogram(features, frames, samples / rate, tuple(defects), spans)
 
 
 def _checked(features: NDArray[Any], log_mel: LogMel) -> NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from dragoman.settings.speech import AudioFeatures, SpeechTokens
 from ..arguments import StopCheck, StoppedError, never_stopped
 from ..audio import AudioError, LogMel
 from ..backends.interface import Backend
-from ..decoding.results import NO_OUTPUT, RejectedError, Result, Segment, collected
+from ..decoding.results import NO_OUTPUT, RejectedError, Result, Segment, Word, collected
 from ..decoding.running_batch import DecodedJob, Job, SelectedToken, only_strategy, stream_tokens
 from ..decoding.scheduler import FailedJob, Scheduler
 from ..format.manifest import Manifest
@@ -88,18 +89,17 @@ class Windows:
         """
         tokens = tuple(token for segment in recording.segments for token in segment.tokens)
         text = self.text(tokens, skip_special_tokens=skip_special_tokens)
-        words = tuple(word for segment in recording.segments for word in segment.words)
-        segments: tuple[Segment, ...] = (
-            Segment(0.0, recording.audio.seconds, text, tokens, words),
-        )
+        audio = recording.audio
+        words = tuple(_original(w, audio) for s in recording.segments for w in s.words)
+        segments: tuple[Segment, ...] = (Segment(0.0, audio.duration, text, tokens, words),)
         if recording.timed:
             segments = tuple(
                 Segment(
-                    s.start,
-                    s.end,
+                    audio.original(s.start),
+                    audio.original(s.end, is_end=True),
                     self.text(s.tokens, skip_special_tokens=skip_special_tokens),
                     s.tokens,
-                    s.words,
+                    tuple(_original(word, audio) for word in s.words),
                 )
                 for s in recording.segments
             )
@@ -112,7 +112,8 @@ class Windows:
             language=self._speech.language_of(recording.language),
             end_token=recording.end_token,
             score=recording.score,
-            warnings=recording.audio.defects,
+            warnings=audio.defects,
+            voice=None if audio.voice is None else audio.voice.spans,
         )
 
     def text(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str | None:
@@ -157,9 +158,20 @@ class PendingSpeech:
             return rejected(str(failure))
 
 
+def _original(word: Word, audio: Spectrogram) -> Word:
+    start, end = audio.original(word.start), audio.original(word.end, is_end=True)
+    return dataclasses.replace(word, start=start, end=max(start, end))
+
+
 def rejected(reason: str) -> Result:
     """Return the result of audio that cannot be decoded."""
     return Result("", (), 0.0, "rejected", reason, segments=())
+
+
+def silent(audio: Spectrogram) -> Result:
+    """Return the result of audio without speech, which the model does not decode."""
+    voice = None if audio.voice is None else audio.voice.spans
+    return Result("", (), 0.0, "empty", segments=(), warnings=audio.defects, voice=voice)
 
 
 MAX_OPEN_SECONDS = 2 * 3600
@@ -211,12 +223,12 @@ class Transcriber:
             raise DragomanError("word_timestamps: expected false to stream")
         strategy = only_strategy([plan.strategy])
         try:
-            audio = read_spectrogram(
-                source, self._log_mel, strict=options.strict_audio, on_block=lambda _: check()
-            )
+            audio = self._read(source, options, check)
         except AudioError as error:
             raise RejectedError(str(error)) from error
         warn_of_defects(audio)
+        if not audio.frames:
+            return iter(())
         if self._is_long(audio):
             raise RejectedError(
                 f"expected audio of at most {self._log_mel.chunk_seconds:g} s to stream, found "
@@ -315,10 +327,9 @@ class Transcriber:
         try:
             if isinstance(plan, DragomanError):
                 raise plan
-            strict = plan.options.strict_audio
-            audio = read_spectrogram(
-                source, self._log_mel, strict=strict, on_block=lambda _: check()
-            )
+            audio = self._read(source, plan.options, check)
+            if not audio.frames:
+                return silent(audio)
             if self._is_long(audio):
                 PromptRequest(timestamps=True).check(self._speech)
         except StoppedError:
@@ -329,6 +340,15 @@ class Transcriber:
         recording.language = plan.prompt.language_token(self._speech)
         recording.timed = plan.prompt.timestamps or self._is_long(audio)
         return PendingSpeech(recording, plan, self._windows)
+
+    def _read(self, source: Any, options: GenerationOptions, check: StopCheck) -> Spectrogram:
+        return read_spectrogram(
+            source,
+            self._log_mel,
+            strict=options.strict_audio,
+            vad=options.vad,
+            on_block=lambda _: check(),
+        )
 
     def _rows(self, plan: SpeechPlan) -> int:
         """Return the maximum number of rows in a batch."""

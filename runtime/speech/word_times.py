@@ -51,6 +51,8 @@ SORTED_MIDDLE = (
 """Exchanges after which the fourth of seven numbers is their median (Paeth 1990)."""
 WIDTH = 7
 """Frames that the median is taken of."""
+IN_CACHE = 2**14
+"""Numbers whose medians are taken at once."""
 
 
 @dataclass(frozen=True)
@@ -186,28 +188,29 @@ def medians(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
     Fewer than four numbers stay as they are.
     """
-    side = WIDTH // 2
-    if values.shape[-1] <= side:
+    side, length = WIDTH // 2, values.shape[-1]
+    if length <= side:
         return values
-    around = [(0, 0)] * (values.ndim - 1) + [(side, side)]
-    wide = np.pad(values, around, mode="reflect")
-    length = values.shape[-1]
-    window = [wide[..., first : first + length] for first in range(WIDTH)]
-    for one, other in SORTED_MIDDLE:
-        window[one], window[other] = (
-            np.minimum(window[one], window[other]),
-            np.maximum(window[one], window[other]),
-        )
-    return window[side]
-
-
-DIAGONAL, DOWN, RIGHT = 0, 1, 2
+    rows = values.reshape(-1, length)
+    found, at_once = np.empty_like(rows), max(1, IN_CACHE // length)
+    for first in range(0, len(rows), at_once):
+        part = slice(first, first + at_once)
+        wide = np.pad(rows[part], ((0, 0), (side, side)), mode="reflect")
+        window = [wide[:, begin : begin + length].copy() for begin in range(WIDTH)]
+        spare = np.empty_like(window[0])
+        for one, other in SORTED_MIDDLE:
+            np.minimum(window[one], window[other], out=spare)
+            np.maximum(window[one], window[other], out=window[other])
+            window[one], spare = spare, window[one]
+        found[part] = window[side]
+    return found.reshape(values.shape)
 
 
 def warped(cost: NDArray[np.float32]) -> NDArray[np.int64]:
     """Find the cheapest path through a matrix from its first to its last number.
 
-    Each step goes down, right, or both. Costs of paths are float32, computed along antidiagonals.
+    Each step goes down, right, or both; where two are as cheap, right. Sums are float32, computed
+    along antidiagonals: a path to row i and column j is in place i of diagonal i + j.
 
     Args:
         cost: [N, M]
@@ -216,24 +219,30 @@ def warped(cost: NDArray[np.float32]) -> NDArray[np.int64]:
         the rows and columns of the path, [steps, 2]
     """
     rows, columns = cost.shape
-    before = np.full(rows + 1, np.inf, np.float32)
+    skewed = np.zeros((rows + columns + 1, rows + 1), np.float32)
+    for row in range(1, rows + 1):
+        skewed[row + 1 : row + 1 + columns, row] = cost[row - 1]
+    goes_both, goes_down = np.zeros((2, *skewed.shape), np.bool_)
+    before, last, new, least = np.full((4, rows + 1), np.inf, np.float32)
     before[0] = 0
-    last = np.full(rows + 1, np.inf, np.float32)
-    moves = np.full((rows + columns + 1, rows + 1), RIGHT, np.int8)
     for diagonal in range(2, rows + columns + 1):
-        own = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
-        both, down, right = before[own - 1], last[own - 1], last[own]
-        best = np.where((down < both) & (down < right), np.int8(DOWN), np.int8(RIGHT))
-        best[(both < down) & (both < right)] = DIAGONAL
-        moves[diagonal, own] = best
-        cheapest = np.choose(best, (both, down, right))
-        before, last = last, np.full(rows + 1, np.inf, np.float32)
-        last[own] = cost[own - 1, diagonal - own - 1].astype(np.float64) + cheapest
+        first, end = max(1, diagonal - columns), min(rows, diagonal - 1) + 1
+        both, down, right = before[first - 1 : end - 1], last[first - 1 : end - 1], last[first:end]
+        is_both, is_down = goes_both[diagonal, first:end], goes_down[diagonal, first:end]
+        some, sums = least[first:end], new[first:end]
+        np.less(both, np.minimum(down, right, out=some), out=is_both)
+        np.less(down, np.minimum(both, right, out=some), out=is_down)
+        sums[:] = right
+        np.copyto(sums, down, where=is_down)
+        np.copyto(sums, both, where=is_both)
+        sums += skewed[diagonal, first:end]
+        before, last, new = last, new, before
+        new.fill(np.inf)
     path, row, column = [], rows, columns
     while row or column:
         path.append((row - 1, column - 1))
-        move = int(moves[row + column, row])
-        row, column = row - (move != RIGHT), column - (move != DOWN)
+        both_ways, goes = goes_both[row + column, row], goes_down[row + column, row]
+        row, column = row - int(both_ways or goes), column - int(both_ways or not goes)
     return np.array(path[::-1])
 
 
@@ -263,15 +272,10 @@ def spans_of(tokens: Sequence[int], stream: TextStream, *, spaces: bool) -> list
     Args:
         spaces: whether the language separates words by spaces; otherwise characters are words
     """
-    spans: list[_Span] = []
-    held = 0
-    for piece in (*map(stream.step, tokens), None):
-        if piece is None:
-            piece = stream.rest()
-            if not held:
-                break
-        else:
-            held += 1
+    spans, held = list[_Span](), 0
+    pieces = [(stream.step(token), 1) for token in tokens]
+    for piece, count in (*pieces, (stream.rest(), 0)):
+        held += count
         if not piece:
             continue
         begins = piece.startswith(" ") or piece.strip() in string.punctuation
@@ -281,7 +285,7 @@ def spans_of(tokens: Sequence[int], stream: TextStream, *, spaces: bool) -> list
             spans[-1].text += piece
             spans[-1].tokens += held
         held = 0
-    if held and spans:
+    if spans:
         spans[-1].tokens += held
     return spans
 
@@ -360,5 +364,5 @@ def _fitted(segment: TimedTokens, words: list[_Span], usual: float, spoken: floa
         last.end = max(last.start + usual, end)
     else:
         end = last.end
-    timed = tuple(Word(w.start, w.end, w.text, w.probability) for w in words)
-    return replace(segment, start=start, end=end, words=timed)
+    timed = tuple(Word(round(w.start, 3), round(w.end, 3), w.text, w.probability) for w in words)
+    return replace(segment, start=round(start, 3), end=round(end, 3), words=timed)

@@ -52,8 +52,8 @@ class TextPlan:
             LanguageError: a language is unknown, missing, or given to a model without languages.
             RejectedError: the model cannot produce a prefix, a phrase or an end token.
         """
-        if options.word_timestamps:
-            raise DragomanError("word_timestamps: for speech models; a text model has no times")
+        if options.word_timestamps or options.vad:
+            raise DragomanError("vad and word_timestamps: for speech models, found a text model")
         check_languages(options, manifest)
         check_truncation(options.truncate, manifest)
         manifest = with_rules(manifest, options, codec)

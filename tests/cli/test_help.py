@@ -18,7 +18,7 @@ from dragoman.runtime.format.writing import write_manifest
 
 Dragoman = Callable[..., CompletedProcess[str]]
 
-SCREEN, SECTIONS = 40, 50
+SCREEN, SECTIONS = 40, 52
 """Lines of help. A command with more options than a screen holds lists them under headings, among
 which one is looked up; all of them in a window of full height."""
 

@@ -14,6 +14,7 @@ import pytest
 import soundfile
 
 from dragoman.runtime import load
+from dragoman.runtime.decoding.results import subtitles
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.format.validation import manifest_from_json
@@ -357,3 +358,65 @@ def test_words_are_aligned_of_texts_only(option: str, dragoman: Dragoman, built:
     assert outcome.returncode == 2
     assert "expected a model that reads a text and writes another one, found " in outcome.stderr
     assert "a model that transcribes speech" in outcome.stderr
+
+
+def test_words_and_subtitles(dragoman: Dragoman, built: Path, clips: Path) -> None:
+    clip = clips / "b.flac"
+    with load(built, threads=1) as model:
+        (result,) = model.generate([str(clip)], word_timestamps=True)
+    assert result.segments is not None
+    words = [word for segment in result.segments for word in segment.words]
+    shown = dragoman("run", built, clip, "--words", "--threads", 1)
+    assert [line.partition("] ")[2] for line in shown.stdout.splitlines()[:-1]] == [
+        word.text.strip() for word in words
+    ]
+    for form in ("srt", "vtt", "tsv", "lrc"):
+        outcome = dragoman("run", built, clip, "--words", "--format", form, "--threads", 1)
+        assert outcome.returncode == 0
+        assert outcome.stdout.rstrip("\n") == subtitles(result, form).rstrip("\n")
+    (data,) = map(json.loads, dragoman("run", built, clip, "--words", "--json").stdout.splitlines())
+    assert [w["text"] for s in data["segments"] for w in s.get("words", ())] == [
+        word.text for word in words
+    ]
+    segments = dragoman("run", built, clip, "--format", "srt", "--threads", 1).stdout
+    assert segments.startswith("1\n00:00:0") and segments.endswith("\n\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--format", "srt", "--json"), "--format and --json exclude each other"),
+        (("--format", "srt", "--stream"), "--format and --stream exclude each other"),
+        (("--format", "srt", "--no-timestamps"), "--format: expected without --no-timestamps"),
+        (("--format", "srt", "b.flac"), "--format: expected one recording, found 2"),
+        (("--format", "ass"), "expected"),
+        (("--words", "--stream"), "--stream and --words exclude each other"),
+    ],
+)
+def test_subtitles_that_cannot_be_written(
+    dragoman: Dragoman, built: Path, clips: Path, options: tuple[str, ...], problem: str
+) -> None:
+    outcome = dragoman("run", built, clips / "a.wav", *options)
+    assert outcome.returncode == 2
+    assert problem in outcome.stderr or "is not one of" in outcome.stderr
+    assert not outcome.stdout
+
+
+def test_a_recording_without_sound_has_no_subtitles(
+    dragoman: Dragoman, built: Path, tmp_path: Path
+) -> None:
+    outcome = dragoman("run", built, tmp_path / "none.wav", "--format", "srt")
+    assert outcome.returncode == 1 and not outcome.stdout
+    assert "none.wav" in outcome.stderr
+
+
+def test_noise_is_not_transcribed(dragoman: Dragoman, built: Path, clips: Path) -> None:
+    outcome = dragoman("run", built, clips / "b.flac", "--vad", "--json", "--threads", 1)
+    (data,) = map(json.loads, outcome.stdout.splitlines())
+    assert outcome.returncode == 0
+    assert (data["text"], data["segments"], data["voice"]) == ("", [], [])
+    assert data["finish_reason"] == "empty"
+    assert dragoman("run", built, clips / "b.flac", "--vad", "--threads", 1).stdout == "\n"
+    for form, empty in (("srt", ""), ("vtt", "WEBVTT\n\n"), ("tsv", "start\tend\ttext\n")):
+        outcome = dragoman("run", built, clips / "b.flac", "--vad", "--format", form)
+        assert outcome.stdout.rstrip("\n") == empty.rstrip("\n")

@@ -110,6 +110,7 @@ def test_only_requirements_of_users_are_published(
         "tensorrt",
         "tensorrt-rtx",
         "train",
+        "vad",
         "verify",
     }
     assert models_metadata.get_all("Requires-Dist") is None

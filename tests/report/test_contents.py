@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.benchmarks.bundle_speed import source_lengths
+from dragoman.benchmarks.latency import source_lengths
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.parity import BeamParity, Cosines, OnePassParity, VectorParity

@@ -234,6 +234,19 @@ def test_transcriptions(client: openai.OpenAI, model: Models) -> None:
     assert srt.startswith("1\n00:00:0")
     assert srt.count("-->") == len(timed.segments)
     assert transcribe(client, response_format="vtt").startswith("WEBVTT\n\n00:00:0")
+    (words,) = model("speech").generate([NOISE], word_timestamps=True, task="transcribe")
+    assert words.segments is not None
+    spoken = transcribe(
+        client, response_format="verbose_json", timestamp_granularities=["word", "segment"]
+    )
+    assert [(w.word, w.start, w.end) for w in spoken.words] == [
+        (w.text.strip(), round(w.start, 3), round(w.end, 3))
+        for s in words.segments
+        for w in s.words
+    ]
+    assert [s.start for s in spoken.segments] == [s.start for s in words.segments]
+    silent = transcribe(client, extra_body={"vad": "true"}, response_format="verbose_json")
+    assert (silent.text, silent.duration, silent.segments) == ("", 2.5, [])  # noise is no speech
     german = transcribe(client, language="de", response_format="verbose_json")
     assert german.language == "german"
 
@@ -248,7 +261,7 @@ def test_translations(client: openai.OpenAI, model: Models) -> None:
 
 def test_transcription_mistakes(client: openai.OpenAI) -> None:
     for options, words in (
-        ({"response_format": "verbose_json", "timestamp_granularities": ["word"]}, "of words"),
+        ({"response_format": "verbose_json", "timestamp_granularities": ["letter"]}, "or word"),
         ({"timestamp_granularities": ["segment"]}, "expected response_format verbose_json"),
         ({"language": "xx"}, "language: expected one of"),
         ({"temperature": 3.0, "prompt": "text"}, "prompt: expected none"),

@@ -167,7 +167,9 @@ async def _opened_sources(
         found = " and ".join(names) or fields.similar(*values) or "none"
         raise BodyError(f"expected one of source, sources and audio, found {found}")
     if audio is not None:
-        async with service.opened_audio(served, [_from_base64(audio)]) as opened:
+        async with service.opened_audio(
+            served, [_from_base64(audio)], vad=fields.rest.get("vad") is True
+        ) as opened:
             yield opened
         return
     sources = [one] if many is None else many

@@ -199,7 +199,7 @@ def _speeds(
     bundles: Sequence[Bundle], threads: int | None, progress: Progress
 ) -> tuple[dict[Path, Speed | str], str]:
     """Measure the speed of each bundle, or return why it cannot be measured; name the machine."""
-    from dragoman.benchmarks.bundle_speed import measure_speed
+    from dragoman.benchmarks.latency import measure_speed
     from dragoman.benchmarks.processes import machine
 
     progress.stage("measuring speed")

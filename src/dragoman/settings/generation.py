@@ -132,6 +132,7 @@ class GenerationOptions(LanguageOptions):
             memory, or `DEFAULT_BATCH_SIZE` on a processor
         max_batch_tokens: maximum source tokens per batch, including padding; None:
             `DEFAULT_BATCH_TOKENS`, for speech `DEFAULT_WINDOWS` windows
+        vad: speech: whether to decode only what a voice activity detector takes for speech
         word_timestamps: speech: whether to report the times of words; segments take the times of
             their words
         source_language, target_language, language, task, timestamps: see `LanguageOptions`
@@ -300,6 +301,13 @@ class GenerationOptions(LanguageOptions):
         ),
     ] = DEFAULT_BATCH_SIZE
     max_batch_tokens: Annotated[int | None, integer(1)] = None
+    vad: Annotated[
+        bool,
+        Check("True or False", is_flag),
+        CommandOption(
+            "languages", "Speech: decode only what a detector takes for speech.", sets=True
+        ),
+    ] = False
     word_timestamps: Annotated[
         bool,
         Check("True or False", is_flag),
@@ -394,6 +402,7 @@ class GenerationKeywords(LanguageKeywords, total=False):
     max_batch_size: int | None
     max_batch_tokens: int | None
     timestamps: bool | None
+    vad: bool
     word_timestamps: bool
 
 

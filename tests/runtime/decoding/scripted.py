@@ -80,6 +80,12 @@ class ScriptedBackend:
     def attention(self, inputs: Any) -> Any:
         raise AssertionError("decoding does not ask for this")
 
+    def check_alignment(self) -> None:
+        raise AssertionError("decoding does not ask for this")
+
+    def align(self, encoded: Any, token: Any) -> Any:
+        raise AssertionError("decoding does not ask for this")
+
     def score(
         self, source: Any, source_mask: Any, target: Any, positions: Any = None
     ) -> NDArray[Any]:
@@ -194,6 +200,9 @@ class ScriptedState:
             self.retired[source] = other.retired[index]
             for row, to in zip(other._rows([index]), self._rows([source]), strict=True):
                 self.histories[to] = other.histories[row]
+
+    def encoded_source(self, source: int) -> Any:
+        raise AssertionError("decoding does not ask for this")
 
     def close(self) -> None:
         assert not self.closed

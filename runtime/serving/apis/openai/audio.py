@@ -25,6 +25,7 @@ FIELDS = frozenset(
     {
         *("file", "model", "language", "prompt", "response_format", "temperature"),
         *("timestamp_granularities[]", "timestamp_granularities", "stream", "strict_audio"),
+        "vad",
     }
 )
 
@@ -52,9 +53,9 @@ async def transcribe(service: Service, request: Request, *, task: str) -> Respon
     _check_supported(form, response_format)
     timed = response_format in ("srt", "vtt", "verbose_json")
     options = _options(form, served, task, timed=timed)
-    async with service.opened_audio(served, [data]) as (audio,):
+    async with service.opened_audio(served, [data], vad=options.vad) as (audio,):
         (result,) = await service.generate(served, [audio], [options])
-        seconds = audio.seconds
+        seconds = audio.duration
     if result.error is not None:
         raise RejectedError(result.error)
     response = _response(result, response_format, task, seconds, options.temperature or 0.0)
@@ -96,7 +97,7 @@ def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> 
     values |= {"timestamps": timed, "language": _text(form, "language") or None}
     if task == "translate" or speech.tasks:
         values["task"] = task
-    values["strict_audio"] = _flag(form, "strict_audio")
+    values |= {name: _flag(form, name) for name in ("strict_audio", "vad")}
     text = _text(form, "temperature") or "0"
     try:
         temperature = float(text)

