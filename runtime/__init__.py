@@ -22,9 +22,9 @@ from .decoding.results import (
     RejectedError,
     Result,
     Segment,
-    Word,
     Token,
     UnfinishedError,
+    Word,
 )
 from .encoding.results import (
     Answer,

@@ -165,7 +165,7 @@ class DecodingEngine:
     @property
     def alive(self) -> bool:
         """Whether the engine can decode requests on all its devices."""
-        return all(worker.is_alive() for worker in self._workers)
+        return all(worker.is_alive() and worker.lost is None for worker in self._workers)
 
     @property
     def steps(self) -> Sequence[Steps]:
