@@ -114,6 +114,7 @@ demo-speech: $(VENV)/installed-speech
 	$(BIN)/python -m dragoman.benchmarks.models.real_models tiny.en
 	$(BIN)/dragoman build .real/whisper-tiny.en --output bundles/whisper-tiny.en --inputs tests/real/clips --force
 	$(BIN)/dragoman run bundles/whisper-tiny.en tests/real/clips/librivox-*.flac
+	$(BIN)/dragoman run bundles/whisper-tiny.en tests/real/clips/librivox-0930.flac --words
 
 # Downloads trained weights (300 MB, kept in .real) and compares with the implementations they were made for.
 test-real: $(VENV)/installed-dev

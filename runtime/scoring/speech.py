@@ -105,7 +105,7 @@ class SpeechScorer:
         Args:
             check: called before each block of audio is read
         """
-        request = self._request(options).with_timestamps(False)
+        request = self._request(options).of_texts(self._speech)
         read = self._read_all(pairs, request, options, check)
         return [(pair, self._prepared(pair, request, False)) for pair in read]
 

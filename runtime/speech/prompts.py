@@ -117,6 +117,13 @@ class PromptRequest:
         """Return the same request with or without timestamps."""
         return dataclasses.replace(self, timestamps=timestamps)
 
+    def of_texts(self, speech: SpeechTokens) -> PromptRequest:
+        """Return the request whose prompt precedes a text without timestamps: it names a task."""
+        task = self.task or speech.default_task
+        if task is None and "transcribe" in speech.tasks:
+            task = "transcribe"
+        return dataclasses.replace(self, task=task, timestamps=False)
+
     def language_token(self, speech: SpeechTokens) -> int | None:
         """Return the language token; None if the prompt has none or the language is detected."""
         code = self.language or speech.default_language

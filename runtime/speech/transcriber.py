@@ -75,7 +75,7 @@ class Windows:
     def _prompt(self, plan: SpeechPlan, language: int | None) -> tuple[int, ...]:
         """Return the prompt that precedes a text without timestamps."""
         named = [] if language is None else [language]
-        instructions = plan.prompt.with_timestamps(False).instructions(self._speech)
+        instructions = plan.prompt.of_texts(self._speech).instructions(self._speech)
         return (self._manifest.model.start_token_id, *named, *instructions)
 
     def transcript(self, recording: Recording, *, skip_special_tokens: bool) -> Result:

@@ -37,6 +37,11 @@ CLIPS = read_clips(Path(__file__).parent / "clips")
 LIBRIVOX = [clip for clip in CLIPS if clip.name.startswith("librivox")]
 ALLOWED = {"tiny.en": 0.057, "base": 0.029}
 """Share of the words of LibriVox that may be wrong: 4 and 2 of 71."""
+TIMES = {
+    "tiny.en": ([0.0, 0.52, 0.74, 1.0, 1.22, 1.4, 1.78, 2.32], 2.8),
+    "base": ([0.0, 0.36, 0.58, 0.84, 1.1, 1.24, 1.58, 2.14], 2.7),
+}
+"""Where the words of a clip begin, and the last one ends."""
 
 
 @pytest.fixture(scope="module", params=["tiny.en", "base"])
@@ -115,6 +120,20 @@ def test_distributions_are_what_8_bits_make_of_them(model: Any, tmp_path: Path) 
         assert parity.distributions is not None
         assert parity.distributions.passed is passes
         assert parity.passed or not passes
+
+
+def test_times_of_words_are_those_of_openai_whisper(model: Any) -> None:
+    """By openai-whisper 20250625, of the same weights, features and tokens."""
+    size, _, bundles = model
+    language: dict[str, Any] = {"language": "en", "task": "transcribe"} if size == "base" else {}
+    clip = next(clip for clip in LIBRIVOX if clip.stem == "librivox-0930")
+    (result,) = load(bundles["fp32"], threads=2).generate([clip], word_timestamps=True, **language)
+    words = [word for segment in result.segments or () for word in segment.words]
+    starts, end = TIMES[size]
+    assert [word.start for word in words] == starts and words[-1].end == end
+    assert " ".join(word.text.strip() for word in words) == (
+        "He might even have been made amiable himself."
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

@@ -241,6 +241,13 @@ def test_tokens_are_aligned_as_by_the_published_method(case: Case) -> None:
         assert found.target == tuple(f" w{token}" for token in tokens)
 
 
+def test_a_detected_language_is_followed_by_the_task(multilingual: Case) -> None:
+    detected = multilingual.ours.generate([AUDIO[1]])[0].language
+    (stated,) = multilingual.ours.align([(AUDIO[1], [3, 4])], language=detected, task="transcribe")
+    (found,) = multilingual.ours.align([(AUDIO[1], [3, 4])])
+    assert found == stated
+
+
 def concatenated(result: Result) -> list[str]:
     return ["".join(word.text for word in s.words) for s in result.segments or ()]
 
