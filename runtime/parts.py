@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dragoman.errors import DragomanError
+
 from .arguments import StopCheck
 from .attention.alignment import Alignment, SpeechAligner
 from .attention.reader import AttentionReader, EncoderAttentionReader
@@ -69,5 +71,7 @@ class Parts:
     ) -> list[Alignment]:
         """Align sources and outputs; see `Model.align`."""
         if self.speech_aligner is not None:
+            if unknown_replaced:
+                raise DragomanError("unknown_replaced: expected False, since audio has no words")
             return self.speech_aligner.alignments(pairs, options, check)
         return self.aligner.alignments(pairs, options, check, unknown_replaced)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dragoman.settings.speech import AudioFeatures
 
 from ..arguments import StopCheck, StoppedError
-from ..backends.interface import Backend
+from ..backends.interface import Backend, BackendError, DeviceLostError
 from ..decoding.batching import as_batch
 from ..format.contract import Slot
 from ..format.manifest import Manifest
@@ -93,15 +93,24 @@ class SpeechAligner:
             for pair in pairs:
                 check()
                 ((audio, forced),) = self._scorer.read_texts([pair], options, check)
-                if isinstance(audio, ScoredPair):
-                    found.append(Alignment(error=audio.error))
-                elif isinstance(forced, ScoredPair):
-                    found.append(Alignment(error=forced.error))
-                else:
-                    found.append(self._aligned(audio, forced))
+                found.append(self._of_pair(audio, forced))
         except StoppedError as error:
             raise type(error)(str(error), dict(enumerate(found))) from error
         return found
+
+    def _of_pair(
+        self, audio: SpeechPair | ScoredPair, forced: ForcedPair | ScoredPair
+    ) -> Alignment:
+        if isinstance(audio, ScoredPair):
+            return Alignment(error=audio.error)
+        if isinstance(forced, ScoredPair):
+            return Alignment(error=forced.error)
+        try:
+            return self._aligned(audio, forced)
+        except DeviceLostError:
+            raise
+        except BackendError as error:
+            return Alignment(error=str(error))
 
     def _aligned(self, audio: SpeechPair, forced: ForcedPair) -> Alignment:
         manifest, tokens = self._manifest, audio.target

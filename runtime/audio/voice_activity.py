@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import accumulate
@@ -53,16 +53,20 @@ class Voice:
     spans: tuple[tuple[float, float], ...]
     seconds: float
 
-    def original(self, seconds: float, *, is_end: bool) -> float:
-        """Return the time in the recording of a time in what was kept of it.
+    def original(self, start: float, end: float) -> tuple[float, float]:
+        """Return the times in the recording of a begin and an end in what was kept of it.
 
-        Args:
-            is_end: where two stretches meet, whether the end of the first is meant, or else the
-                begin of the second
+        Near where two stretches meet, a begin is that of the second, and an end that of the first.
         """
         ends = list(accumulate(end - begin for begin, end in self.spans))
-        place = bisect_left(ends, seconds - NEAR) if is_end else bisect_right(ends, seconds + NEAR)
-        index = min(place, len(ends) - 1)
+        first, last = bisect_right(ends, start + NEAR), bisect_left(ends, end - NEAR)
+        if last < first:  # both are near
+            first = last = bisect_left(ends, (start + end) / 2)
+        begin = self._within(start, ends, first)
+        return begin, max(begin, self._within(end, ends, last))
+
+    def _within(self, seconds: float, ends: Sequence[float], index: int) -> float:
+        index = min(index, len(ends) - 1)
         begin, end = self.spans[index]
         return round(min(end, max(begin, end - (ends[index] - seconds))), 3)
 

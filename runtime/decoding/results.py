@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, Literal, TypeVar, get_args
 
@@ -49,18 +49,18 @@ class Segment:
     """A part of a transcript, between two times.
 
     Attributes:
-        start, end: seconds from the beginning of the audio; with `word_timestamps`, those of its
-            words
+        start, end: seconds from the beginning of the audio; with `word_timestamps` and timestamps,
+            those of its words
         text: text of the segment; None for a bundle without tokenizers
         tokens: token ids, including timestamps
-        words: its words; empty unless requested
+        words: its words; None unless requested
     """
 
     start: float
     end: float
     text: str | None
     tokens: tuple[int, ...]
-    words: tuple[Word, ...] = ()
+    words: tuple[Word, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def result_data(result: Result) -> dict[str, Any]:
         return data | {"hypotheses": [_hypothesis(h) for h in result.hypotheses]}
     segments = [
         {"start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
-        | ({"words": [vars(word) for word in s.words]} if s.words else {})
+        | ({} if s.words is None else {"words": [vars(word) for word in s.words]})
         for s in result.segments
     ]
     return data | {
@@ -278,20 +278,14 @@ def subtitles(result: Result, form: SubtitleFormat) -> str:
             each word or else each segment; vtt (WebVTT, W3C) and lrc have one for each segment,
             with the times of words within it
     """
-    segments = result.segments or ()
+    segments = _lasting([_at_least_a_frame(s) for s in result.segments or ()])
     if form == "vtt":
-        # Times within a cue are later than its beginning.
-        cues = (
-            f"{_span(s, '.')}\n"
-            f"{_timed_line(s, _vtt_text, _vtt_word).removeprefix(_vtt_time(s))}\n\n"
-            for s in _lasting(segments)
-        )
+        cues = (f"{_span(s, '.')}\n{_timed_line(s, _vtt_text, _vtt_word)}\n\n" for s in segments)
         return "WEBVTT\n\n" + "".join(cues)
     if form == "lrc":
-        return "".join(
-            f"[{_minutes(s.start)}]{_timed_line(s, _line, _lrc_word)}\n" for s in _lasting(segments)
-        )
-    parts = _lasting([part for s in segments for part in (s.words or (s,))])
+        lines = (f"[{_minutes(s.start)}]{_timed_line(s, _line, _lrc_word)}\n" for s in segments)
+        return "".join(lines)
+    parts = [part for segment in segments for part in _entries(segment)]
     if form == "srt":
         entries = enumerate(parts, 1)
         return "".join(f"{n}\n{_span(part, ',')}\n{_line(part.text)}\n\n" for n, part in entries)
@@ -299,38 +293,71 @@ def subtitles(result: Result, form: SubtitleFormat) -> str:
     return "start\tend\ttext\n" + "".join(rows)
 
 
-Part = TypeVar("Part", Segment, Word, Segment | Word)
+FRAME = 0.02
+"""Seconds; the least time that words are shown."""
 
 
-def _lasting(parts: Sequence[Part]) -> list[Part]:
-    """Return what takes at least a millisecond: nothing after the recording."""
-    return [p for p in parts if _milliseconds(p.end) > _milliseconds(p.start)]
+def _at_least_a_frame(segment: Segment) -> Segment:
+    """Extend a segment whose words are all at one time; attention may pass several at once."""
+    if not segment.words:
+        return segment
+    return replace(segment, end=max(segment.end, segment.start + FRAME))
+
+
+def _lasting(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the segments that take at least a millisecond: none after the recording."""
+    return [s for s in segments if _milliseconds(s.end) > _milliseconds(s.start)]
+
+
+def _entries(segment: Segment) -> Sequence[Segment | Word]:
+    """Return the words of a segment; those that take no time are shown with the next one."""
+    if not segment.words:
+        return (segment,)
+    entries, text, start = list[Word](), "", None
+    for word in segment.words:
+        text, start = text + word.text, word.start if start is None else start
+        if _milliseconds(word.end) > _milliseconds(start):
+            entries.append(replace(word, start=start, text=text))
+            text, start = "", None
+    if text and entries:
+        entries[-1] = replace(entries[-1], text=entries[-1].text + text)
+    elif text:
+        return (replace(segment, text=text),)
+    return entries
 
 
 def _timed_line(
-    segment: Segment, text: Callable[[str | None], str], word: Callable[[Word], str]
+    segment: Segment,
+    write: Callable[[str | None], str],
+    mark: Callable[[Word, bool], str],
 ) -> str:
+    """Write the words of a segment on a line.
+
+    Args:
+        write: writes the text of a segment without words
+        mark: writes a word, with its time if that is later than all before it on the line
+    """
     if not segment.words:
-        return text(segment.text)
-    return "".join(map(word, segment.words)).strip()
+        return write(segment.text)
+    line, latest = "", segment.start
+    for word in segment.words:
+        is_later = latest < word.start < segment.end
+        latest = word.start if is_later else latest
+        line += " " * word.text[:1].isspace() + mark(word, is_later)
+    return line.strip()
 
 
 def _vtt_text(text: str | None) -> str:
     return escape(_line(text), quote=False)
 
 
-def _vtt_word(word: Word) -> str:
-    space = " " if word.text[:1].isspace() else ""
-    return f"{space}{_vtt_time(word)}<c>{_vtt_text(word.text)}</c>"
+def _vtt_word(word: Word, is_later: bool) -> str:
+    time = f"<{_clock(word.start, '.')}>" if is_later else ""
+    return f"{time}<c>{_vtt_text(word.text)}</c>"
 
 
-def _vtt_time(part: Segment | Word) -> str:
-    return f"<{_clock(part.start, '.')}>"
-
-
-def _lrc_word(word: Word) -> str:
-    space = " " if word.text[:1].isspace() else ""
-    return f"{space}<{_minutes(word.start)}>{_line(word.text)}"
+def _lrc_word(word: Word, is_later: bool) -> str:
+    return f"{f'<{_minutes(word.start)}>' if is_later else ''}{_line(word.text)}"
 
 
 def _line(text: str | None) -> str:

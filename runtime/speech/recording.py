@@ -41,9 +41,9 @@ class Spectrogram:
         """The length of the whole recording in seconds."""
         return self.seconds if self.voice is None else self.voice.seconds
 
-    def original(self, seconds: float, *, is_end: bool = False) -> float:
-        """Return the time in the recording of a time in what was kept of it."""
-        return seconds if self.voice is None else self.voice.original(seconds, is_end=is_end)
+    def original(self, start: float, end: float) -> tuple[float, float]:
+        """Return the times in the recording of two times in what was kept of it."""
+        return (start, end) if self.voice is None else self.voice.original(start, end)
 
 
 AudioOrFeatures = Audio | NDArray[np.float32] | Spectrogram
@@ -60,6 +60,7 @@ class Recording:
         windows: number of windows decoded so far
         ended: whether the output of every window ended with an end token
         end_token: the end token of the last window
+        spoken: seconds at which the last word ends, if words are timed
     """
 
     def __init__(self, audio: Spectrogram) -> None:
@@ -72,6 +73,7 @@ class Recording:
         self.windows = 0
         self.ended = True
         self.end_token: int | None = None
+        self.spoken = 0.0
         self._position = 0
 
     def window(self, log_mel: LogMel) -> NDArray[np.float32]:

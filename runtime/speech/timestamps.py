@@ -98,13 +98,13 @@ class TimedTokens:
         start: start in seconds from the beginning of the audio
         end: end in seconds from the beginning of the audio
         tokens: the segment's tokens, including timestamps
-        words: its words with their times, if requested
+        words: its words with their times; None unless requested
     """
 
     start: float
     end: float
     tokens: tuple[int, ...]
-    words: tuple[Word, ...] = ()
+    words: tuple[Word, ...] | None = None
 
 
 def split_segments(

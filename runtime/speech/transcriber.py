@@ -12,7 +12,7 @@ from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
 from ..arguments import StopCheck, StoppedError, never_stopped
 from ..audio import AudioError, LogMel
-from ..backends.interface import Backend
+from ..backends.interface import Backend, BackendError, DeviceLostError
 from ..decoding.results import NO_OUTPUT, RejectedError, Result, Segment, Word, collected
 from ..decoding.running_batch import DecodedJob, Job, SelectedToken, only_strategy, stream_tokens
 from ..decoding.scheduler import FailedJob, Scheduler
@@ -59,17 +59,23 @@ class Windows:
         begin, encoded = self._speech.timestamp_begin, outcome.encoded
 
         def with_words(segments: list[TimedTokens]) -> list[TimedTokens]:
-            if encoded is None or self._codec is None:
+            if not plan.times_words or self._codec is None:
                 return segments
+            if encoded is None:  # nothing was decoded
+                return [dataclasses.replace(segment, words=()) for segment in segments]
             window = SpokenWindow(
                 self._prompt(plan, recording.language),
                 recording.spoken_frames(self._log_mel),
                 recording.offset,
-                recording.segments[-1].end if recording.segments else 0.0,
+                recording.spoken,
                 self._speech.language_of(recording.language),
             )
-            return self._timer.timed(segments, encoded, window, self._codec.stream())
+            found = self._timer.timed(segments, encoded, window, self._codec.stream())
+            ends = [word.end for segment in found for word in segment.words or ()]
+            recording.spoken = ends[-1] if ends else found[-1].end
+            return found
 
+        outcome.encoded = None  # as large as the window's caches
         recording.add(outcome.sequences[0], begin, self._log_mel.frames, with_words)
 
     def _prompt(self, plan: SpeechPlan, language: int | None) -> tuple[int, ...]:
@@ -90,16 +96,16 @@ class Windows:
         tokens = tuple(token for segment in recording.segments for token in segment.tokens)
         text = self.text(tokens, skip_special_tokens=skip_special_tokens)
         audio = recording.audio
-        words = tuple(_original(w, audio) for s in recording.segments for w in s.words)
+        timed = [s for s in recording.segments if s.words is not None]
+        words = _words(timed, audio) if timed else None
         segments: tuple[Segment, ...] = (Segment(0.0, audio.duration, text, tokens, words),)
         if recording.timed:
             segments = tuple(
                 Segment(
-                    audio.original(s.start),
-                    audio.original(s.end, is_end=True),
+                    *audio.original(s.start, s.end),
                     self.text(s.tokens, skip_special_tokens=skip_special_tokens),
                     s.tokens,
-                    tuple(_original(word, audio) for word in s.words),
+                    None if s.words is None else _words([s], audio),
                 )
                 for s in recording.segments
             )
@@ -147,20 +153,26 @@ class PendingSpeech:
             return rejected(str(outcome.error))
         if not outcome.sequences:
             return rejected(NO_OUTPUT)
-        self._windows.add(self._recording, self._plan, outcome)
-        if not self._recording.done:
-            return self._windows.job(self._recording, self._plan)
         try:
+            self._windows.add(self._recording, self._plan, outcome)
+            if not self._recording.done:
+                return self._windows.job(self._recording, self._plan)
             return self._windows.transcript(
                 self._recording, skip_special_tokens=self._plan.options.skip_special_tokens
             )
-        except TokenizerError as failure:
+        except DeviceLostError:
+            raise
+        except (BackendError, TokenizerError) as failure:
             return rejected(str(failure))
 
 
-def _original(word: Word, audio: Spectrogram) -> Word:
-    start, end = audio.original(word.start), audio.original(word.end, is_end=True)
-    return dataclasses.replace(word, start=start, end=max(start, end))
+def _words(segments: Sequence[TimedTokens], audio: Spectrogram) -> tuple[Word, ...]:
+    """Return words with their times in the recording."""
+    return tuple(
+        Word(*audio.original(word.start, word.end), word.text, word.probability)
+        for segment in segments
+        for word in segment.words or ()
+    )
 
 
 def rejected(reason: str) -> Result:

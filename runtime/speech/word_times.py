@@ -134,7 +134,7 @@ class WordTimer:
         tokens = [token for text in texts for token in text]
         spans = spans_of(tokens, stream, spaces=window.language not in WITHOUT_SPACES)
         if not spans:
-            return list(segments)
+            return [replace(segment, words=()) for segment in segments]
         usual = _place(spans, self.times(encoded, window.prompt, tokens, window.frames))
         found, following, spoken = [], 0, window.spoken
         for segment, text in zip(segments, texts, strict=True):
@@ -146,10 +146,11 @@ class WordTimer:
                     own.append(replace(span, start=start, end=end))
                 count += span.tokens
                 following += 1
+            fitted = replace(segment, words=())
             if own:
-                segment = _fitted(segment, own, usual, spoken)
-                spoken = segment.end
-            found.append(segment)
+                fitted = _fitted(segment, own, usual, spoken)
+                spoken = fitted.end
+            found.append(fitted)
         return found
 
     def times(
@@ -159,6 +160,9 @@ class WordTimer:
 
         Args:
             prompt, frames: see `SpokenWindow`
+
+        Raises:
+            BackendError: the graph cannot be run, or its outputs are not finite.
         """
         model = self._manifest.model
         read = [*prompt, *tokens, model.end_token_id][: model.max_target_positions]
@@ -167,11 +171,16 @@ class WordTimer:
         last = first + len(tokens)
         heads = attention[0][self._heads][..., : max(1, frames // FRAMES_PER_TIMESTAMP)]
         matrix = _normalized(heads)[first : last + 1]
+        if not np.isfinite(matrix).all():
+            raise BackendError("the model's attention is not finite numbers")
+        # The decoder reads no token beyond its positions, such as the last one of a longest output.
+        unread = [[token, matrix.shape[1] - 1] for token in range(len(matrix), len(tokens) + 1)]
+        path = np.concatenate([warped(-matrix), np.array(unread, np.int64).reshape(-1, 2)])
         text = logits[0, first:last, : model.end_token_id].astype(np.float32)
         text -= text.max(axis=1, keepdims=True)
         np.exp(text, out=text)
         own = text[np.arange(len(tokens)), list(tokens)] / text.sum(axis=1)
-        return TokenTimes(warped(-matrix), own)
+        return TokenTimes(path, own)
 
 
 def _normalized(heads: NDArray[np.float32]) -> NDArray[np.float32]:

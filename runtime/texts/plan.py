@@ -52,8 +52,9 @@ class TextPlan:
             LanguageError: a language is unknown, missing, or given to a model without languages.
             RejectedError: the model cannot produce a prefix, a phrase or an end token.
         """
-        if options.word_timestamps or options.vad:
-            raise DragomanError("vad and word_timestamps: for speech models, found a text model")
+        of_speech = [name for name in ("vad", "word_timestamps") if getattr(options, name)]
+        if of_speech:
+            raise DragomanError(f"{', '.join(of_speech)}: for speech models, found a text model")
         check_languages(options, manifest)
         check_truncation(options.truncate, manifest)
         manifest = with_rules(manifest, options, codec)

@@ -365,7 +365,7 @@ def test_words_and_subtitles(dragoman: Dragoman, built: Path, clips: Path) -> No
     with load(built, threads=1) as model:
         (result,) = model.generate([str(clip)], word_timestamps=True)
     assert result.segments is not None
-    words = [word for segment in result.segments for word in segment.words]
+    words = [word for segment in result.segments for word in segment.words or ()]
     shown = dragoman("run", built, clip, "--words", "--threads", 1)
     assert [line.partition("] ")[2] for line in shown.stdout.splitlines()[:-1]] == [
         word.text.strip() for word in words
@@ -391,6 +391,7 @@ def test_words_and_subtitles(dragoman: Dragoman, built: Path, clips: Path) -> No
         (("--format", "srt", "b.flac"), "--format: expected one recording, found 2"),
         (("--format", "ass"), "expected"),
         (("--words", "--stream"), "--stream and --words exclude each other"),
+        (("--words", "--scores"), "--scores: expected without --words"),
     ],
 )
 def test_subtitles_that_cannot_be_written(

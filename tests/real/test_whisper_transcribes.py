@@ -128,7 +128,7 @@ def test_times_of_words_are_those_of_openai_whisper(model: Any) -> None:
     language: dict[str, Any] = {"language": "en", "task": "transcribe"} if size == "base" else {}
     clip = next(clip for clip in LIBRIVOX if clip.stem == "librivox-0930")
     (result,) = load(bundles["fp32"], threads=2).generate([clip], word_timestamps=True, **language)
-    words = [word for segment in result.segments or () for word in segment.words]
+    words = [word for segment in result.segments or () for word in segment.words or ()]
     starts, end = TIMES[size]
     assert [word.start for word in words] == starts and words[-1].end == end
     assert " ".join(word.text.strip() for word in words) == (

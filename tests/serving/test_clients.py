@@ -242,7 +242,7 @@ def test_transcriptions(client: openai.OpenAI, model: Models) -> None:
     assert [(w.word, w.start, w.end) for w in spoken.words] == [
         (w.text.strip(), round(w.start, 3), round(w.end, 3))
         for s in words.segments
-        for w in s.words
+        for w in s.words or ()
     ]
     assert [s.start for s in spoken.segments] == [s.start for s in words.segments]
     silent = transcribe(client, extra_body={"vad": "true"}, response_format="verbose_json")

@@ -158,6 +158,8 @@ def test_operators_read_rounded_weights_as_numbers(bits: int, block: int | None)
     assert torch.equal(weight[1], numbers[1])
     assert torch.equal(weight + 1, numbers + 1)
     assert weight.shape == (7, 10) and isinstance(weight, nn.Parameter)
+    assert weight.dtype == torch.float32 and copy.deepcopy(weight) is weight
+    torch.testing.assert_close(nn.functional.linear(x, weight=weight), product - bias)
 
 
 def test_weights_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

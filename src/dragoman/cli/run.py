@@ -154,6 +154,8 @@ def run(
                 aligner.check()
         results = Output(_form(model.manifest, options, scores=scores, as_json=as_json))
         if subtitle_format is not None:
+            if model.manifest.speech is None:
+                raise click.UsageError("--format: for speech models; a text has no times")
             results = Output(partial(_subtitles, form=subtitle_format))
         if model.manifest.speech is not None:
             groups = in_parts(groups, RECORDINGS)
@@ -192,12 +194,14 @@ def _check_subtitles(
         raise click.UsageError(f"--format: expected one recording, found {len(texts)}")
     if given_options["timestamps"] is False:
         raise click.UsageError("--format: expected without --no-timestamps: subtitles have times")
-    given_options["timestamps"] = True
+    if not given_options["word_timestamps"]:
+        given_options["timestamps"] = True
 
 
 def _subtitles(result: Result, form: SubtitleFormat) -> Iterator[str]:
-    if result.error is None:
-        yield subtitles(result, form).removesuffix("\n")
+    text = "" if result.error is not None else subtitles(result, form)
+    if text:
+        yield text.removesuffix("\n")
 
 
 def _check_forms(
@@ -238,12 +242,16 @@ def _form(
     speech = manifest.speech
     if as_json:
         return json_of_texts if speech is None else json_of_speech
-    by_default = speech is not None and (speech.default_timestamps or options.word_timestamps)
+    if speech is not None and options.word_timestamps:
+        if scores:
+            raise click.UsageError("--scores: expected without --words, which have no scores")
+        return timed_words
+    by_default = speech is not None and speech.default_timestamps
     if not (by_default if options.timestamps is None else options.timestamps):
         return best(options.num_return_sequences, scores=scores)
     if scores:
         raise click.UsageError("--scores: expected --no-timestamps: segments have no scores")
-    return timed_words if options.word_timestamps else timed
+    return timed
 
 
 Input = tuple[str | list[int], GenerationOptions] | DragomanError

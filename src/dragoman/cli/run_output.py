@@ -86,7 +86,7 @@ def timed(result: Result) -> Iterator[str]:
 def timed_words(result: Result) -> Iterator[str]:
     """Yield a line for each word of speech, then an empty line."""
     for segment in result.segments or ():
-        for word in segment.words:
+        for word in segment.words or ():
             yield f"[{_clock(word.start)} --> {_clock(word.end)}] {one_line(word.text, ()).strip()}"
     yield ""
 

@@ -133,8 +133,8 @@ class GenerationOptions(LanguageOptions):
         max_batch_tokens: maximum source tokens per batch, including padding; None:
             `DEFAULT_BATCH_TOKENS`, for speech `DEFAULT_WINDOWS` windows
         vad: speech: whether to decode only what a voice activity detector takes for speech
-        word_timestamps: speech: whether to report the times of words; segments take the times of
-            their words
+        word_timestamps: speech: whether to report the times of words. Unless `timestamps` is False,
+            timestamps are generated, and segments take the times of their words
         source_language, target_language, language, task, timestamps: see `LanguageOptions`
         split_special_tokens, strict_audio: see `LanguageOptions`
 

@@ -280,7 +280,7 @@ def _graph(name: str, schemes: Schemes) -> str:
 
 _OF_INTEGERS = (
     *(Tensor.as_subclass, Tensor.data_ptr, Tensor.size, Tensor.dim, Tensor.__len__),
-    *(getattr(Tensor, name).__get__ for name in ("shape", "grad_fn", "requires_grad")),
+    *(getattr(Tensor, name).__get__ for name in ("shape", "device", "grad_fn", "requires_grad")),
 )
 """Functions that need no numbers in float32."""
 
@@ -326,6 +326,9 @@ class RoundedWeight(Tensor):
         scales = scales[..., 0].repeat_interleave(self.block, -1)
         return integers.mul_(scales[..., : integers.shape[-1]])
 
+    def __deepcopy__(self, memo: Any) -> RoundedWeight:
+        return self  # nothing changes it
+
     def parts(self) -> Iterator[Tensor]:
         """Compute the numbers of some outputs after the other."""
         outputs, inputs = self.shape
@@ -341,13 +344,18 @@ class RoundedWeight(Tensor):
         if func in _OF_INTEGERS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if func is nn.functional.linear and isinstance(args[1], cls):
-            x, weight, *bias = args
-            return linear_in_parts(x, len(weight), weight.parts(), *bias, **kwargs)
+        if func is Tensor.dtype.__get__:  # type: ignore[attr-defined]
+            return torch.float32
+        if func is nn.functional.linear:
+            return _product(*args, **kwargs)
         if func is nn.functional.embedding and isinstance(args[1], cls):
             return args[1].numbers(args[0])
         args, kwargs = tree_map(lambda x: x.numbers() if isinstance(x, cls) else x, (args, kwargs))
         return func(*args, **kwargs)
+
+
+def _product(input: Tensor, weight: RoundedWeight, bias: Tensor | None = None) -> Tensor:  # noqa: A002 (the name in PyTorch)
+    return linear_in_parts(input, len(weight), weight.parts(), bias)
 
 
 def linear_in_parts(

@@ -151,20 +151,20 @@ def test_noise_is_no_speech_and_clips_are() -> None:
 
 def test_times_are_those_of_the_recording() -> None:
     voice = Voice(((1.0, 3.0), (10.0, 11.0), (20.0, 25.0)), 30.0)
-    for seconds, begin, end in (
-        (0.0, 1.0, 1.0),
-        (0.5, 1.5, 1.5),
-        (1.85, 2.85, 2.85),
-        (1.95, 10.0, 2.95),
-        (2.0, 10.0, 3.0),
-        (2.05, 10.05, 3.0),
-        (2.5, 10.5, 10.5),
-        (3.0, 20.0, 11.0),
-        (8.0, 25.0, 25.0),
-        (9.0, 25.0, 25.0),
+    for start, end, expected in (
+        (0.0, 0.5, (1.0, 1.5)),
+        (0.0, 0.0, (1.0, 1.0)),
+        (1.85, 1.95, (2.85, 2.95)),
+        (1.5, 2.05, (2.5, 3.0)),  # an end beyond the first stretch
+        (1.95, 2.5, (10.0, 10.5)),  # a begin before the second
+        (1.92, 2.0, (2.92, 3.0)),  # both near: the middle is in the first
+        (1.94, 2.06, (2.94, 3.0)),
+        (2.0, 2.08, (10.0, 10.08)),
+        (1.5, 2.5, (2.5, 10.5)),
+        (2.95, 8.0, (20.0, 25.0)),
+        (8.0, 9.0, (25.0, 25.0)),
     ):
-        assert voice.original(seconds, is_end=False) == begin
-        assert voice.original(seconds, is_end=True) == end
+        assert voice.original(start, end) == expected, (start, end)
 
 
 def test_a_missing_detector_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -138,19 +138,19 @@ def words_of(
 def test_punctuation_belongs_to_the_word_beside_it(english: Case) -> None:
     pieces = [" (", "so", ",", ' "', "yes", '."', " he", " said", "!"]
     (segment,) = words_of(english, pieces, range(0, 100, 10), [(0.0, 1.8, 9)])
-    assert [word.text for word in segment.words] == [" (so,", ' "yes."', " he", " said!"]
-    assert [word.start for word in segment.words] == [0.0, 0.6, 1.2, 1.4]
+    assert [word.text for word in segment.words or ()] == [" (so,", ' "yes."', " he", " said!"]
+    assert [word.start for word in segment.words or ()] == [0.0, 0.6, 1.2, 1.4]
 
 
 def test_times_are_of_tokens_and_of_the_window(english: Case) -> None:
     (segment,) = words_of(
         english, [" a", " b", "c"], [5, 10, 15, 25], [(7.1, 7.5, 3)], offset=7.0, spoken=7.0
     )
-    assert [(w.text, w.start, w.end) for w in segment.words] == [
+    assert [(w.text, w.start, w.end) for w in (segment.words or ())] == [
         (" a", 7.1, 7.2),
         (" bc", 7.2, 7.5),
     ]
-    assert [w.probability for w in segment.words] == pytest.approx([0.5, 0.875])
+    assert [w.probability for w in (segment.words or ())] == pytest.approx([0.5, 0.875])
     assert (segment.start, segment.end) == (7.1, 7.5)
 
 
@@ -159,27 +159,27 @@ def test_words_after_a_pause_and_at_the_end_are_shortened(english: Case) -> None
     starts = [0, 100, 110, 120, 130, 280]
     pieces = [" one", " two", " three", " four", " five"]
     (segment,) = words_of(english, pieces, starts, [(1.5, 2.7, 5)], offset=5.0)
-    assert [segment.words[0].start, segment.words[0].end] == [6.6, 7.0]
+    assert [(segment.words or ())[0].start, (segment.words or ())[0].end] == [6.6, 7.0]
     # The segment ends before the last word begins, and takes its end.
-    assert segment.end == segment.words[-1].end == 10.6
+    assert segment.end == (segment.words or ())[-1].end == 10.6
     (segment,) = words_of(english, pieces, starts, [(0.0, 2.7, 5)])
-    assert segment.words[-1].end == 2.8 and segment.end == 2.7  # the usual 0.2 s from 2.6
+    assert (segment.words or ())[-1].end == 2.8 and segment.end == 2.7  # the usual 0.2 s from 2.6
 
 
 def test_long_marks_and_long_beginnings_of_sentences_are_cut(english: Case) -> None:
     starts = [0, 10, 20, 90, 100, 110, 120]
     pieces = [" a", " b", ".", " c", " d", " e"]
     (segment,) = words_of(english, pieces, starts, [(0.0, 2.4, 6)])
-    assert segment.words[1].text == " b." and segment.words[1].end == 0.4
+    assert (segment.words or ())[1].text == " b." and (segment.words or ())[1].end == 0.4
     starts = [0, 10, 20, 30, 100, 110, 120]
     (segment,) = words_of(english, pieces, starts, [(0.0, 2.4, 6)])
-    assert [segment.words[2].start, segment.words[2].end] == [1.6, 2.0]
+    assert [(segment.words or ())[2].start, (segment.words or ())[2].end] == [1.6, 2.0]
 
 
 def test_each_segment_has_its_words(english: Case) -> None:
     pieces = [" a", " b", " c", "d", " e"]
     found = words_of(english, pieces, range(0, 60, 10), [(0, 0.4, 2), (0.4, 0.5, 0), (0.5, 1, 3)])
-    assert [[w.text for w in s.words] for s in found] == [[" a", " b"], [], [" cd", " e"]]
+    assert [[w.text for w in s.words or ()] for s in found] == [[" a", " b"], [], [" cd", " e"]]
     assert [(s.start, s.end) for s in found] == [(0.0, 0.4), (0.4, 0.5), (0.4, 1.0)]
 
 
@@ -249,7 +249,7 @@ def test_a_detected_language_is_followed_by_the_task(multilingual: Case) -> None
 
 
 def concatenated(result: Result) -> list[str]:
-    return ["".join(word.text for word in s.words) for s in result.segments or ()]
+    return ["".join(word.text for word in s.words or ()) for s in result.segments or ()]
 
 
 def test_words_of_transcripts(case: Case) -> None:
@@ -263,13 +263,13 @@ def test_words_of_transcripts(case: Case) -> None:
         for time in times:
             texts = [text.replace(time, "") for text in texts]
         assert concatenated(result) == texts
-        words = [word for segment in result.segments for word in segment.words]
+        words = [word for segment in result.segments for word in segment.words or ()]
         assert words and all(0 <= word.start <= word.end for word in words)
         assert all(0 <= word.probability <= 1 for word in words)
         for segment in result.segments:
             if segment.words:
-                assert segment.start <= segment.words[0].end
-                assert segment.end >= segment.words[-1].start
+                assert segment.start <= (segment.words or ())[0].end
+                assert segment.end >= (segment.words or ())[-1].start
 
 
 def test_words_without_segments_and_with_beams(case: Case) -> None:
@@ -287,8 +287,8 @@ def test_words_do_not_depend_on_the_batch(multilingual: Case) -> None:
         found = multilingual.ours.generate(audio, word_timestamps=True, max_batch_size=size)
         for one, other in zip(found, expected, strict=True):
             assert one.segments is not None and other is not None
-            assert [(w.start, w.end, w.text) for s in one.segments for w in s.words] == [
-                (w.start, w.end, w.text) for s in other for w in s.words
+            assert [(w.start, w.end, w.text) for s in one.segments for w in s.words or ()] == [
+                (w.start, w.end, w.text) for s in other for w in s.words or ()
             ]
 
 
@@ -305,8 +305,49 @@ def test_what_cannot_be_timed(english: Case, multilingual: Case, exported: Expor
         assert found.error is not None and problem in found.error
     (found,) = ours.align([(LONG, [1])])
     assert found.error is not None and "at most 1 s" in found.error
+    with pytest.raises(DragomanError, match="unknown_replaced: expected False"):
+        ours.align([(AUDIO[0], [1])], unknown_replaced=True)
     with pytest.raises(DragomanError, match="expected a model that reads a text"):
         ours.replace_unknown("x", ours.generate([AUDIO[0]])[0])
+
+
+def test_the_longest_output_is_timed(english: Case) -> None:
+    """The decoder does not read its last token."""
+    options: dict[str, Any] = {"max_new_tokens": 29, "min_new_tokens": 29, "timestamps": False}
+    (plain,) = english.ours.generate([AUDIO[1]], **options)
+    results = english.ours.generate(AUDIO, word_timestamps=True, **options)
+    assert [result.error for result in results] == [None] * 3
+    assert results[1].tokens == plain.tokens and len(plain.tokens) == 29
+    assert concatenated(results[1]) == [results[1].text]
+    words = [word for segment in results[1].segments or () for word in segment.words or ()]
+    assert words[-1].end == 0.98  # the last frame of a second
+
+
+def test_a_failure_rejects_one_recording(english: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    align, calls = english.ours.backend.align, list[int]()
+
+    def failing(encoded: Any, token: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise BackendError("no memory")
+        logits, attention = align(encoded, token)
+        return logits, attention * np.float32(np.nan if len(calls) == 2 else 1)
+
+    monkeypatch.setattr(english.ours.backend, "align", failing)
+    results = english.ours.generate(AUDIO, word_timestamps=True, max_batch_size=1)
+    assert [result.error for result in results] == [
+        "no memory",
+        "the model's attention is not finite numbers",
+        None,
+    ]
+    calls.clear()
+    found = english.ours.align([(audio, [1]) for audio in AUDIO])
+    assert [alignment.error for alignment in found] == [result.error for result in results]
+
+
+def test_what_was_not_asked_for_is_none(english: Case) -> None:
+    (plain,) = english.ours.generate([AUDIO[1]], timestamps=True)
+    assert all(segment.words is None for segment in plain.segments or ())
 
 
 def test_a_bundle_without_the_graph_is_built_again(english: Case) -> None:

@@ -58,7 +58,7 @@ async def transcribe(service: Service, request: Request, *, task: str) -> Respon
         seconds = audio.duration
     if result.error is not None:
         raise RejectedError(result.error)
-    response = _response(result, response_format, task, seconds, options.temperature or 0.0)
+    response = _response(result, response_format, task, seconds, options)
     for warning in result.warnings:
         response.headers.append("Warning", f'199 dragoman "{warning}"')
     return response
@@ -104,7 +104,12 @@ def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> 
     except ValueError as error:
         raise BodyError(f"temperature: expected a number, found {shown(text)}") from error
     if temperature:
-        values |= {"do_sample": True, "num_beams": 1, "temperature": temperature, "top_k": 0}
+        values |= {
+            "do_sample": True,
+            "num_beams": 1,
+            "temperature": temperature,
+            "top_k": 0,
+        }
     return GenerationOptions(**values)
 
 
@@ -125,7 +130,7 @@ def _flag(form: FormData, name: str) -> bool:
 
 
 def _response(
-    result: Result, response_format: str, task: str, seconds: float, temperature: float
+    result: Result, response_format: str, task: str, seconds: float, options: GenerationOptions
 ) -> Response:
     text, segments = (result.text or "").strip(), result.segments or ()
     if response_format == "text":
@@ -154,27 +159,27 @@ def _response(
                     "end": round(segment.end, 3),
                     "text": segment.text,
                     "tokens": list(segment.tokens),
-                    "temperature": temperature,
+                    "temperature": options.temperature or 0.0,
                     "avg_logprob": mean_log_probability,
                     "compression_ratio": _compression_ratio(segment.text or ""),
                     "no_speech_prob": None,
                 }
                 for number, segment in enumerate(segments)
             ],
-            **_words(result),
+            **(_words(result) if options.word_timestamps else {}),
             **warnings,
         }
     )
 
 
 def _words(result: Result) -> dict[str, Any]:
-    """Return the words with their times, if there are any."""
+    """Return the words with their times."""
     words = [
         {"word": word.text.strip(), "start": round(word.start, 3), "end": round(word.end, 3)}
         for segment in result.segments or ()
-        for word in segment.words
+        for word in segment.words or ()
     ]
-    return {"words": words} if words else {}
+    return {"words": words}
 
 
 def _compression_ratio(text: str) -> float:

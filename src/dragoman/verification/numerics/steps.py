@@ -37,7 +37,7 @@ LATER, STEPS_JOINED = 3, 10
 MOST_LOGITS = 2**26
 """Numbers among the one-pass logits that are kept: fewer rows are stepped where there are more."""
 PROMPT_LOGITS = 2**25
-"""Logits of all positions of prompts: fewer rows are stepped from a prompt where there are more."""
+"""Logits of all positions of prompts that are read together."""
 MOST_READ = 2e10
 """Weights that are read by all steps from the first position on, which take as long as that."""
 SCORE_TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
@@ -181,8 +181,23 @@ def _step(
     numbers = np.arange(len(given))
     if model.manifest.model.has_encoder:  # all prompts are of the same length
         numbers = numbers[rows.lengths >= prompt]
-        of_prompt = prompt * model.manifest.model.target_vocab_size
-        numbers = numbers[: max(1, PROMPT_LOGITS // of_prompt)]
+    at_once = max(1, PROMPT_LOGITS // (prompt * model.manifest.model.target_vocab_size))
+    for first in range(0, len(numbers), at_once):
+        own = numbers[first : first + at_once]
+        _step_rows(model, rows, own, given, most, suppressed, slack, found)
+
+
+def _step_rows(
+    model: Model,
+    rows: _Rows,
+    numbers: NDArray[np.intp],
+    given: NDArray[np.int64],
+    most: int,
+    suppressed: Sequence[int],
+    slack: Slack,
+    found: _Outcome,
+) -> None:
+    """Step some rows together, each from its number of given tokens."""
     read, given, lengths = rows.read[numbers], given[numbers], rows.lengths[numbers]
     state = model.backend.start(
         rows.source[numbers],

@@ -173,12 +173,15 @@ def _missing(weights: CheckpointWeights, seen: set[str]) -> list[str]:
 def _same(one: Array, other: Array) -> bool:
     if one.shape != other.shape:
         return False
+    one, other = np.atleast_1d(one), np.atleast_1d(other)
     return all(np.array_equal(one[part], other[part]) for part in _rows(one))
 
 
 def _rows(numbers: Array) -> Iterator[slice]:
     """Split the first axis, so that numbers need not be copied all at once."""
-    rows = max(1, NUMBERS_AT_ONCE * len(numbers) // max(1, numbers.size))
+    if not numbers.size:
+        return iter(())
+    rows = max(1, NUMBERS_AT_ONCE * len(numbers) // numbers.size)
     return (slice(first, first + rows) for first in range(0, len(numbers), rows))
 
 
