@@ -61,7 +61,8 @@ class TokenTimes:
 
     Attributes:
         path: (token, frame) in the order of time, int64 [steps, 2]; the last token is the end
-        probabilities: of each token among text tokens, as the model expects it, float32 [tokens]
+        probabilities: of each token among text tokens, as the model expects it, float32 [tokens];
+            0 for tokens beyond the decoder's positions
     """
 
     path: NDArray[np.int64]
@@ -171,16 +172,18 @@ class WordTimer:
         last = first + len(tokens)
         heads = attention[0][self._heads][..., : max(1, frames // FRAMES_PER_TIMESTAMP)]
         matrix = _normalized(heads)[first : last + 1]
-        if not np.isfinite(matrix).all():
-            raise BackendError("the model's attention is not finite numbers")
-        # The decoder reads no token beyond its positions, such as the last one of a longest output.
-        unread = [[token, matrix.shape[1] - 1] for token in range(len(matrix), len(tokens) + 1)]
-        path = np.concatenate([warped(-matrix), np.array(unread, np.int64).reshape(-1, 2)])
         text = logits[0, first:last, : model.end_token_id].astype(np.float32)
         text -= text.max(axis=1, keepdims=True)
         np.exp(text, out=text)
-        own = text[np.arange(len(tokens)), list(tokens)] / text.sum(axis=1)
-        return TokenTimes(path, own)
+        expected = np.array(tokens)[: len(text)]
+        probabilities = np.zeros(len(tokens), np.float32)
+        probabilities[: len(text)] = text[np.arange(len(text)), expected] / text.sum(axis=1)
+        if not (np.isfinite(matrix).all() and np.isfinite(probabilities).all()):
+            raise BackendError("the model's attention and logits are not finite numbers")
+        # The decoder reads no token beyond its positions, such as the last one of a longest output.
+        unread = [[token, matrix.shape[1] - 1] for token in range(len(matrix), len(tokens) + 1)]
+        path = np.concatenate([warped(-matrix), np.array(unread, np.int64).reshape(-1, 2)])
+        return TokenTimes(path, probabilities)
 
 
 def _normalized(heads: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -323,6 +323,14 @@ def test_the_longest_output_is_timed(english: Case) -> None:
     assert words[-1].end == 0.98  # the last frame of a second
 
 
+def test_the_longest_output_of_a_detected_language_is_timed(multilingual: Case) -> None:
+    """The prompt of its text names a task, which the prompt that it was decoded from does not."""
+    most = 37 - 3
+    options: dict[str, Any] = {"max_new_tokens": most, "min_new_tokens": most, "timestamps": False}
+    (result,) = multilingual.ours.generate([AUDIO[1]], word_timestamps=True, **options)
+    assert result.error is None and concatenated(result) == [result.text]
+
+
 def test_a_failure_rejects_one_recording(english: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     align, calls = english.ours.backend.align, list[int]()
 
@@ -337,7 +345,7 @@ def test_a_failure_rejects_one_recording(english: Case, monkeypatch: pytest.Monk
     results = english.ours.generate(AUDIO, word_timestamps=True, max_batch_size=1)
     assert [result.error for result in results] == [
         "no memory",
-        "the model's attention is not finite numbers",
+        "the model's attention and logits are not finite numbers",
         None,
     ]
     calls.clear()
