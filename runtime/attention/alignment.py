@@ -121,18 +121,19 @@ class SpeechAligner:
         outputs = self._backend.encode(source, mask)
         encoded = {t.slot: outputs[t.name] for t in manifest.graphs["encoder"].outputs}
         encoded[Slot("source_mask")] = mask
-        samples = round(audio.seconds * self._features.sampling_rate)
-        frames = min(self._features.frames, samples // self._features.hop)
+        frames = min(self._features.frames, self._features.frames_in(audio.seconds))
         times = self._timer.times(encoded, forced.given, tokens, frames)
-        pieces = (self._codec.target_piece(token) if self._codec else None for token in tokens)
         return Alignment(
-            target=tuple(
-                str(token) if piece is None else piece
-                for token, piece in zip(tokens, pieces, strict=True)
-            ),
+            target=tuple(spelled(token, self._codec) for token in tokens),
             pairs=tuple((frame, token) for token, frame in times.path.tolist()),
             probabilities=tuple(times.probabilities.tolist()),
         )
+
+
+def spelled(token: int, codec: TextCodec | None) -> str:
+    """Return a target token as the vocabulary spells it; its number without tokenizers."""
+    piece = codec.target_piece(token) if codec else None
+    return str(token) if piece is None else piece
 
 
 def align(

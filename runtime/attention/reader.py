@@ -29,7 +29,16 @@ from ..scoring.texts import TextScorer, split_pair
 from ..texts.codecs.interface import TextStream
 from ..texts.front_end import token_ids
 from ..texts.tokenizer import TextCodec
-from .alignment import NO_WORDS, Alignment, WordStream, align, attended_word, word_token, words_of
+from .alignment import (
+    NO_WORDS,
+    Alignment,
+    WordStream,
+    align,
+    attended_word,
+    spelled,
+    word_token,
+    words_of,
+)
 
 Weights = NDArray[np.float32]
 
@@ -288,17 +297,13 @@ class AttentionReader:
         target = (*pair.given[1:], *pair.target)
         return Attention(
             self._source_pieces(pair),
-            tuple(map(self._piece, pair.read)),
-            tuple(map(self._piece, target)),
+            tuple(spelled(token, self._codec) for token in pair.read),
+            tuple(spelled(token, self._codec) for token in target),
             _first(outputs.get("encoder_attention")),
             _first(outputs.get("self_attention")),
             _first(outputs.get("cross_attention")),
             self._manifest.generation.heads_that_align,
         )
-
-    def _piece(self, token: int) -> str:
-        piece = self._codec.target_piece(token) if self._codec else None
-        return str(token) if piece is None else piece
 
     def _source_pieces(self, pair: ForcedPair) -> tuple[str, ...]:
         audio, model = self._manifest.audio, self._manifest.model

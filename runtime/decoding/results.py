@@ -352,7 +352,7 @@ def _vtt_text(text: str | None) -> str:
 
 
 def _vtt_word(word: Word, is_later: bool) -> str:
-    time = f"<{_clock(word.start, '.')}>" if is_later else ""
+    time = f"<{clock(word.start)}>" if is_later else ""
     return f"{time}<c>{_vtt_text(word.text)}</c>"
 
 
@@ -366,15 +366,15 @@ def _line(text: str | None) -> str:
 
 
 def _span(part: Segment | Word, point: str) -> str:
-    return f"{_clock(part.start, point)} --> {_clock(part.end, point)}"
+    return f"{clock(part.start, point)} --> {clock(part.end, point)}"
 
 
 def _milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _clock(seconds: float, point: str) -> str:
-    """Format a time: 01:02:03.450."""
+def clock(seconds: float, point: str = ".") -> str:
+    """Format a time as in subtitles: 01:02:03.450."""
     minutes, thousandths = divmod(_milliseconds(seconds), 60_000)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02}:{minutes:02}:{thousandths // 1000:02}{point}{thousandths % 1000:03}"

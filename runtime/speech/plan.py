@@ -59,16 +59,9 @@ class SpeechPlan:
                 f"{', '.join(wrong)}: for text models; a speech model takes language and task"
             )
         (strategy,) = strategies(options, manifest)
-        timed = speech.default_timestamps if options.timestamps is None else options.timestamps
         if options.word_timestamps and options.timestamps is None:
-            timed = speech.timestamp_begin is not None
-        options = options.replace(timestamps=timed)
+            options = options.replace(timestamps=speech.timestamp_begin is not None)
         return cls(options, limits, strategy, PromptRequest.of(options, speech))
-
-    @property
-    def times_words(self) -> bool:
-        """Whether the times of words are requested."""
-        return self.options.word_timestamps
 
     def windows(self, manifest: Manifest, speech: SpeechTokens, *, timed: bool) -> WindowPlan:
         """Return the decoding plan of windows, with or without timestamps."""

@@ -92,8 +92,8 @@ class Recording:
 
     def spoken_frames(self, log_mel: LogMel) -> int:
         """Return the number of frames of the next window that are audio."""
-        samples = round(self.audio.seconds * log_mel.sampling_rate)
-        return min(log_mel.frames, max(0, samples // log_mel.hop - self._position))
+        left = log_mel.frames_in(self.audio.seconds) - self._position
+        return min(log_mel.frames, max(0, left))
 
     def add(
         self,

@@ -49,7 +49,9 @@ class Windows:
         """Create the job for a recording's next window."""
         windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
         window = recording.window(self._log_mel)
-        request = windows.request(window, recording.language, keeps_encoded=plan.times_words)
+        request = windows.request(
+            window, recording.language, keeps_encoded=plan.options.word_timestamps
+        )
         return Job(0, request, plan.strategy_of(recording.windows))
 
     def add(self, recording: Recording, plan: SpeechPlan, outcome: DecodedJob[Any]) -> None:
@@ -59,7 +61,7 @@ class Windows:
         begin, encoded = self._speech.timestamp_begin, outcome.encoded
 
         def with_words(segments: list[TimedTokens]) -> list[TimedTokens]:
-            if not plan.times_words or self._codec is None:
+            if not plan.options.word_timestamps or self._codec is None:
                 return segments
             if encoded is None:  # nothing was decoded
                 return [dataclasses.replace(segment, words=()) for segment in segments]
@@ -231,7 +233,7 @@ class Transcriber:
     ) -> Iterator[SelectedToken]:
         """Yield tokens for audio of at most one window as they are selected."""
         plan = self._plan(options)
-        if plan.times_words:
+        if plan.options.word_timestamps:
             raise DragomanError("word_timestamps: expected false to stream")
         strategy = only_strategy([plan.strategy])
         try:
@@ -300,7 +302,7 @@ class Transcriber:
 
     def _plan(self, options: GenerationOptions) -> SpeechPlan:
         plan = SpeechPlan.of(options, self._manifest, self._speech)
-        if plan.times_words:
+        if plan.options.word_timestamps:
             self._timer.check()
             if self._codec is None:
                 raise DragomanError("word_timestamps: expected a bundle with tokenizers")

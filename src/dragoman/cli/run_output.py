@@ -13,7 +13,7 @@ from dragoman.files.text_lines import one_line
 from dragoman.runtime import GenerationOptions, Hypothesis, Model, Result
 from dragoman.runtime.arguments import check_able
 from dragoman.runtime.attention.alignment import NO_WORDS
-from dragoman.runtime.decoding.results import json_line
+from dragoman.runtime.decoding.results import clock, json_line
 
 from .shared.terminal import notify
 
@@ -78,7 +78,7 @@ def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
 def timed(result: Result) -> Iterator[str]:
     """Yield a line for each segment of speech, then an empty line."""
     for segment in result.segments or ():
-        times = f"[{_clock(segment.start)} --> {_clock(segment.end)}]"
+        times = f"[{clock(segment.start)} --> {clock(segment.end)}]"
         yield f"{times} {one_line(segment.text, segment.tokens).strip()}"
     yield ""
 
@@ -87,7 +87,7 @@ def timed_words(result: Result) -> Iterator[str]:
     """Yield a line for each word of speech, then an empty line."""
     for segment in result.segments or ():
         for word in segment.words or ():
-            yield f"[{_clock(word.start)} --> {_clock(word.end)}] {one_line(word.text, ()).strip()}"
+            yield f"[{clock(word.start)} --> {clock(word.end)}] {one_line(word.text, ()).strip()}"
     yield ""
 
 
@@ -99,13 +99,6 @@ def json_of_texts(result: Result) -> Iterator[str]:
 def json_of_speech(result: Result) -> Iterator[str]:
     """Yield one JSON object with all segments; a rejected line has none."""
     yield from json_of_texts(dataclasses.replace(result, segments=result.segments or ()))
-
-
-def _clock(seconds: float) -> str:
-    """Format a time like in subtitles: 01:02:03.450."""
-    thousandths = round(seconds * 1000)
-    minutes, rest = divmod(thousandths, 60_000)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}.{rest % 1000:03}"
 
 
 Pairs = tuple[tuple[int, int], ...]
