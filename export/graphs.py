@@ -8,6 +8,7 @@ decoder's memory by caches of fixed capacity that `TensorScatter` (opset 24) wri
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -20,6 +21,9 @@ OPSET = 24
 
 SUPPRESSED_LOGIT = -1e4
 """Added to the logit of a token that must not be selected; representable in 16 bits."""
+
+SMALLEST_VOCABULARY = 2048
+"""The vocabulary below which the time of ArgMax is negligible."""
 
 
 class EncoderGraph(nn.Module):
@@ -64,7 +68,13 @@ class EncoderModelGraph(nn.Module):
 
 
 class GreedySelection(nn.Module):
-    """Selects the most probable token after the last query."""
+    """Selects the most probable token after the last query.
+
+    Of a large vocabulary, the maximum of each block is computed first, then the first block with
+    the largest maximum, then the first index of the maximum in this block. Of equal values the
+    first is selected, as by ONNX `ArgMax` (opset 13). ONNX Runtime's `ArgMax` over the whole
+    vocabulary is scalar on a processor, and takes one thread of a GPU for each row.
+    """
 
     suppression: Tensor | None
     """Added to the logits before a token is selected."""
@@ -76,12 +86,40 @@ class GreedySelection(nn.Module):
             suppression = torch.zeros(vocabulary)
             suppression[list(suppressed)] = SUPPRESSED_LOGIT
         self.register_buffer("suppression", suppression)
+        self.block_size, self.added = blocks_of(vocabulary)
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Select from logits [B, Q, V] a token int64 [B]; return its log-probability [B], too."""
         allowed = logits if self.suppression is None else logits + self.suppression
         last = allowed[:, -1]
-        return last.argmax(-1), torch.log_softmax(last.float(), dim=-1).amax(-1)
+        token = self._first_of_largest(last)
+        log_probabilities = torch.log_softmax(last.float(), dim=-1)
+        return token, log_probabilities.gather(1, token[:, None]).squeeze(1)
+
+    def _first_of_largest(self, logits: Tensor) -> Tensor:
+        """Return the first index of the maximum of logits [B, V]."""
+        size = self.block_size
+        if size == logits.shape[1]:
+            return logits.argmax(-1)
+        if self.added:
+            logits = nn.functional.pad(logits, (0, self.added), value=-torch.inf)
+        blocks = logits.view(-1, logits.shape[1] // size, size)
+        block = blocks.amax(2).argmax(1)
+        chosen = blocks.gather(1, block[:, None, None].expand(-1, 1, size)).squeeze(1)
+        return block * size + chosen.argmax(1)
+
+
+def blocks_of(vocabulary: int) -> tuple[int, int]:
+    """Return the size of the blocks of a vocabulary, and the number of values to add to it.
+
+    The time grows with the larger of the two, the size and the number of blocks. Adding values
+    copies the logits.
+    """
+    if vocabulary < SMALLEST_VOCABULARY:
+        return vocabulary, 0
+    root = math.isqrt(vocabulary)
+    size = vocabulary // max(d for d in range(1, root + 1) if vocabulary % d == 0)
+    return (size, 0) if size <= 4 * root else (root, -vocabulary % root)
 
 
 class DecoderStepGraph(nn.Module):

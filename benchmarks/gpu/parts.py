@@ -10,6 +10,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,10 +50,13 @@ NO_TIME = "no time was left"
 SECONDS_TO_WRITE = 10
 MESSAGES = "messages.log"
 """What the library logs, such as why steps are not captured as CUDA graphs."""
+COLOURS = re.compile("\x1b\\[[0-9;]*m")
+"""Pattern of what makes a terminal change its colours."""
 EXPORT = ("torch", "onnx", "onnxscript", "onnxruntime")
 """What the parts that export a model need."""
-HALF = (" fp16", " float16")
-BRAIN = (" bf16", " bfloat16")
+HALF = ("CUDA fp16", "RTX fp16", "PyTorch fp16", "transformers fp16", " float16")
+BRAIN = ("CUDA bf16", "RTX bf16", "PyTorch bf16", "transformers bf16", " bfloat16")
+"""Contenders without compiled steps, whose compilation takes longer than all others together."""
 COMPILED = ("compiled fp16", "Dragoman CUDA fp16", "Dragoman RTX fp16")
 SUMMARIES = ("--source-length", "260", "--longest-source", "440", "--new-tokens", "128")
 """The lengths that NVIDIA measured, see `report.BART_LARGE_CNN`."""
@@ -102,8 +106,8 @@ def parts_on(device: str) -> tuple[Part, ...]:
         own("encoders", 40, "behaviour", "encoders"),
         own("engines", 90, "engines", **rtx),
         *(() if small else engines),
-        speed("big", 150, "big", only=HALF, batch_size=sizes),
-        speed("base", 120, "base", only=HALF, batch_size=sizes),
+        speed("big", 300, "big", only=HALF, batch_size=sizes),
+        speed("base", 240, "base", only=HALF, batch_size=sizes),
         own("two hundred sizes", 90, "behaviour", "sizes"),
         own("starts", 90, "behaviour", "starts"),
         own("decoder-only model", 80, "parity", "--model", "verses-en"),
@@ -161,7 +165,7 @@ def run(part: Part, directory: Path, seconds_left: float) -> tuple[dict[str, Any
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").split("\n")
+    lines = COLOURS.sub("", log.read_text(errors="replace")).split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 

@@ -45,8 +45,10 @@ def show(records: Records) -> None:
             elif name.startswith("parity-"):
                 title = f"{part}: {result['model']}, {result['inputs']}"
                 tables += _rows(title, result["rows"])
+                lines += _errors(result["rows"])
             elif isinstance(result, list):
                 tables += _rows(part, result)
+                lines += _errors(result)
         gpu, driver = (record.device.get(k, f"unknown {k}") for k in ("gpu", "driver"))
         circumstances = f"{part}: {gpu}, driver {driver}, {record.date}, {record.seconds:.0f} s"
         print_all(tables, [*lines, circumstances])
@@ -54,9 +56,18 @@ def show(records: Records) -> None:
     print_all([], [f"not complete: {part}: {failure}" for part, failure in failed.items()])
 
 
+def _errors(rows: Sequence[Row]) -> list[str]:
+    """Return the error of each row that has one; a cell of a table is too narrow for it."""
+    return [
+        f"{' '.join(str(cell) for cell in list(row.values())[:2])}: {row['error']}"
+        for row in rows
+        if row.get("error")
+    ]
+
+
 def _rows(title: str, rows: Sequence[Row]) -> Iterator[Table]:
     if rows:
-        headings = [heading for heading in distinct(chain(*rows)) if heading != "shape"]
+        headings = [h for h in distinct(chain(*rows)) if h not in ("shape", "error")]
         cells = [[str(row.get(heading, "")) for heading in headings] for row in rows]
         yield Table(headings, cells, title)
 

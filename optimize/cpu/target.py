@@ -18,8 +18,7 @@ from ..precision.weights import QUANTIZATION_TOLERANCE
 from ..targets import Schemes, TargetRecipe
 from .attention import ATTENTION, FOREIGN_ATTENTION
 from .layer_norm_and_gelu import BIAS_GELU, LAYER_NORM
-from .logits import GREEDY_CHOICE, TIED_OUTPUT
-from .packed_projections import PACKED_PROJECTIONS
+from .projections import PACKED_PROJECTIONS, TIED_OUTPUT
 from .quantized_caches import QuantizedCaches, largest_written
 from .query_projection import BILINEAR_SCORES, QUERY_SCALE
 from .self_attention import SELF_ATTENTION
@@ -35,7 +34,6 @@ FUSIONS: tuple[GraphPass, ...] = (
     QUERY_SCALE,
     LAYER_NORM,
     BIAS_GELU,
-    GREEDY_CHOICE,
     Tidy(),
 )
 FP32: tuple[GraphPass, ...] = (TIED_OUTPUT,)
@@ -86,7 +84,6 @@ def check_counts(
             # Refused cached attentions are candidates again, and match no form of this pass.
             ("decoder", ATTENTION, others, len(cached.refusals)),
             ("decoder", PACKED_PROJECTIONS, cached.matches, 0),
-            ("decoder", GREEDY_CHOICE, 1, 0),
         ]
     if "encoder" in records:
         expectations.append(("encoder", ATTENTION, attentions["encoder"], 0))

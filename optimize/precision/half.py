@@ -42,7 +42,9 @@ IN_FP32 = frozenset(
 
 The softmax inside Attention is not one of them: its kernels accumulate in fp32."""
 
-PASS_ON = frozenset({"Identity", "ReduceMax", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+PASS_ON = frozenset(
+    {"GatherElements", "Identity", "ReduceMax", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+)
 """Operators that only pass values on; after a node that stays in fp32, they stay in fp32 too."""
 
 
@@ -190,11 +192,12 @@ class _Casts:
 def largest_magnitudes(model: ir.Model, batches: Sequence[Samples]) -> dict[str, float]:
     """Return the largest magnitude of every float32 value, including graph inputs, by name.
 
-    It is NaN if a value contains NaN. The graph itself reduces each value to one number, so that no
-    tensors need to be copied out.
+    It is NaN if a value contains NaN. -inf, which 16 bits represent, does not count. The graph
+    itself reduces each value to one number, so that no tensors need to be copied out.
     """
     reducing = model.clone()
     graph = reducing.graph
+    zero = new_weight(graph, "largest.zero", np.zeros((), np.float32))
     values = [
         *graph.inputs,
         *(value for node in graph for value in node.outputs),
@@ -204,9 +207,11 @@ def largest_magnitudes(model: ir.Model, batches: Sequence[Samples]) -> dict[str,
     for value in values:
         if value.dtype != ir.DataType.FLOAT or value.name is None:
             continue
-        magnitude = ir.node("Abs", [value])
+        lowest = ir.node("IsInf", [value], {"detect_positive": 0})
+        counted = ir.node("Where", [lowest.outputs[0], zero, value])
+        magnitude = ir.node("Abs", counted.outputs)
         largest = ir.node("ReduceMax", magnitude.outputs, {"keepdims": 0})
-        graph.extend([magnitude, largest])
+        graph.extend([lowest, counted, magnitude, largest])
         (result,) = largest.outputs
         result.name = f"{value.name}.largest"
         result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([])

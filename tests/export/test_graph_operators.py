@@ -46,11 +46,11 @@ DECODER = {
     "Div": 1,
     "Mul": 1 + 1,
     "Shape": 4 + 1,
-    "Squeeze": 2 + 2,
-    "Unsqueeze": 5,
+    "Squeeze": 2 + 2 + 1,
+    "Unsqueeze": 5 + 1,
     "LogSoftmax": 1,
     "ArgMax": 1,
-    "ReduceMax": 1,
+    "GatherElements": 1,
 }
 
 

@@ -186,7 +186,7 @@ class DeviceBackend(ABC, Generic[AnyStream]):
 
     def close(self) -> None:
         """Free unused streams now, and others when their batches end."""
-        if not self._closed:
+        if not self._closed and any(self.steps):
             log.info("decoding steps: %d as CUDA graphs, %d directly", *self.steps)
         self._closed = True
         self._close_unused()

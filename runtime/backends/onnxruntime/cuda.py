@@ -17,7 +17,7 @@ import io
 import logging
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -196,14 +196,15 @@ def _session(
     options.log_severity_level = 4  # failures are raised
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     graph = bundle.manifest.graphs[name]
-    session = open_session(
-        bundle.path(graph.file),
-        graph,
-        options,
-        PROVIDER,
-        provider_options(device.index, stream, captures=captures),
-        failure=device.failure,
-    )
+    with _without_warnings():
+        session = open_session(
+            bundle.path(graph.file),
+            graph,
+            options,
+            PROVIDER,
+            provider_options(device.index, stream, captures=captures),
+            failure=device.failure,
+        )
     if PROVIDER not in session.get_providers():
         raise BackendError(
             f"onnxruntime {onnxruntime.__version__} cannot load its {PROVIDER}: found no usable "
@@ -211,6 +212,20 @@ def _session(
             "use the backend onnxruntime"
         )
     return session
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep ONNX Runtime from warning about each session.
+
+    Since 1.30 it first looks for the provider among plugins, and warns that it is not one of them.
+    The logger is the process's, whose level cannot be read: afterwards it is the default.
+    """
+    onnxruntime.set_default_logger_severity(3)
+    try:
+        yield
+    finally:
+        onnxruntime.set_default_logger_severity(2)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.optimize.cpu import attention, packed_projections, quantized_caches, query_projection
+from dragoman.optimize.cpu import attention, projections, quantized_caches, query_projection
 from dragoman.optimize.fusions.cleanup import Tidy
 from dragoman.optimize.graph_pass import Changes, RulePass
 from dragoman.optimize.graph_values import new_weight
@@ -242,13 +242,13 @@ FAULTS: tuple[PassFault, ...] = (
     _fault(
         WEIGHTS,
         "projections are packed in another order",
-        _in_place_of(packed_projections, "packed", _other_order),
+        _in_place_of(projections, "packed", _other_order),
         *("bart cpu fp32", "gpt2 cpu int8"),
     ),
     _fault(
         WEIGHTS,
         "packed projections lose their biases",
-        _in_place_of(packed_projections, "product", _without_bias),
+        _in_place_of(projections, "product", _without_bias),
         *("gpt2 cpu fp32", "bart cpu int4"),
     ),
     _fault(

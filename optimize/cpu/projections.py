@@ -1,6 +1,9 @@
-"""Packing query, key and value projections into one product, which reads its input once.
+"""Packing query, key and value projections into one product; and logits from a tied embedding.
 
-An input that is quantized is quantized once.
+A packed product reads its input once, and an input that is quantized is quantized once.
+
+A projection by a tied embedding becomes `com.microsoft.FusedMatMul`, which transposes the table.
+Embeddings are still looked up in the same table [V, D], and there is no transposed copy in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..graph_values import MICROSOFT, floats, folded_weight, product
+from ..graph_values import MICROSOFT, floats, folded_weight, is_weight, producer, product
 
 
 class CachedQueryKeyValue(RewriteRuleClassBase):
@@ -94,3 +97,34 @@ PACKED_PROJECTIONS = RulePass(
     _packable,
     requires=frozenset({"grouped attention"}),
 )
+
+
+class TiedOutput(RewriteRuleClassBase):
+    """x [B, Q, D] @ Transpose(table [V, D]) -> FusedMatMul(x, table) [B, Q, V]."""
+
+    def __init__(self) -> None:
+        super().__init__("tied-output", remove_nodes=False)
+
+    def pattern(self, op: Any, x: Any, table: Any) -> Any:
+        """Return the pattern to match."""
+        return op.MatMul(x, op.Transpose(table, perm=[1, 0]))
+
+    def check(self, context: Any, table: ir.Value, **_: Any) -> MatchResult:
+        """Check what the pattern cannot express."""
+        result = MatchResult()
+        if not is_weight(table, 2):
+            return result.fail("expected an initializer [V, D]", table)
+        return result
+
+    def rewrite(self, op: Any, x: ir.Value, table: ir.Value, **_: Any) -> ir.Value:
+        """Return the replacement."""
+        product: ir.Value = op.FusedMatMul(x, table, transB=1, _domain=MICROSOFT)
+        return product
+
+
+def _tied(node: ir.Node) -> bool:
+    transpose = producer(node.inputs[1], "Transpose") if node.op_type == "MatMul" else None
+    return transpose is not None and is_weight(transpose.inputs[0], 2)
+
+
+TIED_OUTPUT = RulePass("tied-output", lambda: [TiedOutput.rule()], _tied)
