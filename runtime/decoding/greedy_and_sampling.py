@@ -6,6 +6,7 @@ import dataclasses
 import math
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -203,6 +204,60 @@ class SampleSearch(SingleSearch):
         cumulative = np.cumsum(self._strategy.probabilities(scores))
         drawn = self._strategy.uniform(count) * cumulative[-1]
         return int(np.searchsorted(cumulative, drawn, side="right"))
+
+
+@dataclass(frozen=True)
+class BestSample:
+    """The strategy of drawing several samples, of which the most probable one is the output.
+
+    Samples are ranked by log-probability / length, as in openai-whisper.
+    """
+
+    samples: Sequence[Sample]
+
+    @property
+    def width(self) -> int:
+        """The number of batch rows for a request."""
+        return len(self.samples)
+
+    def begin(self, request: Request) -> BestSampleSearch:
+        """Begin the search for the output of a request."""
+        return BestSampleSearch([sample.begin(request) for sample in self.samples])
+
+
+class BestSampleSearch:
+    """The search for the most probable of several samples, one in each row."""
+
+    def __init__(self, searches: Sequence[SampleSearch]) -> None:
+        self._searches = searches
+        self.sequence = searches[0].sequence
+        """The prefix is appended to it, and copied to the others before the first new token."""
+        self._copied = len(self.sequence.row.tokens)
+
+    def required_outputs(self) -> RequiredOutputs:
+        """Return the outputs of the next step that `advance` requires."""
+        return RequiredOutputs(logits=True)
+
+    def advance(self, step: StepScores, row: int) -> NextTokens:
+        """Append the next token to every unfinished sample."""
+        for other in (search.sequence for search in self._searches[1:]):
+            for token in self.sequence.row.tokens[self._copied : self.sequence.begin]:
+                other.append_prefix(token)
+        self._copied = self.sequence.begin
+        for index, search in enumerate(self._searches):
+            if not search.finished:
+                search.advance(step, row + index)
+        return NextTokens([search.sequence.row.tokens[-1] for search in self._searches])
+
+    @property
+    def finished(self) -> bool:
+        """Whether all samples are complete."""
+        return all(search.finished for search in self._searches)
+
+    def outputs(self) -> list[TokenSequence]:
+        """Return the samples, best first; empty if the rules leave no token."""
+        samples = [sequence for search in self._searches for sequence in search.outputs()]
+        return sorted(samples, key=lambda s: s.score / max(1, len(s.tokens)), reverse=True)
 
 
 def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:

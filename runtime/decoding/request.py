@@ -127,6 +127,7 @@ class Request:
         source: token ids, or features of audio [mel bins, frames]
         prompt: decoder input before the first new token, the start token first
         prefix: tokens that the decoder reads one by one before the first new token
+        observed: token whose probability after the prompt is kept with the output
         keeps_encoded: whether the encoder's outputs are kept with the output
     """
 
@@ -134,6 +135,7 @@ class Request:
     prompt: Sequence[int]
     rules: Rules
     prefix: Sequence[PrefixToken] = field(default=())
+    observed: int | None = None
     keeps_encoded: bool = False
 
     @property

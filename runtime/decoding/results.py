@@ -45,6 +45,25 @@ class Word:
 
 
 @dataclass(frozen=True)
+class Quality:
+    """How doubtful the output for a window of speech is.
+
+    Attributes:
+        average_log_probability: mean log-probability of the tokens of the window, the end token
+            included, under the rules
+        compression_ratio: length of the window's text in bytes, divided by its length compressed by
+            zlib; large if it repeats itself
+        no_speech_probability: probability that the window has no speech
+        temperature: temperature at which the tokens were sampled; 0: greedy or beam search
+    """
+
+    average_log_probability: float
+    compression_ratio: float
+    no_speech_probability: float
+    temperature: float
+
+
+@dataclass(frozen=True)
 class Segment:
     """A part of a transcript, between two times.
 
@@ -54,6 +73,7 @@ class Segment:
         text: text of the segment; None for a bundle without tokenizers
         tokens: token ids, including timestamps
         words: its words; None unless requested
+        quality: that of its window; None without `fallback`
     """
 
     start: float
@@ -61,6 +81,7 @@ class Segment:
     text: str | None
     tokens: tuple[int, ...]
     words: tuple[Word, ...] | None = None
+    quality: Quality | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +146,8 @@ class Result:
             without timestamps. None for text.
         language: for speech, the code of the requested or detected language; None for text and for
             models without languages
+        language_probability: for speech, the probability of a detected language among all of the
+            model's; else None
         end_token: the end token of the output, for speech of the last window; None: the limit was
             reached, or there is no output
         score: for text, the score of the best hypothesis; for speech, the sum of the scores of
@@ -154,6 +177,7 @@ class Result:
     warnings: tuple[str, ...] = ()
     unknown_characters: str = ""
     voice: tuple[tuple[float, float], ...] | None = None
+    language_probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -237,10 +261,12 @@ def result_data(result: Result) -> dict[str, Any]:
     segments = [
         {"start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
         | ({} if s.words is None else {"words": [vars(word) for word in s.words]})
+        | ({} if s.quality is None else vars(s.quality))
         for s in result.segments
     ]
     return data | {
         "language": result.language,
+        "language_probability": result.language_probability,
         "segments": segments,
         "warnings": result.warnings,
         **({} if result.voice is None else {"voice": result.voice}),

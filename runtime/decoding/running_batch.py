@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -55,14 +56,17 @@ class DecodedJob(Generic[Key]):
 
     Attributes:
         prefix: unread tokens of the prefix, see `Request.prefix`
-        selected: selected tokens at prefix positions with several tokens
+        selected: selected tokens at prefix positions with several tokens, each with its probability
+            among these
+        observed: probability of `Request.observed`; None until the prompt is read
         encoded: the encoder's outputs for a finished job, see `Request.keeps_encoded`
     """
 
     job: Job[Key]
     search: Search
     prefix: deque[PrefixToken]
-    selected: list[int] = field(default_factory=list)
+    selected: list[tuple[int, float]] = field(default_factory=list)
+    observed: float | None = None
     encoded: Mapping[Slot, NDArray[Any]] | None = None
 
     @property
@@ -339,8 +343,16 @@ def _check_finite(scores: StepScores, slots: Slots[Key]) -> None:
 
 
 def _required_outputs(decoded: DecodedJob[Key]) -> RequiredOutputs:
-    """Return the outputs of a step that a job requires; reading its prefix requires all logits."""
-    return RequiredOutputs(logits=True) if decoded.prefix else decoded.search.required_outputs()
+    """Return the outputs of a step that a job requires.
+
+    Reading its prefix requires all logits, as does a probability after its prompt.
+    """
+    required = RequiredOutputs() if decoded.prefix else decoded.search.required_outputs()
+    return required._replace(logits=required.logits or bool(decoded.prefix) or _observes(decoded))
+
+
+def _observes(decoded: DecodedJob[Key]) -> bool:
+    return decoded.job.request.observed is not None and decoded.observed is None
 
 
 def _feed(state: DecodingState, slots: Slots[Key], scores: StepScores) -> None:
@@ -351,6 +363,9 @@ def _feed(state: DecodingState, slots: Slots[Key], scores: StepScores) -> None:
         if decoded is None:
             continue
         row = slot * width
+        if _observes(decoded):
+            logit = scores.logit(row, decoded.job.request.observed or 0)
+            decoded.observed = math.exp(logit - scores.normalizer(row))
         if decoded.prefix:
             tokens[row : row + width] = _next_of_prefix(decoded, scores, row)
             continue
@@ -368,8 +383,9 @@ def _next_of_prefix(decoded: DecodedJob[Key], scores: StepScores, row: int) -> i
     token = decoded.prefix.popleft()
     if not isinstance(token, int):
         ids = np.sort(np.asarray(token))
-        token = int(ids[scores.logits(row, 1)[0, ids].argmax()])
-        decoded.selected.append(token)
+        logits = scores.logits(row, 1)[0, ids]
+        token, powers = int(ids[logits.argmax()]), np.exp(logits - logits.max())
+        decoded.selected.append((token, float(1 / powers.sum())))
     decoded.search.sequence.append_prefix(token)
     return token
 

@@ -14,6 +14,7 @@ from dragoman.settings.generation import GenerationOptions
 from dragoman.settings.generation_settings import GenerationSettings
 from dragoman.settings.speech import SpeechTokens
 
+from ..decoding.beam_search import Beam
 from ..decoding.greedy_and_sampling import Sample
 from ..decoding.logits_processors import LogitsProcessor, Row
 from ..decoding.request import PrefixToken, Request, Rules
@@ -21,6 +22,7 @@ from ..decoding.search import Strategy
 from ..decoding.strategies import GenerationLimits, strategies
 from ..format.manifest import Manifest
 from ..format.model_spec import ModelSpec
+from . import fallback
 from .prompts import PromptRequest
 from .timestamps import TimestampProcessor
 
@@ -29,6 +31,10 @@ FOR_TEXTS = (
     *("must_contain", "must_not_contain", "num_return_sequences", "alternatives"),
     *("end_token_id", "truncate"),
 )
+
+
+OF_WINDOWS = ("fallback", "initial_prompt", "condition_on_previous_text")
+"""Options that require tokens beside those of timestamps."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,14 @@ class SpeechPlan:
                 f"{', '.join(wrong)}: for text models; a speech model takes language and task"
             )
         (strategy,) = strategies(options, manifest)
+        if options.fallback and isinstance(strategy, Sample):
+            raise DragomanError("fallback: expected no do_sample: it chooses temperatures itself")
+        if options.fallback and isinstance(strategy, Beam) and options.early_stopping is None:
+            strategy = dataclasses.replace(strategy, early_stopping=True)  # as in openai-whisper
+        if speech.no_timestamps_token_id is None:
+            unknown = [name for name in OF_WINDOWS if getattr(options, name)]
+            if unknown:
+                raise DragomanError(f"{', '.join(unknown)}: this model has no tokens for it")
         if options.word_timestamps and options.timestamps is None:
             options = options.replace(timestamps=speech.timestamp_begin is not None)
         return cls(options, limits, strategy, PromptRequest.of(options, speech))
@@ -72,20 +86,31 @@ class SpeechPlan:
             # The bundle's default leaves room for the manifest's prompt; this one may be shorter.
             prompt_length = bool(speech.languages) + len(instructions)
             limit += len(manifest.generation.prompt) - prompt_length
+            if self.options.fallback:  # as in openai-whisper: longer texts repeat themselves
+                limit = min(limit, self.limits.positions // 2)
+        rules = self.options.rules(manifest.generation)
+        if self.options.fallback:
+            rules = dataclasses.replace(rules, renormalize_logits=True)
         return WindowPlan(
             manifest.model,
             speech,
-            self.options.rules(manifest.generation),
+            rules,
             instructions,
             limit,
+            self.limits.positions,
             timed,
+            self.options.fallback,
         )
 
-    def strategy_of(self, window: int) -> Strategy:
-        """Return the strategy for a window of a recording; each has its own random numbers."""
+    def strategy_of(self, window: int, attempt: int) -> Strategy:
+        """Return the strategy for a window of a recording; each has its own random numbers.
+
+        Args:
+            attempt: number of earlier attempts at the window
+        """
         if isinstance(self.strategy, Sample):
             return dataclasses.replace(self.strategy, index=window)
-        return self.strategy
+        return fallback.strategy_of(attempt, window, self.strategy)
 
     def rows(self, positions: int, fitting: int | None, most: int | None) -> int:
         """Return the maximum number of rows in a batch: windows times beams.
@@ -125,7 +150,9 @@ class WindowPlan:
     Attributes:
         instructions: prompt tokens after the language, see `PromptRequest.instructions`
         limit: maximum number of new tokens for a window, including the end token
+        positions: number of target positions, for the prompt and the new tokens
         timestamps: whether timestamps are generated
+        judged: whether the probability of no speech is observed
     """
 
     model: ModelSpec
@@ -133,10 +160,17 @@ class WindowPlan:
     settings: GenerationSettings
     instructions: Sequence[int]
     limit: int
+    positions: int
     timestamps: bool
+    judged: bool = False
 
     def request(
-        self, window: NDArray[np.float32], language: int | None, *, keeps_encoded: bool = False
+        self,
+        window: NDArray[np.float32],
+        language: int | None,
+        context: Sequence[int] = (),
+        *,
+        keeps_encoded: bool = False,
     ) -> Request:
         """Create the request for a window.
 
@@ -146,28 +180,41 @@ class WindowPlan:
         Args:
             window: features [bins, frames of a window]
             language: language token; None: unknown, or the model has no languages
+            context: tokens of the text before the window, which is cut to half of the positions
             keeps_encoded: see `Request`
         """
-        start = self.model.start_token_id
+        previous = self._previous(context)
+        prompt = [*previous, self.model.start_token_id]
+        after: tuple[PrefixToken, ...] = (*([] if language is None else [language]),)
         detecting = bool(self.speech.languages) and language is None
-        prompt = [start, *([] if language is None else [language]), *self.instructions]
-        prefix: tuple[PrefixToken, ...] = ()
         if detecting:
-            prompt, prefix = [start], (tuple(self.speech.languages.values()), *self.instructions)
+            after = (tuple(self.speech.languages.values()),)
+        prefix: tuple[PrefixToken, ...] = (*after, *self.instructions)
+        if not detecting and not self.judged:
+            prompt, prefix = [*prompt, *(t for t in prefix if isinstance(t, int))], ()
         length = len(prompt) + len(prefix)
+        limit = min(self.limit, self.positions - length) if previous else self.limit
         return Request(
             source=window,
             prompt=prompt,
             prefix=prefix,
+            observed=self.speech.no_speech_token_id if self.judged else None,
             keeps_encoded=keeps_encoded,
             rules=Rules.of(
                 self.settings,
-                limit=self.limit,
+                limit=limit,
                 end_tokens=self.settings.end_tokens(self.model.end_token_id),
                 prompt_length=length,
                 processors=self._timestamp_processors(length),
             ),
         )
+
+    def _previous(self, context: Sequence[int]) -> list[int]:
+        """Return the prompt's tokens before the start token."""
+        token = self.speech.previous_text_token_id
+        if not context or token is None:
+            return []
+        return [token, *context[-(self.positions // 2 - 1) :]]
 
     def _timestamp_processors(self, prompt_length: int) -> list[LogitsProcessor]:
         last = self.speech.no_timestamps_token_id

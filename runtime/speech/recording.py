@@ -56,6 +56,9 @@ class Recording:
     Attributes:
         audio: features of the recording
         language: language token; None until it is known
+        language_probability: probability of a detected language
+        context: tokens that the model reads before the next window
+        attempt: number of earlier attempts at the next window
         timed: whether timestamps are generated
         windows: number of windows decoded so far
         ended: whether the output of every window ended with an end token
@@ -66,6 +69,9 @@ class Recording:
     def __init__(self, audio: Spectrogram) -> None:
         self.audio = audio
         self.language: int | None = None
+        self.language_probability: float | None = None
+        self.context: tuple[int, ...] = ()
+        self.attempt = 0
         self.timed = False
         self.segments: list[TimedTokens] = []
         self.log_probability = 0.0
@@ -112,7 +118,7 @@ class Recording:
             window: number of frames of a window
             words: adds the times of words to segments
         """
-        self.windows += 1
+        self._begin_next()
         self.log_probability += output.log_probability
         self.score += output.score
         self.ended = self.ended and output.end_token is not None
@@ -133,6 +139,19 @@ class Recording:
             kept.append(self._within(segment, kept or self.segments))
         self.segments += words(kept)
         self._position += advance
+
+    def leave_out(self, window: int) -> None:
+        """Advance to the next window; the current one has no speech.
+
+        Args:
+            window: number of frames of a window
+        """
+        self._begin_next()
+        self._position += min(window, self.audio.frames - self._position)
+
+    def _begin_next(self) -> None:
+        self.windows += 1
+        self.attempt = 0
 
     def _within(self, segment: TimedTokens, earlier: Sequence[TimedTokens]) -> TimedTokens:
         """Return a segment with times within the recording.

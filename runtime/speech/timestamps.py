@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.results import Word
+from ..decoding.results import Quality, Word
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,14 @@ class TimedTokens:
         end: end in seconds from the beginning of the audio
         tokens: the segment's tokens, including timestamps
         words: its words with their times; None unless requested
+        quality: that of its window; None unless windows are judged
     """
 
     start: float
     end: float
     tokens: tuple[int, ...]
     words: tuple[Word, ...] | None = None
+    quality: Quality | None = None
 
 
 def split_segments(

@@ -19,6 +19,7 @@ from ..decoding.scheduler import FailedJob, Scheduler
 from ..format.manifest import Manifest
 from ..front_end import planned
 from ..texts.tokenizer import TextCodec, TokenizerError
+from .fallback import FORGETS_ABOVE, TEMPERATURES, is_doubtful, is_silent, quality_of
 from .plan import SpeechPlan
 from .prompts import PromptRequest
 from .recording import Recording, Spectrogram, read_spectrogram, warn_of_defects
@@ -50,18 +51,58 @@ class Windows:
         windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
         window = recording.window(self._log_mel)
         request = windows.request(
-            window, recording.language, keeps_encoded=plan.options.word_timestamps
+            window,
+            recording.language,
+            recording.context,
+            keeps_encoded=plan.options.word_timestamps,
         )
-        return Job(0, request, plan.strategy_of(recording.windows))
+        return Job(0, request, plan.strategy_of(recording.windows, recording.attempt))
+
+    def context(self, text: str | None) -> tuple[int, ...]:
+        """Return the tokens that the model reads before the first window.
+
+        Raises:
+            TokenizerError: the tokenizer fails on the text.
+        """
+        if not text or not text.strip() or self._codec is None:
+            return ()
+        return tuple(self._codec.encode_target(f" {text.strip()}").tokens)
+
+    def _read_next(self, segment: TimedTokens) -> tuple[int, ...]:
+        """Return the tokens of a segment that the model reads before the next window."""
+        text = self.text(segment.tokens)
+        if segment.start == segment.end or (text is not None and not text.strip()):
+            return ()
+        begin = self._speech.timestamp_begin or 0
+        repeated = all(token >= begin for token in segment.tokens[-2:])
+        return segment.tokens[:-1] if repeated else segment.tokens
 
     def add(self, recording: Recording, plan: SpeechPlan, outcome: DecodedJob[Any]) -> None:
-        """Add the output of a window to its recording."""
+        """Add the output of a window to its recording, or only count the attempt if it is doubtful.
+
+        Raises:
+            BackendError, TokenizerError: times of words or texts cannot be computed.
+        """
         if outcome.selected:
-            (recording.language,) = outcome.selected
+            ((recording.language, recording.language_probability),) = outcome.selected
+        output, options, quality = outcome.sequences[0], plan.options, None
+        if options.fallback:
+            text = self.text(output.tokens) or ""
+            strategy, observed = outcome.job.strategy, outcome.observed
+            quality = quality_of(output, text, observed, recording.attempt, strategy)
+            last = recording.attempt + 1 == len(TEMPERATURES)
+            if is_doubtful(quality, options) and not last:
+                recording.attempt += 1
+                return
+            if is_silent(quality, options):
+                recording.leave_out(self._log_mel.frames)
+                return
         begin, encoded = self._speech.timestamp_begin, outcome.encoded
+        before = len(recording.segments)
 
         def with_words(segments: list[TimedTokens]) -> list[TimedTokens]:
-            if not plan.options.word_timestamps or self._codec is None:
+            segments = [dataclasses.replace(segment, quality=quality) for segment in segments]
+            if not options.word_timestamps or self._codec is None:
                 return segments
             if encoded is None:  # nothing was decoded
                 return [dataclasses.replace(segment, words=()) for segment in segments]
@@ -78,7 +119,13 @@ class Windows:
             return found
 
         outcome.encoded = None  # as large as the window's caches
-        recording.add(outcome.sequences[0], begin, self._log_mel.frames, with_words)
+        recording.add(output, begin, self._log_mel.frames, with_words)
+        forgets = quality is not None and quality.temperature > FORGETS_ABOVE
+        if not options.condition_on_previous_text or forgets:
+            recording.context = ()
+        else:
+            new = recording.segments[before:]
+            recording.context += tuple(t for segment in new for t in self._read_next(segment))
 
     def _prompt(self, plan: SpeechPlan, language: int | None) -> tuple[int, ...]:
         """Return the prompt that precedes a text without timestamps."""
@@ -100,14 +147,19 @@ class Windows:
         audio = recording.audio
         timed = [s for s in recording.segments if s.words is not None]
         words = _words(timed, audio) if timed else None
-        segments: tuple[Segment, ...] = (Segment(0.0, audio.duration, text, tokens, words),)
-        if recording.timed:
+        qualities = [segment.quality for segment in recording.segments]
+        quality = qualities[0] if len(qualities) == 1 else None
+        segments: tuple[Segment, ...] = (
+            Segment(0.0, audio.duration, text, tokens, words, quality),
+        )
+        if recording.timed or not recording.segments:
             segments = tuple(
                 Segment(
                     *audio.original(s.start, s.end),
                     self.text(s.tokens, skip_special_tokens=skip_special_tokens),
                     s.tokens,
                     None if s.words is None else _words([s], audio),
+                    s.quality,
                 )
                 for s in recording.segments
             )
@@ -122,6 +174,7 @@ class Windows:
             score=recording.score,
             warnings=audio.defects,
             voice=None if audio.voice is None else audio.voice.spans,
+            language_probability=recording.language_probability,
         )
 
     def text(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str | None:
@@ -233,8 +286,9 @@ class Transcriber:
     ) -> Iterator[SelectedToken]:
         """Yield tokens for audio of at most one window as they are selected."""
         plan = self._plan(options)
-        if plan.options.word_timestamps:
-            raise DragomanError("word_timestamps: expected false to stream")
+        for name in ("word_timestamps", "fallback"):
+            if getattr(plan.options, name):
+                raise DragomanError(f"{name}: expected false to stream")
         strategy = only_strategy([plan.strategy])
         try:
             audio = self._read(source, options, check)
@@ -250,7 +304,8 @@ class Transcriber:
             )
         windows = plan.windows(self._manifest, self._speech, timed=plan.prompt.timestamps)
         language = plan.prompt.language_token(self._speech)
-        request = windows.request(self._log_mel.segment(audio.features, 0), language)
+        context = self._windows.context(plan.options.initial_prompt)
+        request = windows.request(self._log_mel.segment(audio.features, 0), language, context)
         job = Job(0, request, strategy)
         return stream_tokens(self._backend, self._manifest.model, job, check)
 
@@ -304,8 +359,10 @@ class Transcriber:
         plan = SpeechPlan.of(options, self._manifest, self._speech)
         if plan.options.word_timestamps:
             self._timer.check()
-            if self._codec is None:
-                raise DragomanError("word_timestamps: expected a bundle with tokenizers")
+        of_texts = ("word_timestamps", "fallback", "initial_prompt")
+        for name in of_texts if self._codec is None else ():
+            if getattr(plan.options, name):
+                raise DragomanError(f"{name}: expected a bundle with tokenizers")
         return plan
 
     def _open_more(
@@ -346,11 +403,13 @@ class Transcriber:
                 return silent(audio)
             if self._is_long(audio):
                 PromptRequest(timestamps=True).check(self._speech)
+            context = self._windows.context(plan.options.initial_prompt)
         except StoppedError:
             raise
         except DragomanError as error:
             return rejected(str(error))
         recording = Recording(audio)
+        recording.context = context
         recording.language = plan.prompt.language_token(self._speech)
         recording.timed = plan.prompt.timestamps or self._is_long(audio)
         return PendingSpeech(recording, plan, self._windows)

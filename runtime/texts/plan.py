@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
 from dragoman.settings.generation_settings import GenerationSettings
-from dragoman.settings.speech import LanguageOptions
+from dragoman.settings.speech import LanguageOptions, TranscriptionOptions
 
 from ..decoding.constrained_beam_search import ConstrainedBeam
 from ..decoding.request import Request, Rules
@@ -52,7 +52,9 @@ class TextPlan:
             LanguageError: a language is unknown, missing, or given to a model without languages.
             RejectedError: the model cannot produce a prefix, a phrase or an end token.
         """
-        of_speech = [name for name in ("vad", "word_timestamps") if getattr(options, name)]
+        defaults = TranscriptionOptions()
+        names = TranscriptionOptions.__annotations__
+        of_speech = [n for n in names if getattr(options, n) != getattr(defaults, n)]
         if of_speech:
             raise DragomanError(f"{', '.join(of_speech)}: for speech models, found a text model")
         check_languages(options, manifest)

@@ -245,6 +245,22 @@ def test_transcriptions(client: openai.OpenAI, model: Models) -> None:
         for w in s.words or ()
     ]
     assert [s.start for s in spoken.segments] == [s.start for s in words.segments]
+    (judged,) = model("speech").generate(
+        [NOISE], timestamps=True, fallback=True, initial_prompt="w5", task="transcribe"
+    )
+    found = transcribe(
+        client, prompt="w5", extra_body={"fallback": "true"}, response_format="verbose_json"
+    )
+    assert [(s.text, s.avg_logprob, s.no_speech_prob, s.temperature) for s in found.segments] == [
+        (
+            s.text,
+            s.quality.average_log_probability,
+            s.quality.no_speech_probability,
+            s.quality.temperature,
+        )
+        for s in judged.segments or ()
+        if s.quality
+    ]
     silent = transcribe(client, extra_body={"vad": "true"}, response_format="verbose_json")
     assert (silent.text, silent.duration, silent.segments) == ("", 2.5, [])  # noise is no speech
     german = transcribe(client, language="de", response_format="verbose_json")
@@ -264,7 +280,7 @@ def test_transcription_mistakes(client: openai.OpenAI) -> None:
         ({"response_format": "verbose_json", "timestamp_granularities": ["letter"]}, "or word"),
         ({"timestamp_granularities": ["segment"]}, "expected response_format verbose_json"),
         ({"language": "xx"}, "language: expected one of"),
-        ({"temperature": 3.0, "prompt": "text"}, "prompt: expected none"),
+        ({"temperature": 3.0, "extra_body": {"fallback": "true"}}, "expected no do_sample"),
         ({"response_format": "png"}, "response_format: expected one of"),
     ):
         with pytest.raises(openai.BadRequestError, match=words):

@@ -39,7 +39,7 @@ from .generation_settings import (
     Part,
     setting_names,
 )
-from .speech import LanguageKeywords, LanguageOptions
+from .speech import TranscriptionKeywords, TranscriptionOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +81,7 @@ _TOKENS_PER_TOKEN = Check(
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationOptions(LanguageOptions):
+class GenerationOptions(TranscriptionOptions):
     """Options of one call of `Model.generate` or `Model.stream`.
 
     Attributes:
@@ -132,11 +132,12 @@ class GenerationOptions(LanguageOptions):
             memory, or `DEFAULT_BATCH_SIZE` on a processor
         max_batch_tokens: maximum source tokens per batch, including padding; None:
             `DEFAULT_BATCH_TOKENS`, for speech `DEFAULT_WINDOWS` windows
-        vad: speech: whether to decode only what a voice activity detector takes for speech
-        word_timestamps: speech: whether to report the times of words. Unless `timestamps` is False,
-            timestamps are generated, and segments take the times of their words
         source_language, target_language, language, task, timestamps: see `LanguageOptions`
         split_special_tokens, strict_audio: see `LanguageOptions`
+        vad, word_timestamps, fallback, initial_prompt, condition_on_previous_text: see
+            `TranscriptionOptions`
+        compression_ratio_threshold, log_probability_threshold, no_speech_threshold: see
+            `TranscriptionOptions`
 
     Raises:
         DragomanError: options are out of range; the error lists all.
@@ -150,7 +151,7 @@ class GenerationOptions(LanguageOptions):
     max_new_tokens_per_source_token: Annotated[
         float,
         _TOKENS_PER_TOKEN,
-        CommandOption("content", "At most X new tokens for each source token."),
+        CommandOption("content", "At most X new tokens for each source token.", hidden=True),
     ] = math.inf
     min_new_tokens: Annotated[
         int | None,
@@ -184,7 +185,7 @@ class GenerationOptions(LanguageOptions):
         bool | None,
         FLAG,
         Part.RULES,
-        CommandOption("output", "Scores count allowed tokens only [the bundle's]."),
+        CommandOption("output", "Scores count allowed tokens only [the bundle's].", hidden=True),
     ] = None
     truncate: Annotated[
         bool,
@@ -301,18 +302,6 @@ class GenerationOptions(LanguageOptions):
         ),
     ] = DEFAULT_BATCH_SIZE
     max_batch_tokens: Annotated[int | None, integer(1)] = None
-    vad: Annotated[
-        bool,
-        Check("True or False", is_flag),
-        CommandOption(
-            "languages", "Speech: decode only what a detector takes for speech.", sets=True
-        ),
-    ] = False
-    word_timestamps: Annotated[
-        bool,
-        Check("True or False", is_flag),
-        CommandOption("languages", "Speech: write the times of words.", "--words", sets=True),
-    ] = False
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self)
@@ -373,7 +362,7 @@ class GenerationOptions(LanguageOptions):
         return replaced(self, changes)
 
 
-class GenerationKeywords(LanguageKeywords, total=False):
+class GenerationKeywords(TranscriptionKeywords, total=False):
     """The fields of `GenerationOptions` as keyword arguments, for type checkers and editors."""
 
     max_new_tokens: int | None
@@ -402,8 +391,6 @@ class GenerationKeywords(LanguageKeywords, total=False):
     max_batch_size: int | None
     max_batch_tokens: int | None
     timestamps: bool | None
-    vad: bool
-    word_timestamps: bool
 
 
 def _is_finite(value: float) -> bool:

@@ -8,7 +8,8 @@ from typing import Annotated, TypedDict
 
 from dragoman.errors import shown
 
-from .fields import FLAG, TEXT, Check, CommandOption
+from .fields import FLAG, TEXT, Check, CommandOption, is_flag, number
+from .generation_settings import SHARE
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,22 @@ class SpeechTokens:
     @property
     def timestamp_begin(self) -> int | None:
         """The token of 0.00 s, the first timestamp."""
+        return self._beside_no_timestamps(1)
+
+    @property
+    def no_speech_token_id(self) -> int | None:
+        """The token whose probability after the start token says that a window has no speech."""
+        return self._beside_no_timestamps(-1)
+
+    @property
+    def previous_text_token_id(self) -> int | None:
+        """The token that precedes the previous text in a prompt."""
+        return self._beside_no_timestamps(-2)
+
+    def _beside_no_timestamps(self, distance: int) -> int | None:
+        """Return a token of Whisper's fixed order: previous text, no speech, no timestamps, 0 s."""
         last = self.no_timestamps_token_id
-        return None if last is None else last + 1
+        return None if last is None else last + distance
 
     def language_of(self, token: int | None) -> str | None:
         """Return the language code of a token."""
@@ -126,6 +141,9 @@ class SpeechTokens:
                 names = ", ".join(sorted(known)) or "none"
                 problems.append(f"{name}: expected one of {names}, found {shown(code)}")
         return problems
+
+
+_SWITCH = Check("True or False", is_flag)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +204,7 @@ class LanguageOptions:
     ] = None
     strict_audio: Annotated[
         bool,
-        Check("True or False", lambda v: isinstance(v, bool)),
+        _SWITCH,
         CommandOption(
             "languages", "Speech: refuse files that end early or are damaged.", sets=True
         ),
@@ -202,3 +220,76 @@ class LanguageKeywords(TypedDict, total=False):
     task: str | None
     split_special_tokens: bool | None
     strict_audio: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranscriptionOptions(LanguageOptions):
+    """How speech is transcribed, besides its language and task.
+
+    Attributes:
+        vad: whether to decode only what a voice activity detector takes for speech
+        word_timestamps: whether to report the times of words. Unless `timestamps` is False,
+            timestamps are generated, and segments take the times of their words
+        fallback: whether to decode a window again, sampled at higher temperatures, if its text
+            repeats itself or is improbable, and to leave out windows without speech
+        compression_ratio_threshold: fallback: the largest length of a window's text in bytes,
+            divided by its compressed length; None: any
+        log_probability_threshold: fallback: the least mean log-probability of the tokens of a
+            window; None: any
+        no_speech_threshold: fallback: the largest probability that a window has no speech; if it is
+            larger, an improbable text is left out; None: any
+        initial_prompt: text that precedes the transcript for the model: names and words as they are
+            spelled, or a style
+        condition_on_previous_text: whether the model reads the transcript of earlier windows,
+            except after a temperature of more than 0.5
+    """
+
+    vad: Annotated[
+        bool,
+        _SWITCH,
+        CommandOption(
+            "languages", "Speech: decode only what a detector takes for speech.", sets=True
+        ),
+    ] = False
+    word_timestamps: Annotated[
+        bool,
+        _SWITCH,
+        CommandOption("languages", "Speech: write the times of words.", "--words", sets=True),
+    ] = False
+    fallback: Annotated[
+        bool,
+        _SWITCH,
+        CommandOption("languages", "Speech: decode doubtful windows again.", sets=True),
+    ] = False
+    compression_ratio_threshold: Annotated[float | None, number("", None, math.isfinite)] = 2.4
+    log_probability_threshold: Annotated[float | None, number("", None, math.isfinite)] = -1.0
+    no_speech_threshold: Annotated[float | None, number(" from 0 to 1", SHARE, SHARE.hold)] = 0.6
+    initial_prompt: Annotated[
+        str | None,
+        TEXT,
+        CommandOption("languages", "Speech: names and words as they are spelled.", metavar="TEXT"),
+    ] = None
+    condition_on_previous_text: Annotated[
+        bool,
+        _SWITCH,
+        CommandOption(
+            "languages",
+            "Speech: let the model read the text before a window.",
+            "--previous-text",
+            sets=True,
+            hidden=True,
+        ),
+    ] = False
+
+
+class TranscriptionKeywords(LanguageKeywords, total=False):
+    """The fields of `TranscriptionOptions` as keyword arguments."""
+
+    vad: bool
+    word_timestamps: bool
+    fallback: bool
+    compression_ratio_threshold: float | None
+    log_probability_threshold: float | None
+    no_speech_threshold: float | None
+    initial_prompt: str | None
+    condition_on_previous_text: bool

@@ -52,9 +52,10 @@ def test_neutral_graphs_compute_one_bias_and_expand_none(t5: Bundle) -> None:
     assert found["Transpose"] == 1 + 2 * 4 + 4
     assert found.total() == 74
     found = operators(decoder)
-    assert found["Where"] == found["Clip"] == found["Expand"] == 1  # Expand: cross-attention's mask
+    assert found["Where"] == found["Clip"] == 1
+    assert found["Expand"] == 2  # the mask of cross-attention, the greedy selection
     assert found["RMSNormalization"] == 7 and found["Attention"] == 4
-    assert found.total() == 100 + 7  # the number of queries of all rows of a source
+    assert found.total() == 100 + 11 + 7  # the number of queries of all rows of a source
 
 
 def test_counts_of_the_encoder(t5: Bundle, optimize: Optimize) -> None:
@@ -75,12 +76,13 @@ def test_counts_of_the_decoder(t5: Bundle, optimize: Optimize) -> None:
     assert found["GroupQueryAttention"] == found["MultiHeadAttention"] == 2
     assert found["RMSNormalization"] == 7
     assert found["Clip"] == found["Transpose"] == 1
-    assert not {"Attention", "Where", "Expand", "TensorScatter", "LessOrEqual"} & set(found)
+    assert not {"Attention", "Where", "TensorScatter", "LessOrEqual"} & set(found)
+    assert found["Expand"] == 1  # of the greedy selection
     assert found["MatMul"] == 2 * 7  # packed; the gate makes one more
     bias_of(nodes, "GroupQueryAttention", 10)
     # Of both cross-attentions, before and after; and the two shapes, once for all layers.
     assert found["Reshape"] == 1 + 2 * 2
-    assert found.total() == 68 + 2 * 2 + 4
+    assert found.total() == 68 + 2 * 2 + 7
     # No value has the cache's capacity, so the time of a step does not depend on it.
     caches = [value for value in nodes.inputs if (value.name or "").startswith("past_")]
     users = {usage.node.op_type for cache in caches for usage in cache.uses()}

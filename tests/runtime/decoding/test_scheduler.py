@@ -94,7 +94,10 @@ def test_the_most_probable_of_several_prefix_tokens_is_read() -> None:
         loop.step()
     scores = logits((3,), (START,))
     language = max((3, 6, 9), key=lambda token: scores[token])
-    assert decoding.selected == [language]
+    among = np.exp(scores[[3, 6, 9]].astype(np.float64))
+    ((token, probability),) = decoding.selected
+    assert token == language
+    assert probability == pytest.approx(float(among.max() / among.sum()))
     assert decoding.sequences[0].row.tokens[:3] == [START, language, 8]
     assert decoding.sequences[0].count == 2
 

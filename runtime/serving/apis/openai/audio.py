@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
@@ -12,7 +11,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from dragoman.errors import DragomanError, listed, nearest, shown
 from dragoman.settings.generation import GenerationOptions
 
-from ....decoding.results import RejectedError, Result, subtitles
+from ....decoding.results import RejectedError, Result, Segment, subtitles
+from ....speech.fallback import compression_ratio
 from ....speech.prompts import language_name
 from ...models import ServedModel
 from ...service import Service
@@ -25,7 +25,7 @@ FIELDS = frozenset(
     {
         *("file", "model", "language", "prompt", "response_format", "temperature"),
         *("timestamp_granularities[]", "timestamp_granularities", "stream", "strict_audio"),
-        "vad",
+        *("vad", "fallback"),
     }
 )
 
@@ -72,8 +72,6 @@ def _check_supported(form: FormData, response_format: str) -> None:
         raise BodyError("timestamp_granularities: expected response_format verbose_json")
     if _flag(form, "stream"):
         raise BodyError("stream: expected false; use /v1/generate to stream")
-    if _text(form, "prompt"):
-        raise BodyError("prompt: expected none, texts before the audio are not supported")
 
 
 def _granularities(form: FormData) -> set[Any]:
@@ -97,7 +95,8 @@ def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> 
     values |= {"timestamps": timed, "language": _text(form, "language") or None}
     if task == "translate" or speech.tasks:
         values["task"] = task
-    values |= {name: _flag(form, name) for name in ("strict_audio", "vad")}
+    values |= {name: _flag(form, name) for name in ("strict_audio", "vad", "fallback")}
+    values["initial_prompt"] = _text(form, "prompt") or None
     text = _text(form, "temperature") or "0"
     try:
         temperature = float(text)
@@ -143,7 +142,7 @@ def _response(
     if response_format == "json":
         return JSONResponse({"text": text, **warnings})
     language = "en" if task == "translate" and result.language is None else result.language
-    # Segments have no probabilities of their own; each reports that of the whole output.
+    # Without fallback, segments have no probabilities; each reports that of the whole output.
     mean_log_probability = result.log_probability / max(1, len(result.tokens))
     return JSONResponse(
         {
@@ -159,10 +158,7 @@ def _response(
                     "end": round(segment.end, 3),
                     "text": segment.text,
                     "tokens": list(segment.tokens),
-                    "temperature": options.temperature or 0.0,
-                    "avg_logprob": mean_log_probability,
-                    "compression_ratio": _compression_ratio(segment.text or ""),
-                    "no_speech_prob": None,
+                    **_quality(segment, options, mean_log_probability),
                 }
                 for number, segment in enumerate(segments)
             ],
@@ -182,7 +178,13 @@ def _words(result: Result) -> dict[str, Any]:
     return {"words": words}
 
 
-def _compression_ratio(text: str) -> float:
-    """Return the compression ratio, which detects repetitions (Radford et al. 2022, 4.5)."""
-    data = text.encode()
-    return round(len(data) / len(zlib.compress(data)), 3)
+def _quality(segment: Segment, options: GenerationOptions, mean: float) -> dict[str, Any]:
+    """Return how doubtful a segment is, as far as it is known."""
+    quality = segment.quality
+    ratio = compression_ratio(segment.text or "") if quality is None else quality.compression_ratio
+    return {
+        "temperature": (options.temperature or 0.0) if quality is None else quality.temperature,
+        "avg_logprob": mean if quality is None else quality.average_log_probability,
+        "compression_ratio": round(ratio, 3),
+        "no_speech_prob": None if quality is None else quality.no_speech_probability,
+    }

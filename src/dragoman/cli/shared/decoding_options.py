@@ -86,7 +86,11 @@ def _option(name: str, described: CommandOption, default: Any) -> Callable[[Func
     """Create the option of a field."""
     hint = type_of(get_type_hints(GenerationOptions)[name])
     flags = described.names or f"--{name.replace('_', '-')}"
-    attributes: dict[str, Any] = {"help": described.help, "default": default}
+    attributes: dict[str, Any] = {
+        "help": described.help,
+        "default": default,
+        "hidden": described.hidden,
+    }
     bounds = annotated(GenerationOptions, Check)[name].bounds
     if described.sets is not None:
         attributes |= {"is_flag": True, "flag_value": described.sets}
