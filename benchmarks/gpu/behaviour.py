@@ -30,7 +30,12 @@ from dragoman.runtime.format.manifest import Range
 
 from ..compare.options import option
 from ..compare.serving.load import ROUTE, running
-from ..models.bundles import bundle_with_engines, exported, optimized_bundle
+from ..models.bundles import (
+    bundle_of_checkpoint,
+    bundle_with_engines,
+    exported,
+    optimized_bundle,
+)
 from ..processes import reason
 from .device import memory_meter, steps_of
 from .parts import command
@@ -202,6 +207,43 @@ def encoders(workspace: Path, device: str, engines: bool) -> Iterator[Row]:
         yield row
 
 
+KERNELS, STEPS = 12, 32
+"""The kernels of most time that are shown, and the steps over which they are timed."""
+
+
+def kernels(workspace: Path, device: str, engines: bool) -> Iterator[Row]:
+    """Time the GPU's kernels in a decoding step of the base shape in fp16, by name."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from ..models.random_checkpoint import write_random_text_model
+
+    small = device == "cpu"  # where no kernel is timed
+    write_random_text_model("tiny" if small else "base", workspace / "checkpoint")
+    bundle = bundle_of_checkpoint(
+        workspace / "checkpoint", workspace / "bundle", target="neutral", precision="fp16"
+    )
+    activity = ProfilerActivity.CPU if small else ProfilerActivity.CUDA
+    with load(bundle, device=device, check="never") as model:
+        for size in (1, 8) if small else (1, 8, 32):
+            sources = random_sources(model.manifest, [32] * size, np.random.default_rng(0))
+            exact: dict[str, Any] = {"max_new_tokens": STEPS, "min_new_tokens": STEPS - 1}
+            model.generate(sources, **exact)
+            with profile(activities=[activity]) as timed:
+                model.generate(sources, **exact)
+            found = [(e.self_device_time_total, e.count, e.key) for e in timed.key_averages()]
+            found = sorted((each for each in found if each[0] > 0), reverse=True)
+            for time_us, count, name in [*_total(found), *found[:KERNELS]]:
+                row: Row = {"check": f"batch {size}: {name[:70]}"}
+                yield row | {
+                    "launches a step": round(count / STEPS, 1),
+                    "us a step": round(time_us / STEPS, 2),
+                }
+
+
+def _total(found: Sequence[tuple[float, int, str]]) -> list[tuple[float, int, str]]:
+    return [(sum(each[0] for each in found), sum(each[1] for each in found), "all kernels")]
+
+
 START = """
 import sys
 from dragoman.runtime import load
@@ -305,7 +347,7 @@ def check(workspace: Path, what: str, device: str, engines: bool) -> Iterator[li
 
 
 CHECKS: dict[str, Callable[[Path, str, bool], Iterator[Row]]] = {
-    check.__name__: check for check in (threads, serve, requests, encoders, sizes, starts)
+    check.__name__: check for check in (threads, serve, requests, encoders, kernels, sizes, starts)
 }
 
 main = command(

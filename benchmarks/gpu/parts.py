@@ -91,7 +91,7 @@ def parts_on(device: str) -> tuple[Part, ...]:
     sizes = (1, 8, 32, 128)
     rtx: dict[str, Any] = {"needs": ("tensorrt_rtx", "cuda")}
     engines = (
-        own("parity of TensorRT-RTX", 120, "parity", "--backend", "tensorrt-rtx", **rtx),
+        own("parity of TensorRT-RTX", 85, "parity", "--backend", "tensorrt-rtx", **rtx),
         own("requests on TensorRT-RTX", 60, "behaviour", "requests", "--engines", **rtx),
         own("starts of TensorRT-RTX", 45, "behaviour", "starts", "--engines", **rtx),
         own("parity of TensorRT", 90, "parity", "--backend", "tensorrt", needs=("tensorrt",)),
@@ -108,6 +108,7 @@ def parts_on(device: str) -> tuple[Part, ...]:
         *(() if small else engines),
         speed("big", 240, "big", only=HALF, batch_size=sizes),
         speed("base", 210, "base", only=HALF, batch_size=sizes),
+        own("kernels of a step", 60, "behaviour", "kernels"),
         own("two hundred sizes", 60, "behaviour", "sizes"),
         own("starts", 45, "behaviour", "starts"),
         own("decoder-only model", 80, "parity", "--model", "verses-en"),

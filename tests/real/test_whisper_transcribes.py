@@ -42,6 +42,8 @@ TIMES = {
     "base": ([0.0, 0.36, 0.58, 0.84, 1.1, 1.24, 1.58, 2.14], 2.7),
 }
 """Where the words of a clip begin, and the last one ends."""
+JUDGED = {"tiny.en": (-0.231180, 0.0289717), "base": (-0.163355, 0.00111592)}
+"""The mean log-probability of a clip's tokens, and the probability that it has no speech."""
 
 
 @pytest.fixture(scope="module", params=["tiny.en", "base"])
@@ -134,6 +136,23 @@ def test_times_of_words_are_those_of_openai_whisper(model: Any) -> None:
     assert " ".join(word.text.strip() for word in words) == (
         "He might even have been made amiable himself."
     )
+
+
+@pytest.mark.parametrize("beams", [1, 5])
+def test_a_window_is_judged_as_by_openai_whisper(model: Any, beams: int) -> None:
+    """By openai-whisper 20250625, of the same weights and features."""
+    size, _, bundles = model
+    language: dict[str, Any] = {"language": "en", "task": "transcribe"} if size == "base" else {}
+    clip = next(clip for clip in LIBRIVOX if clip.stem == "librivox-0870")
+    (result,) = load(bundles["fp32"], threads=2).generate(
+        [clip], fallback=True, timestamps=True, num_beams=beams, **language
+    )
+    (segment,) = result.segments or ()
+    quality, (mean, no_speech) = segment.quality, JUDGED[size]
+    assert quality is not None and quality.temperature == 0
+    assert quality.average_log_probability == pytest.approx(mean, abs=5e-5)
+    assert quality.no_speech_probability == pytest.approx(no_speech, rel=1e-3)
+    assert quality.compression_ratio == pytest.approx(1.1414141414)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
