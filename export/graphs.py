@@ -90,8 +90,9 @@ class GreedySelection(nn.Module):
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Select from logits [B, Q, V] a token int64 [B]; return its log-probability [B], too."""
-        allowed = logits if self.suppression is None else logits + self.suppression
-        last = allowed[:, -1]
+        last = logits[:, -1]
+        if self.suppression is not None:
+            last = last + self.suppression
         token = self._first_of_largest(last)
         log_probabilities = torch.log_softmax(last.float(), dim=-1)
         return token, log_probabilities.gather(1, token[:, None]).squeeze(1)

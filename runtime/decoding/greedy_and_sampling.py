@@ -232,7 +232,8 @@ class BestSampleSearch:
         self._searches = searches
         self.sequence = searches[0].sequence
         """The prefix is appended to it, and copied to the others before the first new token."""
-        self._copied = len(self.sequence.row.tokens)
+        self._lacking: int | None = len(self.sequence.row.tokens)
+        """Index of the first token that the others lack; None: they lack none."""
 
     def required_outputs(self) -> RequiredOutputs:
         """Return the outputs of the next step that `advance` requires."""
@@ -240,10 +241,11 @@ class BestSampleSearch:
 
     def advance(self, step: StepScores, row: int) -> NextTokens:
         """Append the next token to every unfinished sample."""
-        for other in (search.sequence for search in self._searches[1:]):
-            for token in self.sequence.row.tokens[self._copied : self.sequence.begin]:
-                other.append_prefix(token)
-        self._copied = self.sequence.begin
+        if self._lacking is not None:
+            for other in (search.sequence for search in self._searches[1:]):
+                for token in self.sequence.row.tokens[self._lacking :]:
+                    other.append_prefix(token)
+            self._lacking = None
         for index, search in enumerate(self._searches):
             if not search.finished:
                 search.advance(step, row + index)

@@ -73,7 +73,8 @@ class Segment:
         text: text of the segment; None for a bundle without tokenizers
         tokens: token ids, including timestamps
         words: its words; None unless requested
-        quality: that of its window; None without `fallback`
+        quality: that of its window; None without `fallback`, and for a single segment of several
+            windows
     """
 
     start: float
@@ -139,11 +140,11 @@ class Result:
         log_probability: sum of the natural logarithms of the probabilities of the generated
             tokens, including the end token
         finish_reason: "end": the model produced its end token; "length": the limit was reached;
-            "empty": the input had no tokens or no speech, and the model was not run; "rejected":
-            the input cannot be decoded, see `error`. Other inputs are not affected.
+            "empty": the input had no tokens or no speech; "rejected": the input cannot be decoded,
+            see `error`. Other inputs are not affected.
         error: the reason for "rejected", else None
-        segments: for speech, at least one segment for each window, in order; a single segment
-            without timestamps. None for text.
+        segments: for speech, at least one segment for each window that was not left out, in order;
+            a single segment without timestamps. None for text.
         language: for speech, the code of the requested or detected language; None for text and for
             models without languages
         language_probability: for speech, the probability of a detected language among all of the

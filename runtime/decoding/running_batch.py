@@ -348,11 +348,13 @@ def _required_outputs(decoded: DecodedJob[Key]) -> RequiredOutputs:
     Reading its prefix requires all logits, as does a probability after its prompt.
     """
     required = RequiredOutputs() if decoded.prefix else decoded.search.required_outputs()
-    return required._replace(logits=required.logits or bool(decoded.prefix) or _observes(decoded))
+    reads = bool(decoded.prefix) or _to_observe(decoded) is not None
+    return required._replace(logits=required.logits or reads)
 
 
-def _observes(decoded: DecodedJob[Key]) -> bool:
-    return decoded.job.request.observed is not None and decoded.observed is None
+def _to_observe(decoded: DecodedJob[Key]) -> int | None:
+    """Return the token whose probability is to be read in this step, the first one."""
+    return decoded.job.request.observed if decoded.observed is None else None
 
 
 def _feed(state: DecodingState, slots: Slots[Key], scores: StepScores) -> None:
@@ -363,9 +365,9 @@ def _feed(state: DecodingState, slots: Slots[Key], scores: StepScores) -> None:
         if decoded is None:
             continue
         row = slot * width
-        if _observes(decoded):
-            logit = scores.logit(row, decoded.job.request.observed or 0)
-            decoded.observed = math.exp(logit - scores.normalizer(row))
+        observed = _to_observe(decoded)
+        if observed is not None:
+            decoded.observed = math.exp(scores.logit(row, observed) - scores.normalizer(row))
         if decoded.prefix:
             tokens[row : row + width] = _next_of_prefix(decoded, scores, row)
             continue

@@ -26,7 +26,7 @@ FORGETS_ABOVE = 0.5
 """Temperature above which a text is not read by the model for the next window."""
 
 
-def strategy_of(attempt: int, window: int, first: Strategy) -> Strategy:
+def strategy_of(window: int, attempt: int, first: Strategy, rows: int | None) -> Strategy:
     """Return the strategy of an attempt at a window of a recording.
 
     The random numbers of each window, attempt and sample are always the same.
@@ -34,12 +34,16 @@ def strategy_of(attempt: int, window: int, first: Strategy) -> Strategy:
     Args:
         attempt: number of earlier attempts
         first: the strategy of the first attempt
+        rows: maximum number of rows of a batch; None: unlimited
     """
     if attempt == 0:
         return first
     number = (window * len(TEMPERATURES) + attempt) * SAMPLES
     return BestSample(
-        [Sample(0, number + i, temperature=TEMPERATURES[attempt]) for i in range(SAMPLES)]
+        [
+            Sample(0, number + i, temperature=TEMPERATURES[attempt])
+            for i in range(min(SAMPLES, rows or SAMPLES))
+        ]
     )
 
 
@@ -55,10 +59,10 @@ def quality_of(
         attempt: number of earlier attempts
         strategy: the strategy of this attempt
     """
-    length = max(1, output.count)
     penalty = strategy.length_penalty if isinstance(strategy, Beam) else 0.0
+    total = output.score * max(1, output.count) ** penalty
     return Quality(
-        output.score * length ** (penalty - 1),
+        total / (len(output.tokens) + 1),
         compression_ratio(text),
         no_speech or 0.0,
         TEMPERATURES[attempt],

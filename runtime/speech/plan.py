@@ -33,8 +33,8 @@ FOR_TEXTS = (
 )
 
 
-OF_WINDOWS = ("fallback", "initial_prompt", "condition_on_previous_text")
-"""Options that require tokens beside those of timestamps."""
+OF_OTHER_TOKENS = ("fallback", "initial_prompt", "condition_on_previous_text")
+"""Options that require the tokens for no speech and for previous text."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,12 @@ class SpeechPlan:
             raise DragomanError("fallback: expected no do_sample: it chooses temperatures itself")
         if options.fallback and isinstance(strategy, Beam) and options.early_stopping is None:
             strategy = dataclasses.replace(strategy, early_stopping=True)  # as in openai-whisper
-        if speech.no_timestamps_token_id is None:
-            unknown = [name for name in OF_WINDOWS if getattr(options, name)]
-            if unknown:
-                raise DragomanError(f"{', '.join(unknown)}: this model has no tokens for it")
+        unknown = [name for name in OF_OTHER_TOKENS if getattr(options, name)]
+        if unknown and speech.previous_text_token_id is None:
+            raise DragomanError(
+                f"{', '.join(unknown)}: expected a model with tokens for no speech and for text "
+                "before a window"
+            )
         if options.word_timestamps and options.timestamps is None:
             options = options.replace(timestamps=speech.timestamp_begin is not None)
         return cls(options, limits, strategy, PromptRequest.of(options, speech))
@@ -102,15 +104,16 @@ class SpeechPlan:
             self.options.fallback,
         )
 
-    def strategy_of(self, window: int, attempt: int) -> Strategy:
+    def strategy_of(self, window: int, attempt: int, rows: int | None) -> Strategy:
         """Return the strategy for a window of a recording; each has its own random numbers.
 
         Args:
             attempt: number of earlier attempts at the window
+            rows: maximum number of rows of a batch; None: unlimited
         """
         if isinstance(self.strategy, Sample):
             return dataclasses.replace(self.strategy, index=window)
-        return fallback.strategy_of(attempt, window, self.strategy)
+        return fallback.strategy_of(window, attempt, self.strategy, rows)
 
     def rows(self, positions: int, fitting: int | None, most: int | None) -> int:
         """Return the maximum number of rows in a batch: windows times beams.
@@ -193,7 +196,7 @@ class WindowPlan:
         if not detecting and not self.judged:
             prompt, prefix = [*prompt, *(t for t in prefix if isinstance(t, int))], ()
         length = len(prompt) + len(prefix)
-        limit = min(self.limit, self.positions - length) if previous else self.limit
+        limit = max(1, min(self.limit, self.positions - length)) if previous else self.limit
         return Request(
             source=window,
             prompt=prompt,

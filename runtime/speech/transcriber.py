@@ -13,7 +13,16 @@ from dragoman.settings.speech import AudioFeatures, SpeechTokens
 from ..arguments import StopCheck, StoppedError, never_stopped
 from ..audio import AudioError, LogMel
 from ..backends.interface import Backend, BackendError, DeviceLostError
-from ..decoding.results import NO_OUTPUT, RejectedError, Result, Segment, Word, collected
+from ..decoding.greedy_and_sampling import Greedy, Sample
+from ..decoding.results import (
+    NO_OUTPUT,
+    FinishReason,
+    RejectedError,
+    Result,
+    Segment,
+    Word,
+    collected,
+)
 from ..decoding.running_batch import DecodedJob, Job, SelectedToken, only_strategy, stream_tokens
 from ..decoding.scheduler import FailedJob, Scheduler
 from ..format.manifest import Manifest
@@ -33,6 +42,7 @@ class Windows:
     Args:
         timer: times words
         codec: tokenizers; None if the bundle has none
+        rows: maximum number of rows of a batch; None: unlimited
     """
 
     def __init__(
@@ -42,21 +52,30 @@ class Windows:
         log_mel: LogMel,
         timer: WordTimer,
         codec: TextCodec | None,
+        rows: int | None,
     ) -> None:
         self._manifest, self._speech, self._log_mel = manifest, speech, log_mel
-        self._timer, self._codec = timer, codec
+        self._timer, self._codec, self._rows = timer, codec, rows
 
     def job(self, recording: Recording, plan: SpeechPlan) -> Job[int]:
         """Create the job for a recording's next window."""
         windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
         window = recording.window(self._log_mel)
+        if self._detects_first(recording):
+            return Job(0, dataclasses.replace(windows, limit=1).request(window, None), Greedy())
         request = windows.request(
             window,
             recording.language,
             recording.context,
             keeps_encoded=plan.options.word_timestamps,
         )
-        return Job(0, request, plan.strategy_of(recording.windows, recording.attempt))
+        strategy = plan.strategy_of(recording.windows, recording.attempt, self._rows)
+        return Job(0, request, strategy)
+
+    def _detects_first(self, recording: Recording) -> bool:
+        """Return whether the language is detected without the text before the window."""
+        unknown = bool(self._speech.languages) and recording.language is None
+        return unknown and bool(recording.context)
 
     def context(self, text: str | None) -> tuple[int, ...]:
         """Return the tokens that the model reads before the first window.
@@ -66,7 +85,9 @@ class Windows:
         """
         if not text or not text.strip() or self._codec is None:
             return ()
-        return tuple(self._codec.encode_target(f" {text.strip()}").tokens)
+        # As many tokens as are read have at most this length, but for a few rare ones.
+        end = text.strip()[-16 * self._manifest.model.max_target_positions :]
+        return tuple(self._codec.encode_target(f" {end}", split_special_tokens=True).tokens)
 
     def _read_next(self, segment: TimedTokens) -> tuple[int, ...]:
         """Return the tokens of a segment that the model reads before the next window."""
@@ -83,13 +104,17 @@ class Windows:
         Raises:
             BackendError, TokenizerError: times of words or texts cannot be computed.
         """
+        detects = self._detects_first(recording)
         if outcome.selected:
             ((recording.language, recording.language_probability),) = outcome.selected
-        output, options, quality = outcome.sequences[0], plan.options, None
+        if detects:
+            return
+        output, options, strategy = outcome.sequences[0], plan.options, outcome.job.strategy
+        quality, temperature = None, strategy.temperature if isinstance(strategy, Sample) else 0.0
         if options.fallback:
             text = self.text(output.tokens) or ""
-            strategy, observed = outcome.job.strategy, outcome.observed
-            quality = quality_of(output, text, observed, recording.attempt, strategy)
+            quality = quality_of(output, text, outcome.observed, recording.attempt, strategy)
+            temperature = quality.temperature
             last = recording.attempt + 1 == len(TEMPERATURES)
             if is_doubtful(quality, options) and not last:
                 recording.attempt += 1
@@ -120,8 +145,7 @@ class Windows:
 
         outcome.encoded = None  # as large as the window's caches
         recording.add(output, begin, self._log_mel.frames, with_words)
-        forgets = quality is not None and quality.temperature > FORGETS_ABOVE
-        if not options.condition_on_previous_text or forgets:
+        if not options.condition_on_previous_text or temperature > FORGETS_ABOVE:
             recording.context = ()
         else:
             new = recording.segments[before:]
@@ -147,8 +171,8 @@ class Windows:
         audio = recording.audio
         timed = [s for s in recording.segments if s.words is not None]
         words = _words(timed, audio) if timed else None
-        qualities = [segment.quality for segment in recording.segments]
-        quality = qualities[0] if len(qualities) == 1 else None
+        qualities = {segment.quality for segment in recording.segments}
+        quality = qualities.pop() if len(qualities) == 1 else None  # of several windows, none
         segments: tuple[Segment, ...] = (
             Segment(0.0, audio.duration, text, tokens, words, quality),
         )
@@ -163,11 +187,12 @@ class Windows:
                 )
                 for s in recording.segments
             )
+        finish_reason: FinishReason = "end" if recording.ended else "length"
         return Result(
             text,
             tokens,
             recording.log_probability,
-            "end" if recording.ended else "length",
+            finish_reason if recording.segments else "empty",
             segments=segments,
             language=self._speech.language_of(recording.language),
             end_token=recording.end_token,
@@ -263,7 +288,8 @@ class Transcriber:
         self._manifest, self._speech, self._log_mel = manifest, speech, LogMel.of(features)
         self._backend, self._codec = backend, codec
         self._timer = WordTimer(manifest, backend)
-        self._windows = Windows(manifest, speech, self._log_mel, self._timer, codec)
+        rows = backend.limits.rows
+        self._windows = Windows(manifest, speech, self._log_mel, self._timer, codec, rows)
 
     def generate(
         self,
@@ -305,6 +331,8 @@ class Transcriber:
         windows = plan.windows(self._manifest, self._speech, timed=plan.prompt.timestamps)
         language = plan.prompt.language_token(self._speech)
         context = self._windows.context(plan.options.initial_prompt)
+        if context and self._speech.languages and language is None:
+            raise RejectedError("initial_prompt: expected a language, too, to stream")
         request = windows.request(self._log_mel.segment(audio.features, 0), language, context)
         job = Job(0, request, strategy)
         return stream_tokens(self._backend, self._manifest.model, job, check)

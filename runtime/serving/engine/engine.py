@@ -131,6 +131,8 @@ class DecodingEngine:
                 f"found {shown(width)}"
             )
         if listener is not None:
+            if options.fallback:
+                raise DragomanError("fallback: expected false to stream")
             only_strategy([job.strategy for job in pending.jobs])
         if max(job.request.capacity for job in pending.jobs) > self._capacity:
             raise DragomanError(
@@ -276,6 +278,8 @@ def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:
 
     Audio may have been read before.
     """
+    if len(options.initial_prompt or "") > SHORT_SOURCE:
+        return False
     if isinstance(source, Spectrogram):
         return True
     short = isinstance(source, str | list) and len(source) <= SHORT_SOURCE

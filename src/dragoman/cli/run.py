@@ -213,6 +213,7 @@ def _check_forms(
             ("--json", as_json),
             ("--timestamps", given_options["timestamps"]),
             ("--words", given_options["word_timestamps"]),
+            ("--fallback", given_options["fallback"]),
             ("--scores", scores),
             ("--n-best", given_options["num_return_sequences"] > 1),
         ):

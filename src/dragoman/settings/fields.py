@@ -70,7 +70,7 @@ class CommandOption:
         metavar: placeholder of the value in the help; "": N, X or TEXT, by the field's type
         choices: allowed values, if they are few
         sets: value that an option without a value sets; None: it has an opposite, `--no-...`
-        hidden: whether the help leaves the option out, which guides describe
+        hidden: whether only guides describe the option, and the help does not
     """
 
     section: str

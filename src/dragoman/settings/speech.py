@@ -105,7 +105,7 @@ class SpeechTokens:
     def _beside_no_timestamps(self, distance: int) -> int | None:
         """Return a token of Whisper's fixed order: previous text, no speech, no timestamps, 0 s."""
         last = self.no_timestamps_token_id
-        return None if last is None else last + distance
+        return None if last is None or last + distance < 0 else last + distance
 
     def language_of(self, token: int | None) -> str | None:
         """Return the language code of a token."""
@@ -237,7 +237,8 @@ class TranscriptionOptions(LanguageOptions):
         log_probability_threshold: fallback: the least mean log-probability of the tokens of a
             window; None: any
         no_speech_threshold: fallback: the largest probability that a window has no speech; if it is
-            larger, an improbable text is left out; None: any
+            larger, its text is left out unless its log-probability exceeds that threshold; None:
+            any
         initial_prompt: text that precedes the transcript for the model: names and words as they are
             spelled, or a style
         condition_on_previous_text: whether the model reads the transcript of earlier windows,

@@ -15,12 +15,13 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from dragoman.runtime.decoding.greedy_and_sampling import Sample
+from dragoman.runtime.decoding.greedy_and_sampling import BestSample, Sample
 from dragoman.runtime.decoding.running_batch import DecodedJob, Job
 from dragoman.runtime.decoding.scheduler import Scheduler
 from dragoman.runtime.decoding.search import TokenSequence
+from dragoman.settings.generation_settings import GenerationSettings
 
-from .scripted import END, START, ScriptedBackend, random_logits, request, spec
+from .scripted import END, START, ScriptedBackend, decoded, random_logits, request, spec
 
 VOCABULARY = 12
 
@@ -197,3 +198,29 @@ def _softmax(scores: NDArray[np.float32]) -> NDArray[np.float64]:
     powers = np.exp(scores.astype(np.float64) - scores.max())
     result: NDArray[np.float64] = powers / powers.sum()
     return result
+
+
+@pytest.mark.parametrize("forced", [None, 5])
+@pytest.mark.parametrize("prefix", [(), ((3, 6), 8)])
+def test_the_best_sample_is_the_most_probable_of_those_decoded_alone(
+    forced: int | None, prefix: tuple[Any, ...]
+) -> None:
+    backend = ScriptedBackend(random_logits(VOCABULARY, end=1.0))
+    one = request(
+        [3, 4],
+        7,
+        prefix=prefix,
+        settings=GenerationSettings(forced_first_token_id=forced, repetition_penalty=1.2),
+    )
+    lengths = set()
+    for seed in range(6):
+        samples = [Sample(seed, number, temperature=1.3) for number in range(5)]
+        alone = [
+            found for (found,) in decoded(backend, [Job(n, one, s) for n, s in enumerate(samples)])
+        ]
+        (best, *others) = decoded(backend, [Job(0, one, BestSample(samples))])[0]
+        ranked = sorted(alone, key=lambda s: -s.score / max(1, len(s.tokens)))
+        assert [s.row.tokens for s in (best, *others)] == [s.row.tokens for s in ranked]
+        assert best.log_probabilities == pytest.approx(ranked[0].log_probabilities, abs=1e-5)
+        lengths |= {len(s.row.tokens) for s in alone}
+    assert len(lengths) > 2  # they end at different steps

@@ -12,7 +12,9 @@ import torch
 
 from dragoman import DragomanError
 from dragoman.runtime import GenerationOptions, Model, Quality, Result
+from dragoman.runtime.model import parts_of
 from dragoman.runtime.speech.fallback import TEMPERATURES, is_doubtful, is_silent
+from dragoman.runtime.speech.transcriber import Transcriber
 
 from ...speech_models import Vocabulary, extractor, noise, their_tokens
 from .conftest import Case
@@ -61,7 +63,7 @@ def judged(case: Case, audio: Any, result: Result) -> tuple[float, float]:
     allowed[0, theirs.generation_config.begin_suppress_tokens] = -torch.inf
     following = torch.tensor([[*result.tokens, *end]]).T
     scores = allowed[: len(following)].log_softmax(-1).gather(1, following)
-    return float(scores.mean()), float(no_speech)
+    return float(scores.sum()) / (len(result.tokens) + 1), float(no_speech)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -131,7 +133,8 @@ def test_the_attempts_end_with_the_first_that_is_not_doubtful(case: Case) -> Non
 def test_windows_without_speech_are_left_out(case: Case) -> None:
     silent = NEVER | {"no_speech_threshold": 0.0}
     found = case.ours.generate([*SHORT, *LONG], **options(**silent))
-    assert [(r.text, r.segments, r.tokens, r.error) for r in found] == [("", (), (), None)] * 5
+    left = [(r.text, r.segments, r.tokens, r.error, r.finish_reason) for r in found]
+    assert left == [("", (), (), None, "empty")] * 5
     probable = silent | {"log_probability_threshold": -1e9}
     kept = case.ours.generate([*SHORT, *LONG], **options(**probable))
     plain = case.ours.generate([*SHORT, *LONG], timestamps=True, max_new_tokens=LIMIT)
@@ -215,3 +218,38 @@ def test_the_language_has_a_probability_if_it_is_detected(multilingual: Case) ->
         assert result.language_probability == pytest.approx(
             float(logits.softmax(-1).max()), rel=1e-4
         )
+
+
+def test_the_language_is_detected_without_the_text_before_a_window(multilingual: Case) -> None:
+    plain = multilingual.ours.generate([*SHORT, *LONG])
+    found = multilingual.ours.generate([*SHORT, *LONG], initial_prompt=" w5 w9", fallback=True)
+    for result, before in zip(found, plain, strict=True):
+        assert result.error is None and result.language == before.language
+        assert result.language_probability == pytest.approx(before.language_probability, rel=1e-4)
+        stated = multilingual.ours.generate([SHORT[0]], language=result.language)
+        assert stated[0].language == result.language
+    with pytest.raises(DragomanError, match="initial_prompt: expected a language, too"):
+        next(multilingual.ours.stream(SHORT[0], initial_prompt="w5"))
+    list(multilingual.ours.stream(SHORT[0], initial_prompt="w5", language="de"))
+
+
+def test_a_prompt_has_no_special_tokens(english: Case) -> None:
+    """They would be commands to the model."""
+    front_end = parts_of(english.ours).front_end
+    assert isinstance(front_end, Transcriber)
+    special = set(range(Vocabulary(multilingual=False)["endoftext"], 10_000))
+    assert not special & set(front_end._windows.context("w5 <|endoftext|> <|nospeech|>"))
+
+
+def test_one_window_of_several_is_left_out(case: Case) -> None:
+    """Those before and after it are as if it were not."""
+    plain = case.ours.generate(LONG, **options(**NEVER))
+    windows = [s.quality for r in plain for s in r.segments or () if s.quality is not None]
+    most = float(np.median([quality.no_speech_probability for quality in windows]))
+    found = case.ours.generate(LONG, **options(**NEVER | {"no_speech_threshold": most}))
+    for result in found:
+        kept = [s.quality.no_speech_probability for s in result.segments or () if s.quality]
+        assert all(probability <= most for probability in kept)
+        starts = [s.start for s in result.segments or ()]
+        assert starts == sorted(starts)
+    assert 0 < sum(len(r.segments or ()) for r in found) < sum(len(r.segments or ()) for r in plain)
