@@ -1,8 +1,8 @@
 """Whisper (Radford et al. 2022) and Distil-Whisper.
 
 The model is a pre-norm BART whose encoder takes log-mel features. Positions are stored on both
-sides, and keys have no bias. The tokenizer only decodes. Generation settings for long audio are
-ignored (`no_speech_threshold`, ...).
+sides, and keys have no bias. The tokenizer encodes the texts of prompts only. Generation settings
+for long audio are ignored (`no_speech_threshold`, ...).
 """
 # ruff: noqa: SIM905
 
