@@ -196,7 +196,7 @@ def test_several_outputs(run: Dragoman, model: Model) -> None:
 def test_keys_are_in_the_order_of_the_documentation(run: Dragoman, words: tuple[str]) -> None:
     (found,) = objects(run("--json", "--alternatives", 2, *words))
     keys = documented("### The object of a line")
-    of_speech = ("language", "segments", "warnings")
+    of_speech = ("language", "language_probability", "segments", "warnings")
     assert [*found] == [key for key in keys if key not in of_speech]
     for hypothesis in found["hypotheses"]:
         assert [*hypothesis] == documented("### A hypothesis")
