@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 from collections.abc import Iterator
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, shown
 
 from .endings import ending_of, parts_of
 
@@ -161,9 +162,26 @@ def _unknown(content: _Content, name: str) -> AudioError:
         return AudioError(
             f"{name}: the file ends early: expected the index of an MP4 file (moov), found none"
         )
+    content.seek(0)
+    found = _begun_text(content.read(TEXT_BYTES))
     return AudioError(
-        f"{name}: expected an audio file, intact and in a known format ({FORMATS}), found another"
+        f"{name}: expected an audio file, intact and in a known format ({FORMATS}), found "
+        + (f"a text: {shown(found)}" if found else "another")
     )
+
+
+TEXT_BYTES = 64
+"""Bytes of a file that are looked at and, if they are a text, shown."""
+
+
+def _begun_text(data: bytes) -> str:
+    """Return the text of the first bytes of a file, at most a line; "" if they are none."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(data)
+    except UnicodeDecodeError:
+        return ""
+    is_text = all(character.isprintable() or character in "\t\r\n" for character in text)
+    return text.strip().partition("\n")[0].strip() if is_text else ""
 
 
 def _big_endian_decoder(av: Any, stream: Any) -> Any:

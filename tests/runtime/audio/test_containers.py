@@ -415,8 +415,25 @@ def test_no_further_file_or_address_is_opened(tmp_path: Path, content: bytes) ->
     (tmp_path / "secret.wav").write_bytes(file_of("WAV"))
     path = tmp_path / "x.wav"
     path.write_bytes(content.replace(b"{}", os.fsencode(tmp_path / "secret.wav")))
-    with pytest.raises(AudioError, match=r"known format \(WAV, FLAC, MP3, Ogg .*, found another"):
+    with pytest.raises(AudioError, match=r"known format \(WAV, FLAC, MP3, Ogg .*, found a text: '"):
         read_audio(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"\xef\xbb\xbf  Sehr geehrte Damen,\r\nund so weiter\n", "a text: 'Sehr geehrte Damen,'"),
+        ("é".encode() * 40, f"a text: '{'é' * 32}'"),
+        (b"x" + "é".encode() * 40, f"a text: '{'x' + 'é' * 31}'"),  # cut within a character
+        (b"text\x00text" * 20, "another"),
+        (b"\xff\xfe\xfd" * 40, "another"),
+        (b" \n\t" * 40, "another"),
+    ],
+)
+def test_a_text_is_named(content: bytes, found: str) -> None:
+    with pytest.raises(AudioError) as error:
+        read_audio(content)
+    assert str(error.value).endswith(f", found {found}")
 
 
 def test_long_files_are_read_in_blocks() -> None:
