@@ -407,6 +407,7 @@ MISTAKES = {
     "--stream --scores": "--stream and --scores exclude each other",
     "--stream --sample --n-best 2": "--stream and --n-best exclude each other",
     "--stream --timestamps": "--stream and --timestamps exclude each other",
+    "--stream --fallback": "--stream and --fallback exclude each other",
 }
 
 

@@ -382,6 +382,23 @@ def test_words_and_subtitles(dragoman: Dragoman, built: Path, clips: Path) -> No
     assert segments.startswith("1\n00:00:0") and segments.endswith("\n\n")
 
 
+def test_doubtful_windows_and_prompts(dragoman: Dragoman, built: Path, clips: Path) -> None:
+    clip, options = clips / "b.flac", ("--fallback", "--previous-text", "--initial-prompt", " w5")
+    with load(built, threads=1) as model:
+        (result,) = model.generate(
+            [str(clip)],
+            timestamps=True,
+            fallback=True,
+            condition_on_previous_text=True,
+            initial_prompt=" w5",
+        )
+    outcome = dragoman("run", built, clip, *options, "--timestamps", "--json", "--threads", 1)
+    (data,) = map(json.loads, outcome.stdout.splitlines())
+    expected = [vars(s.quality) for s in result.segments or () if s.quality is not None]
+    assert expected and data["tokens"] == list(result.tokens)
+    assert [{name: s[name] for name in expected[0]} for s in data["segments"]] == expected
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
