@@ -232,16 +232,13 @@ def kernels(workspace: Path, device: str, engines: bool) -> Iterator[Row]:
                 model.generate(sources, **exact)
             found = [(e.self_device_time_total, e.count, e.key) for e in timed.key_averages()]
             found = sorted((each for each in found if each[0] > 0), reverse=True)
-            for time_us, count, name in [*_total(found), *found[:KERNELS]]:
+            total = sum(each[0] for each in found), sum(each[1] for each in found), "all kernels"
+            for time_us, count, name in (total, *found[:KERNELS]):
                 row: Row = {"check": f"batch {size}: {name[:70]}"}
                 yield row | {
                     "launches a step": round(count / STEPS, 1),
                     "us a step": round(time_us / STEPS, 2),
                 }
-
-
-def _total(found: Sequence[tuple[float, int, str]]) -> list[tuple[float, int, str]]:
-    return [(sum(each[0] for each in found), sum(each[1] for each in found), "all kernels")]
 
 
 START = """

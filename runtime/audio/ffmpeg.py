@@ -152,6 +152,10 @@ def _decoded_part(
         defects += (f"{name}: {defect}" for defect in _defects(form, stream, packets, missing))
 
 
+TEXT_BYTES = 64
+"""Bytes of a file that are looked at and, if they are a text, shown."""
+
+
 def _unknown(content: _Content, name: str) -> AudioError:
     """Return the error of a file that FFmpeg does not open."""
     content.seek(0)
@@ -168,10 +172,6 @@ def _unknown(content: _Content, name: str) -> AudioError:
         f"{name}: expected an audio file, intact and in a known format ({FORMATS}), found "
         + (f"a text: {shown(found)}" if found else "another")
     )
-
-
-TEXT_BYTES = 64
-"""Bytes of a file that are looked at and, if they are a text, shown."""
 
 
 def _begun_text(data: bytes) -> str:

@@ -58,8 +58,7 @@ class SpeechPlan:
             DragomanError: options contradict each other, or are not for this model.
         """
         limits = GenerationLimits.of(options, manifest)
-        default = GenerationOptions()
-        wrong = [n for n in FOR_TEXTS if getattr(options, n) != getattr(default, n)]
+        wrong = options.given(FOR_TEXTS)
         if wrong:
             raise DragomanError(
                 f"{', '.join(wrong)}: for text models; a speech model takes language and task"
@@ -188,13 +187,14 @@ class WindowPlan:
         """
         previous = self._previous(context)
         prompt = [*previous, self.model.start_token_id]
-        after: tuple[PrefixToken, ...] = (*([] if language is None else [language]),)
-        detecting = bool(self.speech.languages) and language is None
-        if detecting:
-            after = (tuple(self.speech.languages.values()),)
-        prefix: tuple[PrefixToken, ...] = (*after, *self.instructions)
-        if not detecting and not self.judged:
-            prompt, prefix = [*prompt, *(t for t in prefix if isinstance(t, int))], ()
+        following = [*([] if language is None else [language]), *self.instructions]
+        prefix: tuple[PrefixToken, ...] = ()
+        if self.speech.languages and language is None:
+            prefix = (tuple(self.speech.languages.values()), *following)
+        elif self.judged:
+            prefix = tuple(following)
+        else:
+            prompt += following
         length = len(prompt) + len(prefix)
         limit = max(1, min(self.limit, self.positions - length)) if previous else self.limit
         return Request(

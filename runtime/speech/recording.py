@@ -132,7 +132,7 @@ class Recording:
             tuple(output.tokens),
             timestamp_begin=timestamp_begin,
             first_frame=self._position,
-            frames=min(window, self.audio.frames - self._position),
+            frames=self._frames_of(window),
         )
         kept: list[TimedTokens] = []
         for segment in segments:
@@ -147,7 +147,11 @@ class Recording:
             window: number of frames of a window
         """
         self._begin_next()
-        self._position += min(window, self.audio.frames - self._position)
+        self._position += self._frames_of(window)
+
+    def _frames_of(self, window: int) -> int:
+        """Return the number of frames of the current window that are not padding."""
+        return min(window, self.audio.frames - self._position)
 
     def _begin_next(self) -> None:
         self.windows += 1

@@ -52,9 +52,7 @@ class TextPlan:
             LanguageError: a language is unknown, missing, or given to a model without languages.
             RejectedError: the model cannot produce a prefix, a phrase or an end token.
         """
-        defaults = TranscriptionOptions()
-        names = TranscriptionOptions.__annotations__
-        of_speech = [n for n in names if getattr(options, n) != getattr(defaults, n)]
+        of_speech = options.given(TranscriptionOptions.__annotations__)
         if of_speech:
             raise DragomanError(f"{', '.join(of_speech)}: for speech models, found a text model")
         check_languages(options, manifest)

@@ -115,6 +115,7 @@ def number(words: str, bounds: Bounds | None, within: Callable[[float], bool]) -
 
 
 FLAG = Check("True, False or None", lambda v: v is None or is_flag(v))
+SWITCH = Check("True or False", lambda v: is_flag(v))
 TEXT = Check("a text", lambda v: isinstance(v, str | None))
 
 

@@ -17,6 +17,7 @@ from dragoman.errors import DragomanError, shown
 
 from .fields import (
     FLAG,
+    SWITCH,
     Bounds,
     Check,
     CommandOption,
@@ -189,7 +190,7 @@ class GenerationOptions(TranscriptionOptions):
     ] = None
     truncate: Annotated[
         bool,
-        Check("True or False", is_flag),
+        SWITCH,
         CommandOption("content", "Cut sources that are too long, instead of rejecting them."),
     ] = False
     num_beams: Annotated[
@@ -283,7 +284,7 @@ class GenerationOptions(TranscriptionOptions):
     ] = ()
     skip_special_tokens: Annotated[
         bool,
-        Check("True or False", is_flag),
+        SWITCH,
         CommandOption(
             "output",
             "Show special tokens in outputs.",
@@ -331,6 +332,10 @@ class GenerationOptions(TranscriptionOptions):
         both = [phrase for phrase in self.must_contain if phrase in self.must_not_contain]
         for phrase in both:
             yield f"must_contain: {shown(phrase)} is in must_not_contain, too"
+
+    def given(self, names: Iterable[str]) -> list[str]:
+        """Return those of some options that differ from their defaults."""
+        return [name for name in names if getattr(self, name) != getattr(type(self), name)]
 
     def rules(self, settings: GenerationSettings) -> GenerationSettings:
         """Return a model's settings with the rules of the call, except `end_token_id`."""

@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 
 from dragoman.errors import shown
 
-from .fields import FLAG, TEXT, Check, CommandOption, is_flag, number
+from .fields import FLAG, SWITCH, TEXT, CommandOption, number
 from .generation_settings import SHARE
 
 
@@ -143,9 +143,6 @@ class SpeechTokens:
         return problems
 
 
-_SWITCH = Check("True or False", is_flag)
-
-
 @dataclass(frozen=True, kw_only=True)
 class LanguageOptions:
     """The languages and the speech task of a call, and how it reads texts.
@@ -204,7 +201,7 @@ class LanguageOptions:
     ] = None
     strict_audio: Annotated[
         bool,
-        _SWITCH,
+        SWITCH,
         CommandOption(
             "languages", "Speech: refuse files that end early or are damaged.", sets=True
         ),
@@ -247,19 +244,19 @@ class TranscriptionOptions(LanguageOptions):
 
     vad: Annotated[
         bool,
-        _SWITCH,
+        SWITCH,
         CommandOption(
             "languages", "Speech: decode only what a detector takes for speech.", sets=True
         ),
     ] = False
     word_timestamps: Annotated[
         bool,
-        _SWITCH,
+        SWITCH,
         CommandOption("languages", "Speech: write the times of words.", "--words", sets=True),
     ] = False
     fallback: Annotated[
         bool,
-        _SWITCH,
+        SWITCH,
         CommandOption("languages", "Speech: decode doubtful windows again.", sets=True),
     ] = False
     compression_ratio_threshold: Annotated[float | None, number("", None, math.isfinite)] = 2.4
@@ -272,7 +269,7 @@ class TranscriptionOptions(LanguageOptions):
     ] = None
     condition_on_previous_text: Annotated[
         bool,
-        _SWITCH,
+        SWITCH,
         CommandOption(
             "languages",
             "Speech: let the model read the text before a window.",

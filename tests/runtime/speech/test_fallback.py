@@ -181,7 +181,7 @@ def test_the_text_before_a_window_is_read_as_by_hugging_face(case: Case) -> None
         assert plain.tokens != result.tokens
 
 
-def test_the_initial_prompt_precedes_the_first_window_only(english: Case) -> None:
+def test_the_initial_prompt_is_read(english: Case) -> None:
     (plain,) = english.ours.generate([LONG[0]])
     (prompted,) = english.ours.generate([LONG[0]], initial_prompt="w5")
     assert prompted.tokens != plain.tokens
