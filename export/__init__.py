@@ -1,7 +1,7 @@
 """Checkpoints -> neutral ONNX graphs, in a bundle.
 
 Reading order: registry (the supported families), locating, checkpoints, formats, families,
-tokenizers; then graphs, exporter, graph_check, neutral_bundle.
+tokenizers; then graphs, exporter, neutral_bundle.
 """
 
 from typing import TYPE_CHECKING
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from dragoman.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from .graph_check import ContractError
+    from .exporter import ContractError
     from .neutral_bundle import export_bundle
     from .tokenizers import TokenizerFiles
 else:
     __getattr__ = lazy_attributes(
         __name__,
         {
-            "graph_check": ("ContractError",),
+            "exporter": ("ContractError",),
             "neutral_bundle": ("export_bundle",),
             "tokenizers": ("TokenizerFiles",),
         },

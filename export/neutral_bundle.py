@@ -23,8 +23,7 @@ from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.texts import Languages, Tokenizers
 from dragoman.runtime.format.writing import BundleWriter
 
-from .exporter import ExportedGraph, export_graph, graph_names
-from .graph_check import check_file, check_graph
+from .exporter import ExportedGraph, check_file, check_graph, export_graph, graph_names
 from .model_description import (
     audio_features,
     default_max_new_tokens,

@@ -17,7 +17,7 @@ import pytest
 import dragoman
 from dragoman import DragomanError
 from dragoman.api.build import BuiltBundle, ParityFailedError
-from dragoman.export.graph_check import ContractError
+from dragoman.export.exporter import ContractError
 from dragoman.files.regular_files import FileError
 from dragoman.reference_model.settings import CheckpointError, ConfigError
 from dragoman.reference_model.training import TrainingStoppedError

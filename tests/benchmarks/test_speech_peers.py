@@ -16,7 +16,7 @@ from dragoman.benchmarks.compare.contenders.speech import (
     contenders,
 )
 from dragoman.benchmarks.compare.rounds import Worker, prepare
-from dragoman.benchmarks.models.whisper_checkpoint import whisper_checkpoint
+from dragoman.benchmarks.models.real_models import whisper_checkpoint
 from dragoman.benchmarks.peers.openvino import MODES
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import Transformer

@@ -7,8 +7,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.export import ContractError
-from dragoman.export.exporter import ExportedGraph
-from dragoman.export.graph_check import check_graph
+from dragoman.export.exporter import ExportedGraph, check_graph
 
 
 def breaches(exported: ExportedGraph) -> list[str]:

@@ -119,6 +119,6 @@ class DragomanTranscriber:
 
 
 def _prepare_openvino(whisper: Path, directory: Path, *, mode: openvino.Mode) -> Path:
-    from ...models.whisper_checkpoint import whisper_checkpoint
+    from ...models.real_models import whisper_checkpoint
 
     return openvino.prepare_whisper(whisper_checkpoint(whisper, directory), directory, mode=mode)
