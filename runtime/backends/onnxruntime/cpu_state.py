@@ -170,6 +170,8 @@ _MASK = Slot("source_mask")
 _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
 
+LONG_PROMPT = 8
+"""Tokens; longer prompts are read once for all beams of a source, and before its last token."""
 LOGITS_AT_ONCE = 2**23
 """Numbers among the logits of a run; a row with more is read in parts, through the caches."""
 
@@ -248,7 +250,8 @@ class HostState:
         """Bindings by number of sources, at the present addresses."""
         if encoder is not None:
             self._encode(encoder, manifest, source)
-            self._read_in_parts(prompt)
+            if prompt.shape[1] > LONG_PROMPT:
+                self._read_row_by_row(prompt)
 
     def step(self) -> StepOutput:
         """Decode one position of every row and feed the selected tokens back."""
@@ -434,24 +437,43 @@ class HostState:
                 self._buffers[tensor.slot].bind_output(binding, tensor.name, rows)
             run(encoder.run_with_iobinding, binding)
 
-    def _read_in_parts(self, prompt: NDArray[np.int64]) -> None:
-        """Read all but the end of the only row's prompt if the logits of all are too many at once.
+    def _read_row_by_row(self, prompt: NDArray[np.int64]) -> None:
+        """Read all but the last tokens of prompts, once for all beams of a source.
 
-        Several rows are read at once: `GroupQueryAttention` reads parts of a single row only.
+        The step that follows reads the last ones, of all rows at once.
         """
         part = max(1, LOGITS_AT_ONCE // self._model.target_vocab_size)
-        length = prompt.shape[1]
-        if len(self._running) > 1 or length <= part:
-            return
-        for first in range(0, length, part):
-            own = prompt[:, first : first + part]
-            self._buffers[_TOKEN] = self._buffer(own.shape, np.int64)
-            self._buffers[_TOKEN].write(own)
-            self._buffers[_READ].write(np.full((1, 1), own.shape[1] - 1))
-            self._unbind()
-            if first + part < length:
-                run(self._open_decoder.run_with_iobinding, self._binding)
-                self._written()
+        length = prompt.shape[1] - 1
+        for source, tokens in enumerate(prompt[:, :length]):
+            row = source * self._width
+            for first in range(0, length, part):
+                self._read_part(tokens[first : first + part], first, source, row)
+            for slot in self._caches:
+                cache = self._buffers[slot].read()
+                cache[row + 1 : row + self._width, :, :length] = cache[row, :, :length]
+        self._buffers[_TOKEN] = self._buffer((len(self._running), 1), np.int64)
+        self._buffers[_TOKEN].write(np.repeat(prompt[:, length:], self._width, axis=0))
+        self._buffers[_POSITION].write(np.array(length))
+        self._buffers[_READ].write(np.array(0))
+        self._pad()
+
+    def _read_part(self, tokens: NDArray[np.int64], position: int, source: int, row: int) -> None:
+        """Read some tokens of one row from a position on."""
+        own = {_TOKEN: HostBuffer((1, len(tokens)), np.int64)}
+        for slot in (_POSITION, _NEXT, _LOG_PROBABILITY):
+            own[slot] = HostBuffer((1,), self._buffers[slot].read().dtype.type)
+        own[_TOKEN].write(tokens)
+        own[_POSITION].write(np.array(position))
+        binding = self._open_decoder.io_binding()
+        for tensor in (*self._graph.inputs, *self._graph.outputs):
+            is_input, slot = tensor in self._graph.inputs, tensor.memory
+            if slot == _LOGITS:
+                continue
+            at = 0 if slot in own else source if slot in self._of_sources else row
+            buffer = own.get(slot) or self._buffers[slot]
+            bind = buffer.bind_input if is_input else buffer.bind_output
+            bind(binding, tensor.name, slice(at, at + 1))
+        run(self._open_decoder.run_with_iobinding, binding)
 
     @property
     def _binding(self) -> onnxruntime.IOBinding:
