@@ -233,7 +233,7 @@ $(VENV)/installed: $(VENV)/created pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/installed-speech: $(VENV)/installed
-	$(INSTALL) --editable ".[audio,cpu,export,metrics]"
+	$(INSTALL) --editable ".[audio,cpu,export,metrics,vad]"
 	@touch $@
 
 $(VENV)/installed-report: $(VENV)/installed

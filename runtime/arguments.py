@@ -141,6 +141,7 @@ def _abilities(manifest: Manifest) -> tuple[str, Sequence[str], Sequence[str]]:
     what = "turns texts into texts" if _translates(manifest) else "continues texts"
     if manifest.model.takes_audio:
         what = "transcribes speech"
+        return what, (*DECODING_METHODS, "transcribe"), ("dragoman run", "dragoman score")
     return what, DECODING_METHODS, ("dragoman run", "dragoman score")
 
 

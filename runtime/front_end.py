@@ -44,11 +44,11 @@ class Pending(Protocol):
 
     def add(
         self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
-    ) -> Result | Job[int] | None:
+    ) -> Result | Sequence[Job[int]]:
         """Add the outcome of a job. Nothing may be added after the result.
 
         Returns:
-            the result after the last job, the next job, or None while other jobs are running
+            the result after the last job, or further jobs, if any
         """
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, nullcontext
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -15,7 +18,6 @@ from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 from .arguments import (
     CancelEvent,
     check_able,
-    check_count,
     check_list,
     options_of,
     options_of_each,
@@ -24,28 +26,21 @@ from .arguments import (
 from .attention.alignment import Alignment
 from .attention.reader import Attention
 from .backends.interface import Backend, BackendError, ClosedModelError, no_attention
-from .decoding.results import Result, Token
-from .encoding.results import (
-    Answer,
-    Classification,
-    Filling,
-    Tagging,
-    arrays,
-    finished_as_arrays,
-    stacked,
-)
-from .encoding.tokenizer import ReadingKeywords
+from .decoding.results import Result, SpokenLanguage, Token, TranscriptUpdate
+from .encoding.front_end import EncoderFrontEnd, EncoderMethods
 from .format.bundle import Bundle
 from .format.manifest import Manifest
 from .front_end import Source
 from .parts import Parts
 from .scoring.interface import ScoredPair, ScoringKeywords, ScoringOptions, scoring_options_of
+from .speech.journal import Journal
+from .speech.plan import transcription_defaults
 from .texts.front_end import token_ids
 from .texts.outputs import TokenStream
 from .texts.tokenizer import TextStream
 
 
-class Model:
+class Model(EncoderMethods):
     """A bundle ready to run, made by `load`. It may be called from several threads.
 
     Every model has `bundle`, `manifest`, `tokenize` and `close`. Models with a decoder have
@@ -111,6 +106,9 @@ class Model:
         check_list(inputs)
         return parts
 
+    def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
+        return self._parts(method, inputs).encoder
+
     def generate(
         self,
         sources: Sequence[Source],
@@ -172,6 +170,58 @@ class Model:
         tokens = output.tokens(front_end.stream(source, resolved, stop_check(timeout, cancel)))
         return self._while_open(chain(tokens, output.rest()))
 
+    def transcribe(
+        self,
+        sources: Sequence[Source],
+        options: GenerationOptions | None = None,
+        *,
+        journal: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **changes: Unpack[GenerationKeywords],
+    ) -> Generator[TranscriptUpdate]:
+        """Transcribe recordings, and yield the segments of each window as soon as it is decoded.
+
+        Arguments are as for `generate`; what `options` leave open is as in openai-whisper's
+        command, see `transcription_defaults`.
+
+        Args:
+            journal: file that keeps what is decoded; a call with the same bundle and options goes
+                on after it
+
+        Raises:
+            JournalError: the file cannot be used; see `Journal`.
+            DeadlineError, CancelError, DeviceLostError: the call was stopped.
+            DragomanError, AbilityError: as for `generate`.
+        """
+        parts, chosen = self._parts("transcribe", sources), options_of(options, changes)
+        chosen = transcription_defaults(chosen, self.manifest, parts.backend.limits.rows)
+        kept = None if journal is None else Journal(Path(journal), self.manifest, chosen)
+        with closing(kept) if kept is not None else nullcontext():
+            check = stop_check(timeout, cancel)
+            yield from parts.transcriber.transcribe(sources, chosen, check, kept)
+
+    def detect_language(
+        self,
+        sources: Sequence[Source],
+        *,
+        vad: bool | None = None,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+    ) -> list[SpokenLanguage]:
+        """Detect the languages that are spoken in the first window of recordings.
+
+        Args:
+            vad: whether the window is one of speech; None: if a detector is installed
+
+        Raises:
+            DragomanError: the model has one language, or `sources` is not a list.
+            DeadlineError, CancelError, UnfinishedError, AbilityError: as for `generate`.
+        """
+        parts, check = self._parts("transcribe", sources), stop_check(timeout, cancel)
+        options = transcription_defaults(GenerationOptions(vad=vad), self.manifest)
+        return parts.transcriber.detect_language(sources, vad=bool(options.vad), check=check)
+
     def _while_open(self, tokens: Iterator[Token]) -> Iterator[Token]:
         """Yield tokens until the model is closed."""
         for token in tokens:
@@ -213,125 +263,6 @@ class Model:
         """
         scorer, check = self._parts("score", pairs).scorer, stop_check(timeout, cancel)
         return scorer.score(pairs, scoring_options_of(options, changes), check)
-
-    def encode(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> NDArray[np.float32]:
-        """Compute the embeddings of texts.
-
-        Args:
-            texts: texts of any length, or token ids with the special tokens that the model expects
-            reading: see `ReadingKeywords`; a warning counts the truncated texts
-
-        Returns:
-            embeddings [N, D] in the order of `texts`
-
-        Raises:
-            RejectedError: a text cannot be read, for example because it is too long.
-            AbilityError: the model has another head.
-        """
-        encoder = self._parts("encode", texts).encoder
-        with finished_as_arrays():
-            embeddings = encoder.embeddings(texts, stop_check(timeout, cancel), **reading)
-        return stacked(embeddings, encoder.head.outputs)
-
-    def hidden_states(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[NDArray[np.float32]]:
-        """Compute the last hidden state of every token, special tokens included.
-
-        Arguments and errors are as for `encode`.
-
-        Returns:
-            float32 [tokens, d_model] for each text
-        """
-        encoder = self._parts("hidden_states", texts).encoder
-        with finished_as_arrays():
-            states = encoder.hidden_states(texts, stop_check(timeout, cancel), **reading)
-        return arrays(states)
-
-    def classify(
-        self,
-        texts: Sequence[str | tuple[str, str] | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Classification]:
-        """Classify texts, or pairs of texts.
-
-        Args:
-            reading: see `ReadingKeywords`; `truncate` sets `truncated` in the result
-
-        Returns:
-            results in the order of `texts`. A text that cannot be read has an `error`; other texts
-            are not affected.
-
-        Raises:
-            AbilityError: the model has another head.
-        """
-        encoder = self._parts("classify", texts).encoder
-        return encoder.classify(texts, stop_check(timeout, cancel), **reading)
-
-    def tag(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Tagging]:
-        """Label every word of texts, and the entities that the words form; see `classify`."""
-        encoder = self._parts("tag", texts).encoder
-        return encoder.tag(texts, stop_check(timeout, cancel), **reading)
-
-    def fill(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        top: int = 5,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Filling]:
-        """Predict the tokens at the masks of texts; see `classify`.
-
-        Args:
-            texts: texts with at least one mask, such as `[MASK]`
-            top: number of candidates for each mask
-        """
-        encoder = self._parts("fill", texts).encoder
-        check_count("top", top)
-        return encoder.fill(texts, stop_check(timeout, cancel), top=top, **reading)
-
-    def answer(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        *,
-        longest: int = 15,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Answer]:
-        """Find the spans of contexts that answer questions; see `classify`.
-
-        Args:
-            pairs: pairs of question and context
-            longest: maximum number of tokens in an answer
-        """
-        encoder = self._parts("answer", pairs).encoder
-        check_count("longest", longest)
-        return encoder.answer(pairs, stop_check(timeout, cancel), longest=longest, **reading)
 
     def attention(
         self,

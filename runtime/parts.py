@@ -28,11 +28,13 @@ class Parts:
     Attributes:
         codec: tokenizers of a model with a decoder; None if the bundle has none
         front_end: turns inputs into decoding jobs, and their outputs into results
+        transcriber: the front end of a speech model
         scorer: scores pairs of source and target
         encoder: the front end of an encoder-only model, which has no other parts
     """
 
     front_end: FrontEnd
+    transcriber: Transcriber
     scorer: TextScorer | SpeechScorer
     encoder: EncoderFrontEnd
     attention: AttentionReader | EncoderAttentionReader
@@ -51,7 +53,8 @@ class Parts:
             self.codec = TextCodec.of(manifest.tokenizers, directory, manifest.languages)
         if manifest.speech is not None and manifest.audio is not None:
             speech, audio = manifest.speech, manifest.audio
-            self.front_end = Transcriber(manifest, speech, audio, backend, self.codec)
+            self.transcriber = Transcriber(manifest, speech, audio, backend, self.codec)
+            self.front_end = self.transcriber
             scorer = SpeechScorer(manifest, speech, audio, backend, self.codec)
             self.scorer = scorer
             self.speech_aligner = SpeechAligner(manifest, audio, backend, scorer, self.codec)

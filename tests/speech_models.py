@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 transformers: Any = importlib.import_module("transformers")
 
@@ -50,6 +50,7 @@ def tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     words = {name: i for i, name in enumerate(vocabulary.names)}
     made = Tokenizer(models.WordLevel(words, " w0"))
     made.add_tokens([AddedToken(n, special="." not in n) for n in vocabulary.names[TEXT:]])
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_next")
     made.decoder = decoders.Fuse()
     return made
 

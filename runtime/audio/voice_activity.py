@@ -32,6 +32,8 @@ SHORTEST = RATE // 4
 """Samples; shorter speech is taken for noise."""
 PAUSE = 2 * RATE
 """Samples of silence that end speech; shorter pauses are kept."""
+SHORTEST_PAUSE = 3 * RATE // 10
+"""Samples of silence within speech at which a recording may be divided."""
 MARGIN = 2 * RATE // 5
 """Samples that are kept before and after speech."""
 
@@ -48,10 +50,13 @@ class Voice:
     Attributes:
         spans: begin and end of each stretch of speech, with margins, in seconds of the recording
         seconds: length of the recording
+        pauses: middle of each pause in seconds of what was kept, and its length in seconds; where
+            stretches meet, there is a pause of `PAUSE`
     """
 
     spans: tuple[tuple[float, float], ...]
     seconds: float
+    pauses: tuple[tuple[float, float], ...] = ()
 
     def original(self, start: float, end: float) -> tuple[float, float]:
         """Return the times in the recording of a begin and an end in what was kept of it.
@@ -76,6 +81,7 @@ class VoiceFilter:
 
     Attributes:
         spans: begin and end of each stretch that was kept, in samples
+        pauses: middle of each pause in samples of what was kept, and its length
 
     Raises:
         AudioError: no package with the detector is installed, or it cannot be loaded.
@@ -83,6 +89,8 @@ class VoiceFilter:
 
     def __init__(self) -> None:
         self.spans: list[tuple[int, int]] = []
+        self.pauses: list[tuple[int, int]] = []
+        self._kept = 0
         self._session = _session()
         self._state = np.zeros((2, 1, 128), np.float32)
         self._context = np.zeros(CONTEXT, np.float32)
@@ -107,6 +115,7 @@ class VoiceFilter:
                 is_speech, is_long, begin = True, False, end - len(window) - len(before)
                 voiced, held = end - len(window), [before]
             if probability >= SPEECH:
+                self._note_pause(end - len(window) - begin, sum(map(len, quiet)))
                 held, quiet = [*held, *quiet, window], []
             elif quiet or probability < SILENCE:
                 quiet.append(window)
@@ -121,20 +130,36 @@ class VoiceFilter:
                 silence = np.concatenate(quiet)
                 if is_long:
                     yield silence[:MARGIN]
-                    self.spans.append((begin, end - paused + MARGIN))
+                    self._end_stretch(begin, end - paused + MARGIN)
                     before = silence[MARGIN:][-MARGIN:]
                 else:
                     before = np.concatenate([*held, silence])[-MARGIN:]
+                    self.pauses = [pause for pause in self.pauses if pause[0] <= self._kept]
                 is_speech, held, quiet = False, [], []
         if is_speech and is_long:
             silence = np.concatenate([*quiet, np.zeros(0, np.float32)])
             yield silence[:MARGIN]
-            self.spans.append((begin, end - len(silence[MARGIN:])))
+            self._end_stretch(begin, end - len(silence[MARGIN:]))
+
+    def _note_pause(self, end: int, length: int) -> None:
+        """Note a pause within speech, which may still turn out to be noise.
+
+        Args:
+            end: samples from the begin of the stretch to the end of the pause
+        """
+        if length >= SHORTEST_PAUSE:
+            self.pauses.append((self._kept + end - length // 2, length))
+
+    def _end_stretch(self, begin: int, end: int) -> None:
+        self.spans.append((begin, end))
+        self._kept += end - begin
+        self.pauses.append((self._kept, PAUSE))
 
     def voice(self, samples: int) -> Voice:
         """Return where a signal of so many samples has speech, after its last block."""
         spans = tuple((begin / RATE, end / RATE) for begin, end in self.spans)
-        return Voice(spans, samples / RATE)
+        pauses = tuple((at / RATE, length / RATE) for at, length in self.pauses)
+        return Voice(spans, samples / RATE, pauses)
 
     def _probability(self, window: Signal) -> float:
         padded = np.pad(window, (0, WINDOW - len(window)))
@@ -172,6 +197,15 @@ def _session() -> Any:
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's exceptions share no other base
         raise AudioError(f"vad: {file} cannot be loaded: {' '.join(str(error).split())}") from error
+
+
+def detector_is_installed() -> bool:
+    """Return whether the detector and the library that runs it are installed."""
+    try:
+        detector_file()
+    except AudioError:
+        return False
+    return find_spec("onnxruntime") is not None
 
 
 def detector_file() -> Path:

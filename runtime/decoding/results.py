@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, Literal, TypeVar, get_args
@@ -182,6 +182,39 @@ class Result:
 
 
 @dataclass(frozen=True)
+class SpokenLanguage:
+    """The language of a recording.
+
+    Attributes:
+        language: its code; None: nobody speaks, or see `error`
+        probability: probability of the language among all of the model's
+        error: why the recording cannot be decoded, else None
+    """
+
+    language: str | None
+    probability: float | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class TranscriptUpdate:
+    """What has been transcribed of a recording since the last update of it.
+
+    Attributes:
+        index: index of the recording in the call
+        segments: new segments, which do not change any more. A recording without timestamps has
+            one at its end.
+        done: share of the recording that is decoded, from 0 to 1
+        result: the whole output, in the last update; None: more follows
+    """
+
+    index: int
+    segments: tuple[Segment, ...]
+    done: float
+    result: Result | None = None
+
+
+@dataclass(frozen=True)
 class Token:
     """One token of a stream.
 
@@ -298,26 +331,40 @@ SUBTITLE_FORMATS: tuple[SubtitleFormat, ...] = get_args(SubtitleFormat)
 
 
 def subtitles(result: Result, form: SubtitleFormat) -> str:
+    """Format a transcript as subtitles; see `subtitle_entries`."""
+    return "".join(subtitle_entries(result.segments or (), form))
+
+
+def subtitle_entries(segments: Iterable[Segment], form: SubtitleFormat) -> Iterator[str]:
     """Format a transcript as subtitles, with the times of its segments or, if it has any, of words.
 
     Args:
+        segments: the transcript, which may still be arriving
         form: srt (SubRip) and tsv (milliseconds, as openai-whisper writes them) have an entry for
             each word or else each segment; vtt (WebVTT, W3C) and lrc have one for each segment,
             with the times of words within it
+
+    Yields:
+        the heading, if there is one, and the lines of each entry
     """
-    segments = _lasting([_at_least_a_frame(s) for s in result.segments or ()])
+    lasting = _lasting(map(_at_least_a_frame, segments))
     if form == "vtt":
-        cues = (f"{_span(s, '.')}\n{_timed_line(s, _vtt_text, _vtt_word)}\n\n" for s in segments)
-        return "WEBVTT\n\n" + "".join(cues)
+        yield "WEBVTT\n\n"
+        for segment in lasting:
+            yield f"{_span(segment, '.')}\n{_timed_line(segment, _vtt_text, _vtt_word)}\n\n"
+        return
     if form == "lrc":
-        lines = (f"[{_minutes(s.start)}]{_timed_line(s, _line, _lrc_word)}\n" for s in segments)
-        return "".join(lines)
-    parts = [part for segment in segments for part in _entries(segment)]
+        for segment in lasting:
+            yield f"[{_minutes(segment.start)}]{_timed_line(segment, _line, _lrc_word)}\n"
+        return
+    parts = (part for segment in lasting for part in _entries(segment))
     if form == "srt":
-        entries = enumerate(parts, 1)
-        return "".join(f"{n}\n{_span(part, ',')}\n{_line(part.text)}\n\n" for n, part in entries)
-    rows = (f"{_milliseconds(p.start)}\t{_milliseconds(p.end)}\t{_line(p.text)}\n" for p in parts)
-    return "start\tend\ttext\n" + "".join(rows)
+        for number, part in enumerate(parts, 1):
+            yield f"{number}\n{_span(part, ',')}\n{_line(part.text)}\n\n"
+        return
+    yield "start\tend\ttext\n"
+    for part in parts:
+        yield f"{_milliseconds(part.start)}\t{_milliseconds(part.end)}\t{_line(part.text)}\n"
 
 
 FRAME = 0.02
@@ -331,9 +378,9 @@ def _at_least_a_frame(segment: Segment) -> Segment:
     return replace(segment, end=max(segment.end, segment.start + FRAME))
 
 
-def _lasting(segments: Sequence[Segment]) -> list[Segment]:
-    """Return the segments that take at least a millisecond: none after the recording."""
-    return [s for s in segments if _milliseconds(s.end) > _milliseconds(s.start)]
+def _lasting(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Yield the segments that take at least a millisecond: none after the recording."""
+    return (s for s in segments if _milliseconds(s.end) > _milliseconds(s.start))
 
 
 def _entries(segment: Segment) -> Sequence[Segment | Word]:

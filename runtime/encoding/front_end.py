@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.settings.head import Head
 
-from ..arguments import StopCheck, never_stopped
+from ..arguments import CancelEvent, StopCheck, check_count, never_stopped, stop_check
 from ..backends.interface import Backend
 from ..decoding.results import RejectedError, TooManyTokensError, collected
 from ..format.manifest import Manifest
 from ..texts.front_end import check_ids, token_ids
-from .results import Answer, Classification, Embedding, Filling, HiddenStates, Tagging
+from .results import (
+    Answer,
+    Classification,
+    Embedding,
+    Filling,
+    HiddenStates,
+    Tagging,
+    arrays,
+    finished_as_arrays,
+    stacked,
+)
 from .running import Made, Outputs, run
 from .tasks import answer, classification, filling, tagging
 from .tokenizer import InputTokenizer, ReadingKeywords, Tokenized
@@ -265,3 +277,136 @@ def source_of_line(line: str, head: Head) -> LineSource:
             raise RejectedError("expected a question, a tab and a context, found no tab")
         return first, second
     return (first, second) if head.task == "sequence-classification" and tab else line
+
+
+class EncoderMethods(ABC):
+    """The methods of `Model` for encoder-only models."""
+
+    @abstractmethod
+    def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
+        """Return the front end, for a call of a method with a list of inputs.
+
+        Raises:
+            ClosedModelError: the model is closed.
+            AbilityError: the model does not have the method.
+            DragomanError: `inputs` is not a list.
+        """
+
+    def encode(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> NDArray[np.float32]:
+        """Compute the embeddings of texts.
+
+        Args:
+            texts: texts of any length, or token ids with the special tokens that the model expects
+            reading: see `ReadingKeywords`; a warning counts the truncated texts
+
+        Returns:
+            embeddings [N, D] in the order of `texts`
+
+        Raises:
+            RejectedError: a text cannot be read, for example because it is too long.
+            AbilityError: the model has another head.
+        """
+        encoder = self._encoder("encode", texts)
+        with finished_as_arrays():
+            embeddings = encoder.embeddings(texts, stop_check(timeout, cancel), **reading)
+        return stacked(embeddings, encoder.head.outputs)
+
+    def hidden_states(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[NDArray[np.float32]]:
+        """Compute the last hidden state of every token, special tokens included.
+
+        Arguments and errors are as for `encode`.
+
+        Returns:
+            float32 [tokens, d_model] for each text
+        """
+        encoder = self._encoder("hidden_states", texts)
+        with finished_as_arrays():
+            states = encoder.hidden_states(texts, stop_check(timeout, cancel), **reading)
+        return arrays(states)
+
+    def classify(
+        self,
+        texts: Sequence[str | tuple[str, str] | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Classification]:
+        """Classify texts, or pairs of texts.
+
+        Args:
+            reading: see `ReadingKeywords`; `truncate` sets `truncated` in the result
+
+        Returns:
+            results in the order of `texts`. A text that cannot be read has an `error`; other texts
+            are not affected.
+
+        Raises:
+            AbilityError: the model has another head.
+        """
+        encoder = self._encoder("classify", texts)
+        return encoder.classify(texts, stop_check(timeout, cancel), **reading)
+
+    def tag(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Tagging]:
+        """Label every word of texts, and the entities that the words form; see `classify`."""
+        encoder = self._encoder("tag", texts)
+        return encoder.tag(texts, stop_check(timeout, cancel), **reading)
+
+    def fill(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        top: int = 5,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Filling]:
+        """Predict the tokens at the masks of texts; see `classify`.
+
+        Args:
+            texts: texts with at least one mask, such as `[MASK]`
+            top: number of candidates for each mask
+        """
+        encoder = self._encoder("fill", texts)
+        check_count("top", top)
+        return encoder.fill(texts, stop_check(timeout, cancel), top=top, **reading)
+
+    def answer(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        longest: int = 15,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Answer]:
+        """Find the spans of contexts that answer questions; see `classify`.
+
+        Args:
+            pairs: pairs of question and context
+            longest: maximum number of tokens in an answer
+        """
+        encoder = self._encoder("answer", pairs)
+        check_count("longest", longest)
+        return encoder.answer(pairs, stop_check(timeout, cancel), longest=longest, **reading)

@@ -94,6 +94,11 @@ class OnnxGraphs:
         """The maximum number of target positions of a cache; None: the model's."""
         return None
 
+    @property
+    def rows(self) -> int | None:
+        """The maximum number of rows of a batch; None: unlimited."""
+        return None
+
 
 @dataclass(frozen=True)
 class Range:
@@ -168,6 +173,11 @@ class TensorRTEngines:
     refittable: bool
     reports: dict[str, EngineReport]
     parity: Parity | None = None
+
+    @property
+    def rows(self) -> int:
+        """The maximum number of rows of a batch."""
+        return max(profile.batch.largest for profile in self.profiles)
 
 
 Executable = OnnxGraphs | TensorRTEngines

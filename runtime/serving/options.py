@@ -75,6 +75,8 @@ class ServerOptions:
         log_texts: whether logs show the bodies of requests
         split_special_tokens: whether special tokens in texts are read as plain text, unless a
             request says otherwise
+        greedy: whether speech is decoded once, with greedy search, where a request leaves it open;
+            otherwise, see `speech.plan.transcription_defaults`
         cors_origins: origins whose pages may use the server from a browser, such as
             "https://app.example"; "*": all; empty: none
         root_path: prefix of all paths, which a proxy puts before them, such as "/translator"
@@ -97,6 +99,7 @@ class ServerOptions:
     api_keys: tuple[str, ...] = ()
     log_texts: bool = False
     split_special_tokens: bool = True
+    greedy: bool = False
     cors_origins: tuple[str, ...] = ()
     root_path: str = ""
     trusted_proxies: tuple[str, ...] = ()
@@ -345,6 +348,7 @@ READERS: Mapping[str, Reader] = {
     "api_key_file": ("the path of a file", lambda value: read_keys(Path(value))),
     "log_texts": ("true or false", _boolean),
     "split_special_tokens": ("true or false", _boolean),
+    "greedy": ("true or false", _boolean),
     "cors_origin": ("origins", _texts),
     "root_path": ("a path", str),
     "trusted_proxies": ("addresses or networks", _texts),

@@ -19,9 +19,10 @@ from dragoman.settings.speech import LanguageOptions
 from ..arguments import DeadlineError, check_able
 from ..attention.reader import Attention, as_target, generation_of
 from ..backends.interface import no_attention
-from ..decoding.results import Result, Token
+from ..decoding.results import Result, Segment, Token
 from ..model import Model
 from ..scoring.interface import ScoringOptions
+from ..speech.plan import greedy_transcription, transcription_defaults
 from ..speech.recording import Spectrogram
 from ..texts.outputs import TokenStream
 from .apis.http import Drain
@@ -159,6 +160,42 @@ class Service:
             self._count(served, [handle], len(result.tokens), result)
             yield StreamEnd(result)
 
+    async def transcribe(
+        self, served: ServedModel, audio: Spectrogram, options: GenerationOptions
+    ) -> AsyncGenerator[Segment | StreamEnd, None]:
+        """Decode a recording segment by segment, see `Model.transcribe`.
+
+        Closing the generator stops decoding.
+
+        Raises:
+            DragomanError: as in `generate`.
+        """
+        check_able(served.manifest, "transcribe")
+        since, seconds = self._limits(None)
+        arrived: asyncio.Queue[Sequence[Segment] | None] = asyncio.Queue()
+        async with served.engine(DecodingEngine) as engine:
+            listener = listener_of(arrived)
+            prepare = partial(engine.prepare, since=since, seconds=seconds, on_segments=listener)
+            (handle,) = await prepared(self._reading_pool, prepare, [audio], [options])
+            if isinstance(handle, Result):
+                yield StreamEnd(handle)
+                return
+            handle.future.add_done_callback(lambda _: listener(None))
+            sent = 0
+            try:
+                engine.submit(handle)
+                while (segments := await arrived.get()) is not None:
+                    for segment in segments:
+                        sent += 1
+                        yield segment
+            finally:
+                handle.future.cancel()
+            result = handle.future.result()
+            self._count(served, [handle], len(result.tokens), result)
+            for segment in (result.segments or ())[sent:]:
+                yield segment
+            yield StreamEnd(result)
+
     async def run_encoder(
         self,
         served: ServedModel,
@@ -239,14 +276,23 @@ class Service:
             except TimeoutError as error:
                 raise DeadlineError(f"the request was not done within {seconds:.3g} s") from error
 
+    def transcription_options(
+        self, served: ServedModel, options: GenerationOptions
+    ) -> GenerationOptions:
+        """Return the options of a request with the server's defaults for speech models."""
+        if self.options.greedy:
+            return greedy_transcription(options, served.manifest)
+        rows = self.options.engine.batch_size
+        return transcription_defaults(options, served.manifest, rows)
+
     @asynccontextmanager
     async def opened_audio(
-        self, served: ServedModel, files: Sequence[bytes], *, vad: bool = False
+        self, served: ServedModel, files: Sequence[bytes], *, vad: bool | None
     ) -> AsyncIterator[list[Spectrogram]]:
         """Read audio files for a model, and keep them open within the context.
 
         Args:
-            vad: whether to leave out what is not speech
+            vad: whether to leave out what is not speech; None: the server's default
 
         Raises:
             AudioError: a file is not an audio file, or the files together are too long.
@@ -261,7 +307,9 @@ class Service:
         audio = OpenAudio()
         try:
             loop = asyncio.get_running_loop()
-            read = partial(self._audio.read, audio, files, settings, vad=vad)
+            if vad is None:
+                vad = self.transcription_options(served, GenerationOptions()).vad
+            read = partial(self._audio.read, audio, files, settings, vad=bool(vad))
             yield await loop.run_in_executor(self._audio_pool, read)
         finally:
             self._audio.close(audio)

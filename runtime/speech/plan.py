@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
-from dragoman.settings.generation import GenerationOptions
+from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 from dragoman.settings.generation_settings import GenerationSettings
 from dragoman.settings.speech import SpeechTokens
 
+from ..audio.voice_activity import RATE, detector_is_installed
 from ..decoding.beam_search import Beam
 from ..decoding.greedy_and_sampling import Sample
 from ..decoding.logits_processors import LogitsProcessor, Row
@@ -27,14 +28,72 @@ from .prompts import PromptRequest
 from .timestamps import TimestampProcessor
 
 FOR_TEXTS = (
-    *("source_language", "target_language", "max_new_tokens_per_source_token", "prefix"),
+    *("source_language", "target_language", "max_new_tokens_per_source_token"),
     *("must_contain", "must_not_contain", "num_return_sequences", "alternatives"),
     *("end_token_id", "truncate"),
 )
 
 
-OF_OTHER_TOKENS = ("fallback", "initial_prompt", "condition_on_previous_text")
+OF_OTHER_TOKENS = ("fallback", "initial_prompt", "hotwords", "condition_on_previous_text")
 """Options that require the tokens for no speech and for previous text."""
+
+BEAMS = 5
+"""The beams of openai-whisper's command."""
+
+
+def transcription_defaults(
+    options: GenerationOptions, manifest: Manifest, rows: int | None = None
+) -> GenerationOptions:
+    """Return the options of a transcription: what is unset is as in openai-whisper's command.
+
+    Windows are decoded with timestamps and five beams, again if they are doubtful, and on condition
+    of the text before. What a voice activity detector does not take for speech is left out, if one
+    is installed. A call that samples has neither beams nor fallback. Options of text models stay as
+    they are.
+
+    Args:
+        rows: maximum number of rows of a batch; None: unlimited
+    """
+    speech, audio, executable = manifest.speech, manifest.audio, manifest.executable
+    if speech is None or audio is None:
+        return options
+    settings, changes = manifest.generation, GenerationKeywords()
+    samples = settings.do_sample if options.do_sample is None else options.do_sample
+    if options.num_beams is None and not samples and options.temperature is None:
+        limits = (BEAMS, rows, options.max_batch_size, executable.rows)
+        beams = min(limit for limit in limits if limit is not None)
+        changes["num_beams"] = max(beams, settings.num_beams)
+    knows = speech.previous_text_token_id is not None
+    if options.fallback is None:
+        changes["fallback"] = knows and not samples and manifest.tokenizers is not None
+    if options.condition_on_previous_text is None:
+        changes["condition_on_previous_text"] = knows and not options.cut_at_silence
+    if options.timestamps is None:
+        changes["timestamps"] = speech.timestamp_begin is not None
+    if options.vad is None:
+        usable = audio.sampling_rate == RATE and detector_is_installed()
+        changes["vad"] = usable or options.cut_at_silence
+    return options.replace(**changes)
+
+
+def greedy_transcription(options: GenerationOptions, manifest: Manifest) -> GenerationOptions:
+    """Return options whose unset ones are those of `Model.generate`, with greedy search."""
+    speech = manifest.speech
+    if speech is None:
+        return options
+    changes = GenerationKeywords()
+    if options.timestamps is None and not options.word_timestamps:
+        changes["timestamps"] = speech.default_timestamps
+    samples = options.do_sample or options.temperature is not None
+    if options.num_beams is None and not samples:
+        changes |= {"num_beams": 1, "do_sample": False}
+    if options.fallback is None:
+        changes["fallback"] = False
+    if options.condition_on_previous_text is None:
+        changes["condition_on_previous_text"] = False
+    if options.vad is None:
+        changes["vad"] = options.cut_at_silence
+    return options.replace(**changes)
 
 
 @dataclass(frozen=True)
@@ -74,6 +133,17 @@ class SpeechPlan:
                 f"{', '.join(unknown)}: expected a model with tokens for no speech and for text "
                 "before a window"
             )
+        for name, excluded in (
+            ("vad", options.vad is False),
+            ("condition_on_previous_text", bool(options.condition_on_previous_text)),
+        ):
+            if options.cut_at_silence and excluded:
+                raise DragomanError(
+                    f"cut_at_silence: expected {name} {not getattr(options, name)}: windows that "
+                    "are decoded together begin at pauses, and do not know each other"
+                )
+        if options.cut_at_silence:
+            options = options.replace(vad=True)
         if options.word_timestamps and options.timestamps is None:
             options = options.replace(timestamps=speech.timestamp_begin is not None)
         return cls(options, limits, strategy, PromptRequest.of(options, speech))
@@ -100,7 +170,7 @@ class SpeechPlan:
             limit,
             self.limits.positions,
             timed,
-            self.options.fallback,
+            bool(self.options.fallback),
         )
 
     def strategy_of(self, window: int, attempt: int, rows: int | None) -> Strategy:
@@ -172,6 +242,8 @@ class WindowPlan:
         language: int | None,
         context: Sequence[int] = (),
         *,
+        hotwords: Sequence[int] = (),
+        beginning: Sequence[int] = (),
         keeps_encoded: bool = False,
     ) -> Request:
         """Create the request for a window.
@@ -182,12 +254,18 @@ class WindowPlan:
         Args:
             window: features [bins, frames of a window]
             language: language token; None: unknown, or the model has no languages
-            context: tokens of the text before the window, which is cut to half of the positions
+            context: tokens of the text before the window
+            hotwords: tokens before the context; together they are cut to half of the positions
+            beginning: tokens that the output begins with, which requires the language
             keeps_encoded: see `Request`
+
+        Raises:
+            DragomanError: there is no room for a token after `beginning`.
         """
-        previous = self._previous(context)
+        previous = self._previous(hotwords, context)
         prompt = [*previous, self.model.start_token_id]
-        following = [*([] if language is None else [language]), *self.instructions]
+        instructions = [*([] if language is None else [language]), *self.instructions]
+        following = [*instructions, *beginning]
         prefix: tuple[PrefixToken, ...] = ()
         if self.speech.languages and language is None:
             prefix = (tuple(self.speech.languages.values()), *following)
@@ -196,7 +274,15 @@ class WindowPlan:
         else:
             prompt += following
         length = len(prompt) + len(prefix)
-        limit = max(1, min(self.limit, self.positions - length)) if previous else self.limit
+        limit = self.limit - len(beginning)
+        if previous or beginning:
+            limit = min(limit, self.positions - length)
+        if limit < 1 and beginning:
+            raise DragomanError(
+                f"prefix: expected fewer than {len(beginning) + limit} tokens, the room for a "
+                f"text, found {len(beginning)}"
+            )
+        limit = max(1, limit)
         return Request(
             source=window,
             prompt=prompt,
@@ -208,16 +294,17 @@ class WindowPlan:
                 limit=limit,
                 end_tokens=self.settings.end_tokens(self.model.end_token_id),
                 prompt_length=length,
-                processors=self._timestamp_processors(length),
+                processors=self._timestamp_processors(length - len(beginning)),
             ),
         )
 
-    def _previous(self, context: Sequence[int]) -> list[int]:
+    def _previous(self, hotwords: Sequence[int], context: Sequence[int]) -> list[int]:
         """Return the prompt's tokens before the start token."""
-        token = self.speech.previous_text_token_id
-        if not context or token is None:
+        token, room = self.speech.previous_text_token_id, self.positions // 2 - 1
+        if not (hotwords or context) or token is None:
             return []
-        return [token, *context[-(self.positions // 2 - 1) :]]
+        first = [token, *hotwords[:room]]
+        return [*first, *context[max(0, len(context) - (room + 1 - len(first))) :]]
 
     def _timestamp_processors(self, prompt_length: int) -> list[LogitsProcessor]:
         last = self.speech.no_timestamps_token_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
@@ -50,60 +50,120 @@ AudioOrFeatures = Audio | NDArray[np.float32] | Spectrogram
 """Audio, or its features: float32 [bins, frames]."""
 
 
+@dataclass(frozen=True)
+class RecordingState:
+    """The state of a recording after a window, but for the segments of earlier states.
+
+    Attributes:
+        position: first frame of the next window
+        segments: segments that are new in this state
+        language, language_probability, context, windows, ended, end_token: see `Recording`
+        log_probability, score, spoken: see `Recording`
+    """
+
+    position: int
+    segments: tuple[TimedTokens, ...]
+    language: int | None
+    language_probability: float | None
+    context: tuple[int, ...]
+    windows: int
+    ended: bool
+    end_token: int | None
+    log_probability: float
+    score: float
+    spoken: float
+
+
 class Recording:
-    """A recording, the position of its next window and the output so far.
+    """A recording or a part of it, the position of its next window and the output so far.
+
+    Args:
+        begin, end: first frame, and the one after the last; None: the whole recording
 
     Attributes:
         audio: features of the recording
         language: language token; None until it is known
         language_probability: probability of a detected language
         context: tokens that the model reads before the next window
+        hotwords: tokens that the model reads before the context of every window
+        prefix: tokens that the output of the first window begins with
+        position: first frame of the next window
         attempt: number of earlier attempts at the next window
         timed: whether timestamps are generated
-        windows: number of windows decoded so far
+        windows: number of windows decoded so far, counted from `begin`
         ended: whether the output of every window ended with an end token
         end_token: the end token of the last window
         spoken: seconds at which the last word ends, if words are timed
     """
 
-    def __init__(self, audio: Spectrogram) -> None:
+    def __init__(self, audio: Spectrogram, begin: int = 0, end: int | None = None) -> None:
         self.audio = audio
         self.language: int | None = None
         self.language_probability: float | None = None
         self.context: tuple[int, ...] = ()
+        self.hotwords: tuple[int, ...] = ()
+        self.prefix: tuple[int, ...] = ()
         self.attempt = 0
         self.timed = False
         self.segments: list[TimedTokens] = []
         self.log_probability = 0.0
         self.score = 0.0
-        self.windows = 0
+        self.windows = begin
         self.ended = True
         self.end_token: int | None = None
         self.spoken = 0.0
-        self._position = 0
+        self._begin = self.position = begin
+        self._end = audio.frames if end is None else end
 
     def window(self, log_mel: LogMel) -> NDArray[np.float32]:
         """Return the features of the next window: [bins, frames of a window]."""
-        return log_mel.segment(self.audio.features, self._position)
+        return log_mel.segment(self.audio.features[:, : self._end], self.position)
 
     @property
     def done(self) -> bool:
         """Whether all windows are decoded."""
-        return self._position >= self.audio.frames
+        return self.position >= self._end
+
+    @property
+    def at_begin(self) -> bool:
+        """Whether the next window is the first one."""
+        return self.position == self._begin
+
+    @property
+    def decoded_frames(self) -> int:
+        """The number of frames that are decoded."""
+        return self.position - self._begin
 
     @property
     def offset(self) -> float:
         """The seconds at which the next window begins."""
-        return self._position * SECONDS_PER_FRAME
+        return self.position * SECONDS_PER_FRAME
+
+    def state(self, written: int) -> RecordingState:
+        """Return the state after a window.
+
+        Args:
+            written: number of segments in earlier states
+        """
+        names = {field.name for field in fields(RecordingState)} - {"segments"}
+        values = {name: getattr(self, name) for name in names}
+        return RecordingState(**values, segments=tuple(self.segments[written:]))
+
+    def restore(self, state: RecordingState) -> None:
+        """Continue from a state whose earlier states were restored before."""
+        self.segments += state.segments
+        for name in vars(state).keys() - {"segments"}:
+            setattr(self, name, getattr(state, name))
 
     def spoken_frames(self, log_mel: LogMel) -> int:
         """Return the number of frames of the next window that are audio."""
-        left = log_mel.frames_in(self.audio.seconds) - self._position
+        left = min(log_mel.frames_in(self.audio.seconds), self._end) - self.position
         return min(log_mel.frames, max(0, left))
 
     def add(
         self,
         output: TokenSequence,
+        tokens: tuple[int, ...],
         timestamp_begin: int | None,
         window: int,
         words: Callable[[list[TimedTokens]], list[TimedTokens]] = lambda segments: segments,
@@ -113,6 +173,7 @@ class Recording:
         Timestamp tokens are interpreted even if none were requested, as in Hugging Face.
 
         Args:
+            tokens: the tokens of the output, with those that it was made to begin with
             timestamp_begin: the timestamp token of 0.00 s; None: the model has no timestamps, and
                 the window is the whole audio
             window: number of frames of a window
@@ -124,21 +185,21 @@ class Recording:
         self.ended = self.ended and output.end_token is not None
         self.end_token = output.end_token
         if timestamp_begin is None:
-            whole = TimedTokens(0.0, self.audio.seconds, tuple(output.tokens))
+            whole = TimedTokens(0.0, self.audio.seconds, tokens)
             self.segments += words([whole])
-            self._position = self.audio.frames
+            self.position = self._end
             return
         segments, advance = split_segments(
-            tuple(output.tokens),
+            tokens,
             timestamp_begin=timestamp_begin,
-            first_frame=self._position,
+            first_frame=self.position,
             frames=self._frames_of(window),
         )
         kept: list[TimedTokens] = []
         for segment in segments:
             kept.append(self._within(segment, kept or self.segments))
         self.segments += words(kept)
-        self._position += advance
+        self.position += advance
 
     def leave_out(self, window: int) -> None:
         """Advance to the next window; the current one has no speech.
@@ -147,27 +208,52 @@ class Recording:
             window: number of frames of a window
         """
         self._begin_next()
-        self._position += self._frames_of(window)
+        self.position += self._frames_of(window)
 
     def _frames_of(self, window: int) -> int:
         """Return the number of frames of the current window that are not padding."""
-        return min(window, self.audio.frames - self._position)
+        return min(window, self._end - self.position)
 
     def _begin_next(self) -> None:
         self.windows += 1
         self.attempt = 0
 
     def _within(self, segment: TimedTokens, earlier: Sequence[TimedTokens]) -> TimedTokens:
-        """Return a segment with times within the recording.
+        """Return a segment with times within the audio.
 
-        A window may be longer than the recording, and Whisper dates text to its padding. Text that
+        A window may be longer than the audio, and Whisper dates text to its padding. Text that
         would begin there was spoken, if at all, after the previous segment.
         """
-        seconds = self.audio.seconds
+        seconds = min(self.audio.seconds, self._end * SECONDS_PER_FRAME)
         if segment.start < seconds:
             return replace(segment, end=min(segment.end, seconds))
         previous = earlier[-1].end if earlier else 0.0
         return replace(segment, start=previous, end=seconds)
+
+
+def parts_of(audio: Spectrogram, window: int) -> list[Recording]:
+    """Divide a recording at pauses into parts of at most a window, where its pauses allow it.
+
+    A part ends at the longest pause in the second half of a window; without one there, at the last
+    one before, or else at the first one after the window.
+
+    Args:
+        audio: a recording with the pauses that a voice activity detector found
+        window: number of frames of a window
+    """
+    pauses = () if audio.voice is None else audio.voice.pauses
+    frames = [(round(at / SECONDS_PER_FRAME), seconds) for at, seconds in pauses]
+    begin, parts = 0, list[Recording]()
+    while audio.frames - begin > window:
+        later = [(at, seconds) for at, seconds in frames if begin < at < audio.frames]
+        near = [(seconds, at) for at, seconds in later if window // 2 <= at - begin <= window]
+        before = [at for at, _ in later if at - begin < window // 2]
+        end = max(near)[1] if near else before[-1] if before else later[0][0] if later else None
+        if end is None:
+            break
+        parts.append(Recording(audio, begin, end))
+        begin = end
+    return [*parts, Recording(audio, begin)]
 
 
 def read_spectrogram(
@@ -176,6 +262,7 @@ def read_spectrogram(
     *,
     strict: bool = False,
     vad: bool = False,
+    whole: bool = True,
     longest: float = math.inf,
     on_block: Callable[[float], None] | None = None,
 ) -> Spectrogram:
@@ -186,6 +273,7 @@ def read_spectrogram(
     Args:
         strict: whether to refuse a file of which a part is missing or damaged
         vad: whether to leave out what is not speech
+        whole: whether to read all of it, and not just the first window
         longest: maximum duration of a file in seconds
         on_block: receives the seconds of each block before it is used; may raise an error to stop
 
@@ -195,7 +283,7 @@ def read_spectrogram(
     """
     audio = source
     if not isinstance(audio, Spectrogram):
-        audio = _read(audio, log_mel, longest, on_block, vad=vad)
+        audio = _read(audio, log_mel, longest, on_block, vad=vad, whole=whole)
     if strict and audio.defects:
         raise AudioError(audio.defects[0])
     return audio
@@ -214,6 +302,7 @@ def _read(
     on_block: Callable[[float], None] | None,
     *,
     vad: bool,
+    whole: bool,
 ) -> Spectrogram:
     if isinstance(source, np.ndarray) and source.ndim == 2:
         if vad:
@@ -246,7 +335,7 @@ def _read(
         first.append(block)
         if samples > log_mel.samples:
             break
-    if samples > log_mel.samples:
+    if samples > log_mel.samples and whole:
         features = log_mel.whole(chain(first, blocks))
         frames = features.shape[1]
     else:

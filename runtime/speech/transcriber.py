@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
 from typing import Any
 
 from dragoman.errors import DragomanError
@@ -13,246 +14,147 @@ from dragoman.settings.speech import AudioFeatures, SpeechTokens
 from ..arguments import StopCheck, StoppedError, never_stopped
 from ..audio import AudioError, LogMel
 from ..backends.interface import Backend, BackendError, DeviceLostError
-from ..decoding.greedy_and_sampling import Greedy, Sample
 from ..decoding.results import (
     NO_OUTPUT,
-    FinishReason,
     RejectedError,
     Result,
     Segment,
-    Word,
+    SpokenLanguage,
+    TranscriptUpdate,
     collected,
 )
 from ..decoding.running_batch import DecodedJob, Job, SelectedToken, only_strategy, stream_tokens
 from ..decoding.scheduler import FailedJob, Scheduler
+from ..decoding.strategies import DEFAULT_WINDOWS
 from ..format.manifest import Manifest
 from ..front_end import planned
 from ..texts.tokenizer import TextCodec, TokenizerError
-from .fallback import FORGETS_ABOVE, TEMPERATURES, is_doubtful, is_silent, quality_of
+from .journal import Journal, JournalError, RecordingJournal
 from .plan import SpeechPlan
-from .prompts import PromptRequest
-from .recording import Recording, Spectrogram, read_spectrogram, warn_of_defects
-from .timestamps import TimedTokens
-from .word_times import SpokenWindow, WordTimer
-
-
-class Windows:
-    """Creates jobs for windows, and transcripts from their outputs.
-
-    Args:
-        timer: times words
-        codec: tokenizers; None if the bundle has none
-        rows: maximum number of rows of a batch; None: unlimited
-    """
-
-    def __init__(
-        self,
-        manifest: Manifest,
-        speech: SpeechTokens,
-        log_mel: LogMel,
-        timer: WordTimer,
-        codec: TextCodec | None,
-        rows: int | None,
-    ) -> None:
-        self._manifest, self._speech, self._log_mel = manifest, speech, log_mel
-        self._timer, self._codec, self._rows = timer, codec, rows
-
-    def job(self, recording: Recording, plan: SpeechPlan) -> Job[int]:
-        """Create the job for a recording's next window."""
-        windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
-        window = recording.window(self._log_mel)
-        if self._detects_first(recording):
-            return Job(0, dataclasses.replace(windows, limit=1).request(window, None), Greedy())
-        request = windows.request(
-            window,
-            recording.language,
-            recording.context,
-            keeps_encoded=plan.options.word_timestamps,
-        )
-        strategy = plan.strategy_of(recording.windows, recording.attempt, self._rows)
-        return Job(0, request, strategy)
-
-    def _detects_first(self, recording: Recording) -> bool:
-        """Return whether the language is detected without the text before the window."""
-        unknown = bool(self._speech.languages) and recording.language is None
-        return unknown and bool(recording.context)
-
-    def context(self, text: str | None) -> tuple[int, ...]:
-        """Return the tokens that the model reads before the first window.
-
-        Raises:
-            TokenizerError: the tokenizer fails on the text.
-        """
-        if not text or not text.strip() or self._codec is None:
-            return ()
-        # As many tokens as are read have at most this length, but for a few rare ones.
-        end = text.strip()[-16 * self._manifest.model.max_target_positions :]
-        return tuple(self._codec.encode_target(f" {end}", split_special_tokens=True).tokens)
-
-    def _read_next(self, segment: TimedTokens) -> tuple[int, ...]:
-        """Return the tokens of a segment that the model reads before the next window."""
-        text = self.text(segment.tokens)
-        if segment.start == segment.end or (text is not None and not text.strip()):
-            return ()
-        begin = self._speech.timestamp_begin or 0
-        repeated = all(token >= begin for token in segment.tokens[-2:])
-        return segment.tokens[:-1] if repeated else segment.tokens
-
-    def add(self, recording: Recording, plan: SpeechPlan, outcome: DecodedJob[Any]) -> None:
-        """Add the output of a window to its recording, or only count the attempt if it is doubtful.
-
-        Raises:
-            BackendError, TokenizerError: times of words or texts cannot be computed.
-        """
-        detects = self._detects_first(recording)
-        if outcome.selected:
-            ((recording.language, recording.language_probability),) = outcome.selected
-        if detects:
-            return
-        output, options, strategy = outcome.sequences[0], plan.options, outcome.job.strategy
-        quality, temperature = None, strategy.temperature if isinstance(strategy, Sample) else 0.0
-        if options.fallback:
-            text = self.text(output.tokens) or ""
-            quality = quality_of(output, text, outcome.observed, recording.attempt, strategy)
-            temperature = quality.temperature
-            last = recording.attempt + 1 == len(TEMPERATURES)
-            if is_doubtful(quality, options) and not last:
-                recording.attempt += 1
-                return
-            if is_silent(quality, options):
-                recording.leave_out(self._log_mel.frames)
-                return
-        begin, encoded = self._speech.timestamp_begin, outcome.encoded
-        before = len(recording.segments)
-
-        def with_words(segments: list[TimedTokens]) -> list[TimedTokens]:
-            segments = [dataclasses.replace(segment, quality=quality) for segment in segments]
-            if not options.word_timestamps or self._codec is None:
-                return segments
-            if encoded is None:  # nothing was decoded
-                return [dataclasses.replace(segment, words=()) for segment in segments]
-            window = SpokenWindow(
-                self._prompt(plan, recording.language),
-                recording.spoken_frames(self._log_mel),
-                recording.offset,
-                recording.spoken,
-                self._speech.language_of(recording.language),
-            )
-            found = self._timer.timed(segments, encoded, window, self._codec.stream())
-            ends = [word.end for segment in found for word in segment.words or ()]
-            recording.spoken = ends[-1] if ends else found[-1].end
-            return found
-
-        outcome.encoded = None  # as large as the window's caches
-        recording.add(output, begin, self._log_mel.frames, with_words)
-        if not options.condition_on_previous_text or temperature > FORGETS_ABOVE:
-            recording.context = ()
-        else:
-            new = recording.segments[before:]
-            recording.context += tuple(t for segment in new for t in self._read_next(segment))
-
-    def _prompt(self, plan: SpeechPlan, language: int | None) -> tuple[int, ...]:
-        """Return the prompt that precedes a text without timestamps."""
-        named = [] if language is None else [language]
-        instructions = plan.prompt.of_texts(self._speech).instructions(self._speech)
-        return (self._manifest.model.start_token_id, *named, *instructions)
-
-    def transcript(self, recording: Recording, *, skip_special_tokens: bool) -> Result:
-        """Create the result of a recording after its last window.
-
-        Args:
-            skip_special_tokens: whether texts omit special tokens
-
-        Raises:
-            TokenizerError: the tokenizer fails on the tokens.
-        """
-        tokens = tuple(token for segment in recording.segments for token in segment.tokens)
-        text = self.text(tokens, skip_special_tokens=skip_special_tokens)
-        audio = recording.audio
-        timed = [s for s in recording.segments if s.words is not None]
-        words = _words(timed, audio) if timed else None
-        qualities = {segment.quality for segment in recording.segments}
-        quality = qualities.pop() if len(qualities) == 1 else None  # of several windows, none
-        segments: tuple[Segment, ...] = (
-            Segment(0.0, audio.duration, text, tokens, words, quality),
-        )
-        if recording.timed or not recording.segments:
-            segments = tuple(
-                Segment(
-                    *audio.original(s.start, s.end),
-                    self.text(s.tokens, skip_special_tokens=skip_special_tokens),
-                    s.tokens,
-                    None if s.words is None else _words([s], audio),
-                    s.quality,
-                )
-                for s in recording.segments
-            )
-        finish_reason: FinishReason = "end" if recording.ended else "length"
-        return Result(
-            text,
-            tokens,
-            recording.log_probability,
-            finish_reason if recording.segments else "empty",
-            segments=segments,
-            language=self._speech.language_of(recording.language),
-            end_token=recording.end_token,
-            score=recording.score,
-            warnings=audio.defects,
-            voice=None if audio.voice is None else audio.voice.spans,
-            language_probability=recording.language_probability,
-        )
-
-    def text(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str | None:
-        """Decode tokens without timestamps; None without tokenizers."""
-        if self._codec is None:
-            return None
-        begin = self._speech.timestamp_begin
-        return self._codec.decode(
-            [t for t in tokens if begin is None or t < begin],
-            skip_special_tokens=skip_special_tokens,
-        )
+from .prompts import DETECTED, PromptRequest
+from .recording import Recording, Spectrogram, parts_of, read_spectrogram, warn_of_defects
+from .windows import Windows
+from .word_times import WordTimer
 
 
 class PendingSpeech:
-    """A recording whose windows are decoded one after another."""
+    """A recording whose windows are decoded one after another, or some parts of it at once.
+
+    Args:
+        parts: the recording, or its parts; the first one detects the language
+        journal: keeps what is decoded; None: nothing does
+
+    Attributes:
+        on_segments: receives new segments, on the thread that decodes
+
+    Raises:
+        DragomanError: see `Windows.job`.
+    """
 
     prefix: Sequence[int] = ()
 
-    def __init__(self, recording: Recording, plan: SpeechPlan, windows: Windows) -> None:
-        self._recording, self._plan, self._windows = recording, plan, windows
-        self.jobs = [windows.job(recording, plan)]
+    def __init__(
+        self,
+        parts: Sequence[Recording],
+        plan: SpeechPlan,
+        windows: Windows,
+        journal: RecordingJournal | None = None,
+    ) -> None:
+        self._parts, self._plan, self._windows, self._journal = parts, plan, windows, journal
+        self.on_segments: Callable[[Sequence[Segment]], None] | None = None
+        self._waiting = deque(n for n, part in enumerate(parts) if not part.done)
+        self._running, self._lock = 0, Lock()
+        self._segments: list[Segment] = []
+        self._reported = 0
+        self._collecting, self._collected = 0, 0  # a part, and the number of its segments
+        if parts[0].timed:
+            self._collect_segments()
+        self.jobs = self._more_jobs()
 
     @property
     def seconds(self) -> float:
         """The length of the audio."""
-        return self._recording.audio.seconds
+        return self._parts[0].audio.seconds
 
-    def add(self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]) -> Result | Job[int]:
-        """Add the output of a window; return the job of the next one, or the result."""
+    @property
+    def done(self) -> float:
+        """The share of the audio that is decoded, from 0 to 1."""
+        decoded = sum(part.decoded_frames for part in self._parts)
+        return min(1.0, decoded / max(1, self._parts[0].audio.frames))
+
+    def _more_jobs(self) -> list[Job[int]]:
+        """Return the first jobs of further parts, as many as fit."""
+        jobs = []
+        while self._waiting and self._running < DEFAULT_WINDOWS:
+            number = self._waiting.popleft()
+            part = self._parts[number]
+            if part.language is None:
+                part.language = self._parts[0].language
+            jobs.append(self._windows.job(part, self._plan, number))
+            self._running += 1
+            if self._windows.is_unknown(part):
+                break  # the other parts have the language that this one finds
+        return jobs
+
+    def add(
+        self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
+    ) -> Result | Sequence[Job[int]]:
+        """Add the output of a window; return the following jobs, or the result."""
         if isinstance(outcome, FailedJob):
             return rejected(str(outcome.error))
         if not outcome.sequences:
             return rejected(NO_OUTPUT)
+        with self._lock:
+            following = self._add(number, outcome)
+            if self.on_segments is not None and (new := self.new_segments()):
+                self.on_segments(new)
+            return following
+
+    def _add(self, number: int, outcome: DecodedJob[Any]) -> Result | Sequence[Job[int]]:
+        part = self._parts[number]
+        before = part.decoded_frames
         try:
-            self._windows.add(self._recording, self._plan, outcome)
-            if not self._recording.done:
-                return self._windows.job(self._recording, self._plan)
-            return self._windows.transcript(
-                self._recording, skip_special_tokens=self._plan.options.skip_special_tokens
-            )
+            self._windows.add(part, self._plan, outcome)
+            if part.timed:
+                self._collect_segments()
+            if self._journal is not None and part.decoded_frames > before:
+                self._journal.add(number, part)
+            if not part.done:
+                following = [self._windows.job(part, self._plan, number)]
+                return [*following, *self._more_jobs()]
+            self._running -= 1
+            return self._more_jobs() or ([] if self._running else self.result())
         except DeviceLostError:
             raise
         except (BackendError, TokenizerError) as failure:
             return rejected(str(failure))
 
+    def _collect_segments(self) -> None:
+        """Collect the segments of windows that are decoded, as far as all before are, too."""
+        skips = self._plan.options.skip_special_tokens
+        while self._collecting < len(self._parts):
+            part = self._parts[self._collecting]
+            new = self._windows.segments(part, self._collected, skip_special_tokens=skips)
+            self._segments += new
+            self._collected += len(new)
+            if not part.done:
+                return
+            self._collecting, self._collected = self._collecting + 1, 0
 
-def _words(segments: Sequence[TimedTokens], audio: Spectrogram) -> tuple[Word, ...]:
-    """Return words with their times in the recording."""
-    return tuple(
-        Word(*audio.original(word.start, word.end), word.text, word.probability)
-        for segment in segments
-        for word in segment.words or ()
-    )
+    def new_segments(self) -> tuple[Segment, ...]:
+        """Return the segments that have come since the last call."""
+        new = tuple(self._segments[self._reported :])
+        self._reported = len(self._segments)
+        return new
+
+    def result(self) -> Result:
+        """Return the result after the last window.
+
+        Raises:
+            TokenizerError: the tokenizer fails on the tokens.
+        """
+        skips = self._plan.options.skip_special_tokens
+        return self._windows.transcript(self._parts, self._segments, skip_special_tokens=skips)
 
 
 def rejected(reason: str) -> Result:
@@ -298,7 +200,37 @@ class Transcriber:
         check: StopCheck = never_stopped,
     ) -> list[Result]:
         """Decode recordings; see `front_end.FrontEnd.generate`."""
-        return collected(self._results(sources, options, check), len(sources))
+        updates = self.transcribe(sources, options, check)
+        results = ((u.index, u.result) for u in updates if u.result is not None)
+        return collected(results, len(sources))
+
+    def detect_language(
+        self, sources: Sequence[Any], *, vad: bool, check: StopCheck = never_stopped
+    ) -> list[SpokenLanguage]:
+        """Detect the languages of recordings; see `Model.detect_language`."""
+        if not self._speech.languages:
+            raise DragomanError("expected a model of several languages, found one of English")
+        options = GenerationOptions(
+            language=DETECTED, timestamps=False, max_new_tokens=1, num_beams=1, do_sample=False
+        )
+
+        def first_window(source: Any) -> Any:
+            try:
+                return read_spectrogram(
+                    source, self._log_mel, vad=vad, whole=False, on_block=lambda _: check()
+                )
+            except AudioError as error:
+                return error
+
+        windows = [first_window(source) for source in sources]
+        usable = [window for window in windows if not isinstance(window, AudioError)]
+        results = iter(self.generate(usable, options, check))
+        return [
+            SpokenLanguage(None, None, str(window))
+            if isinstance(window, AudioError)
+            else SpokenLanguage((found := next(results)).language, found.language_probability)
+            for window in windows
+        ]
 
     def begin(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
@@ -312,7 +244,7 @@ class Transcriber:
     ) -> Iterator[SelectedToken]:
         """Yield tokens for audio of at most one window as they are selected."""
         plan = self._plan(options)
-        for name in ("word_timestamps", "fallback"):
+        for name in ("word_timestamps", "fallback", "cut_at_silence", "prefix"):
             if getattr(plan.options, name):
                 raise DragomanError(f"{name}: expected false to stream")
         strategy = only_strategy([plan.strategy])
@@ -330,10 +262,12 @@ class Transcriber:
             )
         windows = plan.windows(self._manifest, self._speech, timed=plan.prompt.timestamps)
         language = plan.prompt.language_token(self._speech)
-        context = self._windows.context(plan.options.initial_prompt)
-        if context and self._speech.languages and language is None:
-            raise RejectedError("initial_prompt: expected a language, too, to stream")
-        request = windows.request(self._log_mel.segment(audio.features, 0), language, context)
+        texts = Recording(audio)
+        self._windows.set_texts(texts, plan.options)
+        if (texts.context or texts.hotwords) and self._speech.languages and language is None:
+            raise RejectedError("initial_prompt, hotwords: expected a language, too, to stream")
+        features = self._log_mel.segment(audio.features, 0)
+        request = windows.request(features, language, texts.context, hotwords=texts.hotwords)
         job = Job(0, request, strategy)
         return stream_tokens(self._backend, self._manifest.model, job, check)
 
@@ -356,72 +290,80 @@ class Transcriber:
         """Decode tokens without timestamps; None without tokenizers."""
         return self._windows.text(tokens, skip_special_tokens=skip_special_tokens)
 
-    def _results(
+    def transcribe(
         self,
         sources: Sequence[Any],
         options: GenerationOptions | Sequence[GenerationOptions],
-        check: StopCheck,
-    ) -> Iterator[tuple[int, Result]]:
-        """Yield results in order of completion, with the indices of their sources."""
+        check: StopCheck = never_stopped,
+        journal: Journal | None = None,
+    ) -> Iterator[TranscriptUpdate]:
+        """Decode recordings, and yield what is transcribed after each window.
+
+        Args:
+            journal: keeps what is decoded, and has what was decoded before
+        """
         plans = list(planned(options, len(sources), self._plan))
         usable = {id(plan): plan for plan in plans if isinstance(plan, SpeechPlan)}
         rows = min(map(self._rows, usable.values()), default=1)
         tokens = rows * self._manifest.model.max_source_positions
-        scheduler: Scheduler[int] = Scheduler(
+        scheduler: Scheduler[tuple[int, int]] = Scheduler(
             self._backend, self._manifest.model, rows=rows, tokens=tokens
         )
         waiting = iter(enumerate(zip(sources, plans, strict=True)))
         opened: dict[int, PendingSpeech] = {}
-        yield from self._open_more(waiting, opened, rows, scheduler, check)
+
+        def open_more() -> Iterator[TranscriptUpdate]:
+            while len(opened) < rows and sum(p.seconds for p in opened.values()) < MAX_OPEN_SECONDS:
+                following = next(waiting, None)
+                if following is None:
+                    return
+                index, (source, plan) = following
+                check()
+                begun = self._begin(source, plan, check, journal)
+                if isinstance(begun, Result):
+                    yield TranscriptUpdate(index, begun.segments or (), 1.0, begun)
+                    continue
+                opened[index] = begun
+                add(index, begun.jobs)
+                if begun.done:
+                    yield TranscriptUpdate(index, begun.new_segments(), begun.done)
+
+        def add(index: int, jobs: Sequence[Job[int]]) -> None:
+            for job in jobs:
+                scheduler.add(Job((index, job.key), job.request, job.strategy))
+
+        yield from open_more()
         for outcome in scheduler.run(check):
-            index = outcome.job.key
-            following = opened[index].add(0, outcome)
-            if isinstance(following, Job):
-                scheduler.add(Job(index, following.request, following.strategy))
+            index, number = outcome.job.key
+            pending = opened.get(index)
+            if pending is None:
+                continue  # another part of the recording has failed
+            following = pending.add(number, outcome)
+            if not isinstance(following, Result):
+                add(index, following)
+                yield TranscriptUpdate(index, pending.new_segments(), pending.done)
                 continue
+            segments = pending.new_segments()
             del opened[index]
-            yield index, following
-            yield from self._open_more(waiting, opened, rows, scheduler, check)
+            yield TranscriptUpdate(index, segments or following.segments or (), 1.0, following)
+            yield from open_more()
 
     def _plan(self, options: GenerationOptions) -> SpeechPlan:
         plan = SpeechPlan.of(options, self._manifest, self._speech)
         if plan.options.word_timestamps:
             self._timer.check()
-        of_texts = ("word_timestamps", "fallback", "initial_prompt")
+        of_texts = ("word_timestamps", "fallback", "initial_prompt", "hotwords")
         for name in of_texts if self._codec is None else ():
             if getattr(plan.options, name):
                 raise DragomanError(f"{name}: expected a bundle with tokenizers")
         return plan
 
-    def _open_more(
-        self,
-        waiting: Iterator[tuple[int, tuple[Any, SpeechPlan | DragomanError]]],
-        opened: dict[int, PendingSpeech],
-        rows: int,
-        scheduler: Scheduler[int],
-        check: StopCheck,
-    ) -> Iterator[tuple[int, Result]]:
-        """Open recordings while there is room and queue their first windows.
-
-        Yields:
-            the results of recordings that cannot be opened
-        """
-        while len(opened) < rows and sum(p.seconds for p in opened.values()) < MAX_OPEN_SECONDS:
-            following = next(waiting, None)
-            if following is None:
-                return
-            index, (source, plan) = following
-            check()
-            begun = self._begin(source, plan, check)
-            if isinstance(begun, PendingSpeech):
-                opened[index] = begun
-                for job in begun.jobs:
-                    scheduler.add(Job(index, job.request, job.strategy))
-            else:
-                yield index, begun
-
     def _begin(
-        self, source: Any, plan: SpeechPlan | DragomanError, check: StopCheck
+        self,
+        source: Any,
+        plan: SpeechPlan | DragomanError,
+        check: StopCheck,
+        journal: Journal | None = None,
     ) -> PendingSpeech | Result:
         try:
             if isinstance(plan, DragomanError):
@@ -431,23 +373,29 @@ class Transcriber:
                 return silent(audio)
             if self._is_long(audio):
                 PromptRequest(timestamps=True).check(self._speech)
-            context = self._windows.context(plan.options.initial_prompt)
-        except StoppedError:
+            window = self._log_mel.frames
+            cut = plan.options.cut_at_silence
+            parts = parts_of(audio, window) if cut else [Recording(audio)]
+            for part in parts:
+                part.language = plan.prompt.language_token(self._speech)
+                part.timed = plan.prompt.timestamps or self._is_long(audio)
+                self._windows.set_texts(part, plan.options)
+            for later in parts[1:]:
+                later.prefix = ()
+            kept = None if journal is None else journal.of(source, parts)
+            pending = PendingSpeech(parts, plan, self._windows, kept)
+            return pending if pending.jobs else pending.result()
+        except (StoppedError, JournalError):
             raise
         except DragomanError as error:
             return rejected(str(error))
-        recording = Recording(audio)
-        recording.context = context
-        recording.language = plan.prompt.language_token(self._speech)
-        recording.timed = plan.prompt.timestamps or self._is_long(audio)
-        return PendingSpeech(recording, plan, self._windows)
 
     def _read(self, source: Any, options: GenerationOptions, check: StopCheck) -> Spectrogram:
         return read_spectrogram(
             source,
             self._log_mel,
             strict=options.strict_audio,
-            vad=options.vad,
+            vad=bool(options.vad) or options.cut_at_silence,
             on_block=lambda _: check(),
         )
 

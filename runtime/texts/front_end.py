@@ -213,7 +213,7 @@ class TextFrontEnd:
         for outcome in scheduler.run(check):
             index, number = outcome.job.key
             result = accepted[index].add(number, outcome)
-            if result is not None:
+            if isinstance(result, Result):
                 del accepted[index]
                 yield index, result
 

@@ -108,10 +108,12 @@ class PendingText:
         """Tokens that the output begins with."""
         return self.plan.prefix
 
-    def add(self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]) -> Result | None:
+    def add(
+        self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
+    ) -> Result | Sequence[Job[int]]:
         """Add the outcome of a job; return the result after the last one."""
         self._outcomes[number] = outcome
-        return self._result() if len(self._outcomes) == len(self.jobs) else None
+        return self._result() if len(self._outcomes) == len(self.jobs) else ()
 
     def _result(self) -> Result:
         sequences: list[TokenSequence] = []

@@ -52,7 +52,8 @@ class TextPlan:
             LanguageError: a language is unknown, missing, or given to a model without languages.
             RejectedError: the model cannot produce a prefix, a phrase or an end token.
         """
-        of_speech = options.given(TranscriptionOptions.__annotations__)
+        given = options.given(TranscriptionOptions.__annotations__)
+        of_speech = [name for name in given if getattr(options, name) is not False]
         if of_speech:
             raise DragomanError(f"{', '.join(of_speech)}: for speech models, found a text model")
         check_languages(options, manifest)

@@ -153,6 +153,7 @@ def running(
 ) -> Iterator[tuple[Server, str]]:
     """A server in another thread, and its URL; the server ends with the context."""
     engine = EngineOptions(**{"workers": 1, "threads": 1} | options.pop("engine", {}))
+    options = {"greedy": True} | options
     app = create_app(directories, ServerOptions(engine=engine, **options), preload=preload)
     config = process.configuration(app, listen)
     with process.listening(listen) as bound:

@@ -62,7 +62,8 @@ class ServedTool(Contender[None, None]):
         common = ["--workers", workers, "--threads", threads, "--batch-size", batch, "--port", "0"]
         if self.kind == "dragoman":
             waiting = ["--max-waiting", "100000"]
-            return [sys.executable, "-m", "dragoman", "serve", str(directory), *common, *waiting]
+            serve = ["serve", str(directory), "--greedy"]
+            return [sys.executable, "-m", "dragoman", *serve, *common, *waiting]
         kind = [self.kind, str(directory), "--compute-type", self.mode]
         return [sys.executable, "-m", PEER_SERVER, *kind, *common]
 

@@ -114,11 +114,8 @@ class TensorRTBackend(DeviceBackend[Stream]):
     @property
     def limits(self) -> Limits:
         """The limits on batches, which the profiles set."""
-        profiles = self._built.profiles
-        return Limits(
-            rows=max(p.batch.largest for p in profiles),
-            source=max(p.source.largest for p in profiles),
-        )
+        longest = max(profile.source.largest for profile in self._built.profiles)
+        return Limits(rows=self._built.rows, source=longest)
 
     def close(self) -> None:
         """Free unused workspaces and save compiled kernels."""

@@ -147,6 +147,7 @@ async def _generate(
     if served.manifest.audio is None:
         texts = texts_of(tensors)
         return await service.generate(served, texts, [options] * len(texts), seconds=seconds)
+    options = service.transcription_options(served, options)
     async with service.opened_audio(served, files_of(tensors), vad=options.vad) as audio:
         return await service.generate(served, audio, [options] * len(audio), seconds=seconds)
 

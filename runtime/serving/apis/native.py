@@ -97,7 +97,7 @@ async def _generate(service: Service, request: Request) -> Response:
         skips = options.skip_special_tokens
         write = partial(_result_data, service, served, pieces=pieces, skip_special_tokens=skips)
         if not stream:
-            each = [options] * len(sources)
+            each = [service.transcription_options(served, options)] * len(sources)
             results = await service.generate(served, sources, each, seconds=seconds)
             return JSONResponse(
                 {"model": served.name, "results": [await write(result) for result in results]}
@@ -167,9 +167,10 @@ async def _opened_sources(
         found = " and ".join(names) or fields.similar(*values) or "none"
         raise BodyError(f"expected one of source, sources and audio, found {found}")
     if audio is not None:
-        async with service.opened_audio(
-            served, [_from_base64(audio)], vad=fields.rest.get("vad") is True
-        ) as opened:
+        vad = fields.rest.get("vad")
+        if fields.rest.get("cut_at_silence") is True or not isinstance(vad, bool):
+            vad = fields.rest.get("cut_at_silence") is True or None
+        async with service.opened_audio(served, [_from_base64(audio)], vad=vad) as opened:
             yield opened
         return
     sources = [one] if many is None else many

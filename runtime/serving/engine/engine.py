@@ -6,22 +6,25 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from dragoman.errors import DragomanError, cannot_pickle, shown
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE, GenerationOptions
 
 from ...arguments import StopCheck, never_stopped
 from ...backends.interface import DeviceLostError, Steps
-from ...decoding.results import Result, Token
+from ...decoding.results import Result, Segment, Token
 from ...decoding.running_batch import Job, SelectedToken, only_strategy
 from ...decoding.scheduler import Observer
 from ...model import Model, parts_of
 from ...speech.recording import Spectrogram
+from ...speech.transcriber import PendingSpeech
 from ...texts.outputs import TokenStream
 from .request_handle import DecodingHandle, Listener, QueuedRequest
 from .request_queue import RequestQueue
 from .worker import Worker
+
+Part = TypeVar("Part")
 
 Arrived = asyncio.Queue[Sequence[SelectedToken] | None]
 """The new tokens of a stream; None after the last ones."""
@@ -101,6 +104,7 @@ class DecodingEngine:
         seconds: float | None = None,
         since: float | None = None,
         listener: Listener | None = None,
+        on_segments: Callable[[Sequence[Segment]], None] | None = None,
         check: StopCheck = never_stopped,
     ) -> DecodingHandle | Result:
         """Read an input and return its handle, or its result if it is empty or rejected.
@@ -108,6 +112,7 @@ class DecodingEngine:
         Args:
             seconds, since: see `RequestHandle`
             listener: receives every new token, including end tokens
+            on_segments: receives the segments of a transcript as they are complete
             check: called while the input is read
 
         Raises:
@@ -124,6 +129,8 @@ class DecodingEngine:
         pending = front_end.begin(source, self._limited(options), check)
         if isinstance(pending, Result):
             return pending
+        if isinstance(pending, PendingSpeech):
+            pending.on_segments = on_segments
         width = max(job.strategy.width for job in pending.jobs)
         if width > self.batch_size:
             raise DragomanError(
@@ -221,13 +228,15 @@ async def prepared(
     return await asyncio.get_running_loop().run_in_executor(pool, list, read)
 
 
-def listener_of(arrived: Arrived) -> Callable[[Sequence[SelectedToken] | None], None]:
-    """Return a listener that puts the tokens of a request into a queue of the running loop."""
+def listener_of(
+    arrived: asyncio.Queue[Sequence[Part] | None],
+) -> Callable[[Sequence[Part] | None], None]:
+    """Return a listener that puts what is new of a request into a queue of the running loop."""
     loop = asyncio.get_running_loop()
 
-    def listen(tokens: Sequence[SelectedToken] | None) -> None:
+    def listen(new: Sequence[Part] | None) -> None:
         with suppress(RuntimeError):  # the event loop was closed before the stream
-            loop.call_soon_threadsafe(arrived.put_nowait, tokens)
+            loop.call_soon_threadsafe(arrived.put_nowait, new)
 
     return listen
 

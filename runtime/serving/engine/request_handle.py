@@ -134,16 +134,16 @@ class DecodingHandle(RequestHandle[Result]):
 
     def add(
         self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
-    ) -> Job[QueuedRequest] | None:
-        """Add the outcome of a job, and return the next job, if any.
+    ) -> Sequence[Job[QueuedRequest]]:
+        """Add the outcome of a job, and return further jobs, if any.
 
         A failure of the backend fails the request, since its input is not at fault.
         """
         if self.future.done():
-            return None
+            return ()
         if isinstance(outcome, FailedJob):
             self.fail(outcome.error)
-            return None
+            return ()
         try:
             if self._listener is not None:
                 for sequence in outcome.sequences[:1]:
@@ -151,13 +151,12 @@ class DecodingHandle(RequestHandle[Result]):
             found = self._pending.add(number, outcome)
         except Exception as error:  # a faulty request does not affect others
             self.fail(error)
-            return None
-        if isinstance(found, Job):
-            self._sent = []
-            return self._queued(found)
-        if found is not None:
+            return ()
+        if isinstance(found, Result):
             self.succeed(found)
-        return None
+            return ()
+        self._sent = []
+        return [self._queued(job) for job in found]
 
     def _queued(self, job: Job[int]) -> Job[QueuedRequest]:
         return Job(QueuedRequest(self, job.key), job.request, job.strategy)

@@ -146,9 +146,8 @@ class Worker(Thread):
         """Add finished jobs to the results of their requests, and queue the next jobs."""
         for outcome in outcomes:
             queued = outcome.job.key
-            following = queued.handle.add(queued.number, outcome)
-            if following is not None:
-                self._queue.put_following(following, following.strategy.width)
+            for job in queued.handle.add(queued.number, outcome):
+                self._queue.put_following(job, job.strategy.width)
 
     def _fits(self, jobs: Jobs) -> bool:
         """Return whether jobs may be encoded between two steps, while running requests wait."""

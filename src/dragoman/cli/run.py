@@ -1,12 +1,11 @@
-"""The command `dragoman run`."""
+"""The commands `dragoman run` and `dragoman detect-language`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,13 @@ from dragoman.runtime import (
     Model,
     RejectedError,
     Result,
+    TranscriptUpdate,
     UnfinishedError,
     load,
 )
 from dragoman.runtime.arguments import with_prefix
-from dragoman.runtime.decoding.results import SUBTITLE_FORMATS, SubtitleFormat, subtitles
+from dragoman.runtime.audio.voice_activity import RATE, detector_is_installed
+from dragoman.runtime.decoding.results import SUBTITLE_FORMATS, SubtitleFormat
 from dragoman.runtime.decoding.strategies import strategies
 from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.model import parts_of
@@ -33,12 +34,17 @@ from dragoman.runtime.texts.front_end import TextFrontEnd
 from .run_output import (
     Aligner,
     Output,
+    Transcript,
+    TranscriptForm,
+    Updates,
     best,
     check_aligned_options,
-    json_of_speech,
+    in_subtitles,
     json_of_texts,
+    plain,
     timed,
     timed_words,
+    whole,
 )
 from .shared.decoding_options import (
     check_prefix_file,
@@ -56,10 +62,10 @@ from .shared.options import (
     option_names,
     threads_option,
 )
-from .shared.terminal import arriving_lines, in_parts, notify
+from .shared.terminal import arriving_lines, in_parts, notify, shown_progress
 
 RECORDINGS = 32
-"""The most recordings that are decoded before results are written."""
+"""The most recordings that are transcribed in one call."""
 
 
 @click.command(cls=SectionedCommand)
@@ -80,6 +86,12 @@ RECORDINGS = 32
     type=click.Choice(SUBTITLE_FORMATS),
     metavar="NAME",
     help="Speech: write the subtitles of one recording: srt, vtt, tsv, lrc.",
+)
+@output(
+    "--resume",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Speech: keep transcripts in FILE; go on after it.",
 )
 @output("--stream", is_flag=True, help="Write tokens as soon as they are selected; without beams.")
 @output(
@@ -107,6 +119,7 @@ def run(
     scores: bool,
     as_json: bool,
     subtitle_format: SubtitleFormat | None,
+    resume: Path | None,
     stream: bool,
     alignments: bool,
     replace_unknown: bool,
@@ -115,6 +128,7 @@ def run(
     check: Check,
     allow_fallback: bool,
     threads: int | None,
+    greedy: bool,
     **given_options: Any,
 ) -> int:
     """Generate a line for each of TEXTS, or lines of standard input; speech: paths of audio files.
@@ -144,27 +158,33 @@ def run(
         check=check,
         allow_fallback=allow_fallback,
     ) as model:
+        manifest, rows = model.manifest, model.backend.limits.rows
+        form = None
+        if manifest.speech is not None and not stream:
+            form = _transcript_form(manifest, options, subtitle_format, scores, as_json)
+            _warn_without_detector(manifest, options, greedy=greedy)
+        for name, value in (("--format", subtitle_format), ("--resume", resume)):
+            if value is not None and form is None:
+                raise click.UsageError(f"{name}: for speech models; a text has no times")
         with option_names(context.command):
-            options = for_bundle(options, model.manifest)
+            once = greedy or (stream and manifest.speech is not None)
+            options = for_bundle(options, manifest, greedy=once, rows=rows)
             _check(model, options, stream=stream)
         aligner = None
         if alignments or replace_unknown:
             aligner = Aligner(model, options, alignments=alignments, replace=replace_unknown)
             with option_names(context.command):
                 aligner.check()
-        results = Output(_form(model.manifest, options, scores=scores, as_json=as_json))
-        if subtitle_format is not None:
-            if model.manifest.speech is None:
-                raise click.UsageError("--format: for speech models; a text has no times")
-            results = Output(partial(_subtitles, form=subtitle_format))
-        if model.manifest.speech is not None:
-            groups = in_parts(groups, RECORDINGS)
+        count = options.num_return_sequences
+        results = Output(json_of_texts if as_json else best(count, scores=scores))
         unknown = UnknownCharacters()
-        with _prefixes(prefix_file, model.manifest) as prefixes:
-            for lines in groups:
+        with _prefixes(prefix_file, manifest) as prefixes:
+            for lines in groups if form is None else in_parts(groups, RECORDINGS):
                 inputs = list(_inputs(model, lines, options, prefixes, results.number))
                 if stream:
                     _stream(model, inputs, results, unknown)
+                elif form is not None:
+                    _transcribe(model, inputs, options, form, results, resume)
                 else:
                     _generate(model, inputs, results, unknown, aligner)
                 sys.stdout.flush()
@@ -176,6 +196,38 @@ def run(
         if unknown.found:
             notify(f"Warning: {unknown.summary()}")
     return 1 if results.rejected else 0
+
+
+@click.command("detect-language", cls=SectionedCommand, short_help="Tell which language is spoken.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("recordings", nargs=-1, required=True)
+@click.option("--vad/--no-vad", default=None, help="Leave out what is not speech [yes].")
+@backend_option
+@device_option
+@threads_option
+def detect_language(
+    bundle: Path,
+    recordings: tuple[str, ...],
+    vad: bool | None,
+    backend: str | None,
+    device: str | None,
+    threads: int | None,
+) -> int:
+    """Write the language that is spoken at the beginning of each recording, and its probability.
+
+    \b
+    dragoman detect-language bundles/whisper-base interview.m4a
+    """
+    rejected = 0
+    with load(bundle, threads=threads, backend=backend, device=device) as model:
+        for number, found in enumerate(model.detect_language(recordings, vad=vad), 1):
+            click.echo(
+                "" if found.language is None else f"{found.language}\t{found.probability:.4f}"
+            )
+            if found.error is not None or found.language is None:
+                rejected += 1
+                notify(f"line {number}: {found.error or 'nobody speaks'}")
+    return 1 if rejected else 0
 
 
 def _check_subtitles(
@@ -198,12 +250,6 @@ def _check_subtitles(
         given_options["timestamps"] = True
 
 
-def _subtitles(result: Result, form: SubtitleFormat) -> Iterator[str]:
-    text = "" if result.error is not None else subtitles(result, form)
-    if text:
-        yield text.removesuffix("\n")
-
-
 def _check_forms(
     given_options: dict[str, Any], *, scores: bool, as_json: bool, stream: bool
 ) -> None:
@@ -214,6 +260,7 @@ def _check_forms(
             ("--timestamps", given_options["timestamps"]),
             ("--words", given_options["word_timestamps"]),
             ("--fallback", given_options["fallback"]),
+            ("--cut-at-silence", given_options["cut_at_silence"]),
             ("--scores", scores),
             ("--n-best", given_options["num_return_sequences"] > 1),
         ):
@@ -236,23 +283,38 @@ def _check(model: Model, options: GenerationOptions, *, stream: bool) -> None:
             )
 
 
-def _form(
-    manifest: Manifest, options: GenerationOptions, *, scores: bool, as_json: bool
-) -> Callable[[Result], Iterable[str]]:
-    """Return the function that formats a result as lines."""
+def _transcript_form(
+    manifest: Manifest,
+    options: GenerationOptions,
+    subtitle_format: SubtitleFormat | None,
+    scores: bool,
+    as_json: bool,
+) -> TranscriptForm:
+    """Return the function that formats a transcript."""
     speech = manifest.speech
     if as_json:
-        return json_of_texts if speech is None else json_of_speech
-    if speech is not None and options.word_timestamps:
+        return whole(json_of_texts)
+    if subtitle_format is not None:
+        return in_subtitles(subtitle_format)
+    if options.word_timestamps:
         if scores:
             raise click.UsageError("--scores: expected without --words, which have no scores")
         return timed_words
     by_default = speech is not None and speech.default_timestamps
     if not (by_default if options.timestamps is None else options.timestamps):
-        return best(options.num_return_sequences, scores=scores)
+        return whole(best(options.num_return_sequences, scores=True)) if scores else plain
     if scores:
         raise click.UsageError("--scores: expected --no-timestamps: segments have no scores")
     return timed
+
+
+def _warn_without_detector(manifest: Manifest, options: GenerationOptions, *, greedy: bool) -> None:
+    """Say that silence is decoded, too, if no detector is installed and nobody chose that."""
+    usable = manifest.audio is not None and manifest.audio.sampling_rate == RATE
+    if usable and options.vad is None and not greedy and not detector_is_installed():
+        notify(
+            "Warning: silence is transcribed, too, which invents text: pip install 'dragoman[vad]'"
+        )
 
 
 Input = tuple[str | list[int], GenerationOptions] | DragomanError
@@ -266,7 +328,7 @@ def _prefixes(path: Path | None, manifest: Manifest) -> Iterator[Iterator[Line] 
         yield None
         return
     if manifest.speech is not None:
-        raise click.UsageError("--prefix-file: for text models; a speech model takes no prefix")
+        raise click.UsageError("--prefix-file: for text models; a speech model takes --prefix")
     with path.open("rb") as file:
         yield (decoded_line(line.removesuffix(b"\n")) for line in file)
 
@@ -330,6 +392,40 @@ def _generate(
             output.write(result, pairs)
     if lost is not None:
         raise lost
+
+
+def _transcribe(
+    model: Model,
+    inputs: Sequence[Input],
+    options: GenerationOptions,
+    form: TranscriptForm,
+    output: Output,
+    resume: Path | None,
+) -> None:
+    """Transcribe recordings and write each as it arrives, with a progress bar beside a file."""
+    sources = [each[0] for each in inputs if not isinstance(each, DragomanError)]
+    done: dict[int, float] = {}
+    with nullcontext() if sys.stdout.isatty() else shown_progress() as progress:
+
+        def show(update: TranscriptUpdate) -> None:
+            done[update.index] = update.done
+            if progress is not None:
+                progress.advance(int(100 * sum(done.values()) / len(sources)), 100)
+
+        if progress is not None:
+            progress.stage("transcribing")
+        lost = _rejected(model, "not decoded: the device failed")
+        updates = Updates(model.transcribe(sources, options, journal=resume), show, lost)
+        index = 0
+        for each in inputs:
+            if isinstance(each, DragomanError):
+                update = TranscriptUpdate(0, (), 1.0, _rejected(model, str(each)))
+                output.write_transcript(Transcript(Updates(iter([update]), show, lost), 0), form)
+            else:
+                output.write_transcript(Transcript(updates, index), form)
+                index += 1
+    if updates.failure is not None:
+        raise updates.failure
 
 
 def _stream(

@@ -89,6 +89,7 @@ def run_file(
     block_lines: int,
     backend: str | None,
     device: str | None,
+    greedy: bool,
     **asked: Any,
 ) -> int:
     """Decode the lines of SOURCE on workers of Ray; the same command goes on after an interruption.
@@ -114,7 +115,9 @@ def run_file(
             f"device: {prefix_file}"
         )
     with option_names(context.command):
-        options = for_bundle(GenerationOptions(**asked), read_bundle(bundle).manifest)
+        options = for_bundle(
+            GenerationOptions(**asked), read_bundle(bundle).manifest, greedy=greedy
+        )
         with connected(address, workers * threads), shown_progress() as progress:
             joined = run(
                 bundle,

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 import click
 
 from dragoman import DragomanError
 from dragoman.files.text_lines import one_line
-from dragoman.runtime import GenerationOptions, Hypothesis, Model, Result
+from dragoman.runtime import (
+    DeviceLostError,
+    GenerationOptions,
+    Hypothesis,
+    Model,
+    Result,
+    Segment,
+    TranscriptUpdate,
+)
 from dragoman.runtime.arguments import check_able
 from dragoman.runtime.attention.alignment import NO_WORDS
-from dragoman.runtime.decoding.results import clock, json_line
+from dragoman.runtime.decoding.results import (
+    SubtitleFormat,
+    clock,
+    json_line,
+    subtitle_entries,
+)
 
 from .shared.terminal import notify
 
@@ -47,6 +63,18 @@ class Output:
         for line in lines if pairs is None else with_pairs(lines, pairs):
             click.echo(line)
 
+    def write_transcript(self, transcript: Transcript, form: TranscriptForm) -> None:
+        """Write a transcript while it arrives."""
+        self.number += 1
+        for piece in form(transcript):
+            click.echo(piece, nl=False)
+            sys.stdout.flush()
+        result = transcript.result
+        if result.error is not None:
+            self.reject(result.error)
+        for warning in result.warnings:
+            notify(f"line {self.number}: {warning}")
+
     def reject(self, reason: str) -> None:
         """Report that a line was rejected."""
         self.rejected += 1
@@ -75,30 +103,124 @@ def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
     return lines
 
 
-def timed(result: Result) -> Iterator[str]:
-    """Yield a line for each segment of speech, then an empty line."""
-    for segment in result.segments or ():
-        times = f"[{clock(segment.start)} --> {clock(segment.end)}]"
-        yield f"{times} {one_line(segment.text, segment.tokens).strip()}"
-    yield ""
-
-
-def timed_words(result: Result) -> Iterator[str]:
-    """Yield a line for each word of speech, then an empty line."""
-    for segment in result.segments or ():
-        for word in segment.words or ():
-            yield f"[{clock(word.start)} --> {clock(word.end)}] {one_line(word.text, ()).strip()}"
-    yield ""
-
-
 def json_of_texts(result: Result) -> Iterator[str]:
     """Yield one JSON object with all outputs."""
     yield json_line(result)
 
 
-def json_of_speech(result: Result) -> Iterator[str]:
-    """Yield one JSON object with all segments; a rejected line has none."""
-    yield from json_of_texts(dataclasses.replace(result, segments=result.segments or ()))
+class Transcript:
+    """The transcript of a recording, whose segments arrive one after another.
+
+    Attributes:
+        result: the whole output, once all segments have arrived
+    """
+
+    result: Result
+
+    def __init__(self, updates: Updates, index: int) -> None:
+        self._updates, self._index = updates, index
+
+    def __iter__(self) -> Iterator[Segment]:
+        """Yield the segments as they arrive."""
+        result = None
+        while result is None:
+            update = self._updates.next_of(self._index)
+            yield from update.segments
+            result = update.result
+        self.result = result
+
+
+TranscriptForm = Callable[[Transcript], Iterator[str]]
+"""Formats a transcript as pieces of text, as its segments arrive."""
+
+
+class Updates:
+    """The updates of a call, sorted by recording.
+
+    Args:
+        updates: the updates in the order in which they arrive
+        on_update: called with each of them
+        lost: the result of recordings that are not finished when the device fails
+    """
+
+    def __init__(
+        self,
+        updates: Iterator[TranscriptUpdate],
+        on_update: Callable[[TranscriptUpdate], None],
+        lost: Result,
+    ) -> None:
+        self._updates, self._on_update, self._lost = updates, on_update, lost
+        self._waiting: dict[int, deque[TranscriptUpdate]] = defaultdict(deque)
+        self.failure: DeviceLostError | None = None
+        """How the device failed."""
+
+    def next_of(self, index: int) -> TranscriptUpdate:
+        """Wait for the next update of a recording."""
+        while not self._waiting[index]:
+            try:
+                update = next(self._updates)
+            except DeviceLostError as error:
+                self.failure = error
+            if self.failure is not None:
+                return TranscriptUpdate(index, (), 1.0, self._lost)
+            self._on_update(update)
+            self._waiting[update.index].append(update)
+        return self._waiting[index].popleft()
+
+
+def plain(transcript: Transcript) -> Iterator[str]:
+    """Yield the text of a transcript on one line."""
+    line, spaces = "", ""
+    for segment in transcript:
+        text = one_line(segment.text, segment.tokens)
+        text = spaces + (f" {text}" if segment.text is None else text)
+        text = text if line else text.lstrip()
+        line = line or text
+        spaces = text[len(text.rstrip()) :]
+        yield text.rstrip()
+    yield "\n"
+
+
+def timed(transcript: Transcript) -> Iterator[str]:
+    """Yield a line for each segment of speech, then an empty line."""
+    for segment in transcript:
+        times = f"[{clock(segment.start)} --> {clock(segment.end)}]"
+        yield f"{times} {one_line(segment.text, segment.tokens).strip()}\n"
+    yield "\n"
+
+
+def timed_words(transcript: Transcript) -> Iterator[str]:
+    """Yield a line for each word of speech, then an empty line."""
+    for segment in transcript:
+        for word in segment.words or ():
+            times = f"[{clock(word.start)} --> {clock(word.end)}]"
+            yield f"{times} {one_line(word.text, ()).strip()}\n"
+    yield "\n"
+
+
+def in_subtitles(form: SubtitleFormat) -> TranscriptForm:
+    """Return a function that formats a transcript as subtitles; a rejected one has none."""
+
+    def entries(transcript: Transcript) -> Iterator[str]:
+        segments = iter(transcript)
+        first = list(islice(segments, 1))
+        if first or transcript.result.error is None:
+            yield from subtitle_entries(chain(first, segments), form)
+
+    return entries
+
+
+def whole(lines_of: Callable[[Result], Iterable[str]]) -> TranscriptForm:
+    """Return a function that formats a transcript when it is complete."""
+
+    def lines(transcript: Transcript) -> Iterator[str]:
+        for _ in transcript:
+            pass
+        result = transcript.result
+        for line in lines_of(dataclasses.replace(result, segments=result.segments or ())):
+            yield f"{line}\n"
+
+    return lines
 
 
 Pairs = tuple[tuple[int, int], ...]

@@ -121,6 +121,7 @@ PREFIX = "DRAGOMAN_SERVE"
     help="Read special tokens in texts, such as </s>, as plain text, unless a request says "
     "otherwise [yes].",
 )
+@decoding("--greedy", is_flag=True, help="Decode speech once, without beams and a detector.")
 @limits(
     "--max-waiting",
     metavar="N",
@@ -196,6 +197,7 @@ def serve(
     threads: int | None,
     batch_size: int | None,
     split_special_tokens: bool,
+    greedy: bool,
     max_waiting: int,
     max_new_tokens: int | None,
     max_body: int,
@@ -257,6 +259,7 @@ def serve(
         max_open_audio=max_open_audio,
         log_texts=log_texts,
         split_special_tokens=split_special_tokens,
+        greedy=greedy,
         cors_origins=cors_origin,
         root_path=root_path,
         trusted_proxies=tuple(filter(None, map(str.strip, trusted_proxies.split(",")))),

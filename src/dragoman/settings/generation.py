@@ -120,8 +120,9 @@ class GenerationOptions(TranscriptionOptions):
         seed: sampling: random seed; outputs are reproducible and batch-invariant; None: a random
             seed per input
         alternatives: number of most probable tokens to report for each step
-        prefix: texts: forced beginning of the output, as text or token ids; its tokens count in
-            `max_new_tokens` and `min_new_tokens`, not in scores; None or no token ids: none
+        prefix: forced beginning of the output, as text or token ids, for speech of its first
+            window; its tokens count in `max_new_tokens`, for texts in `min_new_tokens`, not in
+            scores; None or no token ids: none
         must_contain: phrases that every output must contain, as texts or token ids (lexically
             constrained beam search, Post & Vilar 2018). Requires beams, and uses a multiple of
             `num_beams` if the phrases have at least as many tokens. May return fewer outputs than
@@ -135,8 +136,8 @@ class GenerationOptions(TranscriptionOptions):
             `DEFAULT_BATCH_TOKENS`, for speech `DEFAULT_WINDOWS` windows
         source_language, target_language, language, task, timestamps: see `LanguageOptions`
         split_special_tokens, strict_audio: see `LanguageOptions`
-        vad, word_timestamps, fallback, initial_prompt, condition_on_previous_text: see
-            `TranscriptionOptions`
+        vad, word_timestamps, fallback, initial_prompt, hotwords: see `TranscriptionOptions`
+        cut_at_silence, condition_on_previous_text: see `TranscriptionOptions`
         compression_ratio_threshold, log_probability_threshold, no_speech_threshold: see
             `TranscriptionOptions`
 

@@ -203,7 +203,10 @@ class LanguageOptions:
         bool,
         SWITCH,
         CommandOption(
-            "languages", "Speech: refuse files that end early or are damaged.", sets=True
+            "languages",
+            "Speech: refuse files that end early or are damaged.",
+            sets=True,
+            hidden=True,
         ),
     ] = False
 
@@ -224,7 +227,9 @@ class TranscriptionOptions(LanguageOptions):
     """How speech is transcribed, besides its language and task.
 
     Attributes:
-        vad: whether to decode only what a voice activity detector takes for speech
+        vad: whether to decode only what a voice activity detector takes for speech; None: False,
+            and for the command `run` and servers, see `runtime.speech.plan.transcription_defaults`.
+            So it is with `fallback` and `condition_on_previous_text`.
         word_timestamps: whether to report the times of words. Unless `timestamps` is False,
             timestamps are generated, and segments take the times of their words
         fallback: whether to decode a window again, sampled at higher temperatures, if its text
@@ -238,27 +243,29 @@ class TranscriptionOptions(LanguageOptions):
             any
         initial_prompt: text that precedes the transcript for the model: names and words as they are
             spelled, or a style
+        hotwords: words that may be said, which the model reads before every window
+        cut_at_silence: whether a recording longer than a window is divided at pauses into parts
+            that are decoded together, which requires `vad` and excludes
+            `condition_on_previous_text`
         condition_on_previous_text: whether the model reads the transcript of earlier windows,
             except after a temperature of more than 0.5
     """
 
     vad: Annotated[
-        bool,
-        SWITCH,
-        CommandOption(
-            "languages", "Speech: decode only what a detector takes for speech.", sets=True
-        ),
-    ] = False
+        bool | None,
+        FLAG,
+        CommandOption("languages", "Speech: leave out what is not speech [yes]."),
+    ] = None
     word_timestamps: Annotated[
         bool,
         SWITCH,
         CommandOption("languages", "Speech: write the times of words.", "--words", sets=True),
     ] = False
     fallback: Annotated[
-        bool,
-        SWITCH,
-        CommandOption("languages", "Speech: decode doubtful windows again.", sets=True),
-    ] = False
+        bool | None,
+        FLAG,
+        CommandOption("languages", "Speech: decode doubtful windows again [yes].", hidden=True),
+    ] = None
     compression_ratio_threshold: Annotated[float | None, number("", None, math.isfinite)] = 2.4
     log_probability_threshold: Annotated[float | None, number("", None, math.isfinite)] = -1.0
     no_speech_threshold: Annotated[float | None, number(" from 0 to 1", SHARE, SHARE.hold)] = 0.6
@@ -267,27 +274,40 @@ class TranscriptionOptions(LanguageOptions):
         TEXT,
         CommandOption("languages", "Speech: names and words as they are spelled.", metavar="TEXT"),
     ] = None
-    condition_on_previous_text: Annotated[
+    hotwords: Annotated[
+        str | None,
+        TEXT,
+        CommandOption("languages", "Speech: words that may be said.", metavar="TEXT", hidden=True),
+    ] = None
+    cut_at_silence: Annotated[
         bool,
         SWITCH,
         CommandOption(
-            "languages",
-            "Speech: let the model read the text before a window.",
-            "--previous-text",
-            sets=True,
-            hidden=True,
+            "languages", "Speech: decode parts between pauses at once.", sets=True, hidden=True
         ),
     ] = False
+    condition_on_previous_text: Annotated[
+        bool | None,
+        FLAG,
+        CommandOption(
+            "languages",
+            "Speech: let the model read the text before a window.",
+            "--previous-text/--no-previous-text",
+            hidden=True,
+        ),
+    ] = None
 
 
 class TranscriptionKeywords(LanguageKeywords, total=False):
     """The fields of `TranscriptionOptions` as keyword arguments."""
 
-    vad: bool
+    vad: bool | None
     word_timestamps: bool
-    fallback: bool
+    fallback: bool | None
     compression_ratio_threshold: float | None
     log_probability_threshold: float | None
     no_speech_threshold: float | None
     initial_prompt: str | None
-    condition_on_previous_text: bool
+    hotwords: str | None
+    cut_at_silence: bool
+    condition_on_previous_text: bool | None

@@ -48,7 +48,7 @@ class Scripted(VoiceFilter):
     """A filter that hears speech where a script says so, window by window."""
 
     def __init__(self, script: Sequence[float]) -> None:
-        self.spans = []
+        self.spans, self.pauses, self._kept = [], [], 0
         self._script = iter(script)
 
     def _probability(self, window: Signal) -> float:

@@ -14,7 +14,7 @@ from dragoman import DragomanError
 from dragoman.runtime import GenerationOptions, Model, Quality, Result
 from dragoman.runtime.model import parts_of
 from dragoman.runtime.speech.fallback import TEMPERATURES, is_doubtful, is_silent
-from dragoman.runtime.speech.transcriber import Transcriber
+from dragoman.runtime.speech.recording import Recording, Spectrogram
 
 from ...speech_models import Vocabulary, extractor, noise, their_tokens
 from .conftest import Case
@@ -228,17 +228,20 @@ def test_the_language_is_detected_without_the_text_before_a_window(multilingual:
         assert result.language_probability == pytest.approx(before.language_probability, rel=1e-4)
         stated = multilingual.ours.generate([SHORT[0]], language=result.language)
         assert stated[0].language == result.language
-    with pytest.raises(DragomanError, match="initial_prompt: expected a language, too"):
+    with pytest.raises(DragomanError, match="initial_prompt, hotwords: expected a language, too"):
         next(multilingual.ours.stream(SHORT[0], initial_prompt="w5"))
     list(multilingual.ours.stream(SHORT[0], initial_prompt="w5", language="de"))
 
 
 def test_a_prompt_has_no_special_tokens(english: Case) -> None:
     """They would be commands to the model."""
-    front_end = parts_of(english.ours).front_end
-    assert isinstance(front_end, Transcriber)
+    text = "w5 <|endoftext|> <|nospeech|>"
+    recording = Recording(Spectrogram(np.zeros((2, 3), np.float32), 3, 0.03))
+    options = GenerationOptions(initial_prompt=text, hotwords=text, prefix=text)
+    parts_of(english.ours).transcriber._windows.set_texts(recording, options)
+    read = {*recording.context, *recording.hotwords, *recording.prefix}
     special = set(range(Vocabulary(multilingual=False)["endoftext"], 10_000))
-    assert not special & set(front_end._windows.context("w5 <|endoftext|> <|nospeech|>"))
+    assert read and not special & read
 
 
 def test_one_window_of_several_is_left_out(case: Case) -> None:

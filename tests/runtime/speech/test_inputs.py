@@ -207,22 +207,22 @@ def test_at_most_a_batch_of_recordings_is_open(
     english: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The features of all files are never held together."""
-    from dragoman.runtime.speech import recording, transcriber
+    from dragoman.runtime.speech import recording, transcriber, windows
 
     opened, most = [0], [0]
-    before, result = recording.read_spectrogram, transcriber.Windows.transcript
+    before, result = recording.read_spectrogram, windows.Windows.transcript
 
     def counting(*arguments: Any, **options: Any) -> Any:
         opened[0] += 1
         most[0] = max(most[0], opened[0])
         return before(*arguments, **options)
 
-    def closing(self: Any, recording: Any, **options: Any) -> Any:
+    def closing(*arguments: Any, **options: Any) -> Any:
         opened[0] -= 1
-        return result(self, recording, **options)
+        return result(*arguments, **options)
 
     monkeypatch.setattr(transcriber, "read_spectrogram", counting)
-    monkeypatch.setattr(transcriber.Windows, "transcript", closing)
+    monkeypatch.setattr(windows.Windows, "transcript", closing)
     english.ours.generate([GOOD] * 11, max_batch_size=3)
     assert (opened[0], most[0]) == (0, 3)
 

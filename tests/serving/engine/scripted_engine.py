@@ -37,17 +37,17 @@ class PendingTokens:
 
     def add(
         self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
-    ) -> Result | Job[int] | None:
+    ) -> Result | Sequence[Job[int]]:
         if isinstance(outcome, FailedJob):
             return Result("", (), 0.0, "rejected", str(outcome.error))
         sequence = outcome.sequences[0]
         before = self._tokens.get(number, ())
         self._tokens[number] = (*before, *sequence.row.tokens[sequence.begin :])
         if self._following:
-            return self._following.pop(0)
+            return [self._following.pop(0)]
         self._open -= 1
         if self._open:
-            return None
+            return ()
         tokens = tuple(token for _, each in sorted(self._tokens.items()) for token in each)
         return Result(None, tokens, 0.0, "end")
 

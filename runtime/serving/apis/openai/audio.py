@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
@@ -17,7 +19,7 @@ from ....speech.prompts import language_name
 from ...models import ServedModel
 from ...service import Service
 from ..bodies import BodyError
-from ..http import attributed, opened_form
+from ..http import Events, attributed, opened_form, server_sent_event, started
 
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
@@ -25,7 +27,7 @@ FIELDS = frozenset(
     {
         *("file", "model", "language", "prompt", "response_format", "temperature"),
         *("timestamp_granularities[]", "timestamp_granularities", "stream", "strict_audio"),
-        *("vad", "fallback"),
+        *("vad", "fallback", "hotwords"),
     }
 )
 
@@ -52,7 +54,9 @@ async def transcribe(service: Service, request: Request, *, task: str) -> Respon
         )
     _check_supported(form, response_format)
     timed = response_format in ("srt", "vtt", "verbose_json")
-    options = _options(form, served, task, timed=timed)
+    options = service.transcription_options(served, _options(form, served, task, timed=timed))
+    if _flag(form, "stream"):
+        return Events(await started(_events(service, served, data, options)))
     async with service.opened_audio(served, [data], vad=options.vad) as (audio,):
         (result,) = await service.generate(served, [audio], [options])
         seconds = audio.duration
@@ -70,8 +74,8 @@ def _check_supported(form: FormData, response_format: str) -> None:
         raise BodyError("timestamp_granularities: expected segment or word")
     if granularities and response_format != "verbose_json":
         raise BodyError("timestamp_granularities: expected response_format verbose_json")
-    if _flag(form, "stream"):
-        raise BodyError("stream: expected false; use /v1/generate to stream")
+    if _flag(form, "stream") and response_format not in ("json", "text"):
+        raise BodyError(f"stream: expected response_format json or text, found {response_format}")
 
 
 def _granularities(form: FormData) -> set[Any]:
@@ -92,11 +96,13 @@ def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> 
     if speech is None:
         raise DragomanError(f"{served.name} is not a speech model; choose a speech model")
     values: dict[str, Any] = {"word_timestamps": "word" in _granularities(form)}
-    values |= {"timestamps": timed, "language": _text(form, "language") or None}
+    values |= {"timestamps": timed or None, "language": _text(form, "language") or None}
     if task == "translate" or speech.tasks:
         values["task"] = task
-    values |= {name: _flag(form, name) for name in ("strict_audio", "vad", "fallback")}
+    values |= {name: _flag(form, name) for name in ("vad", "fallback")}
+    values["strict_audio"] = _flag(form, "strict_audio") or False
     values["initial_prompt"] = _text(form, "prompt") or None
+    values["hotwords"] = _text(form, "hotwords") or None
     text = _text(form, "temperature") or "0"
     try:
         temperature = float(text)
@@ -119,13 +125,36 @@ def _text(form: FormData, name: str) -> str | None:
     return value
 
 
-def _flag(form: FormData, name: str) -> bool:
-    """Read an optional truth value, as libraries write it in forms."""
-    text = _text(form, name) or "false"
+def _flag(form: FormData, name: str) -> bool | None:
+    """Read a truth value, as libraries write it in forms; None: it is missing."""
+    text = _text(form, name)
+    if not text:
+        return None
     value = FLAGS.get(text.lower())
     if value is None:
         raise BodyError(f"{name}: expected true or false, found {shown(text)}")
     return value
+
+
+async def _events(
+    service: Service, served: ServedModel, data: bytes, options: GenerationOptions
+) -> AsyncGenerator[str, None]:
+    """Yield an event with the text of each segment, and one with the whole text."""
+    text = ""
+    async with (
+        service.opened_audio(served, [data], vad=options.vad) as (audio,),
+        aclosing(service.transcribe(served, audio, options)) as items,
+    ):
+        async for item in items:
+            if isinstance(item, Segment):
+                new = item.text or ""
+                new = new if text else new.lstrip()
+                text += new
+                if new:
+                    yield server_sent_event({"type": "transcript.text.delta", "delta": new})
+            elif item.result.error is not None:
+                raise RejectedError(item.result.error)
+    yield server_sent_event({"type": "transcript.text.done", "text": text})
 
 
 def _response(

@@ -14,6 +14,7 @@ from dragoman import DragomanError
 from dragoman.errors import shown
 from dragoman.files.text_lines import token_ids
 from dragoman.runtime.format.manifest import Manifest
+from dragoman.runtime.speech.plan import greedy_transcription, transcription_defaults
 from dragoman.settings.fields import Bounds, Check, CommandOption, annotated, type_of
 from dragoman.settings.generation import GenerationOptions
 
@@ -139,9 +140,18 @@ def _options() -> list[Callable[[Any], Any]]:
     ]
 
 
+greedy_option = click.option(
+    "--greedy",
+    cls=SectionedOption,
+    section=SECTIONS["languages"],
+    is_flag=True,
+    help="Speech: decode once, without beams and --vad.",
+)
+
+
 def decoding_options(function: Function) -> Function:
     """Add the decoding options to a command."""
-    for option in reversed(_options()):
+    for option in reversed([*_options(), greedy_option]):
         function = option(function)
     return function
 
@@ -169,13 +179,28 @@ def check_prefix_file(prefix_file: Path | None, given_options: dict[str, Any]) -
         )
 
 
-def for_bundle(options: GenerationOptions, manifest: Manifest) -> GenerationOptions:
-    """Return the options; for a bundle without tokenizers, parse texts as token ids.
+def for_bundle(
+    options: GenerationOptions, manifest: Manifest, *, greedy: bool, rows: int | None = None
+) -> GenerationOptions:
+    """Return the options of a bundle.
+
+    Speech is transcribed with `transcription_defaults`. For a bundle without tokenizers, texts are
+    parsed as token ids.
+
+    Args:
+        greedy: whether speech is decoded once, with greedy search
+        rows: maximum number of rows of a batch; None: unlimited
 
     Raises:
-        DragomanError: a text does not consist of token ids.
+        DragomanError: a text does not consist of token ids, or `greedy` is not for the model.
     """
-    if manifest.tokenizers is not None or manifest.speech is not None:
+    if manifest.speech is not None:
+        if greedy:
+            return greedy_transcription(options, manifest)
+        return transcription_defaults(options, manifest, rows)
+    if greedy:
+        raise DragomanError("greedy: for speech models; a text model takes beams 1")
+    if manifest.tokenizers is not None:
         return options
     return options.replace(
         prefix=None if options.prefix is None else _ids("prefix", options.prefix),

@@ -1,0 +1,193 @@
+"""Keeps transcripts in a file while they are made, so that a later call goes on from there.
+
+The file has a line of JSON for the bundle and the options, then one for each decoded window.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dragoman.errors import DragomanError, shown
+from dragoman.files.strict_json import parse_json
+from dragoman.settings.generation import GenerationOptions
+
+from ..format.manifest import Manifest
+from ..format.plain_data import Problems, from_plain, to_plain
+from .recording import Recording, RecordingState
+
+VERSION = 1
+WITHOUT_EFFECT = frozenset({"max_batch_size", "max_batch_tokens"})
+"""Options that do not change transcripts."""
+
+
+class JournalError(DragomanError):
+    """A journal cannot be used."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a journal.
+
+    Attributes:
+        recording: SHA-256 of the recording, in hex
+        part: index of the part of the recording
+    """
+
+    recording: str
+    part: int
+    state: RecordingState
+
+
+class Journal:
+    """An open journal, which no other process can use.
+
+    Args:
+        manifest, options: the bundle and the options of all its transcripts
+
+    Raises:
+        JournalError: the file is not a journal, is of another bundle or other options, is in use,
+            or cannot be read and written.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, options: GenerationOptions) -> None:
+        self._path = path
+        self._states: dict[tuple[str, int], list[RecordingState]] = {}
+        try:
+            self._file: BinaryIO = path.open("a+b", buffering=0)
+        except OSError as error:
+            raise JournalError(f"{path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._read(_heading(manifest, options))
+        except BlockingIOError as error:
+            self.close()
+            raise JournalError(f"{path}: expected a free journal, found it in use") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def of(self, source: Any, parts: Sequence[Recording]) -> RecordingJournal:
+        """Let the parts of a recording go on from where they were, and return their journal.
+
+        Raises:
+            JournalError: the recording cannot be read.
+        """
+        name = _digest_of(source)
+        for number, part in enumerate(parts):
+            for state in self._states.get((name, number), ()):
+                part.restore(state)
+        return RecordingJournal(self, name, parts)
+
+    def write(self, entry: Entry) -> None:
+        """Append a line.
+
+        Raises:
+            JournalError: the file cannot be written.
+        """
+        self._append(to_plain(entry))
+
+    def _append(self, values: Mapping[str, Any]) -> None:
+        line = json.dumps(values, ensure_ascii=False) + "\n"
+        try:
+            self._file.write(line.encode())
+        except OSError as error:
+            raise JournalError(f"{self._path}: {error.strerror}") from error
+
+    def _read(self, heading: Mapping[str, Any]) -> None:
+        self._file.seek(0)
+        data = self._file.read()
+        whole = data.rfind(b"\n") + 1
+        if data and (not whole or not data.startswith(b'{"journal": ')):
+            raise JournalError(f"{self._path}: expected a journal of `run --resume`")
+        lines = data[:whole].splitlines()
+        if not lines:
+            self._append(heading)
+            return
+        for name, value in _parsed(self._path, 1, lines[0]).items():
+            if heading.get(name) != value:
+                raise JournalError(
+                    f"{self._path}: expected a journal with the {name} of this call, "
+                    f"{shown(heading.get(name))}, found {shown(value)}"
+                )
+        for number, line in enumerate(lines[1:], 2):
+            problems = Problems()
+            entry = from_plain(Entry, _parsed(self._path, number, line), "line", problems)
+            if entry is None:
+                raise JournalError(f"{self._path}, line {number}: {problems[0]}")
+            self._states.setdefault((entry.recording, entry.part), []).append(entry.state)
+        os.ftruncate(self._file.fileno(), whole)  # a line that was not finished
+
+
+class RecordingJournal:
+    """Adds the windows of a recording to a journal.
+
+    Args:
+        recording: SHA-256 of the recording
+        parts: the recording, or its parts
+    """
+
+    def __init__(self, journal: Journal, recording: str, parts: Sequence[Recording]) -> None:
+        self._journal, self._recording = journal, recording
+        self._written = [len(part.segments) for part in parts]
+
+    def add(self, number: int, part: Recording) -> None:
+        """Add the last window of a part.
+
+        Raises:
+            JournalError: the file cannot be written.
+        """
+        state = part.state(self._written[number])
+        self._journal.write(Entry(self._recording, number, state))
+        self._written[number] = len(part.segments)
+
+
+def _heading(manifest: Manifest, options: GenerationOptions) -> dict[str, Any]:
+    files = repr([(file.path, file.sha256) for file in manifest.files])
+    chosen = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+        if field.name not in WITHOUT_EFFECT and getattr(options, field.name) != field.default
+    }
+    heading = {
+        "journal": VERSION,
+        "bundle": hashlib.sha256(files.encode()).hexdigest(),
+        "options": chosen,
+    }
+    found: dict[str, Any] = json.loads(json.dumps(heading, default=str))
+    return found
+
+
+def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        values = parse_json(line.decode())
+    except ValueError as error:
+        raise JournalError(f"{path}, line {number}: expected JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise JournalError(f"{path}, line {number}: expected an object, found {shown(values)}")
+    return values
+
+
+def _digest_of(source: Any) -> str:
+    """Return the SHA-256 of a recording: of a file, bytes, samples or features."""
+    if isinstance(source, str | os.PathLike):
+        try:
+            with Path(source).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise JournalError(f"{os.fspath(source)}: {error.strerror}") from error
+    data = source if isinstance(source, bytes) else np.ascontiguousarray(source).data
+    return hashlib.sha256(data).hexdigest()

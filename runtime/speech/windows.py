@@ -1,0 +1,282 @@
+"""Creates jobs for windows of recordings, and transcripts from their outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman.errors import DragomanError
+from dragoman.settings.generation import GenerationOptions, Phrase
+from dragoman.settings.speech import SpeechTokens
+
+from ..audio import LogMel
+from ..decoding.greedy_and_sampling import Greedy, Sample
+from ..decoding.results import FinishReason, Quality, Result, Segment, Word
+from ..decoding.running_batch import DecodedJob, Job
+from ..format.manifest import Manifest
+from ..texts.tokenizer import TextCodec
+from .fallback import FORGETS_ABOVE, TEMPERATURES, is_doubtful, is_silent, quality_of
+from .plan import SpeechPlan
+from .recording import Recording, Spectrogram
+from .timestamps import TimedTokens
+from .word_times import SpokenWindow, WordTimer
+
+
+class Windows:
+    """Creates jobs for windows, and transcripts from their outputs.
+
+    Args:
+        timer: times words
+        codec: tokenizers; None if the bundle has none
+        rows: maximum number of rows of a batch; None: unlimited
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        speech: SpeechTokens,
+        log_mel: LogMel,
+        timer: WordTimer,
+        codec: TextCodec | None,
+        rows: int | None,
+    ) -> None:
+        self._manifest, self._speech, self._log_mel = manifest, speech, log_mel
+        self._timer, self._codec, self._rows = timer, codec, rows
+
+    def job(self, recording: Recording, plan: SpeechPlan, number: int = 0) -> Job[int]:
+        """Create the job for a recording's next window.
+
+        Raises:
+            DragomanError: the prefix does not leave room for a text.
+        """
+        windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
+        window = recording.window(self._log_mel)
+        if self._detects_first(recording):
+            request = dataclasses.replace(windows, limit=1).request(window, None)
+            return Job(number, request, Greedy())
+        request = windows.request(
+            window,
+            recording.language,
+            recording.context,
+            hotwords=recording.hotwords,
+            beginning=self._beginning(recording),
+            keeps_encoded=plan.options.word_timestamps,
+        )
+        strategy = plan.strategy_of(recording.windows, recording.attempt, self._rows)
+        return Job(number, request, strategy)
+
+    def is_unknown(self, recording: Recording) -> bool:
+        """Return whether the language of a recording is to be detected."""
+        return bool(self._speech.languages) and recording.language is None
+
+    def _detects_first(self, recording: Recording) -> bool:
+        """Return whether the language is detected without the text before the window."""
+        return self.is_unknown(recording) and bool(
+            recording.context or recording.hotwords or recording.prefix
+        )
+
+    def _beginning(self, recording: Recording) -> tuple[int, ...]:
+        """Return the tokens that the output of the next window begins with."""
+        if not recording.at_begin or not recording.prefix:
+            return ()
+        begin = self._speech.timestamp_begin
+        timestamp = (begin,) if recording.timed and begin is not None else ()
+        return (*timestamp, *recording.prefix)
+
+    def set_texts(self, recording: Recording, options: GenerationOptions) -> None:
+        """Set the tokens of a recording's initial prompt, hotwords and prefix.
+
+        Raises:
+            DragomanError: the tokenizer fails on a text, or the prefix has other tokens than text.
+        """
+        recording.context = self._read_before(options.initial_prompt)
+        recording.hotwords = self._read_before(options.hotwords)
+        recording.prefix = self._prefix(options.prefix)
+
+    def _read_before(self, text: str | None) -> tuple[int, ...]:
+        """Return the tokens of a text that the model reads before a window."""
+        if not text or not text.strip() or self._codec is None:
+            return ()
+        # As many tokens as are read have at most this length, but for a few rare ones.
+        end = text.strip()[-16 * self._manifest.model.max_target_positions :]
+        return tuple(self._codec.encode_target(f" {end}", split_special_tokens=True).tokens)
+
+    def _prefix(self, prefix: Phrase | None) -> tuple[int, ...]:
+        end = self._manifest.model.end_token_id
+        if isinstance(prefix, str):
+            if not prefix.strip():
+                return ()
+            if self._codec is None:
+                raise DragomanError("prefix: expected token ids: the bundle has no tokenizers")
+            text = f" {prefix.strip()}"
+            return tuple(self._codec.encode_target(text, split_special_tokens=True).tokens)
+        wrong = [token for token in prefix or () if not 0 <= token < end]
+        if wrong:
+            raise DragomanError(f"prefix: expected tokens of text, under {end}, found {wrong[0]}")
+        return tuple(prefix or ())
+
+    def add(self, recording: Recording, plan: SpeechPlan, outcome: DecodedJob[Any]) -> None:
+        """Add the output of a window to its recording, or only count the attempt if it is doubtful.
+
+        Raises:
+            BackendError, TokenizerError: times of words or texts cannot be computed.
+        """
+        detects = self._detects_first(recording)
+        if outcome.selected:
+            ((recording.language, recording.language_probability),) = outcome.selected
+        if detects:
+            return
+        output, options, strategy = outcome.sequences[0], plan.options, outcome.job.strategy
+        tokens = (*self._beginning(recording), *output.tokens)
+        quality, temperature = None, strategy.temperature if isinstance(strategy, Sample) else 0.0
+        if options.fallback:
+            text = self.text(tokens) or ""
+            quality = quality_of(output, text, outcome.observed, recording.attempt, strategy)
+            temperature = quality.temperature
+            last = recording.attempt + 1 == len(TEMPERATURES)
+            if is_doubtful(quality, options) and not last:
+                recording.attempt += 1
+                return
+            if is_silent(quality, options):
+                recording.leave_out(self._log_mel.frames)
+                return
+        before = len(recording.segments)
+
+        def with_words(segments: list[TimedTokens]) -> list[TimedTokens]:
+            return self._with_words(segments, recording, plan, outcome, quality)
+
+        begin, window = self._speech.timestamp_begin, self._log_mel.frames
+        recording.add(output, tokens, begin, window, with_words)
+        outcome.encoded = None  # as large as the window's caches
+        if not options.condition_on_previous_text or temperature > FORGETS_ABOVE:
+            recording.context = ()
+        else:
+            new = recording.segments[before:]
+            read = [token for segment in new for token in self._read_next(segment)]
+            most = self._manifest.model.max_target_positions // 2
+            recording.context = (*recording.context, *read)[-most:]
+
+    def _with_words(
+        self,
+        segments: list[TimedTokens],
+        recording: Recording,
+        plan: SpeechPlan,
+        outcome: DecodedJob[Any],
+        quality: Quality | None,
+    ) -> list[TimedTokens]:
+        """Give the segments of a window its quality and, if requested, the times of their words."""
+        segments = [dataclasses.replace(segment, quality=quality) for segment in segments]
+        if not plan.options.word_timestamps or self._codec is None:
+            return segments
+        if outcome.encoded is None:  # nothing was decoded
+            return [dataclasses.replace(segment, words=()) for segment in segments]
+        window = SpokenWindow(
+            self._prompt(plan, recording.language),
+            recording.spoken_frames(self._log_mel),
+            recording.offset,
+            recording.spoken,
+            self._speech.language_of(recording.language),
+        )
+        found = self._timer.timed(segments, outcome.encoded, window, self._codec.stream())
+        ends = [word.end for segment in found for word in segment.words or ()]
+        recording.spoken = ends[-1] if ends else found[-1].end
+        return found
+
+    def _read_next(self, segment: TimedTokens) -> tuple[int, ...]:
+        """Return the tokens of a segment that the model reads before the next window."""
+        text = self.text(segment.tokens)
+        if segment.start == segment.end or (text is not None and not text.strip()):
+            return ()
+        begin = self._speech.timestamp_begin or 0
+        repeated = all(token >= begin for token in segment.tokens[-2:])
+        return segment.tokens[:-1] if repeated else segment.tokens
+
+    def _prompt(self, plan: SpeechPlan, language: int | None) -> tuple[int, ...]:
+        """Return the prompt that precedes a text without timestamps."""
+        named = [] if language is None else [language]
+        instructions = plan.prompt.of_texts(self._speech).instructions(self._speech)
+        return (self._manifest.model.start_token_id, *named, *instructions)
+
+    def segments(
+        self, recording: Recording, begin: int, *, skip_special_tokens: bool
+    ) -> list[Segment]:
+        """Return the segments of a recording from the one with index `begin` on.
+
+        Args:
+            skip_special_tokens: whether texts omit special tokens
+
+        Raises:
+            TokenizerError: the tokenizer fails on the tokens.
+        """
+        audio = recording.audio
+        return [
+            Segment(
+                *audio.original(s.start, s.end),
+                self.text(s.tokens, skip_special_tokens=skip_special_tokens),
+                s.tokens,
+                None if s.words is None else _words([s], audio),
+                s.quality,
+            )
+            for s in recording.segments[begin:]
+        ]
+
+    def transcript(
+        self,
+        parts: Sequence[Recording],
+        segments: Sequence[Segment],
+        *,
+        skip_special_tokens: bool,
+    ) -> Result:
+        """Create the result of a recording after its last window.
+
+        Args:
+            parts: the recording, or its parts
+            segments: the segments of all parts; none if the recording is not timed
+            skip_special_tokens: whether texts omit special tokens
+
+        Raises:
+            TokenizerError: the tokenizer fails on the tokens.
+        """
+        audio, timed = parts[0].audio, [s for part in parts for s in part.segments]
+        tokens = tuple(token for segment in timed for token in segment.tokens)
+        text = self.text(tokens, skip_special_tokens=skip_special_tokens)
+        if timed and not parts[0].timed:
+            has_words = [s for s in timed if s.words is not None]
+            words = _words(has_words, audio) if has_words else None
+            qualities = {segment.quality for segment in timed}
+            quality = qualities.pop() if len(qualities) == 1 else None  # of several windows, none
+            segments = (Segment(0.0, audio.duration, text, tokens, words, quality),)
+        ended: FinishReason = "end" if all(part.ended for part in parts) else "length"
+        return Result(
+            text,
+            tokens,
+            sum(part.log_probability for part in parts),
+            ended if timed else "empty",
+            segments=tuple(segments),
+            language=self._speech.language_of(parts[0].language),
+            end_token=parts[-1].end_token,
+            score=sum(part.score for part in parts),
+            warnings=audio.defects,
+            voice=None if audio.voice is None else audio.voice.spans,
+            language_probability=parts[0].language_probability,
+        )
+
+    def text(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str | None:
+        """Decode tokens without timestamps; None without tokenizers."""
+        if self._codec is None:
+            return None
+        begin = self._speech.timestamp_begin
+        return self._codec.decode(
+            [t for t in tokens if begin is None or t < begin],
+            skip_special_tokens=skip_special_tokens,
+        )
+
+
+def _words(segments: Sequence[TimedTokens], audio: Spectrogram) -> tuple[Word, ...]:
+    """Return words with their times in the recording."""
+    return tuple(
+        Word(*audio.original(word.start, word.end), word.text, word.probability)
+        for segment in segments
+        for word in segment.words or ()
+    )
