@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ from .arguments import (
 from .attention.alignment import Alignment
 from .attention.reader import Attention
 from .backends.interface import Backend, BackendError, ClosedModelError, no_attention
-from .decoding.results import Result, SpokenLanguage, Token, TranscriptUpdate
+from .decoding.results import LiveUpdate, Result, SpokenLanguage, Token, TranscriptUpdate
 from .encoding.front_end import EncoderFrontEnd, EncoderMethods
 from .format.bundle import Bundle
 from .format.manifest import Manifest
@@ -34,6 +34,7 @@ from .front_end import Source
 from .parts import Parts
 from .scoring.interface import ScoredPair, ScoringKeywords, ScoringOptions, scoring_options_of
 from .speech.journal import Journal
+from .speech.live import Chunk, listening
 from .speech.plan import transcription_defaults
 from .texts.front_end import token_ids
 from .texts.outputs import TokenStream
@@ -200,6 +201,38 @@ class Model(EncoderMethods):
         with closing(kept) if kept is not None else nullcontext():
             check = stop_check(timeout, cancel)
             yield from parts.transcriber.transcribe(sources, chosen, check, kept)
+
+    def listen(
+        self,
+        chunks: Iterable[Chunk],
+        options: GenerationOptions | None = None,
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **changes: Unpack[GenerationKeywords],
+    ) -> Generator[LiveUpdate]:
+        """Transcribe speech while it arrives, and yield words as soon as they are certain.
+
+        Words that were yielded do not change, and all of them depend on the samples only, not on
+        how these are cut into chunks.
+
+        Args:
+            chunks: samples at the model's rate in chunks of any length: 16-bit little-endian
+                bytes, int16 arrays, or floating arrays from -1 to 1
+            options: language, task, `vad` (None: if a detector is installed), `initial_prompt`,
+                `hotwords`, `word_timestamps`, and how a pass is decoded, by default greedily
+
+        Raises:
+            AudioError: a chunk has another type, or numbers that are not finite.
+            DeadlineError, CancelError, BackendError: the call was stopped.
+            DragomanError, AbilityError: as for `generate`; or an option is for recordings.
+        """
+        parts, chosen = self._parts("transcribe"), options_of(options, changes)
+        if chosen.vad is None:
+            usable = transcription_defaults(GenerationOptions(), self.manifest).vad
+            chosen = chosen.replace(vad=usable)
+        listener = parts.transcriber.listener(chosen, stop_check(timeout, cancel))
+        yield from listening(listener, chunks)
 
     def detect_language(
         self,

@@ -106,7 +106,7 @@ class VoiceFilter:
         quiet: list[Signal] = []  # what may be a pause
         begin, end, voiced, is_speech, is_long = 0, 0, 0, False, False
         for window in _windows(blocks):
-            probability = self._probability(window)
+            probability = self.probability(window)
             end += len(window)
             if not is_speech and probability < SPEECH:
                 before = np.concatenate([before, window])[-MARGIN:]
@@ -161,7 +161,8 @@ class VoiceFilter:
         pauses = tuple((at / RATE, length / RATE) for at, length in self.pauses)
         return Voice(spans, samples / RATE, pauses)
 
-    def _probability(self, window: Signal) -> float:
+    def probability(self, window: Signal) -> float:
+        """Return the probability of speech in the next window; the last one may be shorter."""
         padded = np.pad(window, (0, WINDOW - len(window)))
         feeds = {
             "input": np.concatenate([self._context, padded])[None],

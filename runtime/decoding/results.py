@@ -215,6 +215,19 @@ class TranscriptUpdate:
 
 
 @dataclass(frozen=True)
+class LiveUpdate:
+    """What has become certain of speech that is still arriving.
+
+    Attributes:
+        text: text that follows the texts of earlier updates of the segment
+        segment: the whole segment, in its last update; None: more follows
+    """
+
+    text: str
+    segment: Segment | None = None
+
+
+@dataclass(frozen=True)
 class Token:
     """One token of a stream.
 
@@ -292,19 +305,32 @@ def result_data(result: Result) -> dict[str, Any]:
     if result.segments is None:
         data["truncated"] = result.truncated
         return data | {"hypotheses": [_hypothesis(h) for h in result.hypotheses]}
-    segments = [
-        {"start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
-        | ({} if s.words is None else {"words": [vars(word) for word in s.words]})
-        | ({} if s.quality is None else vars(s.quality))
-        for s in result.segments
-    ]
     return data | {
         "language": result.language,
         "language_probability": result.language_probability,
-        "segments": segments,
+        "segments": [_segment(segment) for segment in result.segments],
         "warnings": result.warnings,
         **({} if result.voice is None else {"voice": result.voice}),
     }
+
+
+def json_of_update(update: LiveUpdate) -> str:
+    """Return an update of live speech as a JSON object on one line."""
+    segment = None if update.segment is None else _segment(update.segment)
+    data = {"text": update.text, "segment": segment}
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "start": segment.start,
+        "end": segment.end,
+        "text": segment.text,
+        "tokens": segment.tokens,
+    }
+    if segment.words is not None:
+        data["words"] = [vars(word) for word in segment.words]
+    return data if segment.quality is None else data | vars(segment.quality)
 
 
 def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:

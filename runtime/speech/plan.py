@@ -16,14 +16,13 @@ from dragoman.settings.speech import SpeechTokens
 
 from ..audio.voice_activity import RATE, detector_is_installed
 from ..decoding.beam_search import Beam
-from ..decoding.greedy_and_sampling import Sample
+from ..decoding.greedy_and_sampling import BestSample, Sample
 from ..decoding.logits_processors import LogitsProcessor, Row
 from ..decoding.request import PrefixToken, Request, Rules
 from ..decoding.search import Strategy
 from ..decoding.strategies import GenerationLimits, strategies
 from ..format.manifest import Manifest
 from ..format.model_spec import ModelSpec
-from . import fallback
 from .prompts import PromptRequest
 from .timestamps import TimestampProcessor
 
@@ -36,6 +35,12 @@ FOR_TEXTS = (
 
 OF_OTHER_TOKENS = ("fallback", "initial_prompt", "hotwords", "condition_on_previous_text")
 """Options that require the tokens for no speech and for previous text."""
+
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Temperatures of the attempts at a window; the first is greedy or beam search."""
+
+SAMPLES = 5
+"""Number of samples of each further attempt, of which the most probable one is the output."""
 
 BEAMS = 5
 """The beams of openai-whisper's command."""
@@ -148,6 +153,14 @@ class SpeechPlan:
             options = options.replace(timestamps=speech.timestamp_begin is not None)
         return cls(options, limits, strategy, PromptRequest.of(options, speech))
 
+    def limited(self, most: int) -> SpeechPlan:
+        """Return the plan with a limit of new tokens for a window."""
+        most = min(most, self.limits.max_new_tokens)
+        limits = dataclasses.replace(self.limits, max_new_tokens=most)
+        return dataclasses.replace(
+            self, limits=limits, options=self.options.replace(max_new_tokens=most)
+        )
+
     def windows(self, manifest: Manifest, speech: SpeechTokens, *, timed: bool) -> WindowPlan:
         """Return the decoding plan of windows, with or without timestamps."""
         prompt = self.prompt.with_timestamps(timed)
@@ -176,13 +189,24 @@ class SpeechPlan:
     def strategy_of(self, window: int, attempt: int, rows: int | None) -> Strategy:
         """Return the strategy for a window of a recording; each has its own random numbers.
 
+        A doubtful window is sampled at higher and higher temperatures (Radford et al. 2022, section
+        4.5). The random numbers of each window, attempt and sample are always the same.
+
         Args:
             attempt: number of earlier attempts at the window
             rows: maximum number of rows of a batch; None: unlimited
         """
         if isinstance(self.strategy, Sample):
             return dataclasses.replace(self.strategy, index=window)
-        return fallback.strategy_of(window, attempt, self.strategy, rows)
+        if attempt == 0:
+            return self.strategy
+        number = (window * len(TEMPERATURES) + attempt) * SAMPLES
+        return BestSample(
+            [
+                Sample(0, number + i, temperature=TEMPERATURES[attempt])
+                for i in range(min(SAMPLES, rows or SAMPLES))
+            ]
+        )
 
     def rows(self, positions: int, fitting: int | None, most: int | None) -> int:
         """Return the maximum number of rows in a batch: windows times beams.

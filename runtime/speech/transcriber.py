@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -30,6 +31,7 @@ from ..format.manifest import Manifest
 from ..front_end import planned
 from ..texts.tokenizer import TextCodec, TokenizerError
 from .journal import Journal, JournalError, RecordingJournal
+from .live import Listener, live_options
 from .plan import SpeechPlan
 from .prompts import DETECTED, PromptRequest
 from .recording import Recording, Spectrogram, parts_of, read_spectrogram, warn_of_defects
@@ -231,6 +233,32 @@ class Transcriber:
             else SpokenLanguage((found := next(results)).language, found.language_probability)
             for window in windows
         ]
+
+    def listener(self, options: GenerationOptions, check: StopCheck) -> Listener:
+        """Return a listener for one stream of speech; see `Model.listen`."""
+        if self._codec is None:
+            raise DragomanError("expected a bundle with tokenizers")
+        timer: WordTimer | None = self._timer
+        if not options.word_timestamps:
+            try:
+                self._timer.check()
+            except BackendError:
+                timer = None
+        # Encoded windows are kept to find where a long utterance is divided.
+        plan = self._plan(live_options(options).replace(word_timestamps=timer is not None))
+        plan = replace(plan, options=plan.options.replace(timestamps=False))
+        return Listener(
+            self._manifest.model,
+            self._log_mel,
+            self._backend,
+            self._codec,
+            self._windows,
+            timer,
+            plan,
+            vad=bool(options.vad),
+            check=check,
+            words=options.word_timestamps,
+        )
 
     def begin(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped

@@ -1,8 +1,14 @@
-"""Creates jobs for windows of recordings, and transcripts from their outputs."""
+"""Creates jobs for windows of recordings, and transcripts from their outputs.
+
+The rules by which outputs are judged are those of openai-whisper (Radford et al. 2022, section
+4.5): a window whose text repeats itself or is improbable is decoded again. A window without speech
+is left out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,22 +17,27 @@ from dragoman.settings.generation import GenerationOptions, Phrase
 from dragoman.settings.speech import SpeechTokens
 
 from ..audio import LogMel
+from ..decoding.beam_search import Beam
 from ..decoding.greedy_and_sampling import Greedy, Sample
 from ..decoding.results import FinishReason, Quality, Result, Segment, Word
 from ..decoding.running_batch import DecodedJob, Job
+from ..decoding.search import Strategy, TokenSequence
 from ..format.manifest import Manifest
 from ..texts.tokenizer import TextCodec
-from .fallback import FORGETS_ABOVE, TEMPERATURES, is_doubtful, is_silent, quality_of
-from .plan import SpeechPlan
+from .plan import TEMPERATURES, SpeechPlan
 from .recording import Recording, Spectrogram
 from .timestamps import TimedTokens
 from .word_times import SpokenWindow, WordTimer
+
+FORGETS_ABOVE = 0.5
+"""Temperature above which a text is not read by the model for the next window."""
 
 
 class Windows:
     """Creates jobs for windows, and transcripts from their outputs.
 
     Args:
+        speech: the tokens of prompts, also an attribute
         timer: times words
         codec: tokenizers; None if the bundle has none
         rows: maximum number of rows of a batch; None: unlimited
@@ -41,7 +52,7 @@ class Windows:
         codec: TextCodec | None,
         rows: int | None,
     ) -> None:
-        self._manifest, self._speech, self._log_mel = manifest, speech, log_mel
+        self._manifest, self.speech, self._log_mel = manifest, speech, log_mel
         self._timer, self._codec, self._rows = timer, codec, rows
 
     def job(self, recording: Recording, plan: SpeechPlan, number: int = 0) -> Job[int]:
@@ -50,7 +61,7 @@ class Windows:
         Raises:
             DragomanError: the prefix does not leave room for a text.
         """
-        windows = plan.windows(self._manifest, self._speech, timed=recording.timed)
+        windows = plan.windows(self._manifest, self.speech, timed=recording.timed)
         window = recording.window(self._log_mel)
         if self._detects_first(recording):
             request = dataclasses.replace(windows, limit=1).request(window, None)
@@ -68,7 +79,7 @@ class Windows:
 
     def is_unknown(self, recording: Recording) -> bool:
         """Return whether the language of a recording is to be detected."""
-        return bool(self._speech.languages) and recording.language is None
+        return bool(self.speech.languages) and recording.language is None
 
     def _detects_first(self, recording: Recording) -> bool:
         """Return whether the language is detected without the text before the window."""
@@ -80,7 +91,7 @@ class Windows:
         """Return the tokens that the output of the next window begins with."""
         if not recording.at_begin or not recording.prefix:
             return ()
-        begin = self._speech.timestamp_begin
+        begin = self.speech.timestamp_begin
         timestamp = (begin,) if recording.timed and begin is not None else ()
         return (*timestamp, *recording.prefix)
 
@@ -146,7 +157,7 @@ class Windows:
         def with_words(segments: list[TimedTokens]) -> list[TimedTokens]:
             return self._with_words(segments, recording, plan, outcome, quality)
 
-        begin, window = self._speech.timestamp_begin, self._log_mel.frames
+        begin, window = self.speech.timestamp_begin, self._log_mel.frames
         recording.add(output, tokens, begin, window, with_words)
         outcome.encoded = None  # as large as the window's caches
         if not options.condition_on_previous_text or temperature > FORGETS_ABOVE:
@@ -172,11 +183,11 @@ class Windows:
         if outcome.encoded is None:  # nothing was decoded
             return [dataclasses.replace(segment, words=()) for segment in segments]
         window = SpokenWindow(
-            self._prompt(plan, recording.language),
+            self.prompt(plan, recording.language),
             recording.spoken_frames(self._log_mel),
             recording.offset,
             recording.spoken,
-            self._speech.language_of(recording.language),
+            self.speech.language_of(recording.language),
         )
         found = self._timer.timed(segments, outcome.encoded, window, self._codec.stream())
         ends = [word.end for segment in found for word in segment.words or ()]
@@ -188,14 +199,14 @@ class Windows:
         text = self.text(segment.tokens)
         if segment.start == segment.end or (text is not None and not text.strip()):
             return ()
-        begin = self._speech.timestamp_begin or 0
+        begin = self.speech.timestamp_begin or 0
         repeated = all(token >= begin for token in segment.tokens[-2:])
         return segment.tokens[:-1] if repeated else segment.tokens
 
-    def _prompt(self, plan: SpeechPlan, language: int | None) -> tuple[int, ...]:
+    def prompt(self, plan: SpeechPlan, language: int | None) -> tuple[int, ...]:
         """Return the prompt that precedes a text without timestamps."""
         named = [] if language is None else [language]
-        instructions = plan.prompt.of_texts(self._speech).instructions(self._speech)
+        instructions = plan.prompt.of_texts(self.speech).instructions(self.speech)
         return (self._manifest.model.start_token_id, *named, *instructions)
 
     def segments(
@@ -254,7 +265,7 @@ class Windows:
             sum(part.log_probability for part in parts),
             ended if timed else "empty",
             segments=tuple(segments),
-            language=self._speech.language_of(parts[0].language),
+            language=self.speech.language_of(parts[0].language),
             end_token=parts[-1].end_token,
             score=sum(part.score for part in parts),
             warnings=audio.defects,
@@ -266,7 +277,7 @@ class Windows:
         """Decode tokens without timestamps; None without tokenizers."""
         if self._codec is None:
             return None
-        begin = self._speech.timestamp_begin
+        begin = self.speech.timestamp_begin
         return self._codec.decode(
             [t for t in tokens if begin is None or t < begin],
             skip_special_tokens=skip_special_tokens,
@@ -280,3 +291,57 @@ def _words(segments: Sequence[TimedTokens], audio: Spectrogram) -> tuple[Word, .
         for segment in segments
         for word in segment.words or ()
     )
+
+
+def quality_of(
+    output: TokenSequence, text: str, no_speech: float | None, attempt: int, strategy: Strategy
+) -> Quality:
+    """Judge the output of an attempt.
+
+    Args:
+        output: output whose score is that of distributions over the allowed tokens
+        text: its text without timestamps
+        no_speech: probability of the token for no speech; None: the model was not run
+        attempt: number of earlier attempts
+        strategy: the strategy of this attempt
+    """
+    penalty = strategy.length_penalty if isinstance(strategy, Beam) else 0.0
+    total = output.score * max(1, output.count) ** penalty
+    return Quality(
+        total / (len(output.tokens) + 1),
+        compression_ratio(text),
+        no_speech or 0.0,
+        TEMPERATURES[attempt],
+    )
+
+
+def compression_ratio(text: str) -> float:
+    """Return the length of a text in UTF-8 divided by its length compressed by zlib."""
+    encoded = text.strip().encode()
+    return len(encoded) / len(zlib.compress(encoded))
+
+
+def is_doubtful(quality: Quality, options: GenerationOptions) -> bool:
+    """Return whether a window should be decoded again."""
+    if _improbable(quality, options) and _has_no_speech(quality, options):
+        return False
+    most = options.compression_ratio_threshold
+    repeats = most is not None and quality.compression_ratio > most
+    return repeats or _improbable(quality, options)
+
+
+def is_silent(quality: Quality, options: GenerationOptions) -> bool:
+    """Return whether a window has no speech, and its text is to be left out."""
+    least = options.log_probability_threshold
+    is_probable = least is not None and quality.average_log_probability > least
+    return _has_no_speech(quality, options) and not is_probable
+
+
+def _improbable(quality: Quality, options: GenerationOptions) -> bool:
+    least = options.log_probability_threshold
+    return least is not None and quality.average_log_probability < least
+
+
+def _has_no_speech(quality: Quality, options: GenerationOptions) -> bool:
+    most = options.no_speech_threshold
+    return most is not None and quality.no_speech_probability > most

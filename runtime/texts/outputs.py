@@ -10,9 +10,8 @@ from ..decoding.results import NO_OUTPUT, Alternative, FinishReason, Hypothesis,
 from ..decoding.running_batch import DecodedJob, Job, SelectedToken
 from ..decoding.scheduler import FailedJob
 from ..decoding.search import TokenSequence
-from .clean_up import CleaningStream
 from .plan import TextPlan
-from .tokenizer import EncodedSource, TextCodec, TextStream, TokenizerError
+from .tokenizer import CleaningStream, EncodedSource, TextCodec, TextStream, TokenizerError
 
 
 def nothing(text: str | None, reason: FinishReason, error: str | None = None) -> Result:

@@ -13,8 +13,9 @@ import torch
 from dragoman import DragomanError
 from dragoman.runtime import GenerationOptions, Model, Quality, Result
 from dragoman.runtime.model import parts_of
-from dragoman.runtime.speech.fallback import TEMPERATURES, is_doubtful, is_silent
+from dragoman.runtime.speech.plan import TEMPERATURES
 from dragoman.runtime.speech.recording import Recording, Spectrogram
+from dragoman.runtime.speech.windows import is_doubtful, is_silent
 
 from ...speech_models import Vocabulary, extractor, noise, their_tokens
 from .conftest import Case

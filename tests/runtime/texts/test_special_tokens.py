@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from dragoman.runtime import Model, RejectedError, load, read_bundle
 from dragoman.runtime.format.writing import write_manifest
-from dragoman.runtime.texts.clean_up import CleaningStream, clean_up, uncleaned
+from dragoman.runtime.texts.tokenizer import CleaningStream, clean_up, uncleaned
 
 from ...bundle_files import record_files
 

@@ -14,8 +14,8 @@ from dragoman.errors import DragomanError, listed, nearest, shown
 from dragoman.settings.generation import GenerationOptions
 
 from ....decoding.results import RejectedError, Result, Segment, subtitles
-from ....speech.fallback import compression_ratio
 from ....speech.prompts import language_name
+from ....speech.windows import compression_ratio
 from ...models import ServedModel
 from ...service import Service
 from ..bodies import BodyError
