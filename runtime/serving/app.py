@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from dragoman.errors import DragomanError, shown
 
-from .apis import kserve, libretranslate, native, openai
+from .apis import kserve, libretranslate, live, native, openai
 from .apis.http import Endpoint, Protocol, reported_error
 from .clients import read_proxies
 from .metrics import Metrics
@@ -76,7 +76,10 @@ def create_app(
 
     protocols = (_page(), *PROTOCOLS)
     app = Starlette(
-        routes=[route for protocol in protocols for route in protocol.routes(service)],
+        routes=[
+            *(route for protocol in protocols for route in protocol.routes(service)),
+            live.route(service),
+        ],
         middleware=[
             *_cors(options.cors_origins),
             Middleware(

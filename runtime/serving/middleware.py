@@ -138,6 +138,8 @@ class RequestMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
+        if scope["type"] == "websocket":
+            self._locate(scope)
         if scope["type"] != "http":
             await self._app(scope, receive, _without_traceback(send))
             return

@@ -152,6 +152,10 @@ def _handles_signals() -> bool:
     return sys.platform != "win32" and threading.current_thread() is threading.main_thread()
 
 
+MOST_MESSAGE_BYTES = 1 << 20
+"""Maximum size of a WebSocket message: half a minute of audio."""
+
+
 def configuration(
     app: ASGIApp, listen: ListenOptions, *, lifespan: Literal["on", "off"] = "on"
 ) -> uvicorn.Config:
@@ -159,6 +163,8 @@ def configuration(
     return uvicorn.Config(
         app,
         http=HttpProtocol,
+        ws="websockets-sansio",
+        ws_max_size=MOST_MESSAGE_BYTES,
         host=listen.host,
         port=listen.port,
         timeout_graceful_shutdown=listen.drain_seconds + 2 * ANSWER_SECONDS,

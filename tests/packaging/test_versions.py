@@ -54,7 +54,7 @@ def test_the_lowest_versions_that_are_tested_are_those_that_are_admitted() -> No
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (tested_extras,) = re.findall(r"^EXTRAS := (.*)$", makefile, re.MULTILINE)
     extras = project["optional-dependencies"]
-    untested = {"cuda", "ray", "tensorrt", "tensorrt-rtx"}
+    untested = {"cuda", "microphone", "ray", "tensorrt", "tensorrt-rtx"}
     assert {*tested_extras.split(",")} == extras.keys() - untested
     lowest = {
         canonicalize_name(name): Version(version)

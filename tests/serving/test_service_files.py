@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from dragoman.cli.serve import serve
+from dragoman.runtime.serving.apis import live
 from dragoman.runtime.serving.clients import read_proxies
 
 from .test_dashboard import families, metrics_of, series
@@ -80,8 +81,9 @@ def test_there_is_time_to_drain(service: dict[str, list[str]], options: dict[str
     (stop,) = service["TimeoutStopSec"]
     assert int(stop) > options["drain_seconds"] + 5
     assert options["timeout"] <= options["drain_seconds"]
-    (reading,) = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
+    reading, listening = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
     assert int(reading) > options["timeout"]
+    assert int(listening) > live.WAITING_SECONDS
 
 
 def test_secrets_are_in_the_folder_that_the_group_may_read(

@@ -59,6 +59,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "OpenSSL": ("sign",),
     "cryptography": ("sign",),
     "starlette": ("serve", "ray"),
+    "websockets": ("serve",),
     "uvicorn": ("serve", "ray"),
     "httptools": ("serve", "ray"),
     "prometheus_client": ("serve", "ray"),
@@ -95,7 +96,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "score": ("score", "Compute the log-probability of given targets."),
     "sensitivity": ("building.sensitivity", "Measure which layers lose accuracy in int8 or int4."),
     "serve": ("serve", "Serve bundles over HTTP."),
-    "sign": ("building.sign", "Sign a bundle."),
+    "sign": ("building.verify", "Sign a bundle."),
     "train": ("building.train", "Train a model, by a recipe or on pairs of texts."),
     "verify": ("building.verify", "Compare a bundle with its checkpoint, or with its signature."),
 }
