@@ -171,9 +171,9 @@ _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
 
 LONG_PROMPT = 8
-"""Tokens; longer prompts are read once for all beams of a source, and before its last token."""
+"""Tokens; longer prompts are read once for all beams of a source."""
 LOGITS_AT_ONCE = 2**23
-"""Numbers among the logits of a run; a row with more is read in parts, through the caches."""
+"""Numbers among the logits of a run; longer prompts are read in parts."""
 
 CACHED_TOKENS = 1024
 """Number of source tokens whose activations stay in the CPU caches between operators.
@@ -326,8 +326,7 @@ class HostState:
 
     def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]]:
         """Copy what the decoder reads of a source; see `interface.DecodingState`."""
-        row = slice(source, source + 1)
-        return {slot: self._buffers[slot].read()[row].copy() for slot in self._of_sources}
+        return {slot: self._buffers[slot].read()[[source]] for slot in self._of_sources}
 
     def close(self) -> None:
         """Do nothing: buffers are freed with their last reference."""
@@ -449,13 +448,12 @@ class HostState:
             for first in range(0, length, part):
                 self._read_part(tokens[first : first + part], first, source, row)
             for slot in self._caches:
-                cache = self._buffers[slot].read()
-                cache[row + 1 : row + self._width, :, :length] = cache[row, :, :length]
+                for beam in range(row + 1, row + self._width):
+                    self._buffers[slot].move(row, beam, 0, length)
         self._buffers[_TOKEN] = self._buffer((len(self._running), 1), np.int64)
         self._buffers[_TOKEN].write(np.repeat(prompt[:, length:], self._width, axis=0))
         self._buffers[_POSITION].write(np.array(length))
         self._buffers[_READ].write(np.array(0))
-        self._pad()
 
     def _read_part(self, tokens: NDArray[np.int64], position: int, source: int, row: int) -> None:
         """Read some tokens of one row from a position on."""
@@ -470,9 +468,8 @@ class HostState:
             if slot == _LOGITS:
                 continue
             at = 0 if slot in own else source if slot in self._of_sources else row
-            buffer = own.get(slot) or self._buffers[slot]
-            bind = buffer.bind_input if is_input else buffer.bind_output
-            bind(binding, tensor.name, slice(at, at + 1))
+            bind = HostBuffer.bind_input if is_input else HostBuffer.bind_output
+            bind(own.get(slot, self._buffers[slot]), binding, tensor.name, slice(at, at + 1))
         run(self._open_decoder.run_with_iobinding, binding)
 
     @property

@@ -365,6 +365,20 @@ def test_hotwords_precede_every_window(english: Case) -> None:
         assert (hot == once) == (len(audio) <= RATE)
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_long_prompts_do_not_depend_on_the_batch(case: Case, num_beams: int) -> None:
+    """They are read row by row, and once for all beams of a row."""
+    options: dict[str, Any] = ONCE | {
+        "num_beams": num_beams,
+        "initial_prompt": " ".join(f"w{n}" for n in range(8, 30)),
+        "condition_on_previous_text": True,
+        "timestamps": True,
+    }
+    together = case.ours.generate(LONG, **options)
+    assert together == [case.ours.generate([audio], **options)[0] for audio in LONG]
+    assert together != case.ours.generate(LONG, **options | {"initial_prompt": "w9"})
+
+
 @torch.no_grad()
 def continued(theirs: Any, audio: NDArray[np.float32], read: list[int], most: int) -> list[int]:
     """What Hugging Face's model writes after some tokens, greedily and without its `generate`."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .shared.options import force_option
+from ..shared.options import force_option
 
 
 @click.group(short_help="Prepare bundles for other servers.")
