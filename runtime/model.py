@@ -36,6 +36,7 @@ from .scoring.interface import ScoredPair, ScoringKeywords, ScoringOptions, scor
 from .speech.journal import Journal
 from .speech.live import Chunk, listening
 from .speech.plan import transcription_defaults
+from .speech.recording import is_features
 from .texts.front_end import token_ids
 from .texts.outputs import TokenStream
 from .texts.tokenizer import TextStream
@@ -195,12 +196,19 @@ class Model(EncoderMethods):
             DeadlineError, CancelError, DeviceLostError: the call was stopped.
             DragomanError, AbilityError: as for `generate`.
         """
-        parts, chosen = self._parts("transcribe", sources), options_of(options, changes)
-        chosen = transcription_defaults(chosen, self.manifest, parts.backend.limits.rows)
-        kept = None if journal is None else Journal(Path(journal), self.manifest, chosen)
-        with closing(kept) if kept is not None else nullcontext():
-            check = stop_check(timeout, cancel)
-            yield from parts.transcriber.transcribe(sources, chosen, check, kept)
+        parts, given = self._parts("transcribe", sources), options_of(options, changes)
+        chosen = transcription_defaults(given, self.manifest, parts.backend.limits.rows)
+        check, features = stop_check(timeout, cancel), chosen
+        if given.vad is None:  # no detector listens to features
+            features = chosen.replace(vad=False, cut_at_silence=False)
+        each = [features if is_features(source) else chosen for source in sources]
+
+        def updates() -> Generator[TranscriptUpdate]:
+            kept = None if journal is None else Journal(Path(journal), self.manifest, chosen)
+            with closing(kept) if kept is not None else nullcontext():
+                yield from parts.transcriber.transcribe(sources, each, check, kept)
+
+        return updates()
 
     def listen(
         self,
@@ -232,7 +240,7 @@ class Model(EncoderMethods):
             usable = transcription_defaults(GenerationOptions(), self.manifest).vad
             chosen = chosen.replace(vad=usable)
         listener = parts.transcriber.listener(chosen, stop_check(timeout, cancel))
-        yield from listening(listener, chunks)
+        return listening(listener, chunks)
 
     def detect_language(
         self,

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from dragoman.errors import DragomanError
 
-from .interface import LANGUAGE, Batch, Generate, Rows, Stages, import_library
+from .interface import LANGUAGE, Batch, Generate, Rows, Stages, Way, import_library
 
 
 class CTranslate2Peer:
@@ -196,15 +196,19 @@ def load_generator(directory: Path, threads: int, *, mode: str) -> Generate:
 
 
 class FasterWhisperPeer:
-    """A loaded faster-whisper model, which decodes greedily without timestamps.
+    """A loaded faster-whisper model.
 
     Args:
         threads: threads per clip
         mode: compute type
+        way: how recordings are transcribed
         workers: maximum number of clips transcribed in parallel, each from its own thread
     """
 
-    def __init__(self, directory: Path, threads: int, mode: str, *, workers: int = 1) -> None:
+    def __init__(
+        self, directory: Path, threads: int, mode: str, *, way: Way = "greedy", workers: int = 1
+    ) -> None:
+        self._way = way
         self._library = import_library("faster_whisper")
         self._model = self._library.WhisperModel(
             str(directory),
@@ -216,16 +220,23 @@ class FasterWhisperPeer:
         )
 
     def transcribe(self, clip: Path | BinaryIO) -> str:
-        """Transcribe with `WhisperModel.transcribe`."""
-        segments, _ = self._model.transcribe(
-            str(clip) if isinstance(clip, Path) else clip,
-            language=LANGUAGE,
-            beam_size=1,
-            best_of=1,
-            temperature=0.0,
-            condition_on_previous_text=False,
-            without_timestamps=True,
-        )
+        """Transcribe with `WhisperModel.transcribe`, or with a batched pipeline."""
+        audio = str(clip) if isinstance(clip, Path) else clip
+        if self._way == "together":
+            pipeline = self._library.BatchedInferencePipeline(self._model)
+            segments, _ = pipeline.transcribe(audio, language=LANGUAGE, batch_size=8)
+        elif self._way == "published":
+            segments, _ = self._model.transcribe(audio, language=LANGUAGE, vad_filter=True)
+        else:
+            segments, _ = self._model.transcribe(
+                audio,
+                language=LANGUAGE,
+                beam_size=1,
+                best_of=1,
+                temperature=0.0,
+                condition_on_previous_text=False,
+                without_timestamps=True,
+            )
         return " ".join(segment.text.strip() for segment in segments)
 
     def stages(self, clip: Path) -> Stages:

@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,14 @@ class Stages(NamedTuple):
     tokens: int
 
 
+Way = Literal["greedy", "published", "together"]
+"""How a recording is transcribed: greedily without timestamps; as openai-whisper does by default,
+but without silence; or in parts between pauses that are decoded at once."""
+WAYS: tuple[Way, ...] = get_args(Way)
+
+
 class Transcriber(Protocol):
-    """A loaded speech model, which decodes greedily without timestamps."""
+    """A loaded speech model, which transcribes in one way."""
 
     def transcribe(self, clip: Path) -> str:
         """Transcribe an audio file with the tool's standard call.
@@ -65,7 +71,7 @@ class Transcriber(Protocol):
         """
 
     def stages(self, clip: Path) -> Stages:
-        """Transcribe an audio file, and time encoder and decoder separately."""
+        """Transcribe an audio file greedily, and time encoder and decoder separately."""
 
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]

@@ -6,11 +6,12 @@ The file has a line of JSON for the bundle and the options, then one for each de
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,7 +40,7 @@ class Entry:
     """A line of a journal.
 
     Attributes:
-        recording: SHA-256 of the recording, in hex
+        recording: SHA-256 of the recording, in hex, and its number if it comes again in the call
         part: index of the part of the recording
     """
 
@@ -62,12 +63,13 @@ class Journal:
     def __init__(self, path: Path, manifest: Manifest, options: GenerationOptions) -> None:
         self._path = path
         self._states: dict[tuple[str, int], list[RecordingState]] = {}
+        self._opened = Counter[str]()
         try:
             self._file: BinaryIO = path.open("a+b", buffering=0)
         except OSError as error:
             raise JournalError(f"{path}: {error.strerror}") from error
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file)
             self._read(_heading(manifest, options))
         except BlockingIOError as error:
             self.close()
@@ -87,6 +89,9 @@ class Journal:
             JournalError: the recording cannot be read.
         """
         name = _digest_of(source)
+        self._opened[name] += 1
+        if self._opened[name] > 1:  # the same recording, once more in this call
+            name = f"{name}-{self._opened[name]}"
         for number, part in enumerate(parts):
             for state in self._states.get((name, number), ()):
                 part.restore(state)
@@ -153,6 +158,18 @@ class RecordingJournal:
         state = part.state(self._written[number])
         self._journal.write(Entry(self._recording, number, state))
         self._written[number] = len(part.segments)
+
+
+def _lock(file: BinaryIO) -> None:
+    """Keep other processes from using a file, where the system can.
+
+    Raises:
+        BlockingIOError: another process uses it.
+    """
+    with suppress(ModuleNotFoundError):  # on Windows
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _heading(manifest: Manifest, options: GenerationOptions) -> dict[str, Any]:

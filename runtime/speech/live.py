@@ -8,7 +8,7 @@ never on how they were cut into chunks, or on a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import accumulate, takewhile
 from typing import Any
 
@@ -45,8 +45,8 @@ PAUSE = 19 * WINDOW
 """Samples of silence that end an utterance, about 0.6 s."""
 FULL = 0.8
 """Share of a window; an utterance that is longer is divided after its committed words."""
-TOKENS_PER_SECOND, LEAST_TOKENS = 8, 12
-"""Tokens of a pass: nobody says more; a model that repeats itself would."""
+TOKENS_PER_SECOND, LEAST_TOKENS = 30, 12
+"""Tokens of a pass: nobody says more in any language; a model that repeats itself would."""
 REFUSED = (
     *("fallback", "cut_at_silence", "timestamps", "prefix", "condition_on_previous_text"),
     "strict_audio",
@@ -146,23 +146,32 @@ class Listener:
         text = spoken.commit(tokens[:count])
         spoken.expected = tokens[count:]
         is_full = len(spoken) > self._full
-        if is_full and not spoken.tokens and len(spoken) + STEP > self._log_mel.samples:
-            text = spoken.commit(spoken.expected)  # the next pass would be too late
-        if is_full and spoken.tokens:
-            yield LiveUpdate(text + spoken.rest(), self._divide(spoken, outcome))
+        is_full = is_full or len(spoken.tokens) > self._model.max_target_positions // 3
+        if is_full and (spoken.tokens or len(spoken) + STEP > self._log_mel.samples):
+            end = self._end_of_committed(spoken, outcome)
+            if end == len(spoken):
+                text += spoken.commit(spoken.expected)
+            yield LiveUpdate(text + spoken.rest(), self._divide(spoken, outcome, end))
         elif text:
             yield LiveUpdate(text)
 
-    def _divide(self, spoken: _Utterance, outcome: DecodedJob[int]) -> Segment:
-        """End the segment of an utterance after its committed words, where the next one begins."""
-        end, frames = len(spoken), self._frames(len(spoken))
-        if self._timer is not None and outcome.encoded is not None and spoken.expected:
-            tokens = [*spoken.tokens, *spoken.expected]
-            times = self._timer.times(outcome.encoded, self._prompt, tokens, frames)
-            begins = round(float(times.starts[len(spoken.tokens)]) * RATE)
-            end = min(end, max(begins, end // 2))  # there is room for more
+    def _end_of_committed(self, spoken: _Utterance, outcome: DecodedJob[int]) -> int:
+        """Return where the committed words of an utterance end.
+
+        That is its own end if the words after them have no times, or would leave no room for more.
+        """
+        end = len(spoken)
+        if self._timer is None or outcome.encoded is None or not spoken.tokens:
+            return end
+        tokens = [*spoken.tokens, *spoken.expected]
+        times = self._timer.times(outcome.encoded, self._prompt, tokens, self._frames(end))
+        begins = round(float(times.starts[len(spoken.tokens)]) * RATE)
+        return begins if end // 2 < begins < end else end
+
+    def _divide(self, spoken: _Utterance, outcome: DecodedJob[int], end: int) -> Segment:
+        """End the segment of an utterance at its committed words, where the next one begins."""
         segment = self._segment(spoken, outcome, end)
-        most = self._model.max_target_positions // 2
+        most = self._model.max_target_positions // 4
         self._texts.context = (*self._texts.context, *spoken.tokens)[-most:]
         following = _Utterance(spoken.begin + end, spoken.audio()[end:], self._codec)
         following.voiced, following.quiet = SHORTEST, spoken.quiet
@@ -206,7 +215,7 @@ class Listener:
         recording.language, recording.prefix = self._texts.language, tuple(spoken.tokens)
         recording.context, recording.hotwords = self._texts.context, self._texts.hotwords
         most = LEAST_TOKENS + round(TOKENS_PER_SECOND * len(audio) / RATE)
-        plan = self._plan.limited(max(most, len(spoken.tokens) + 1))
+        plan = self._plan.limited(min(most, self._model.max_target_positions // 2))
         while True:
             outcome = self._run(self._windows.job(recording, plan))
             detects = self._windows.is_unknown(recording)
@@ -333,7 +342,7 @@ def samples_of(chunks: Iterable[Chunk]) -> Iterator[Signal]:
         raise AudioError("expected samples of two bytes, found one byte more")
 
 
-def listening(listener: Listener, chunks: Iterable[Chunk]) -> Iterator[LiveUpdate]:
+def listening(listener: Listener, chunks: Iterable[Chunk]) -> Generator[LiveUpdate]:
     """Yield the updates of a listener for all chunks; a wrong one ends them with an error."""
     problem = None
     try:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +111,7 @@ class Recording:
         self.windows = begin
         self.ended = True
         self.end_token: int | None = None
-        self.spoken = 0.0
+        self.spoken = begin * SECONDS_PER_FRAME
         self._begin = self.position = begin
         self._end = audio.frames if end is None else end
 
@@ -227,7 +227,7 @@ class Recording:
         seconds = min(self.audio.seconds, self._end * SECONDS_PER_FRAME)
         if segment.start < seconds:
             return replace(segment, end=min(segment.end, seconds))
-        previous = earlier[-1].end if earlier else 0.0
+        previous = earlier[-1].end if earlier else self._begin * SECONDS_PER_FRAME
         return replace(segment, start=previous, end=seconds)
 
 
@@ -289,6 +289,11 @@ def read_spectrogram(
     return audio
 
 
+def is_features(source: object) -> TypeGuard[NDArray[np.float32]]:
+    """Return whether a source is features, which no detector can listen to."""
+    return isinstance(source, np.ndarray) and source.ndim == 2
+
+
 def warn_of_defects(audio: Spectrogram) -> None:
     """Warn of what is missing or damaged in a file, for results that have no place for it."""
     for defect in audio.defects:
@@ -304,7 +309,7 @@ def _read(
     vad: bool,
     whole: bool,
 ) -> Spectrogram:
-    if isinstance(source, np.ndarray) and source.ndim == 2:
+    if is_features(source):
         if vad:
             raise AudioError("vad: expected audio, found features")
         features = _checked(source, log_mel)

@@ -14,6 +14,7 @@ from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
 from ..arguments import StopCheck, StoppedError, never_stopped
 from ..audio import AudioError, LogMel
+from ..audio.voice_activity import RATE
 from ..backends.interface import Backend, BackendError, DeviceLostError
 from ..decoding.results import (
     NO_OUTPUT,
@@ -34,7 +35,14 @@ from .journal import Journal, JournalError, RecordingJournal
 from .live import Listener, live_options
 from .plan import SpeechPlan
 from .prompts import DETECTED, PromptRequest
-from .recording import Recording, Spectrogram, parts_of, read_spectrogram, warn_of_defects
+from .recording import (
+    Recording,
+    Spectrogram,
+    is_features,
+    parts_of,
+    read_spectrogram,
+    warn_of_defects,
+)
 from .windows import Windows
 from .word_times import WordTimer
 
@@ -69,9 +77,14 @@ class PendingSpeech:
         self._segments: list[Segment] = []
         self._reported = 0
         self._collecting, self._collected = 0, 0  # a part, and the number of its segments
-        if parts[0].timed:
+        if self.timed:
             self._collect_segments()
         self.jobs = self._more_jobs()
+
+    @property
+    def timed(self) -> bool:
+        """Whether segments are known after each window."""
+        return self._parts[0].timed
 
     @property
     def seconds(self) -> float:
@@ -170,6 +183,21 @@ def silent(audio: Spectrogram) -> Result:
     return Result("", (), 0.0, "empty", segments=(), warnings=audio.defects, voice=voice)
 
 
+NOT_STREAMED = ("word_timestamps", "fallback", "cut_at_silence", "prefix")
+"""Options of speech whose outputs are not known token by token."""
+
+
+def check_streamed(options: GenerationOptions) -> None:
+    """Check that the tokens of speech can be streamed.
+
+    Raises:
+        DragomanError: an option excludes it.
+    """
+    for name in NOT_STREAMED:
+        if getattr(options, name):
+            raise DragomanError(f"{name}: expected false to stream")
+
+
 MAX_OPEN_SECONDS = 2 * 3600
 """Maximum seconds of audio whose features are in memory: 230 MB at 80 mel bins."""
 
@@ -219,7 +247,11 @@ class Transcriber:
         def first_window(source: Any) -> Any:
             try:
                 return read_spectrogram(
-                    source, self._log_mel, vad=vad, whole=False, on_block=lambda _: check()
+                    source,
+                    self._log_mel,
+                    vad=vad and not is_features(source),
+                    whole=False,
+                    on_block=lambda _: check(),
                 )
             except AudioError as error:
                 return error
@@ -230,7 +262,9 @@ class Transcriber:
         return [
             SpokenLanguage(None, None, str(window))
             if isinstance(window, AudioError)
-            else SpokenLanguage((found := next(results)).language, found.language_probability)
+            else SpokenLanguage(
+                (found := next(results)).language, found.language_probability, found.error
+            )
             for window in windows
         ]
 
@@ -238,6 +272,9 @@ class Transcriber:
         """Return a listener for one stream of speech; see `Model.listen`."""
         if self._codec is None:
             raise DragomanError("expected a bundle with tokenizers")
+        rate = self._log_mel.sampling_rate
+        if rate != RATE:
+            raise DragomanError(f"expected a model of audio at {RATE} Hz, found {rate}")
         timer: WordTimer | None = self._timer
         if not options.word_timestamps:
             try:
@@ -272,9 +309,7 @@ class Transcriber:
     ) -> Iterator[SelectedToken]:
         """Yield tokens for audio of at most one window as they are selected."""
         plan = self._plan(options)
-        for name in ("word_timestamps", "fallback", "cut_at_silence", "prefix"):
-            if getattr(plan.options, name):
-                raise DragomanError(f"{name}: expected false to stream")
+        check_streamed(plan.options)
         strategy = only_strategy([plan.strategy])
         try:
             audio = self._read(source, options, check)
@@ -371,9 +406,10 @@ class Transcriber:
                 add(index, following)
                 yield TranscriptUpdate(index, pending.new_segments(), pending.done)
                 continue
-            segments = pending.new_segments()
+            # An untimed recording has its segment in the result only.
+            new = pending.new_segments() if pending.timed else following.segments or ()
             del opened[index]
-            yield TranscriptUpdate(index, segments or following.segments or (), 1.0, following)
+            yield TranscriptUpdate(index, new, 1.0, following)
             yield from open_more()
 
     def _plan(self, options: GenerationOptions) -> SpeechPlan:

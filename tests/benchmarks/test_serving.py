@@ -255,4 +255,4 @@ def test_streams_and_other_answers_are_compared(kind: str | None) -> None:
 def test_how_dragomans_server_is_started(tmp_path: Path) -> None:
     command = tool("Dragoman fp32").command(tmp_path, Arrangement(2, 1, 64))
     assert command[2:5] == ["dragoman", "serve", str(tmp_path)]
-    assert command[5:9] == ["--workers", "2", "--threads", "1"]
+    assert command[5:10] == ["--greedy", "--workers", "2", "--threads", "1"]

@@ -65,9 +65,10 @@ def test_openvino_transcribes_the_same(multilingual: bool, tmp_path: Path) -> No
     for ours, theirs in zip(expected, found, strict=True):
         assert theirs.text.split() == ours.text.split()  # their detokenizer adds spaces
         # Where the limit ends the output, only Dragoman counts an end token.
+        assert ours.stages is not None and theirs.stages is not None
         assert ours.stages.tokens - theirs.stages.tokens in (0, 1)
     for transcript in (*found, *bf16, *int8):
-        assert transcript.text
+        assert transcript.text and transcript.stages is not None
         assert 0 < transcript.stages.encoder < transcript.seconds + 1
         assert transcript.stages.decoder > 0
 

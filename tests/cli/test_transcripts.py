@@ -161,6 +161,8 @@ def test_what_models_of_texts_refuse(dragoman: Dragoman, bundle: Path, tmp_path:
         assert done.returncode == 2 and problem in done.stderr
         assert not (tmp_path / "journal").exists()
     assert dragoman("run", bundle, "need", "--no-vad").returncode == 0
+    done = dragoman("run", bundle, "need", "--stream", "--resume", tmp_path / "journal")
+    assert "--stream and --resume exclude each other" in done.stderr
 
 
 def test_texts_around_a_window(dragoman: Dragoman, speaker: Path, recordings: list[Path]) -> None:

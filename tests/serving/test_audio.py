@@ -186,6 +186,8 @@ def test_a_clip_does_not_wait_for_long_recordings(
 def test_strict_audio_refuses_it(client: httpx.Client) -> None:
     answer = transcribed(client, CUT, strict_audio="true")
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, WARNING)
+    last = transcribed(client, CUT, stream="true").text.split("\n\n")[-2]
+    assert json.loads(last.removeprefix("data: "))["warnings"] == [WARNING]
     native = {"audio": base64.b64encode(CUT).decode(), "strict_audio": True}
     (result,) = client.post("/v1/generate", json=native).json()["results"]
     assert (result["finish_reason"], result["error"]) == ("rejected", WARNING)
@@ -200,7 +202,11 @@ def test_truth_values_of_forms(client: httpx.Client, name: str) -> None:
     for value in ("False", "0", ""):
         assert transcribed(client, CUT, **{name: value}).status_code == 200
     for value in ("true", "True", "TRUE", "1"):
-        assert transcribed(client, CUT, **{name: value}).status_code == 400
+        answer = transcribed(client, CUT, **{name: value})
+        if name == "stream":
+            assert answer.headers["content-type"].startswith("text/event-stream")
+        else:
+            assert answer.status_code == 400
 
 
 def test_cues_take_at_least_a_millisecond(client: httpx.Client) -> None:

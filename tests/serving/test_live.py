@@ -112,6 +112,7 @@ def test_several_clients_at_once(client: httpx.Client, expected: list[LiveUpdate
         (['{"model": "letters"}'], 1008, "transcribe: "),
         (['{"model": "speech", "langage": "de"}'], 1008, "langage"),
         (['{"model": "speech", "language": "xx"}'], 1008, "language: expected one of"),
+        (['{"model": "speech", "num_beams": 65}'], 1008, "num_beams: expected at most 64"),
         (['{"model": "speech", "fallback": true}'], 1008, "fallback: for recordings"),
         ([json.dumps(FIRST), '{"stop": true}'], 1008, 'expected samples, or {"end": true}'),
         ([json.dumps(FIRST), b"\x00", '{"end": true}'], 1008, "found one byte more"),

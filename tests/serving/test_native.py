@@ -120,10 +120,11 @@ def test_errors_before_a_stream_are_ordinary_answers(client: httpx.Client) -> No
     ((name, result),) = events(client.post("/v1/generate", json=body).text)
     assert (name, result["finish_reason"]) == ("end", "empty")
     sound = base64.b64encode(wav(np.full(8000, 0.1, np.float32))).decode()
-    body = {"model": "speech", "audio": sound, "stream": True, "fallback": True}
-    answer = client.post("/v1/generate", json=body)
-    assert answer.status_code == 400
-    assert "fallback: expected false to stream" in answer.json()["error"]
+    for name, value in (("fallback", True), ("cut_at_silence", True), ("prefix", "w5")):
+        body = {"model": "speech", "audio": sound, "stream": True, name: value}
+        answer = client.post("/v1/generate", json=body)
+        assert answer.status_code == 400
+        assert f"{name}: expected false to stream" in answer.json()["error"]
 
 
 @pytest.mark.parametrize("name", ["letters", "quantized"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...peers import ctranslate2_runtime, openvino
-from ...peers.interface import LANGUAGE, Stages, Transcriber
+from ...peers.interface import LANGUAGE, Stages, Transcriber, Way
 from ...processes import HERE, Interpreter
 from ..rounds import Contender, Perform, unchanged
 from .text import dragoman_contenders, peers
@@ -24,31 +24,39 @@ class Transcript(NamedTuple):
 
     Attributes:
         seconds: time of the tool's standard call
+        stages: None unless the clip was decoded greedily
     """
 
     text: str
     seconds: float
-    stages: Stages
+    stages: Stages | None
 
 
 SpeechContender = Contender[Clips, list[Transcript]]
 
 
-def contenders(openvino_in: Interpreter = HERE) -> list[SpeechContender]:
+def contenders(openvino_in: Interpreter = HERE, way: Way = "greedy") -> list[SpeechContender]:
     """Return Dragoman, faster-whisper and OpenVINO GenAI in their precisions.
 
     Args:
-        openvino_in: interpreter with Optimum-Intel and OpenVINO GenAI
+        openvino_in: interpreter with Optimum-Intel and OpenVINO GenAI, which decodes greedily only
     """
-    return [
-        *dragoman_contenders(partial(load_transcriber, load=DragomanTranscriber)),
+    both = [
+        *dragoman_contenders(
+            partial(load_transcriber, load=partial(DragomanTranscriber, way=way), way=way)
+        ),
         *peers(
             FASTER_WHISPER,
             ["float32", "int8"],
             unchanged,
             ctranslate2_runtime.FasterWhisperPeer,
-            adapt=load_transcriber,
+            adapt=partial(load_in_way, way=way),
         ),
+    ]
+    if way != "greedy":
+        return both
+    return [
+        *both,
         *peers(
             OPENVINO_GENAI,
             openvino.MODES,
@@ -60,10 +68,21 @@ def contenders(openvino_in: Interpreter = HERE) -> list[SpeechContender]:
     ]
 
 
-def load_transcriber(
-    directory: Path, threads: int, *, load: Callable[[Path, int], Transcriber]
+def load_in_way(
+    directory: Path, threads: int, *, load: Callable[..., Transcriber], way: Way
 ) -> Perform[Clips, list[Transcript]]:
-    """Load a model that transcribes all clips one by one, then again to time the stages."""
+    """Load a model that takes the way of transcribing as an argument."""
+    return load_transcriber(directory, threads, load=partial(load, way=way), way=way)
+
+
+def load_transcriber(
+    directory: Path,
+    threads: int,
+    *,
+    load: Callable[[Path, int], Transcriber],
+    way: Way = "greedy",
+) -> Perform[Clips, list[Transcript]]:
+    """Load a model that transcribes all clips one by one; greedily, again to time the stages."""
     transcriber = load(directory, threads)
 
     def transcribe(clips: Clips) -> list[Transcript]:
@@ -73,7 +92,7 @@ def load_transcriber(
             text = transcriber.transcribe(clip)
             texts.append((text, time.perf_counter() - started))
         return [
-            Transcript(text, seconds, transcriber.stages(clip))
+            Transcript(text, seconds, transcriber.stages(clip) if way == "greedy" else None)
             for clip, (text, seconds) in zip(clips, texts, strict=True)
         ]
 
@@ -83,7 +102,7 @@ def load_transcriber(
 class DragomanTranscriber:
     """A speech bundle loaded by Dragoman's runtime."""
 
-    def __init__(self, directory: Path, threads: int) -> None:
+    def __init__(self, directory: Path, threads: int, way: Way = "greedy") -> None:
         from dragoman.runtime import Model, read_bundle
         from dragoman.runtime.backends import open_backend
 
@@ -99,13 +118,22 @@ class DragomanTranscriber:
             return state
 
         backend.start = timed
-        self._model = Model(bundle, backend)
+        self._model, self._way = Model(bundle, backend), way
         speech = bundle.manifest.speech
         # No tool detects the language; an English-only model has no language option.
         self._language = LANGUAGE if speech is not None and speech.languages else None
 
     def transcribe(self, clip: Path) -> str:
-        """Transcribe with `Model.generate`."""
+        """Transcribe with `Model.generate`, or with `Model.transcribe`."""
+        if self._way != "greedy":
+            together, texts = self._way == "together", list[str]()
+            for update in self._model.transcribe(
+                [clip], language=self._language, vad=True, cut_at_silence=together
+            ):
+                texts += [segment.text or "" for segment in update.segments]
+                if update.result is not None and update.result.error is not None:
+                    raise RuntimeError(update.result.error)
+            return "".join(texts).strip()
         (result,) = self._model.generate([clip], language=self._language)
         if result.error is not None:
             raise RuntimeError(result.error)

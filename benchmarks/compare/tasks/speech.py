@@ -2,13 +2,16 @@
 
 The bundles and OpenVINO's models are first built from a CTranslate2 directory. In each round, every
 contender transcribes all clips one by one with the library's standard call, including reading files
-and computing features. It then transcribes them again to time encoder and decoder separately.
-Decoding is greedy, without timestamps.
+and computing features. Decoding is greedy, without timestamps; the clips are then transcribed again
+to time encoder and decoder separately. Other ways (`--way`) are for long recordings: with
+`--minutes`, the clips are joined to one, with pauses.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +19,7 @@ import numpy as np
 
 from dragoman.errors import DragomanError
 
+from ...peers.interface import WAYS
 from .. import options
 from ..contenders.speech import FASTER_WHISPER, OPENVINO_GENAI, Transcript, contenders
 from ..record import Record, Row, Table, table_of
@@ -23,6 +27,8 @@ from ..rounds import against, spread
 from ..task import Options, Run, Task
 
 TRANSCRIPTS = "transcripts.tsv"
+PAUSES = (0.6, 1.2, 2.4, 4.0)
+"""Seconds of silence before clips that are joined."""
 
 
 def read_clips(directory: Path) -> dict[Path, str]:
@@ -81,11 +87,11 @@ class Round(NamedTuple):
     @classmethod
     def of(cls, clips: Sequence[Path], transcripts: Sequence[Transcript]) -> Round:
         """Return the sums over all clips."""
-        stages = [transcript.stages for transcript in transcripts]
+        stages = [t.stages for t in transcripts if t.stages is not None]
         return cls(
             sum(transcript.seconds for transcript in transcripts),
             sum(s.encoder for s in stages),
-            sum(s.decoder for s in stages) / sum(s.tokens for s in stages),
+            sum(s.decoder for s in stages) / max(1, sum(s.tokens for s in stages)),
             {clip: t.text for clip, t in zip(clips, transcripts, strict=True)},
         )
 
@@ -94,18 +100,22 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     """Measure all contenders on all clips."""
     import soundfile
 
-    chosen = run.chosen(contenders(run.openvino))
+    chosen = run.chosen(contenders(run.openvino, given.way))
     transcripts = read_clips(given.clips)
-    files = list(transcripts)
-    audio_seconds = sum(soundfile.info(clip).duration for clip in files)
-    ways = {"checkpoint": given.whisper, "threads": [given.threads], "rounds": given.rounds}
-    results = run.take_turns(chosen, {"clips": files}, **ways)
+    with tempfile.TemporaryDirectory() as folder:
+        if given.minutes:
+            transcripts = joined(transcripts, Path(folder) / "recording.wav", given.minutes)
+        files = list(transcripts)
+        audio_seconds = sum(soundfile.info(clip).duration for clip in files)
+        ways = {"checkpoint": given.whisper, "threads": [given.threads], "rounds": given.rounds}
+        results = run.take_turns(chosen, {"clips": files}, **ways)
     rounds_of = {
         entrant.contender: [Round.of(files, turn.outcome) for turn in turns.counted]
         for entrant, turns in results.turns["clips"].items()
     }
     return {
         "model": given.name or given.whisper.name,
+        "way": given.way,
         "clips": len(files),
         "audio_seconds": round(audio_seconds, 2),
         "threads": given.threads,
@@ -113,6 +123,28 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         "figures": figures(rounds_of, transcripts, audio_seconds),
         "failures": results.failures,
     }
+
+
+def joined(clips: Mapping[Path, str], path: Path, minutes: int) -> dict[Path, str]:
+    """Write a recording of all clips again and again, with pauses; return it with its transcript.
+
+    Args:
+        clips: clips of one sampling rate, with their transcripts
+    """
+    import soundfile
+
+    words, pauses, samples = list[str](), cycle(PAUSES), 0
+    rate = soundfile.info(next(iter(clips))).samplerate
+    with soundfile.SoundFile(path, "w", rate, 1, subtype="PCM_16") as file:
+        for clip, said in cycle(clips.items()):
+            signal, _ = soundfile.read(clip, dtype="int16")
+            quiet = np.zeros(round(next(pauses) * rate), np.int16)
+            file.write(np.concatenate([quiet, signal]))
+            words.append(said)
+            samples += len(quiet) + len(signal)
+            if samples >= 60 * minutes * rate:
+                return {path: " ".join(words)}
+    raise DragomanError("expected clips, found none")
 
 
 def figures(
@@ -123,8 +155,8 @@ def figures(
     Returns:
         rows of `seconds`: spread of the time of all clips with the tool's standard call;
         `real_time_factor`: its median over the duration of the clips; separate times of the
-        encoder and the decoder; `word_error` of the last round; and `decoder_ratio` and
-        `total_ratio` to the fastest peer, see `against`
+        encoder and the decoder, 0 unless decoding is greedy; `word_error` of the last round; and
+        `decoder_ratio` and `total_ratio` to the fastest peer, see `against`
     """
 
     def medians(value: Callable[[Round], float]) -> dict[str, float]:
@@ -144,7 +176,7 @@ def figures(
             "ms_per_clip_encoder": spread([r.encoder for r in rounds], 1e3 / len(transcripts)),
             "ms_per_token_decoder": spread([r.decoder for r in rounds], 1e3),
             "word_error": round(word_error(rounds[-1].texts, transcripts), 4),
-            "decoder_ratio": ratio(decoder, name),
+            "decoder_ratio": ratio(decoder, name) if decoder[name] else None,
             "total_ratio": ratio(seconds, name),
         }
         for name, rounds in rounds_of.items()
@@ -170,8 +202,13 @@ COLUMNS = (
 
 def tables(record: Record) -> Iterator[Table]:
     """Yield a row for each contender."""
+    way = record.get("way", "greedy")
     title = "{model}; {clips} clips of {audio_seconds} s, {rounds} rounds".format_map(record)
-    yield table_of(record["figures"], COLUMNS, title=title)
+    columns = COLUMNS
+    if way != "greedy":
+        title += f", {way}"
+        columns = tuple(column for column in COLUMNS if "coder" not in column[0])
+    yield table_of(record["figures"], columns, title=title)
 
 
 SPEECH = Task(
@@ -186,10 +223,15 @@ SPEECH = Task(
         options.rounds(),
         options.ONLY,
         options.OPENVINO,
+        options.option("--way", "How clips are transcribed.", "greedy", list(WAYS)),
+        options.option("--minutes", "Join the clips to one recording of N minutes.", kind=int),
         options.option("--name", "The model's name in the record [default: the directory's]."),
     ),
     measure=measure,
     rows="figures",
-    file=lambda record, options: f"speech-{record['model']}-{record['threads']}-threads",
+    file=lambda record, options: (
+        f"speech-{record['model']}-{record['threads']}-threads"
+        + ("" if record["way"] == "greedy" else f"-{record['way']}")
+    ),
     tables=tables,
 )

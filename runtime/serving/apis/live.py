@@ -22,16 +22,18 @@ from typing import Any
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
 
 from ...arguments import DeadlineError, check_able
 from ...audio import AudioError
 from ...decoding.results import LiveUpdate, json_of_update
 from ...model import Model
+from ..engine.engine import DecodingEngine
 from ..engine.request_queue import OverloadedError
 from ..service import Service
 from .bodies import BodyError, generation_options, json_object
-from .http import reported_error
+from .http import MODEL, reported_error
 
 logger = logging.getLogger("dragoman.serving")
 
@@ -40,8 +42,8 @@ MOST_LISTENERS = 8
 """Streams at once; each has a thread."""
 WAITING_SECONDS = 60.0
 """How long a client may send nothing."""
-SECONDS_AHEAD = 30.0
-"""Seconds of audio that wait to be decoded; a client that is faster has to wait."""
+SECONDS_AHEAD = 600.0
+"""Seconds of audio that may wait to be decoded."""
 RETRY_AFTER = 5.0
 CLOSE_REFUSED, CLOSE_FAILED, CLOSE_BUSY = 1008, 1011, 1013
 """Status codes of RFC 6455, section 7.4.1, and of IANA's registry."""
@@ -62,9 +64,9 @@ class _Listeners:
     async def listen(self, websocket: WebSocket) -> None:
         """Transcribe one stream."""
         await websocket.accept()
-        began, name = time.monotonic(), None
+        began = time.monotonic()
         try:
-            name = await self._listen(websocket)
+            await self._listen(websocket)
             await websocket.close()
         except WebSocketDisconnect:
             pass
@@ -76,10 +78,11 @@ class _Listeners:
                 await websocket.send_text(json.dumps({"error": str(known), "code": known.code}))
                 await websocket.close(code)
         seconds = round(time.monotonic() - began, 3)
+        name = websocket.scope.get(MODEL)
         logger.info("live speech", extra={"path": PATH, "model": name, "seconds": seconds})
 
-    async def _listen(self, websocket: WebSocket) -> str:
-        """Read the first message, and transcribe what follows; return the name of the model.
+    async def _listen(self, websocket: WebSocket) -> None:
+        """Read the first message, and transcribe what follows.
 
         Raises:
             DragomanError: the message is wrong, there are too many streams, or decoding fails.
@@ -90,6 +93,7 @@ class _Listeners:
         service.api_keys.check(websocket.headers, values.pop("api_key", None))
         service.drain.check()
         served = service.models.get(values.pop("model", None))
+        websocket.scope[MODEL] = served.name
         check_able(served.manifest, "transcribe")
         options = generation_options(values, ["model", "api_key"])
         if self._count >= MOST_LISTENERS:
@@ -99,13 +103,17 @@ class _Listeners:
             )
         self._count += 1
         try:
-            async with served.model() as model:
-                stream = _Stream(model, options, service.options.max_audio)
+            async with served.engine(DecodingEngine) as engine:
+                if (options.num_beams or 1) > engine.batch_size:
+                    raise DragomanError(
+                        f"num_beams: expected at most {engine.batch_size}, the rows of a batch, "
+                        f"found {shown(options.num_beams)}"
+                    )
+                stream = _Stream(engine.model, options, service.options.max_audio)
                 with service.drain.on_expiry(stream.stop):
                     await stream.run(websocket, self._pool)
         finally:
             self._count -= 1
-        return served.name
 
 
 class _Stream:
@@ -122,7 +130,7 @@ class _Stream:
         self._longest = longest
         self._chunks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._updates: asyncio.Queue[LiveUpdate | Exception | None] = asyncio.Queue()
-        self._loop, self._taken = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._cancel = threading.Event()
         self._received = self._decoded = 0  # bytes
 
@@ -158,9 +166,11 @@ class _Stream:
                 if self._received > self._longest * self._bytes_of_second:
                     raise AudioError(f"expected at most {self._longest:g} s of audio, found more")
                 self._chunks.put(message)
-                while self._received - self._decoded > SECONDS_AHEAD * self._bytes_of_second:
-                    self._taken.clear()
-                    await self._taken.wait()
+                if self._received - self._decoded > SECONDS_AHEAD * self._bytes_of_second:
+                    raise OverloadedError(
+                        f"expected at most {SECONDS_AHEAD:g} s of audio before it is decoded",
+                        RETRY_AFTER,
+                    )
         except Exception as error:
             self._cancel.set()
             self._updates.put_nowait(error)
@@ -180,7 +190,6 @@ class _Stream:
         while (chunk := self._chunks.get()) is not None:
             yield chunk
             self._decoded += len(chunk)
-            self._notify(self._taken.set)
 
     def _notify(self, action: Any) -> None:
         with suppress(RuntimeError):  # the event loop was closed before the stream

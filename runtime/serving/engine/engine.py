@@ -18,7 +18,7 @@ from ...decoding.running_batch import Job, SelectedToken, only_strategy
 from ...decoding.scheduler import Observer
 from ...model import Model, parts_of
 from ...speech.recording import Spectrogram
-from ...speech.transcriber import PendingSpeech
+from ...speech.transcriber import PendingSpeech, check_streamed
 from ...texts.outputs import TokenStream
 from .request_handle import DecodingHandle, Listener, QueuedRequest
 from .request_queue import RequestQueue
@@ -126,6 +126,8 @@ class DecodingEngine:
                 f"{shown(options.num_return_sequences)}"
             )
         front_end = parts_of(self.model, "generate").front_end
+        if listener is not None and self.model.manifest.speech is not None:
+            check_streamed(options)
         pending = front_end.begin(source, self._limited(options), check)
         if isinstance(pending, Result):
             return pending
@@ -138,8 +140,6 @@ class DecodingEngine:
                 f"found {shown(width)}"
             )
         if listener is not None:
-            if options.fallback:
-                raise DragomanError("fallback: expected false to stream")
             only_strategy([job.strategy for job in pending.jobs])
         if max(job.request.capacity for job in pending.jobs) > self._capacity:
             raise DragomanError(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -89,18 +91,42 @@ def _pieces(updates: Iterable[LiveUpdate], *, timestamps: bool, as_json: bool) -
 
 
 def _chunks(model: Model, *, microphone: bool) -> Iterator[bytes]:
-    """Yield raw samples until the input ends, or Ctrl-C."""
+    """Yield raw samples until the input ends, or Ctrl-C: what was said before is transcribed.
+
+    A second Ctrl-C interrupts that, too.
+    """
     audio = model.manifest.audio
     if audio is None:
         return
+    blocks = _recorded(audio.sampling_rate) if microphone else _read()
+    before, state = signal.getsignal(signal.SIGINT), {"waiting": False, "ended": False}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if state["waiting"] or state["ended"]:
+            raise KeyboardInterrupt
+        state["ended"] = True
+
+    signal.signal(signal.SIGINT, end)
     try:
-        if microphone:
-            yield from _recorded(audio.sampling_rate)
-        elif sys.stdin is not None:
-            while data := os.read(sys.stdin.fileno(), BYTES):
-                yield data
-    except KeyboardInterrupt:  # what was said before is still transcribed
-        return
+        while not state["ended"]:
+            state["waiting"] = True
+            block = next(blocks, b"")
+            state["waiting"] = False
+            if not block:
+                return
+            yield block
+    except KeyboardInterrupt:
+        if not state["waiting"]:
+            raise
+        state["waiting"], state["ended"] = False, True
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _read() -> Iterator[bytes]:
+    """Yield standard input as it arrives."""
+    while sys.stdin is not None and (data := os.read(sys.stdin.fileno(), BYTES)):
+        yield data
 
 
 def _recorded(rate: int) -> Iterator[bytes]:

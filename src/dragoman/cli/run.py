@@ -138,6 +138,8 @@ def run(
     """
     check_prefix_file(prefix_file, given_options)
     _check_forms(given_options, scores=scores, as_json=as_json, stream=stream)
+    if stream and resume is not None:
+        raise click.UsageError("--stream and --resume exclude each other")
     if subtitle_format is not None:
         _check_subtitles(texts, given_options, scores=scores, as_json=as_json, stream=stream)
     check_aligned_options(

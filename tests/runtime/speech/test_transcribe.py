@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from dragoman import DragomanError
 from dragoman.runtime import (
     AbilityError,
+    BackendError,
     CancelError,
     GenerationOptions,
     Result,
@@ -27,11 +30,13 @@ from dragoman.runtime import (
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.audio import voice_activity as module
 from dragoman.runtime.audio.voice_activity import Voice, VoiceFilter
+from dragoman.runtime.decoding.logits_processors import Row
+from dragoman.runtime.decoding.search import TokenSequence
 from dragoman.runtime.model import parts_of
 from dragoman.runtime.speech import journal as journals
 from dragoman.runtime.speech.journal import Journal, JournalError
 from dragoman.runtime.speech.plan import greedy_transcription, transcription_defaults
-from dragoman.runtime.speech.recording import Spectrogram
+from dragoman.runtime.speech.recording import Recording, Spectrogram
 from dragoman.runtime.speech.recording import parts_of as divided
 
 from ...speech_models import RATE, Vocabulary, extractor, noise
@@ -121,6 +126,42 @@ def test_a_transcription_is_what_its_options_give(case: Case) -> None:
     assert [result_of(found[index]) for index in range(len(LONG))] == expected
 
 
+def test_a_last_window_without_speech(case: Case) -> None:
+    """It has no segments, and those before arrive once."""
+    left_out = 0
+    judged = ONCE | {"fallback": True, "compression_ratio_threshold": None}
+    judged |= {"log_probability_threshold": None, "no_speech_threshold": None}
+    for audio in LONG:
+        (result,) = case.ours.generate([audio], timestamps=True, **judged)
+        last = (result.segments or ())[-1].quality
+        assert last is not None
+        most = np.nextafter(last.no_speech_probability, 0)
+        options = judged | {"no_speech_threshold": float(most)}
+        (updates,) = collected(case.ours.transcribe([audio], **options)).values()
+        found = result_of(updates)
+        assert [found] == case.ours.generate([audio], timestamps=True, **options)
+        left_out += len(found.segments or ()) < len(result.segments or ())
+    assert left_out
+
+
+def test_features_are_taken_as_they_are(multilingual: Case) -> None:
+    assert multilingual.ours.manifest.audio is not None
+    features = LogMel.of(multilingual.ours.manifest.audio).chunk(LONG[1])
+    sources: list[Any] = [features, np.zeros(RATE, np.float32)]
+    found = collected(multilingual.ours.transcribe(sources, max_new_tokens=9))
+    assert result_of(found[0]).text and result_of(found[1]).finish_reason == "empty"
+    one, other = multilingual.ours.detect_language(sources)
+    assert one.language is not None and other.language is None
+    (updates,) = collected(multilingual.ours.transcribe(sources[:1], vad=True)).values()
+    assert result_of(updates).error == "vad: expected audio, found features"
+
+
+def test_the_runtime_is_imported_without_locks_of_files() -> None:
+    """As on Windows."""
+    code = "import sys; sys.modules['fcntl'] = None; import dragoman.runtime"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_transcription_can_be_stopped(english: Case) -> None:
     cancel = threading.Event()
     updates = english.ours.transcribe(LONG[:1], cancel=cancel, **ONCE)
@@ -206,6 +247,17 @@ def test_parts_are_decoded_as_recordings_of_their_own(
     assert one_by_one == [found]
 
 
+def test_text_after_a_part_begins_in_it() -> None:
+    """Whisper dates text to the padding of a window, too."""
+    audio = frames(40.0)
+    vocabulary = Vocabulary(multilingual=False)
+    row = Row([], [vocabulary["0.90"], 5, vocabulary["1.00"]])
+    part = Recording(audio, 3920, 4000)
+    part.add(TokenSequence(row, 0), tuple(row.tokens), vocabulary["0.00"], 100)
+    assert [(s.start, s.end) for s in part.segments] == [(39.2, 40.0)]
+    assert part.spoken == 39.2
+
+
 def test_what_excludes_parts(english: Case) -> None:
     for name, wrong in (("vad", False), ("condition_on_previous_text", True)):
         with pytest.raises(DragomanError, match=f"cut_at_silence: expected {name} {not wrong}"):
@@ -256,6 +308,13 @@ def test_parts_go_on_after_their_journal(case: Case, pauses: None, tmp_path: Pat
         running.close()
     found = collected(case.ours.transcribe([audio], journal=journal, **options))
     assert result_of(found[0]) == expected
+
+
+def test_the_same_recording_twice(english: Case, tmp_path: Path) -> None:
+    expected = english.ours.generate([LONG[0]], timestamps=True, **ONCE)
+    for _ in range(3):
+        updates = english.ours.transcribe([LONG[0]] * 2, journal=tmp_path / "journal", **ONCE)
+        assert [result_of(each) for each in collected(updates).values()] == expected * 2
 
 
 def test_a_journal_is_of_one_bundle_and_one_set_of_options(
@@ -427,7 +486,7 @@ def test_prefixes_that_cannot_be(multilingual: Case) -> None:
 
 
 def test_languages_are_detected_in_the_first_window(
-    multilingual: Case, english: Case, tmp_path: Path
+    multilingual: Case, english: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources: list[Any] = [*LONG, tmp_path / "none.wav"]
     found = multilingual.ours.detect_language(sources, vad=False)
@@ -437,6 +496,13 @@ def test_languages_are_detected_in_the_first_window(
         assert one.probability == pytest.approx(other.language_probability, rel=1e-3)
     assert found[3].language is None and "none.wav" in (found[3].error or "")
     assert multilingual.ours.detect_language([np.zeros(RATE, np.float32)])[0].language is None
+
+    def fail(*arguments: Any) -> Any:
+        raise BackendError("the device is on fire")
+
+    monkeypatch.setattr(multilingual.ours.backend, "start", fail)
+    (failed,) = multilingual.ours.detect_language(LONG[:1], vad=False)
+    assert (failed.language, failed.error) == (None, "the device is on fire")
     with pytest.raises(DragomanError, match="expected a model of several languages"):
         english.ours.detect_language(LONG)
     assert issubclass(AbilityError, DragomanError)

@@ -140,7 +140,7 @@ async def _events(
     service: Service, served: ServedModel, data: bytes, options: GenerationOptions
 ) -> AsyncGenerator[str, None]:
     """Yield an event with the text of each segment, and one with the whole text."""
-    text = ""
+    text, warnings = "", dict[str, Any]()
     async with (
         service.opened_audio(served, [data], vad=options.vad) as (audio,),
         aclosing(service.transcribe(served, audio, options)) as items,
@@ -154,7 +154,9 @@ async def _events(
                     yield server_sent_event({"type": "transcript.text.delta", "delta": new})
             elif item.result.error is not None:
                 raise RejectedError(item.result.error)
-    yield server_sent_event({"type": "transcript.text.done", "text": text})
+            else:
+                warnings = {"warnings": item.result.warnings} if item.result.warnings else {}
+    yield server_sent_event({"type": "transcript.text.done", "text": text, **warnings})
 
 
 def _response(
