@@ -92,8 +92,12 @@ class VoiceFilter:
         self.pauses: list[tuple[int, int]] = []
         self._kept = 0
         self._session = _session()
-        self._state = np.zeros((2, 1, 128), np.float32)
-        self._context = np.zeros(CONTEXT, np.float32)
+        self._input = np.zeros((1, CONTEXT + WINDOW), np.float32)
+        self._feeds = {
+            "input": self._input,
+            "state": np.zeros((2, 1, 128), np.float32),
+            "sr": np.array(RATE, np.int64),
+        }
 
     def kept(self, blocks: Iterable[Signal]) -> Iterator[Signal]:
         """Yield the speech of a signal.
@@ -163,14 +167,10 @@ class VoiceFilter:
 
     def probability(self, window: Signal) -> float:
         """Return the probability of speech in the next window; the last one may be shorter."""
-        padded = np.pad(window, (0, WINDOW - len(window)))
-        feeds = {
-            "input": np.concatenate([self._context, padded])[None],
-            "state": self._state,
-            "sr": np.array(RATE, np.int64),
-        }
-        found, self._state = self._session.run(["output", "stateN"], feeds)
-        self._context = padded[-CONTEXT:]
+        self._input[0, :CONTEXT] = self._input[0, -CONTEXT:]
+        self._input[0, CONTEXT : CONTEXT + len(window)] = window
+        self._input[0, CONTEXT + len(window) :] = 0
+        found, self._feeds["state"] = self._session.run(["output", "stateN"], self._feeds)
         return float(found[0, 0])
 
 
