@@ -99,6 +99,7 @@ def test_only_requirements_of_users_are_published(
         "cuda",
         "export",
         "metrics",
+        "microphone",
         "pictures",
         "polygraphy",
         "ray",
