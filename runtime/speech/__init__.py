@@ -1,4 +1,4 @@
 """Speech models: prompts, timestamps, windows of audio, and the front end that transcribes.
 
-Reading order: prompts, timestamps, recording, plan, transcriber.
+Reading order: prompts, timestamps, recording, plan, word_times, windows, journal, transcriber, live.
 """

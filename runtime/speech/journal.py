@@ -6,6 +6,7 @@ The file has a line of JSON for the bundle and the options, then one for each de
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -106,9 +107,10 @@ class Journal:
         self._append(to_plain(entry))
 
     def _append(self, values: Mapping[str, Any]) -> None:
-        line = json.dumps(values, ensure_ascii=False) + "\n"
+        line = (json.dumps(values, ensure_ascii=False) + "\n").encode()
         try:
-            self._file.write(line.encode())
+            if self._file.write(line) < len(line):  # the rest does not fit
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise JournalError(f"{self._path}: {error.strerror}") from error
 

@@ -174,7 +174,8 @@ class Listener:
         most = self._model.max_target_positions // 4
         self._texts.context = (*self._texts.context, *spoken.tokens)[-most:]
         following = _Utterance(spoken.begin + end, spoken.audio()[end:], self._codec)
-        following.voiced, following.quiet = SHORTEST, spoken.quiet
+        following.voiced = SHORTEST if len(following) else 0
+        following.quiet = spoken.quiet
         following.next_pass = len(following) + STEP
         self._utterance = following
         return segment

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,6 @@ from dragoman.runtime.audio.voice_activity import Voice, VoiceFilter
 from dragoman.runtime.decoding.logits_processors import Row
 from dragoman.runtime.decoding.search import TokenSequence
 from dragoman.runtime.model import parts_of
-from dragoman.runtime.speech import journal as journals
 from dragoman.runtime.speech.journal import Journal, JournalError
 from dragoman.runtime.speech.plan import greedy_transcription, transcription_defaults
 from dragoman.runtime.speech.recording import Recording, Spectrogram
@@ -374,12 +374,24 @@ def test_a_journal_is_used_by_one_process(english: Case, tmp_path: Path) -> None
 def test_a_full_disk_stops_the_call(
     english: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Journal, entry: Any) -> None:
-        raise JournalError("journal: No space left on device")
+    """A part of a line may have been written; the next call goes on before it."""
+    journal, write = tmp_path / "journal", Journal.write
 
-    monkeypatch.setattr(journals.Journal, "write", full)
-    with pytest.raises(JournalError, match="No space left"):
-        interrupted(english, tmp_path / "journal", 9)
+    def full(self: Journal, entry: Any) -> None:
+        file = self._file
+        self._file = SimpleNamespace(write=lambda line: file.write(line[:9]), close=file.close)  # type: ignore[assignment]
+        write(self, entry)
+
+    interrupted(english, journal, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "write", full)
+        with pytest.raises(JournalError, match="No space left"):
+            interrupted(english, journal, 9)
+    assert not journal.read_bytes().endswith(b"\n")
+    found = collected(english.ours.transcribe(LONG, journal=journal, **ONCE))
+    assert [result_of(each) for each in found.values()] == english.ours.generate(
+        LONG, timestamps=True, **ONCE
+    )
 
 
 def test_states_have_no_earlier_segments(english: Case, tmp_path: Path) -> None:
