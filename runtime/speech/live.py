@@ -95,6 +95,7 @@ class Listener:
         self._model, self._log_mel, self._backend = model, log_mel, backend
         self._codec, self._windows, self._timer, self._plan = codec, windows, timer, plan
         self._detector = VoiceFilter() if vad else None
+        self._shortest = SHORTEST if vad else 1
         self._check, self._reports_words = check, words
         self._rest = np.zeros(0, np.float32)  # less than a window of the detector
         self._before = np.zeros(0, np.float32)  # the margin, while nobody speaks
@@ -136,7 +137,7 @@ class Listener:
             yield from self._finish(spoken)
         elif len(spoken) >= spoken.next_pass:
             spoken.next_pass += STEP
-            if spoken.voiced >= SHORTEST:
+            if spoken.voiced >= self._shortest:
                 yield from self._pass(spoken)
 
     def _pass(self, spoken: _Utterance) -> Iterator[LiveUpdate]:
@@ -174,7 +175,7 @@ class Listener:
         most = self._model.max_target_positions // 4
         self._texts.context = (*self._texts.context, *spoken.tokens)[-most:]
         following = _Utterance(spoken.begin + end, spoken.audio()[end:], self._codec)
-        following.voiced = SHORTEST if len(following) else 0
+        following.voiced = self._shortest if len(following) else 0
         following.quiet = spoken.quiet
         following.next_pass = len(following) + STEP
         self._utterance = following
@@ -184,7 +185,7 @@ class Listener:
         """End an utterance; noise has no text."""
         self._utterance = None
         self._before = spoken.audio()[-MARGIN:]
-        if spoken.voiced < SHORTEST:
+        if spoken.voiced < self._shortest:
             return
         tokens, outcome = self._decoded(spoken)
         text = spoken.commit(tokens) + spoken.rest()
