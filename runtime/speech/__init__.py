@@ -1,4 +1,5 @@
 """Speech models: prompts, timestamps, windows of audio, and the front end that transcribes.
 
-Reading order: prompts, timestamps, recording, plan, word_times, windows, journal, transcriber, live.
+Reading order: prompts, timestamps, recording, plan, word_times, windows, journal, transcriber,
+live.
 """
