@@ -377,7 +377,7 @@ def subtitle_entries(segments: Iterable[Segment], form: SubtitleFormat) -> Itera
     if form == "vtt":
         yield "WEBVTT\n\n"
         for segment in lasting:
-            yield f"{_span(segment, '.')}\n{_timed_line(segment, _vtt_text, _vtt_word)}\n\n"
+            yield f"{span(segment)}\n{_timed_line(segment, _vtt_text, _vtt_word)}\n\n"
         return
     if form == "lrc":
         for segment in lasting:
@@ -386,7 +386,7 @@ def subtitle_entries(segments: Iterable[Segment], form: SubtitleFormat) -> Itera
     parts = (part for segment in lasting for part in _entries(segment))
     if form == "srt":
         for number, part in enumerate(parts, 1):
-            yield f"{number}\n{_span(part, ',')}\n{_line(part.text)}\n\n"
+            yield f"{number}\n{span(part, ',')}\n{_line(part.text)}\n\n"
         return
     yield "start\tend\ttext\n"
     for part in parts:
@@ -465,7 +465,8 @@ def _line(text: str | None) -> str:
     return " ".join((text or "").split()).replace("-->", "->")
 
 
-def _span(part: Segment | Word, point: str) -> str:
+def span(part: Segment | Word, point: str = ".") -> str:
+    """Format the times of a part as in subtitles: 00:00:01.500 --> 00:00:02.000."""
     return f"{clock(part.start, point)} --> {clock(part.end, point)}"
 
 

@@ -34,6 +34,7 @@ from .engine.engine import (
     READING_THREADS,
     Arrived,
     DecodingEngine,
+    arriving,
     listener_of,
     prepared,
     tokens_of,
@@ -180,16 +181,12 @@ class Service:
             if isinstance(handle, Result):
                 yield StreamEnd(handle)
                 return
-            handle.future.add_done_callback(lambda _: listener(None))
             sent = 0
-            try:
-                engine.submit(handle)
-                while (segments := await arrived.get()) is not None:
+            async with aclosing(arriving(engine, handle, arrived)) as items:
+                async for segments in items:
                     for segment in segments:
                         sent += 1
                         yield segment
-            finally:
-                handle.future.cancel()
             result = handle.future.result()
             self._count(served, [handle], len(result.tokens), result)
             for segment in (result.segments or ())[sent:]:

@@ -218,14 +218,13 @@ class Listener:
         recording.context, recording.hotwords = self._texts.context, self._texts.hotwords
         most = LEAST_TOKENS + round(TOKENS_PER_SECOND * len(audio) / RATE)
         plan = self._plan.limited(min(most, self._model.max_target_positions // 2))
-        while True:
+        detects = True
+        while detects:
+            detects = self._windows.detects_first(recording)
             outcome = self._run(self._windows.job(recording, plan))
-            detects = self._windows.is_unknown(recording)
             if outcome.selected:
                 ((recording.language, _),) = outcome.selected
                 self._texts.language = recording.language
-            if not (detects and (recording.context or recording.hotwords or recording.prefix)):
-                break
         end = self._model.end_token_id
         return [token for token in outcome.sequences[0].tokens if token < end], outcome
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -283,7 +282,6 @@ class Transcriber:
                 timer = None
         # Encoded windows are kept to find where a long utterance is divided.
         plan = self._plan(live_options(options).replace(word_timestamps=timer is not None))
-        plan = replace(plan, options=plan.options.replace(timestamps=False))
         return Listener(
             self._manifest.model,
             self._log_mel,
@@ -440,12 +438,11 @@ class Transcriber:
             window = self._log_mel.frames
             cut = plan.options.cut_at_silence
             parts = parts_of(audio, window) if cut else [Recording(audio)]
+            self._windows.set_texts(parts[0], plan.options)
             for part in parts:
                 part.language = plan.prompt.language_token(self._speech)
                 part.timed = plan.prompt.timestamps or self._is_long(audio)
-                self._windows.set_texts(part, plan.options)
-            for later in parts[1:]:
-                later.prefix = ()
+                part.context, part.hotwords = parts[0].context, parts[0].hotwords
             kept = None if journal is None else journal.of(source, parts)
             pending = PendingSpeech(parts, plan, self._windows, kept)
             return pending if pending.jobs else pending.result()
@@ -459,7 +456,7 @@ class Transcriber:
             source,
             self._log_mel,
             strict=options.strict_audio,
-            vad=bool(options.vad) or options.cut_at_silence,
+            vad=bool(options.vad),
             on_block=lambda _: check(),
         )
 

@@ -63,7 +63,7 @@ class Windows:
         """
         windows = plan.windows(self._manifest, self.speech, timed=recording.timed)
         window = recording.window(self._log_mel)
-        if self._detects_first(recording):
+        if self.detects_first(recording):
             request = dataclasses.replace(windows, limit=1).request(window, None)
             return Job(number, request, Greedy())
         request = windows.request(
@@ -81,7 +81,7 @@ class Windows:
         """Return whether the language of a recording is to be detected."""
         return bool(self.speech.languages) and recording.language is None
 
-    def _detects_first(self, recording: Recording) -> bool:
+    def detects_first(self, recording: Recording) -> bool:
         """Return whether the language is detected without the text before the window."""
         return self.is_unknown(recording) and bool(
             recording.context or recording.hotwords or recording.prefix
@@ -133,7 +133,7 @@ class Windows:
         Raises:
             BackendError, TokenizerError: times of words or texts cannot be computed.
         """
-        detects = self._detects_first(recording)
+        detects = self.detects_first(recording)
         if outcome.selected:
             ((recording.language, recording.language_probability),) = outcome.selected
         if detects:

@@ -99,15 +99,14 @@ def test_segments_arrive_one_by_one(client: httpx.Client, model: Models) -> None
 
 def test_the_client_of_openai_reads_a_stream(client: httpx.Client, model: Models) -> None:
     expected = transcript(model("speech"))
-    openai_client = openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="any")
-    stream = openai_client.audio.transcriptions.create(
-        file=("a.wav", wav(AUDIO)),
-        model="speech",
-        language="de",
-        stream=True,
-        extra_body={"vad": "false"},
-    )
-    *deltas, done = stream
+    with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="any") as openai_client:
+        *deltas, done = openai_client.audio.transcriptions.create(
+            file=("a.wav", wav(AUDIO)),
+            model="speech",
+            language="de",
+            stream=True,
+            extra_body={"vad": "false"},
+        )
     assert "".join(event.delta for event in deltas) == done.text  # type: ignore[union-attr]
     assert done.text == (expected.text or "").strip()  # type: ignore[union-attr]
 

@@ -168,8 +168,10 @@ async def _opened_sources(
         raise BodyError(f"expected one of source, sources and audio, found {found}")
     if audio is not None:
         vad = fields.rest.get("vad")
-        if fields.rest.get("cut_at_silence") is True or not isinstance(vad, bool):
-            vad = fields.rest.get("cut_at_silence") is True or None
+        if fields.rest.get("cut_at_silence") is True:
+            vad = True
+        elif not isinstance(vad, bool):
+            vad = None
         async with service.opened_audio(served, [_from_base64(audio)], vad=vad) as opened:
             yield opened
         return

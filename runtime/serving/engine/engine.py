@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from dragoman.errors import DragomanError, cannot_pickle, shown
@@ -250,22 +250,37 @@ async def tokens_of(
         arrived: the queue of the request's listener, see `listener_of`
         output: converts the tokens
     """
+    async with aclosing(arriving(engine, handle, arrived)) as items:
+        async for selected in items:
+            for token in output.tokens(selected):
+                yield token
+    for token in output.rest():
+        yield token
+
+
+async def arriving(
+    engine: DecodingEngine,
+    handle: DecodingHandle,
+    arrived: asyncio.Queue[Sequence[Part] | None],
+) -> AsyncGenerator[Sequence[Part], None]:
+    """Submit a request and yield what is new of it; if the generator is closed, cancel the request.
+
+    Args:
+        arrived: the queue of the request's listener, see `listener_of`
+    """
     ended, loop = listener_of(arrived), asyncio.get_running_loop()
     handle.future.add_done_callback(lambda _: ended(None))
     try:
         engine.submit(handle)
-        while (selected := await _next_of(arrived, loop)) is not None:
-            for token in output.tokens(selected):
-                yield token
-        for token in output.rest():
-            yield token
+        while (new := await _next_of(arrived, loop)) is not None:
+            yield new
     finally:
         handle.future.cancel()
 
 
 async def _next_of(
-    arrived: Arrived, loop: asyncio.AbstractEventLoop
-) -> Sequence[SelectedToken] | None:
+    arrived: asyncio.Queue[Sequence[Part] | None], loop: asyncio.AbstractEventLoop
+) -> Sequence[Part] | None:
     """Wait for the next tokens of a stream; None: it has ended.
 
     Args:
@@ -287,7 +302,8 @@ def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:
 
     Audio may have been read before.
     """
-    if len(options.initial_prompt or "") > SHORT_SOURCE:
+    texts = (options.initial_prompt, options.hotwords, options.prefix)
+    if any(len(text or ()) > SHORT_SOURCE for text in texts):
         return False
     if isinstance(source, Spectrogram):
         return True

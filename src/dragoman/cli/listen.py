@@ -15,7 +15,7 @@ import click
 
 from dragoman.errors import DragomanError
 from dragoman.runtime import GenerationOptions, LiveUpdate, Model, load
-from dragoman.runtime.decoding.results import clock, json_of_update
+from dragoman.runtime.decoding.results import json_of_update, span
 
 from .shared.options import backend_option, device_option, option_names, threads_option
 
@@ -86,8 +86,7 @@ def _pieces(updates: Iterable[LiveUpdate], *, timestamps: bool, as_json: bool) -
             begun = segment is None and (begun or bool(update.text.strip()))
             yield "" if segment is None else "\n"
         elif segment is not None:
-            times = f"[{clock(segment.start)} --> {clock(segment.end)}]"
-            yield f"{times} {(segment.text or '').strip()}\n"
+            yield f"[{span(segment)}] {(segment.text or '').strip()}\n"
 
 
 def _chunks(model: Model, *, microphone: bool) -> Iterator[bytes]:

@@ -137,9 +137,7 @@ def run(
     dragoman run bundles/en-de "Where is the dragoman?" --beams 4 --n-best 3 --scores
     """
     check_prefix_file(prefix_file, given_options)
-    _check_forms(given_options, scores=scores, as_json=as_json, stream=stream)
-    if stream and resume is not None:
-        raise click.UsageError("--stream and --resume exclude each other")
+    _check_forms(given_options, scores=scores, as_json=as_json, stream=stream, resume=resume)
     if subtitle_format is not None:
         _check_subtitles(texts, given_options, scores=scores, as_json=as_json, stream=stream)
     check_aligned_options(
@@ -253,7 +251,12 @@ def _check_subtitles(
 
 
 def _check_forms(
-    given_options: dict[str, Any], *, scores: bool, as_json: bool, stream: bool
+    given_options: dict[str, Any],
+    *,
+    scores: bool,
+    as_json: bool,
+    stream: bool,
+    resume: Path | None,
 ) -> None:
     """Check that the output options can be combined."""
     if stream:
@@ -264,6 +267,7 @@ def _check_forms(
             ("--fallback", given_options["fallback"]),
             ("--cut-at-silence", given_options["cut_at_silence"]),
             ("--scores", scores),
+            ("--resume", resume is not None),
             ("--n-best", given_options["num_return_sequences"] > 1),
         ):
             if given:

@@ -26,8 +26,8 @@ from dragoman.runtime.arguments import check_able
 from dragoman.runtime.attention.alignment import NO_WORDS
 from dragoman.runtime.decoding.results import (
     SubtitleFormat,
-    clock,
     json_line,
+    span,
     subtitle_entries,
 )
 
@@ -184,8 +184,7 @@ def plain(transcript: Transcript) -> Iterator[str]:
 def timed(transcript: Transcript) -> Iterator[str]:
     """Yield a line for each segment of speech, then an empty line."""
     for segment in transcript:
-        times = f"[{clock(segment.start)} --> {clock(segment.end)}]"
-        yield f"{times} {one_line(segment.text, segment.tokens).strip()}\n"
+        yield f"[{span(segment)}] {one_line(segment.text, segment.tokens).strip()}\n"
     yield "\n"
 
 
@@ -193,8 +192,7 @@ def timed_words(transcript: Transcript) -> Iterator[str]:
     """Yield a line for each word of speech, then an empty line."""
     for segment in transcript:
         for word in segment.words or ():
-            times = f"[{clock(word.start)} --> {clock(word.end)}]"
-            yield f"{times} {one_line(word.text, ()).strip()}\n"
+            yield f"[{span(word)}] {one_line(word.text, ()).strip()}\n"
     yield "\n"
 
 
