@@ -32,6 +32,9 @@ SHORTEST = RATE // 4
 """Samples; shorter speech is taken for noise."""
 PAUSE = 2 * RATE
 """Samples of silence that end speech; shorter pauses are kept."""
+SHORT_PAUSE = RATE // 2
+"""The same where a recording is divided at silence: without timestamps, a window's text tends to
+end at a long pause."""
 SHORTEST_PAUSE = 3 * RATE // 10
 """Samples of silence within speech at which a recording may be divided."""
 MARGIN = 2 * RATE // 5
@@ -51,7 +54,7 @@ class Voice:
         spans: begin and end of each stretch of speech, with margins, in seconds of the recording
         seconds: length of the recording
         pauses: middle of each pause in seconds of what was kept, and its length in seconds; where
-            stretches meet, there is a pause of `PAUSE`
+            stretches meet, there is one of the length that ends speech
     """
 
     spans: tuple[tuple[float, float], ...]
@@ -79,6 +82,9 @@ class Voice:
 class VoiceFilter:
     """Keeps what is speech of a signal at 16 kHz that arrives in blocks.
 
+    Args:
+        pause: samples of silence that end speech
+
     Attributes:
         spans: begin and end of each stretch that was kept, in samples
         pauses: middle of each pause in samples of what was kept, and its length
@@ -87,7 +93,8 @@ class VoiceFilter:
         AudioError: no package with the detector is installed, or it cannot be loaded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pause: int = PAUSE) -> None:
+        self._pause = pause
         self.spans: list[tuple[int, int]] = []
         self.pauses: list[tuple[int, int]] = []
         self._kept = 0
@@ -130,7 +137,7 @@ class VoiceFilter:
                 yield from held
                 held = []
             paused = sum(map(len, quiet))
-            if paused >= PAUSE:
+            if paused >= self._pause:
                 silence = np.concatenate(quiet)
                 if is_long:
                     yield silence[:MARGIN]
@@ -157,7 +164,7 @@ class VoiceFilter:
     def _end_stretch(self, begin: int, end: int) -> None:
         self.spans.append((begin, end))
         self._kept += end - begin
-        self.pauses.append((self._kept, PAUSE))
+        self.pauses.append((self._kept, self._pause))
 
     def voice(self, samples: int) -> Voice:
         """Return where a signal of so many samples has speech, after its last block."""

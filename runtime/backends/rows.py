@@ -11,11 +11,12 @@ SHRINK_BELOW = 3 / 4
 """Sources are laid out again once the longest needs at most this share of the allocated positions,
 since attention reads all of them."""
 
-SOURCE_MULTIPLE = 4
-"""Sources are padded to a multiple of this on the CPU.
+POSITION_MULTIPLE = 4
+"""Sources, and the positions of a target, are padded to a multiple of this on the CPU.
 
 Attention multiplies this many keys at once, and the remaining keys one by one. Masked keys add
-nothing to a sum, so with this padding its order does not depend on the batch's longest source."""
+nothing to a sum, so with this padding its order depends neither on the batch's longest source nor
+on the room for its longest output."""
 
 
 def rows_of_sources(sources: NDArray[np.intp], width: int) -> NDArray[np.intp]:

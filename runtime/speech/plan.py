@@ -53,8 +53,9 @@ def transcription_defaults(
 
     Windows are decoded with timestamps and five beams, again if they are doubtful, and on condition
     of the text before. What a voice activity detector does not take for speech is left out, if one
-    is installed. A call that samples has neither beams nor fallback. Options of text models stay as
-    they are.
+    is installed. A call that samples has neither beams nor fallback. Parts of a recording that is
+    divided at silence do not know the text before, and have timestamps only if words are timed.
+    Options of text models stay as they are.
 
     Args:
         rows: maximum number of rows of a batch; None: unlimited
@@ -74,7 +75,8 @@ def transcription_defaults(
     if options.condition_on_previous_text is None:
         changes["condition_on_previous_text"] = knows and not options.cut_at_silence
     if options.timestamps is None:
-        changes["timestamps"] = speech.timestamp_begin is not None
+        needed = options.word_timestamps or not options.cut_at_silence
+        changes["timestamps"] = needed and speech.timestamp_begin is not None
     if options.vad is None:
         usable = audio.sampling_rate == RATE and detector_is_installed()
         changes["vad"] = usable or options.cut_at_silence

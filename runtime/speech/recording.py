@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..audio import Audio, AudioError, AudioWarning, LogMel, read_blocks
-from ..audio.voice_activity import RATE, Voice, VoiceFilter
+from ..audio.voice_activity import PAUSE, RATE, Voice, VoiceFilter
 from ..decoding.search import TokenSequence
 from .timestamps import SECONDS_PER_FRAME, TimedTokens, split_segments
 
@@ -123,6 +123,11 @@ class Recording:
     def done(self) -> bool:
         """Whether all windows are decoded."""
         return self.position >= self._end
+
+    @property
+    def frames(self) -> int:
+        """The number of frames."""
+        return self._end - self._begin
 
     @property
     def at_begin(self) -> bool:
@@ -262,6 +267,7 @@ def read_spectrogram(
     *,
     strict: bool = False,
     vad: bool = False,
+    pause: int = PAUSE,
     whole: bool = True,
     longest: float = math.inf,
     on_block: Callable[[float], None] | None = None,
@@ -273,6 +279,7 @@ def read_spectrogram(
     Args:
         strict: whether to refuse a file of which a part is missing or damaged
         vad: whether to leave out what is not speech
+        pause: samples of silence that end speech
         whole: whether to read all of it, and not just the first window
         longest: maximum duration of a file in seconds
         on_block: receives the seconds of each block before it is used; may raise an error to stop
@@ -283,7 +290,8 @@ def read_spectrogram(
     """
     audio = source
     if not isinstance(audio, Spectrogram):
-        audio = _read(audio, log_mel, longest, on_block, vad=vad, whole=whole)
+        voice = _voice_filter(audio, log_mel, pause) if vad else None
+        audio = _read(audio, log_mel, longest, on_block, voice=voice, whole=whole)
     if strict and audio.defects:
         raise AudioError(audio.defects[0])
     return audio
@@ -300,26 +308,31 @@ def warn_of_defects(audio: Spectrogram) -> None:
         warnings.warn(defect, AudioWarning, stacklevel=2)
 
 
+def _voice_filter(source: object, log_mel: LogMel, pause: int) -> VoiceFilter:
+    if is_features(source):
+        raise AudioError("vad: expected audio, found features")
+    if log_mel.sampling_rate != RATE:
+        raise AudioError(
+            f"vad: expected a model of audio at {RATE} Hz, found {log_mel.sampling_rate}"
+        )
+    return VoiceFilter(pause)
+
+
 def _read(
     source: Audio | NDArray[np.float32] | Sequence[Any],
     log_mel: LogMel,
     longest: float,
     on_block: Callable[[float], None] | None,
     *,
-    vad: bool,
+    voice: VoiceFilter | None,
     whole: bool,
 ) -> Spectrogram:
     if is_features(source):
-        if vad:
-            raise AudioError("vad: expected audio, found features")
         features = _checked(source, log_mel)
         return Spectrogram(features, features.shape[1], features.shape[1] * SECONDS_PER_FRAME)
     if isinstance(source, str) and not source:
         raise AudioError("expected the path of an audio file, found an empty text")
     rate, read, samples, defects = log_mel.sampling_rate, 0, 0, list[str]()
-    if vad and rate != RATE:
-        raise AudioError(f"vad: expected a model of audio at {RATE} Hz, found {rate}")
-    voice = VoiceFilter() if vad else None
 
     def counted() -> Iterator[NDArray[np.float32]]:
         nonlocal read

@@ -13,7 +13,7 @@ from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
 from ..arguments import StopCheck, StoppedError, never_stopped
 from ..audio import AudioError, LogMel
-from ..audio.voice_activity import RATE
+from ..audio.voice_activity import PAUSE, RATE, SHORT_PAUSE
 from ..backends.interface import Backend, BackendError, DeviceLostError
 from ..decoding.results import (
     NO_OUTPUT,
@@ -82,8 +82,8 @@ class PendingSpeech:
 
     @property
     def timed(self) -> bool:
-        """Whether segments are known after each window."""
-        return self._parts[0].timed
+        """Whether segments are known after each window; without timestamps, one for each part."""
+        return self._parts[0].timed or len(self._parts) > 1
 
     @property
     def seconds(self) -> float:
@@ -129,7 +129,7 @@ class PendingSpeech:
         before = part.decoded_frames
         try:
             self._windows.add(part, self._plan, outcome)
-            if part.timed:
+            if self.timed:
                 self._collect_segments()
             if self._journal is not None and part.decoded_frames > before:
                 self._journal.add(number, part)
@@ -441,7 +441,7 @@ class Transcriber:
             self._windows.set_texts(parts[0], plan.options)
             for part in parts:
                 part.language = plan.prompt.language_token(self._speech)
-                part.timed = plan.prompt.timestamps or self._is_long(audio)
+                part.timed = plan.prompt.timestamps or part.frames > window
                 part.context, part.hotwords = parts[0].context, parts[0].hotwords
             kept = None if journal is None else journal.of(source, parts)
             pending = PendingSpeech(parts, plan, self._windows, kept)
@@ -457,6 +457,7 @@ class Transcriber:
             self._log_mel,
             strict=options.strict_audio,
             vad=bool(options.vad),
+            pause=SHORT_PAUSE if options.cut_at_silence else PAUSE,
             on_block=lambda _: check(),
         )
 

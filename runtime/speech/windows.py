@@ -243,7 +243,7 @@ class Windows:
 
         Args:
             parts: the recording, or its parts
-            segments: the segments of all parts; none if the recording is not timed
+            segments: the segments of all parts; none if a recording of one part is not timed
             skip_special_tokens: whether texts omit special tokens
 
         Raises:
@@ -252,7 +252,7 @@ class Windows:
         audio, timed = parts[0].audio, [s for part in parts for s in part.segments]
         tokens = tuple(token for segment in timed for token in segment.tokens)
         text = self.text(tokens, skip_special_tokens=skip_special_tokens)
-        if timed and not parts[0].timed:
+        if timed and not segments:
             has_words = [s for s in timed if s.words is not None]
             words = _words(has_words, audio) if has_words else None
             qualities = {segment.quality for segment in timed}

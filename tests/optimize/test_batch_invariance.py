@@ -94,6 +94,25 @@ def test_outputs(opened: Opened, options: dict[str, Any], seed: int) -> None:
     case.check(Model.generate, case.sources, max_new_tokens=TARGET, **options)
 
 
+def test_limits(opened: Opened) -> None:
+    """A batch has room for its longest output; how much that is must not matter."""
+    check_limits(Case(opened, 0, SOURCE))
+
+
+def test_limits_of_a_neutral_bundle(neutral: Bundle) -> None:
+    with load(neutral.directory, threads=1) as one, load(neutral.directory, threads=2) as two:
+        check_limits(Case((one, two), 0, SOURCE))
+
+
+def check_limits(case: Case) -> None:
+    for source in case.sources[:3]:
+        (longest,) = case.single.generate([source], max_new_tokens=TARGET, alternatives=3)
+        for limit in range(1, TARGET):
+            (output,) = case.single.generate([source], max_new_tokens=limit, alternatives=3)
+            (found,), (expected,) = output.hypotheses, longest.hypotheses
+            assert found.alternatives == expected.alternatives[:limit]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_scores(opened: Opened, seed: int) -> None:
     case = Case(opened, seed, SOURCE)

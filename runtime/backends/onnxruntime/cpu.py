@@ -26,7 +26,7 @@ from ...format.bundle import Bundle
 from ...format.contract import Change, Role, Slot
 from ...format.onnx_graph import WEIGHTS_FILE
 from ..interface import BackendError, ClosedModelError, Limits, no_attention
-from ..rows import SOURCE_MULTIPLE
+from ..rows import POSITION_MULTIPLE
 from .cpu_state import CACHED_TOKENS, LOGITS_AT_ONCE, HostState
 from .sessions import open_session, releasing_pages, run
 
@@ -164,7 +164,7 @@ class OnnxRuntimeBackend:
     @property
     def limits(self) -> Limits:
         """The limits on batches."""
-        return Limits(encoded=CACHED_TOKENS, source_multiple=SOURCE_MULTIPLE)
+        return Limits(encoded=CACHED_TOKENS, source_multiple=POSITION_MULTIPLE)
 
     @property
     def steps(self) -> None:

@@ -25,7 +25,7 @@ from ...format.manifest import Manifest
 from ..interface import BackendError, ClosedModelError, DecodingState, StepOutput
 from ..prediction import HostPrediction
 from ..rows import (
-    SOURCE_MULTIPLE,
+    POSITION_MULTIPLE,
     CacheHistory,
     padded_length,
     rows_of_sources,
@@ -212,6 +212,7 @@ class HostState:
         self._least_rows = least_rows if width == 1 else 1
         sources, length = source_mask.shape
         rows = sources * width
+        capacity = padded_length(capacity, POSITION_MULTIPLE, self._model.max_target_positions)
         self._buffers: dict[Slot, HostBuffer] = {
             _MASK: self._buffer((sources, length), np.bool_),
             _TOKEN: self._buffer((rows, prompt.shape[1]), np.int64),
@@ -317,7 +318,7 @@ class HostState:
         length = 0
         if self._model.has_encoder:
             length = source_room(self._source_length, longest)
-            length = padded_length(length, SOURCE_MULTIPLE, self._model.max_source_positions)
+            length = padded_length(length, POSITION_MULTIPLE, self._model.max_source_positions)
         count = max(present, int(sources.max()) + 1)
         if (count, length) != (present, self._source_length):
             self._resize(count, length)

@@ -17,6 +17,7 @@ from dragoman.runtime.audio.voice_activity import (
     MARGIN,
     PAUSE,
     RATE,
+    SHORT_PAUSE,
     SHORTEST,
     WINDOW,
     Voice,
@@ -47,8 +48,8 @@ def test_probabilities_are_those_of_the_detectors_own_program() -> None:
 class Scripted(VoiceFilter):
     """A filter that hears speech where a script says so, window by window."""
 
-    def __init__(self, script: Sequence[float]) -> None:
-        self.spans, self.pauses, self._kept = [], [], 0
+    def __init__(self, script: Sequence[float], pause: int = PAUSE) -> None:
+        self.spans, self.pauses, self._kept, self._pause = [], [], 0, pause
         self._script = iter(script)
 
     def probability(self, window: Signal) -> float:
@@ -63,7 +64,7 @@ def script(*parts: tuple[float, float]) -> list[float]:
     return [p for seconds, p in parts for _ in range(round(seconds * RATE / WINDOW))]
 
 
-def slow_spans(probabilities: Sequence[float], length: int) -> list[tuple[int, int]]:
+def slow_spans(probabilities: Sequence[float], length: int, pause: int) -> list[tuple[int, int]]:
     """The definition, with the whole signal at hand."""
     found: list[tuple[int, int]] = []
     at = previous = 0
@@ -80,12 +81,11 @@ def slow_spans(probabilities: Sequence[float], length: int) -> list[tuple[int, i
             elif quiet is None:
                 last = at
             at += 1
-            if quiet is not None and (at - quiet) * WINDOW >= PAUSE:
+            if quiet is not None and (at - quiet) * WINDOW >= pause:
                 break
         end_of_speech = (quiet if quiet is not None else at) * WINDOW
-        loud = [n for n in range(first, last + 1) if probabilities[n] >= 0.5]
-        # Long enough by its last window that is speech.
-        if (loud[-1] + 1 - first) * WINDOW >= SHORTEST:
+        # Long enough up to where silence begins, as in Silero's own function.
+        if (last + 1 - first) * WINDOW >= SHORTEST:
             begin = max(previous, first * WINDOW - MARGIN)
             found.append((begin, min(end_of_speech + MARGIN, length)))
             previous = found[-1][1]
@@ -104,13 +104,14 @@ def slow_spans(probabilities: Sequence[float], length: int) -> list[tuple[int, i
         [(0.05, 0.9)],
     ],
 )
-def test_what_is_kept(parts: list[tuple[float, float]]) -> None:
+@pytest.mark.parametrize("pause", [PAUSE, SHORT_PAUSE])
+def test_what_is_kept(parts: list[tuple[float, float]], pause: int) -> None:
     probabilities = script(*parts)
     length = len(probabilities) * WINDOW - 100  # the last window is shorter
     signal = np.random.default_rng(0).standard_normal(length).astype(np.float32)
-    expected = slow_spans(probabilities, length)
+    expected = slow_spans(probabilities, length, pause)
     for block in (65_536, 700, length):
-        found = Scripted(probabilities)
+        found = Scripted(probabilities, pause)
         result = kept(found, signal, block)
         assert found.spans == expected
         parts_of = [signal[begin:end] for begin, end in expected]
@@ -126,9 +127,10 @@ def test_random_scripts() -> None:
         ]
         probabilities = script(*parts)
         signal = generator.standard_normal(len(probabilities) * WINDOW).astype(np.float32)
-        found = Scripted(probabilities)
-        kept(found, signal, int(generator.integers(1, 5000)))
-        assert found.spans == slow_spans(probabilities, len(signal)), parts
+        for pause in (PAUSE, SHORT_PAUSE):
+            found = Scripted(probabilities, pause)
+            kept(found, signal, int(generator.integers(1, 5000)))
+            assert found.spans == slow_spans(probabilities, len(signal), pause), parts
 
 
 def test_noise_is_no_speech_and_clips_are() -> None:

@@ -219,7 +219,10 @@ def test_a_recording_is_divided_at_pauses(audio: Spectrogram, ends: list[int]) -
 def test_parts_are_decoded_as_recordings_of_their_own(
     case: Case, pauses: None, timestamps: bool | None
 ) -> None:
-    """The oracle decodes the features of each part by itself."""
+    """The oracle decodes the features of each part by itself.
+
+    Parts that are longer than a window, of 1 s, have timestamps in any case.
+    """
     audio, vocabulary = noise(6.1, 20), case.ours.manifest.speech
     assert vocabulary is not None and case.ours.manifest.audio is not None
     features = LogMel.of(case.ours.manifest.audio).whole([audio])
@@ -230,7 +233,10 @@ def test_parts_are_decoded_as_recordings_of_their_own(
     language = found.language
     for begin, end in pairwise(bounds):
         (part,) = case.ours.generate(
-            [features[:, begin:end]], timestamps=True, language=language, **ONCE
+            [features[:, begin:end]],
+            timestamps=timestamps or end - begin > 100 or None,
+            language=language,
+            **ONCE,
         )
         segments += [
             dataclasses.replace(s, start=s.start + begin / 100, end=s.end + begin / 100)
@@ -239,7 +245,9 @@ def test_parts_are_decoded_as_recordings_of_their_own(
     assert found.segments is not None
     assert [s.tokens for s in found.segments] == [s.tokens for s in segments]
     for one, other in zip(found.segments, segments, strict=True):
-        assert (one.start, one.end) == pytest.approx((other.start, other.end), abs=0.011)
+        # Without timestamps, a part ends at a step of 0.02 s, and a whole recording at its end.
+        step = 0.011 if timestamps else 0.021
+        assert (one.start, one.end) == pytest.approx((other.start, other.end), abs=step)
     assert found.tokens == tuple(token for s in segments for token in s.tokens)
     if vocabulary.languages:
         assert found.language_probability is not None
@@ -300,7 +308,7 @@ def test_a_transcription_goes_on_after_its_journal(
 def test_parts_go_on_after_their_journal(case: Case, pauses: None, tmp_path: Path) -> None:
     audio, journal = noise(6.1, 20), tmp_path / "journal"
     options = ONCE | {"vad": True, "cut_at_silence": True}
-    (expected,) = case.ours.generate([audio], timestamps=True, **options)
+    (expected,) = case.ours.generate([audio], timestamps=False, **options)
     for count in range(1, 5):
         running = case.ours.transcribe([audio], journal=journal, **options)
         for _ in range(count):

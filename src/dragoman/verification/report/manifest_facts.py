@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from dragoman.runtime.backends.rows import SOURCE_MULTIPLE
+from dragoman.runtime.backends.rows import POSITION_MULTIPLE
 from dragoman.runtime.format.manifest import (
     BuildRecord,
     Manifest,
@@ -133,7 +133,7 @@ def _batch_invariance(manifest: Manifest) -> Facts:
         return []
     promise = "every output is the same bit for bit, whatever else is in it (x86 processors)"
     model = manifest.model
-    beyond = model.max_source_positions % SOURCE_MULTIPLE
+    beyond = model.max_source_positions % POSITION_MULTIPLE
     if beyond and model.has_encoder and manifest.audio is None:
         longest = model.max_source_positions - beyond
         promise += f", up to sources of {longest} tokens"
