@@ -37,6 +37,7 @@ from .formats.detection import (
 )
 from .formats.json_files import Values, read_json_if_present
 from .locating import LocatedCheckpoint
+from .model_description import audio_features
 from .registry import FormatName
 from .tokenizers.files import LIBRARY_FILE, TokenizerFiles, read_library_file
 from .tokenizers.settings import CONFIG_FILE as TOKENIZER_CONFIG_FILE
@@ -76,21 +77,33 @@ class OpenedCheckpoint(Checkpoint):
         return self.recipe.name if self.recipe else self.located.name
 
 
-def open_checkpoint(located: LocatedCheckpoint) -> OpenedCheckpoint:
+def open_checkpoint(
+    located: LocatedCheckpoint, audio_window: float | None = None
+) -> OpenedCheckpoint:
     """Read a checkpoint of any supported library.
 
     Args:
         located: from `locating.locate_checkpoint`
+        audio_window: seconds of audio that the encoder of a speech model is to read at once, of
+            which there are fewer than it was trained with; None: as many
 
     Raises:
         CheckpointError, ConfigError: the model cannot be read; lists all problems.
-        DragomanError: the tokenizers or the recipe cannot be read.
+        DragomanError: the tokenizers or the recipe cannot be read, or the window is not of this
+            model.
     """
     read = _read(located.directory, located.config, located.adapters)
     notes = [note for adapter in located.adapters for note in _of_adapter(adapter, located)]
     read = dataclasses.replace(read, notes=(*read.notes, *notes))
     recipe, metrics = _recipe(located.directory)
     _set_alignment_heads(read.model, recipe)
+    if audio_window is not None:
+        whole = shorten_window(read.model, audio_window)
+        note = (
+            f"the encoder reads {audio_window:g} s of audio at once, and was trained on {whole:g} "
+            "s: longer recordings should be cut at silence (cut_at_silence)"
+        )
+        read = dataclasses.replace(read, notes=(*read.notes, note))
     return OpenedCheckpoint(**vars(read), located=located, recipe=recipe, trained_for=metrics)
 
 
@@ -239,6 +252,30 @@ def _set_alignment_heads(model: ReferenceModel, recipe: Recipe | None) -> None:
         return
     heads = tuple((layer, head) for head in range(model.config.num_heads))
     model.generation = dataclasses.replace(model.generation, alignment_heads=heads)
+
+
+def shorten_window(model: ReferenceModel, seconds: float) -> float:
+    """Shorten the window of a speech model's encoder: it keeps the first positions.
+
+    Returns:
+        the seconds of the window that it was trained on
+
+    Raises:
+        DragomanError: the model takes no audio, or the window is not a part of its window.
+    """
+    audio = audio_features(model.config)
+    if audio is None or not isinstance(model, Transformer):
+        raise DragomanError("audio_window: expected a speech model, found another one")
+    config, longest = model.config, audio.chunk_seconds
+    positions = seconds * config.max_source_positions / longest
+    if not (0 < seconds <= longest and positions.is_integer()):
+        step = longest / config.max_source_positions
+        raise DragomanError(
+            f"audio_window: expected seconds up to {longest:g}, in steps of {step:g}, found "
+            f"{seconds:g}"
+        )
+    model.shorten_window(int(positions))
+    return longest
 
 
 def _recipe(directory: Path) -> tuple[Recipe | None, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -77,6 +78,19 @@ class Transformer(nn.Module):
         """Compute the next-token logits [B, T, V] of each prefix of a target [B, T]."""
         start = torch.zeros(target.shape[0], dtype=torch.long, device=target.device)
         return self.decode(target, start, source_mask, self.encode(source, source_mask), NoMemory())
+
+    def shorten_window(self, positions: int) -> None:
+        """Keep only the first source positions of a speech model, which reads less audio at once.
+
+        Args:
+            positions: number of positions, at most those that there are
+        """
+        stored = self.encoder.embedding.positions
+        assert stored is not None
+        kept = stored.table.detach()[:positions].clone()
+        is_weight = isinstance(stored.table, nn.Parameter)
+        stored.table = nn.Parameter(kept) if is_weight else kept
+        self.config = dataclasses.replace(self.config, max_source_positions=positions)
 
     def prompt(self, source: Source) -> list[int]:
         """Return the tokens before the first new one, the same for every source."""

@@ -337,5 +337,6 @@ class WindowPlan:
         if not self.timestamps or last is None:
             return []
         latest = self.speech.max_initial_timestamp_index
-        processor = TimestampProcessor(self.model.end_token_id, last, latest)
+        end, window = self.model.end_token_id, self.model.max_source_positions
+        processor = TimestampProcessor(end, last, latest, window)
         return [TimestampsAfterPrompt(processor, prompt_length)]

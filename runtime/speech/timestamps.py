@@ -25,7 +25,7 @@ class TimestampProcessor:
     - The first token is a timestamp.
     - Timestamps occur in pairs, the end of a segment and the start of the next, except for the
       first timestamp and a timestamp before the end token.
-    - Timestamps do not decrease, and no segment is empty.
+    - Timestamps do not decrease, no segment is empty, and none ends after the window.
     - If all timestamps together are more probable than any single other token, the next token is a
       timestamp.
 
@@ -33,11 +33,13 @@ class TimestampProcessor:
         end_token_id: end token, which follows the text tokens in the vocabulary
         no_timestamps_token_id: token before the timestamps in the vocabulary; never selected
         max_initial_timestamp_index: latest first timestamp, in steps of 0.02 s; None: any
+        max_timestamp_index: latest timestamp, the end of the window; None: any
     """
 
     end_token_id: int
     no_timestamps_token_id: int
     max_initial_timestamp_index: int | None = None
+    max_timestamp_index: int | None = None
 
     @property
     def timestamp_begin(self) -> int:
@@ -60,6 +62,8 @@ class TimestampProcessor:
 
     def _exclude(self, row: NDArray[np.float32], tokens: Sequence[int]) -> None:
         begin = self.timestamp_begin
+        if self.max_timestamp_index is not None:
+            row[begin + self.max_timestamp_index + 1 :] = -np.inf
         if not tokens:
             row[:begin] = -np.inf
             if self.max_initial_timestamp_index is not None:

@@ -67,6 +67,30 @@ def manifest(built: Path) -> Manifest:
     return manifest_from_json((built / "manifest.json").read_text(), "built")
 
 
+def test_a_shorter_window(
+    dragoman: Dragoman, build_here: Dragoman, speech_checkpoint: Path, clips: Path, tmp_path: Path
+) -> None:
+    output, inputs = tmp_path / "short", ("--inputs", clips, "--threads", 1)
+    done = build_here("build", speech_checkpoint, "-o", output, "--audio-window", 0.5, *inputs)
+    assert done.returncode == 0, done.stderr
+    assert "the encoder reads 0.5 s of audio at once" in done.stderr
+    manifest = manifest_from_json((output / "manifest.json").read_text(), "short")
+    assert manifest.audio is not None and manifest.audio.chunk_seconds == 0.5
+    assert manifest.model.max_source_positions == 25
+    done = dragoman("verify", output, speech_checkpoint, *inputs)
+    assert done.returncode == 0, done.stderr
+    assert dragoman("run", output, clips / "b.flac", "--greedy").returncode == 0
+    for checkpoint, wrong, problem in (
+        (speech_checkpoint, 1.5, "seconds up to 1, in steps of 0.02, found 1.5"),
+        (speech_checkpoint, 0.33, "in steps of 0.02"),
+        ("g2p-en", 1, "a speech model"),
+    ):
+        done = build_here("build", checkpoint, "-o", tmp_path / "x", "--audio-window", wrong)
+        assert done.returncode == 2 and "--audio-window: expected " in done.stderr
+        assert problem in done.stderr
+        assert not (tmp_path / "x").exists()
+
+
 def test_parity_is_of_all_windows(manifest: Manifest) -> None:
     parity = manifest.parity
     assert parity is not None and parity.passed

@@ -185,6 +185,12 @@ def test_what_passes_make_of_weights_is_known_by_name() -> None:
     other = expected("a.query.weight.scaled", 0.5 * query.T)
     np.testing.assert_allclose(other, 0.5 * query.T, rtol=1e-6)
     np.testing.assert_array_equal(expected("table", tensors["table"]), tensors["table"])
+    # A square one, whose first outputs are near to those of its transposition once it is scaled.
+    square = random(70, 70)
+    square[:64] *= 20
+    weights.tensors["b.query.weight"] = square  # type: ignore[index]
+    scaled = expected("b.query.weight.scaled", 0.125 * square.T)
+    np.testing.assert_allclose(scaled, 0.125 * square.T, rtol=1e-6)
     constant = expected("val_9", np.array(math.sqrt(3), np.float16))
     np.testing.assert_allclose(constant, math.sqrt(3), rtol=1e-7)
     gathered = tensors["table"][[4, 0, 1, 1, 3, 2]].astype(np.float16)

@@ -76,6 +76,7 @@ def build(
     *,
     revision: str | None = None,
     adapters: Sequence[str | Path] = (),
+    audio_window: float | None = None,
     target: str | None = None,
     precision: Precision = "fp32",
     calibration: str | Path | None = None,
@@ -108,6 +109,8 @@ def build(
         revision: branch, tag or commit of a model at the hub; None: main
         adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
             weights in this order
+        audio_window: seconds of audio that a speech model's encoder reads at once, fewer than it
+            was trained with, which is faster and less exact; None: as many
         target: name in `optimize.targets.TARGETS`; None: the first that offers the precision
         precision: fp32, fp16, bf16, int8 or int4
         calibration: inputs that determine scales and number formats: a file of texts, one per line
@@ -170,7 +173,7 @@ def build(
     from .steps import compare, describe_problem, make_graphs
 
     progress.stage("reading the checkpoint")
-    opened = open_checkpoint(located)
+    opened = open_checkpoint(located, audio_window)
     if request is not None and old is None:  # fail early
         config = opened.model.config
         request.for_model(config, config.max_target_positions)
@@ -252,6 +255,7 @@ def export(
     *,
     revision: str | None = None,
     adapters: Sequence[str | Path] = (),
+    audio_window: float | None = None,
     attention: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -265,6 +269,7 @@ def export(
         revision: branch, tag or commit of a model at the hub; None: main
         adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
             weights in this order
+        audio_window: see `build`
         attention: whether to add the attention graph
         overwrite: whether to replace an existing bundle
         progress: receives each stage and its progress
@@ -283,7 +288,7 @@ def export(
     from dragoman.runtime.format.writing import new_directory
 
     progress.stage("reading the checkpoint")
-    opened = open_checkpoint(located)
+    opened = open_checkpoint(located, audio_window)
     with new_directory(output, overwrite=overwrite) as partial:
         bundle = export_bundle(
             opened.model,

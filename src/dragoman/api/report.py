@@ -153,16 +153,16 @@ def _foreign(
     Raises:
         DragomanError: no bundle matches, or the checkpoint cannot be read.
     """
-    from dragoman.export.checkpoints import open_checkpoint
-
-    from .verify import check_same_model
+    from .verify import check_same_model, open_like
 
     progress.stage("reading the checkpoint")
-    opened = open_checkpoint(located)
-    found = {}
+    found, opened = {}, {}
     for bundle in bundles:
+        window = bundle.manifest.audio and bundle.manifest.audio.chunk_seconds
+        if window not in opened:
+            opened[window] = open_like(bundle, located)
         try:
-            check_same_model(bundle, opened, name)
+            check_same_model(bundle, opened[window], name)
         except DragomanError as error:
             found[bundle.directory] = str(error)
     if len(found) == len(bundles):

@@ -65,17 +65,16 @@ def sensitivity(
     calibrated_on = check_calibration(calibration, read.manifest.precision)
     located = locate_checkpoint(checkpoint, revision, progress, adapters)
 
-    from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.neutral_bundle import export_bundle
     from dragoman.runtime.format.writing import ScratchWriter
     from dragoman.verification.inputs.choosing import inputs_for
     from dragoman.verification.inputs.sources import calibration_sources
     from dragoman.verification.sensitivity.measuring import measure_sensitivity
 
-    from .verify import check_same_model
+    from .verify import check_same_model, open_like
 
     progress.stage("reading the checkpoint")
-    opened = open_checkpoint(located)
+    opened = open_like(read, located)
     check_same_model(read, opened, checkpoint)
     if limit is None:
         most = WINDOWS if read.manifest.model.takes_audio else SOURCES

@@ -29,6 +29,7 @@ from .signatures import SIGNATURE_FILE, is_signed
 
 if TYPE_CHECKING:
     from dragoman.export.checkpoints import OpenedCheckpoint
+    from dragoman.export.locating import LocatedCheckpoint
     from dragoman.verification.inputs.parity_inputs import ParityInputs
 
 
@@ -123,14 +124,13 @@ def verify(
     )
     located = locate_checkpoint(checkpoint, revision, progress, adapters)
 
-    from dragoman.export.checkpoints import open_checkpoint
     from dragoman.runtime.format.writing import record_parity
     from dragoman.verification.inputs.choosing import inputs_for
 
     from .steps import compare
 
     progress.stage("reading the checkpoint")
-    opened = open_checkpoint(located)
+    opened = open_like(read, located)
     check_same_model(read, opened, checkpoint)
     parity_inputs = inputs_for(opened, comparison)
     parity = compare(read, opened, parity_inputs, threads, backend, progress, device)
@@ -297,6 +297,22 @@ def _check_engines(bundle: Bundle, device: str | None) -> None:
 def _named(backend: str, machine: Machine) -> str:
     """Name a backend and its device, for the record."""
     return backend if machine.gpu is None else f"{backend}, {machine.gpu.name}"
+
+
+def open_like(bundle: Bundle, located: LocatedCheckpoint) -> OpenedCheckpoint:
+    """Read a checkpoint, whose window of audio is shortened if that of a bundle is.
+
+    Raises:
+        CheckpointError, ConfigError, DragomanError: see `open_checkpoint`.
+    """
+    from dragoman.export.checkpoints import open_checkpoint, shorten_window
+    from dragoman.export.model_description import audio_features
+
+    opened = open_checkpoint(located)
+    audio, own = bundle.manifest.audio, audio_features(opened.model.config)
+    if audio is not None and own is not None and audio.chunk_seconds < own.chunk_seconds:
+        shorten_window(opened.model, audio.chunk_seconds)
+    return opened
 
 
 def check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.export.checkpoints import read_checkpoint
+from dragoman.export.checkpoints import open_checkpoint, read_checkpoint
 from dragoman.export.families.hugging_face import load_hugging_face
+from dragoman.export.locating import locate_checkpoint
 from dragoman.reference_model import (
     CheckpointError,
     ConfigError,
@@ -58,6 +59,26 @@ def test_encoder_and_logits_are_theirs(pair: tuple[Any, Transformer]) -> None:
     assert (found - expected.encoder_last_hidden_state).abs().max() < TOLERANCE
     mask = torch.ones(3, config.max_source_positions, dtype=torch.bool)
     assert (ours(source, mask, target) - expected.logits).abs().max() < TOLERANCE
+
+
+@torch.inference_mode()
+def test_a_shorter_window(pair: tuple[Any, Transformer], tmp_path: Path) -> None:
+    """Theirs is a model of another configuration, with the first position embeddings only."""
+    theirs, _ = pair
+    directory = save(theirs, tmp_path)
+    ours = open_checkpoint(locate_checkpoint(directory), audio_window=0.46)
+    assert ours.notes[-1].startswith("the encoder reads 0.46 s of audio at once, and was trained")
+    config = transformers.WhisperConfig(**theirs.config.to_dict() | {"max_source_positions": 23})
+    shorter = transformers.WhisperForConditionalGeneration(config).eval()
+    weights, name = theirs.state_dict(), "model.encoder.embed_positions.weight"
+    shorter.load_state_dict(weights | {name: weights[name][:23]})
+    model = ours.model
+    assert isinstance(model, Transformer) and model.config.max_source_positions == 23
+    source, target = features(model, 3), torch.tensor([[5, 9, 4]] * 3)
+    expected = shorter(input_features=source, decoder_input_ids=target)
+    assert (model.encoder(source, None) - expected.encoder_last_hidden_state).abs().max() < 1e-4
+    logits = model(source, torch.ones(3, 23, dtype=torch.bool), target)
+    assert (logits - expected.logits).abs().max() < TOLERANCE
 
 
 def test_greedy_tokens_are_theirs(pair: tuple[Any, Transformer]) -> None:

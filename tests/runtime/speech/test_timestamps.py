@@ -98,6 +98,16 @@ def test_after_random_tokens_of_unequal_lengths(seed: int) -> None:
     check(TimestampProcessor(END, NO_TIMESTAMPS, 3), random_logits(13, seed), generated)
 
 
+def test_no_timestamp_is_after_the_window() -> None:
+    logits = np.zeros((3, VOCABULARY), np.float32)
+    logits[:, BEGIN:] = 5.0
+    found = allowed_of(
+        TimestampProcessor(END, NO_TIMESTAMPS, 4, 9), logits, [[], [BEGIN, 5], [BEGIN + 9, 6]]
+    )
+    latest = [np.flatnonzero(np.isfinite(row))[-1] - BEGIN for row in found]
+    assert latest[:2] == [4, 9] and latest[2] < 0
+
+
 def test_timestamps_can_outweigh_a_text_token_together() -> None:
     processor = TimestampProcessor(END, NO_TIMESTAMPS)
     logits = np.full((2, VOCABULARY), -9, np.float32)

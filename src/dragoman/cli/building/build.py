@@ -17,6 +17,7 @@ from ..shared.options import (
     SectionedCommand,
     adapter_option,
     attention_option,
+    audio_window_option,
     calibration_option,
     force_option,
     inputs_option,
@@ -43,6 +44,7 @@ from .verify import VerificationFailedError
 @output_option
 @revision_option
 @adapter_option
+@audio_window_option
 @target_option
 @precision_option
 @calibration_option
@@ -75,6 +77,7 @@ def build(
     output: Path,
     revision: str | None,
     adapters: tuple[Path, ...],
+    audio_window: float | None,
     target: str | None,
     precision: Precision,
     calibration: Path | None,
@@ -132,6 +135,7 @@ def build(
                     output,
                     revision=revision,
                     adapters=adapters,
+                    audio_window=audio_window,
                     target=target,
                     precision=precision,
                     calibration=calibration,

@@ -17,6 +17,7 @@ from ..shared.options import (
     SectionedCommand,
     adapter_option,
     attention_option,
+    audio_window_option,
     calibration_option,
     force_option,
     keep_fp32_option,
@@ -34,6 +35,7 @@ from ..shared.terminal import notify, shown_progress
 @output_option
 @revision_option
 @adapter_option
+@audio_window_option
 @attention_option
 @force_option
 def export(
@@ -41,6 +43,7 @@ def export(
     output: Path,
     revision: str | None,
     adapters: tuple[Path, ...],
+    audio_window: float | None,
     with_attention: bool,
     force: bool,
 ) -> None:
@@ -58,6 +61,7 @@ def export(
             output,
             revision=revision,
             adapters=adapters,
+            audio_window=audio_window,
             attention=with_attention,
             overwrite=force,
             progress=progress,

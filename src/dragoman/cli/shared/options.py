@@ -49,6 +49,12 @@ adapter_option = click.option(
     multiple=True,
     help="LoRA adapter of PEFT to merge into the weights; repeatable.",
 )
+audio_window_option = click.option(
+    "--audio-window",
+    type=FiniteRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Speech: shorten what the encoder reads at once, for short clips.",
+)
 target_option = click.option(
     "--target",
     type=click.Choice([target.name for target in TARGETS]),

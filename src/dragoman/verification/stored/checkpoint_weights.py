@@ -90,8 +90,9 @@ class CheckpointWeights:
             return self._nearest_way(name, own)
         held = np.asarray(own)
         if scaled := SCALED.fullmatch(name):
-            plain = self.expected(scaled[1], held)
-            return None if plain is None else plain * self._factor(plain, held)
+            ways = self._ways(scaled[1], held) if scaled[1] in self.tensors else []
+            found = [way * self._factor(way, held) for way in ways]
+            return min(found, key=lambda way: _apart(way, held), default=None)
         if bilinear := BILINEAR.fullmatch(name):
             return self._bilinear(bilinear[1], bilinear[2], held)
         known = self.alike(held)
