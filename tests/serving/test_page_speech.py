@@ -68,6 +68,25 @@ def test_a_file_is_transcribed(pages: Pages, model: Models, clip: Path) -> None:
     assert "Language" in page.inner_text("#figures")
 
 
+def test_words_are_marked_while_they_are_spoken(pages: Pages, model: Models, clip: Path) -> None:
+    page = chosen(listed(pages.open(), "speech"), clip)
+    page.click("#more summary")
+    page.check("#word-timestamps")
+    run(page)
+    (expected,) = model("speech").generate(
+        [clip], num_beams=1, do_sample=False, word_timestamps=True
+    )
+    words = [word for segment in expected.segments or () for word in segment.words or ()]
+    shown = page.locator("#segments .spoken span")
+    assert shown.all_text_contents() == [word.text for word in words]
+    long = next(n for n, word in enumerate(words) if word.end > word.start)
+    shown.nth(long).click()
+    page.wait_for_selector("#segments .now")
+    marked = page.locator("#segments .now").all_text_contents()
+    now = words[long].start
+    assert marked == [word.text for word in words if word.start <= now < word.end]
+
+
 def test_beams_of_speech(pages: Pages, model: Models, clip: Path) -> None:
     page = chosen(listed(pages.open(), "speech"), clip)
     page.check("#beams", force=True)

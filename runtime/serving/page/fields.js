@@ -60,7 +60,7 @@ export function requestOf(bundle) {
   const work = workOf(bundle), model = bundle.name, values = options();
   if (work !== "generate") return {model, texts: texts(work, bundle), ...values};
   const body = {model, pieces: true, ...input(bundle), ...chosen(), ...values};
-  body.stream = body.num_beams === 1 && (body.num_return_sequences ?? 1) === 1;
+  body.stream = body.num_beams === 1 && (body.num_return_sequences ?? 1) === 1 && !body.word_timestamps;
   return body;
 }
 

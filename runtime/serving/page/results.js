@@ -94,8 +94,29 @@ function showHypotheses(hypotheses, select) {
     head(["", "n"], ["Text"], ["Score", "n"], ["Log-probability", "n extra"]), element("tbody", {}, ...rows));
 }
 
+/** What is marked while it is spoken: its times and its element. */
+let spoken = [];
+
+function mark() {
+  const player = byId("player"), now = player.currentTime;
+  for (const {start, end, node} of spoken) node.classList.toggle("now", start <= now && now < end);
+  if (!player.paused) requestAnimationFrame(mark);
+}
+
+for (const event of ["play", "seeked"]) byId("player").addEventListener(event, mark);
+
+function words(segment) {
+  return segment.words.map(word => {
+    const node = element("span", {textContent: word.text});
+    node.addEventListener("click", () => (byId("player").currentTime = word.start));
+    spoken.push({start: word.start, end: word.end, node});
+    return node;
+  });
+}
+
 function showSegments(segments) {
   show("segments-part", segments.length > 0);
+  spoken = [];
   const player = byId("player");
   const rows = segments.map(segment => {
     const play = element("button", {
@@ -106,9 +127,12 @@ function showSegments(segments) {
       player.currentTime = segment.start;
       player.play();
     });
-    return element("tr", {},
-      element("td", {className: "n"}, play),
-      element("td", {textContent: segment.text ?? segment.tokens.join(" ")}));
+    const text = segment.words?.length
+      ? element("td", {className: "spoken"}, ...words(segment))
+      : element("td", {textContent: segment.text ?? segment.tokens.join(" ")});
+    const row = element("tr", {}, element("td", {className: "n"}, play), text);
+    if (!segment.words?.length) spoken.push({start: segment.start, end: segment.end, node: text});
+    return row;
   });
   byId("segments").replaceChildren(head(["Time", "n"], ["Text"]), element("tbody", {}, ...rows));
 }
