@@ -135,7 +135,8 @@ class Result:
     """The output for one input.
 
     Attributes:
-        text: the decoded tokens; None for a bundle without tokenizers
+        text: the decoded tokens; None for a bundle without tokenizers. Of speech, it is the texts
+            of all segments without the space before the first word.
         tokens: generated ids without start and end token; for speech, of all segments
         log_probability: sum of the natural logarithms of the probabilities of the generated
             tokens, including the end token

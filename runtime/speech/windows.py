@@ -260,7 +260,7 @@ class Windows:
             segments = (Segment(0.0, audio.duration, text, tokens, words, quality),)
         ended: FinishReason = "end" if all(part.ended for part in parts) else "length"
         return Result(
-            text,
+            None if text is None else text.removeprefix(" "),  # each word has one
             tokens,
             sum(part.log_probability for part in parts),
             ended if timed else "empty",

@@ -178,7 +178,7 @@ def test_texts_around_a_window(dragoman: Dragoman, speaker: Path, recordings: li
             max_new_tokens=9,
         )
     assert last.result is not None and found["tokens"] == list(last.result.tokens)
-    assert found["text"].startswith(" w8 w4 ")
+    assert found["text"].startswith("w8 w4 ")
 
 
 def test_parts_between_pauses(dragoman: Dragoman, speaker: Path, recordings: list[Path]) -> None:

@@ -105,15 +105,15 @@ def test_the_text_is_that_of_the_tokens(multilingual: Case) -> None:
     [result] = multilingual.ours.generate([LONG[0]])
     assert result.segments is not None and result.text is not None
     words = [f" w{token}" for token in result.tokens if token < 60]
-    assert result.text == "".join(words)
-    assert "".join(segment.text or "" for segment in result.segments) == result.text
+    assert f" {result.text}" == "".join(words)
+    assert "".join(segment.text or "" for segment in result.segments) == f" {result.text}"
 
 
 def test_without_timestamps_a_window_is_one_segment(english: Case) -> None:
     [result] = english.ours.generate([SHORT[0]])
     [segment] = result.segments or ()
     assert (segment.start, segment.end) == (0, 0.31)
-    assert (segment.tokens, segment.text) == (result.tokens, result.text)
+    assert (segment.tokens, segment.text) == (result.tokens, f" {result.text}")
 
 
 def test_a_stream_has_the_tokens_of_a_window(case: Case) -> None:

@@ -277,7 +277,7 @@ def test_words_without_segments_and_with_beams(case: Case) -> None:
     (plain,) = case.ours.generate([AUDIO[1]], timestamps=False, num_beams=3)
     assert result.tokens == plain.tokens
     assert result.segments is not None and len(result.segments) == 1
-    assert concatenated(result) == [result.text]
+    assert concatenated(result) == [f" {result.text}"]
 
 
 def test_words_do_not_depend_on_the_batch(multilingual: Case) -> None:
@@ -318,7 +318,7 @@ def test_the_longest_output_is_timed(english: Case) -> None:
     results = english.ours.generate(AUDIO, word_timestamps=True, **options)
     assert [result.error for result in results] == [None] * 3
     assert results[1].tokens == plain.tokens and len(plain.tokens) == 29
-    assert concatenated(results[1]) == [results[1].text]
+    assert concatenated(results[1]) == [f" {results[1].text}"]
     words = [word for segment in results[1].segments or () for word in segment.words or ()]
     assert words[-1].end == 0.98  # the last frame of a second
 
@@ -328,7 +328,7 @@ def test_the_longest_output_of_a_detected_language_is_timed(multilingual: Case) 
     most = 37 - 3
     options: dict[str, Any] = {"max_new_tokens": most, "min_new_tokens": most, "timestamps": False}
     (result,) = multilingual.ours.generate([AUDIO[1]], word_timestamps=True, **options)
-    assert result.error is None and concatenated(result) == [result.text]
+    assert result.error is None and concatenated(result) == [f" {result.text}"]
 
 
 def test_a_failure_rejects_one_recording(english: Case, monkeypatch: pytest.MonkeyPatch) -> None:
