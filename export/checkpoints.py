@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import filecmp
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,11 +100,12 @@ def open_checkpoint(
     _set_alignment_heads(read.model, recipe)
     if audio_window is not None:
         whole = shorten_window(read.model, audio_window)
-        note = (
-            f"the encoder reads {audio_window:g} s of audio at once, and was trained on {whole:g} "
-            "s: longer recordings should be cut at silence (cut_at_silence)"
-        )
-        read = dataclasses.replace(read, notes=(*read.notes, note))
+        if audio_window < whole:
+            note = (
+                f"the encoder reads {audio_window:g} s of audio at once, and was trained on "
+                f"{whole:g} s: longer recordings should be cut at silence (cut_at_silence)"
+            )
+            read = dataclasses.replace(read, notes=(*read.notes, note))
     return OpenedCheckpoint(**vars(read), located=located, recipe=recipe, trained_for=metrics)
 
 
@@ -267,14 +269,14 @@ def shorten_window(model: ReferenceModel, seconds: float) -> float:
     if audio is None or not isinstance(model, Transformer):
         raise DragomanError("audio_window: expected a speech model, found another one")
     config, longest = model.config, audio.chunk_seconds
-    positions = seconds * config.max_source_positions / longest
-    if not (0 < seconds <= longest and positions.is_integer()):
-        step = longest / config.max_source_positions
+    step = longest / config.max_source_positions
+    positions = round(seconds / step)
+    if not (0 < seconds <= longest and math.isclose(positions * step, seconds)):
         raise DragomanError(
             f"audio_window: expected seconds up to {longest:g}, in steps of {step:g}, found "
             f"{seconds:g}"
         )
-    model.shorten_window(int(positions))
+    model.shorten_window(positions)
     return longest
 
 

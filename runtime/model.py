@@ -197,10 +197,11 @@ class Model(EncoderMethods):
             DragomanError, AbilityError: as for `generate`.
         """
         parts, given = self._parts("transcribe", sources), options_of(options, changes)
-        chosen = transcription_defaults(given, self.manifest, parts.backend.limits.rows)
-        check, features = stop_check(timeout, cancel), chosen
+        check, rows = stop_check(timeout, cancel), parts.backend.limits.rows
+        chosen = features = transcription_defaults(given, self.manifest, rows)
         if given.vad is None:  # no detector listens to features
-            features = chosen.replace(vad=False, cut_at_silence=False)
+            without = given.replace(vad=False, cut_at_silence=False)
+            features = transcription_defaults(without, self.manifest, rows)
         each = [features if is_features(source) else chosen for source in sources]
 
         def updates() -> Generator[TranscriptUpdate]:

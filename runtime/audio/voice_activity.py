@@ -32,9 +32,9 @@ SHORTEST = RATE // 4
 """Samples; shorter speech is taken for noise."""
 PAUSE = 2 * RATE
 """Samples of silence that end speech; shorter pauses are kept."""
-SHORT_PAUSE = RATE // 2
-"""The same where a recording is divided at silence: without timestamps, a window's text tends to
-end at a long pause."""
+SHORT_PAUSE, SHORT_WORD = RATE // 2, RATE // 10
+"""`PAUSE` and `SHORTEST` where a recording is divided at silence: without timestamps, the text of a
+window tends to end at a long pause; and a word alone may be short."""
 SHORTEST_PAUSE = 3 * RATE // 10
 """Samples of silence within speech at which a recording may be divided."""
 MARGIN = 2 * RATE // 5
@@ -54,7 +54,7 @@ class Voice:
         spans: begin and end of each stretch of speech, with margins, in seconds of the recording
         seconds: length of the recording
         pauses: middle of each pause in seconds of what was kept, and its length in seconds; where
-            stretches meet, there is one of the length that ends speech
+            stretches meet, the length is that of the silence between
     """
 
     spans: tuple[tuple[float, float], ...]
@@ -83,7 +83,7 @@ class VoiceFilter:
     """Keeps what is speech of a signal at 16 kHz that arrives in blocks.
 
     Args:
-        pause: samples of silence that end speech
+        pause: samples of silence that end speech, `PAUSE` or `SHORT_PAUSE`
 
     Attributes:
         spans: begin and end of each stretch that was kept, in samples
@@ -94,7 +94,7 @@ class VoiceFilter:
     """
 
     def __init__(self, pause: int = PAUSE) -> None:
-        self._pause = pause
+        self._pause, self._shortest = pause, SHORTEST if pause == PAUSE else SHORT_WORD
         self.spans: list[tuple[int, int]] = []
         self.pauses: list[tuple[int, int]] = []
         self._kept = 0
@@ -124,6 +124,7 @@ class VoiceFilter:
                 continue
             if not is_speech:
                 is_speech, is_long, begin = True, False, end - len(window) - len(before)
+                length = len(before) + (begin - self.spans[-1][1] + MARGIN if self.spans else 0)
                 voiced, held = end - len(window), [before]
             if probability >= SPEECH:
                 self._note_pause(end - len(window) - begin, sum(map(len, quiet)))
@@ -132,7 +133,9 @@ class VoiceFilter:
                 quiet.append(window)
             else:
                 held.append(window)
-            is_long = is_long or (not quiet and end - voiced >= SHORTEST)
+            if not is_long and not quiet and end - voiced >= self._shortest:
+                is_long = True
+                self.pauses = [(at, length if at == self._kept else n) for at, n in self.pauses]
             if is_long:
                 yield from held
                 held = []
@@ -145,7 +148,7 @@ class VoiceFilter:
                     before = silence[MARGIN:][-MARGIN:]
                 else:
                     before = np.concatenate([*held, silence])[-MARGIN:]
-                    self.pauses = [pause for pause in self.pauses if pause[0] <= self._kept]
+                    self.pauses = [noted for noted in self.pauses if noted[0] <= self._kept]
                 is_speech, held, quiet = False, [], []
         if is_speech and is_long:
             silence = np.concatenate([*quiet, np.zeros(0, np.float32)])
@@ -205,6 +208,21 @@ def _session() -> Any:
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's exceptions share no other base
         raise AudioError(f"vad: {file} cannot be loaded: {' '.join(str(error).split())}") from error
+
+
+def ending_pause(*, vad: bool, cut: bool) -> int | None:
+    """Return the samples of silence that end speech.
+
+    Args:
+        vad: whether what is not speech is left out
+        cut: whether recordings are divided at silence, which requires the detector
+
+    Returns:
+        None if nothing is left out
+    """
+    if cut:
+        return SHORT_PAUSE
+    return PAUSE if vad else None
 
 
 def detector_is_installed() -> bool:

@@ -204,7 +204,7 @@ class TranscriptUpdate:
     Attributes:
         index: index of the recording in the call
         segments: new segments, which do not change any more. A recording without timestamps has
-            one at its end.
+            one at its end; if it is cut at silence, one for each part.
         done: share of the recording that is decoded, from 0 to 1
         result: the whole output, in the last update; None: more follows
     """
@@ -283,7 +283,6 @@ def collected(results: Iterable[tuple[int, Outcome]], count: int) -> list[Outcom
 def text_line(result: Result) -> str:
     """Return the text of a result on one line; token ids for a bundle without tokenizers."""
     line = one_line(result.text, result.tokens)
-    # A transcript begins with a space, since tokens include the space before a word.
     return line if result.segments is None else line.strip()
 
 

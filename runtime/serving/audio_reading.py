@@ -79,12 +79,12 @@ class AudioReader:
         files: Sequence[bytes],
         settings: AudioFeatures,
         *,
-        vad: bool = False,
+        pause: int | None = None,
     ) -> list[Spectrogram]:
         """Read the files of a request, which count as open until `close`.
 
         Args:
-            vad: whether to leave out what is not speech
+            pause: samples of silence that end speech; None: silence is kept
 
         Raises:
             AudioError: a file is not an audio file, the files together are too long, or the request
@@ -104,7 +104,7 @@ class AudioReader:
                 read_spectrogram(
                     file,
                     log_mel,
-                    vad=vad,
+                    pause=pause,
                     longest=max(0.0, self._longest - audio.seconds),
                     on_block=count,
                 )

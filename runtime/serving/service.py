@@ -18,6 +18,7 @@ from dragoman.settings.speech import LanguageOptions
 
 from ..arguments import DeadlineError, check_able
 from ..attention.reader import Attention, as_target, generation_of
+from ..audio.voice_activity import ending_pause
 from ..backends.interface import no_attention
 from ..decoding.results import Result, Segment, Token
 from ..model import Model
@@ -284,12 +285,13 @@ class Service:
 
     @asynccontextmanager
     async def opened_audio(
-        self, served: ServedModel, files: Sequence[bytes], *, vad: bool | None
+        self, served: ServedModel, files: Sequence[bytes], *, vad: bool | None, cut: bool = False
     ) -> AsyncIterator[list[Spectrogram]]:
         """Read audio files for a model, and keep them open within the context.
 
         Args:
             vad: whether to leave out what is not speech; None: the server's default
+            cut: whether the recordings are divided at silence
 
         Raises:
             AudioError: a file is not an audio file, or the files together are too long.
@@ -306,7 +308,8 @@ class Service:
             loop = asyncio.get_running_loop()
             if vad is None:
                 vad = self.transcription_options(served, GenerationOptions()).vad
-            read = partial(self._audio.read, audio, files, settings, vad=bool(vad))
+            pause = ending_pause(vad=bool(vad), cut=cut)
+            read = partial(self._audio.read, audio, files, settings, pause=pause)
             yield await loop.run_in_executor(self._audio_pool, read)
         finally:
             self._audio.close(audio)

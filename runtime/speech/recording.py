@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..audio import Audio, AudioError, AudioWarning, LogMel, read_blocks
-from ..audio.voice_activity import PAUSE, RATE, Voice, VoiceFilter
+from ..audio.voice_activity import RATE, Voice, VoiceFilter
 from ..decoding.search import TokenSequence
 from .timestamps import SECONDS_PER_FRAME, TimedTokens, split_segments
 
@@ -266,8 +266,7 @@ def read_spectrogram(
     log_mel: LogMel,
     *,
     strict: bool = False,
-    vad: bool = False,
-    pause: int = PAUSE,
+    pause: int | None = None,
     whole: bool = True,
     longest: float = math.inf,
     on_block: Callable[[float], None] | None = None,
@@ -278,8 +277,7 @@ def read_spectrogram(
 
     Args:
         strict: whether to refuse a file of which a part is missing or damaged
-        vad: whether to leave out what is not speech
-        pause: samples of silence that end speech
+        pause: samples of silence that end speech, see `ending_pause`; None: silence is kept
         whole: whether to read all of it, and not just the first window
         longest: maximum duration of a file in seconds
         on_block: receives the seconds of each block before it is used; may raise an error to stop
@@ -290,7 +288,7 @@ def read_spectrogram(
     """
     audio = source
     if not isinstance(audio, Spectrogram):
-        voice = _voice_filter(audio, log_mel, pause) if vad else None
+        voice = None if pause is None else _voice_filter(audio, log_mel, pause)
         audio = _read(audio, log_mel, longest, on_block, voice=voice, whole=whole)
     if strict and audio.defects:
         raise AudioError(audio.defects[0])

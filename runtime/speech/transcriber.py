@@ -13,7 +13,7 @@ from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
 from ..arguments import StopCheck, StoppedError, never_stopped
 from ..audio import AudioError, LogMel
-from ..audio.voice_activity import PAUSE, RATE, SHORT_PAUSE
+from ..audio.voice_activity import RATE, ending_pause
 from ..backends.interface import Backend, BackendError, DeviceLostError
 from ..decoding.results import (
     NO_OUTPUT,
@@ -83,7 +83,7 @@ class PendingSpeech:
     @property
     def timed(self) -> bool:
         """Whether segments are known after each window; without timestamps, one for each part."""
-        return self._parts[0].timed or len(self._parts) > 1
+        return self._parts[0].timed or self._plan.options.cut_at_silence
 
     @property
     def seconds(self) -> float:
@@ -248,7 +248,7 @@ class Transcriber:
                 return read_spectrogram(
                     source,
                     self._log_mel,
-                    vad=vad and not is_features(source),
+                    pause=ending_pause(vad=vad and not is_features(source), cut=False),
                     whole=False,
                     on_block=lambda _: check(),
                 )
@@ -433,11 +433,11 @@ class Transcriber:
             audio = self._read(source, plan.options, check)
             if not audio.frames:
                 return silent(audio)
-            if self._is_long(audio):
-                PromptRequest(timestamps=True).check(self._speech)
             window = self._log_mel.frames
             cut = plan.options.cut_at_silence
             parts = parts_of(audio, window) if cut else [Recording(audio)]
+            if any(part.frames > window for part in parts):
+                PromptRequest(timestamps=True).check(self._speech)
             self._windows.set_texts(parts[0], plan.options)
             for part in parts:
                 part.language = plan.prompt.language_token(self._speech)
@@ -456,8 +456,7 @@ class Transcriber:
             source,
             self._log_mel,
             strict=options.strict_audio,
-            vad=bool(options.vad),
-            pause=SHORT_PAUSE if options.cut_at_silence else PAUSE,
+            pause=ending_pause(vad=bool(options.vad), cut=options.cut_at_silence),
             on_block=lambda _: check(),
         )
 

@@ -243,7 +243,7 @@ class Windows:
 
         Args:
             parts: the recording, or its parts
-            segments: the segments of all parts; none if a recording of one part is not timed
+            segments: the segments of all parts; none if a recording is neither timed nor cut
             skip_special_tokens: whether texts omit special tokens
 
         Raises:

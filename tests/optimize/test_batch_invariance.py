@@ -127,6 +127,10 @@ def test_outputs_of_a_decoder_only_model(language_model: Opened, seed: int) -> N
     case.check(Model.generate, case.sources, max_new_tokens=8, alternatives=3)
 
 
+def test_limits_of_a_decoder_only_model(language_model: Opened) -> None:
+    check_limits(Case(language_model, 0, 5))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_scores_of_a_decoder_only_model(language_model: Opened, seed: int) -> None:
     case = Case(language_model, seed, 8)

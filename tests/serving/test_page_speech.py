@@ -85,6 +85,15 @@ def test_words_are_marked_while_they_are_spoken(pages: Pages, model: Models, cli
     marked = page.locator("#segments .now").all_text_contents()
     now = words[long].start
     assert marked == [word.text for word in words if word.start <= now < word.end]
+    page.evaluate(
+        """() => new Promise(ended => {
+          const player = document.getElementById("player");
+          player.addEventListener("ended", ended, {once: true});
+          player.play();
+        })"""
+    )
+    last = [word.text for word in words if word.start <= 2.5 < word.end]
+    assert page.locator("#segments .now").all_text_contents() == last
 
 
 def test_beams_of_speech(pages: Pages, model: Models, clip: Path) -> None:

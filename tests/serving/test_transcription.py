@@ -17,6 +17,7 @@ import pytest
 import soundfile
 
 from dragoman.runtime import Model, Result
+from dragoman.runtime.audio.reading import read_audio
 from dragoman.runtime.audio.voice_activity import VoiceFilter
 
 from ..speech_models import RATE, noise
@@ -134,6 +135,21 @@ def test_errors_before_a_stream_are_ordinary_answers(
     answer = client.post(PATH, files={"file": content}, data={"stream": "true", **form})
     assert answer.status_code == 400
     assert problem in answer.json()["error"]["message"]
+
+
+def test_pauses_are_those_of_the_library(client: httpx.Client, model: Models) -> None:
+    """Speech ends at shorter pauses if a recording is cut."""
+    clip = read_audio(Path(__file__).parents[1] / "real/clips/librivox-0930.flac")
+    audio = np.concatenate([clip, np.zeros(RATE, np.float32), clip])
+    body = {"audio": base64.b64encode(wav(audio)).decode(), "vad": True}
+    found = []
+    for cut in (False, True):
+        *_, last = model("speech").transcribe([audio], vad=True, cut_at_silence=cut)
+        answer = client.post("/v1/generate", json=body | {"cut_at_silence": cut}).json()
+        assert last.result is not None and last.result.voice is not None
+        assert answer["results"][0]["voice"] == plain(last.result)["voice"]
+        found.append(len(last.result.voice))
+    assert found == [1, 2]
 
 
 def test_parts_of_a_recording(

@@ -148,7 +148,8 @@ async def _generate(
         texts = texts_of(tensors)
         return await service.generate(served, texts, [options] * len(texts), seconds=seconds)
     options = service.transcription_options(served, options)
-    async with service.opened_audio(served, files_of(tensors), vad=options.vad) as audio:
+    files, cut = files_of(tensors), options.cut_at_silence
+    async with service.opened_audio(served, files, vad=options.vad, cut=cut) as audio:
         return await service.generate(served, audio, [options] * len(audio), seconds=seconds)
 
 

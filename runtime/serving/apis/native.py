@@ -167,12 +167,10 @@ async def _opened_sources(
         found = " and ".join(names) or fields.similar(*values) or "none"
         raise BodyError(f"expected one of source, sources and audio, found {found}")
     if audio is not None:
-        vad = fields.rest.get("vad")
-        if fields.rest.get("cut_at_silence") is True:
-            vad = True
-        elif not isinstance(vad, bool):
-            vad = None
-        async with service.opened_audio(served, [_from_base64(audio)], vad=vad) as opened:
+        vad, cut = fields.rest.get("vad"), fields.rest.get("cut_at_silence") is True
+        vad = vad if isinstance(vad, bool) else None
+        files = [_from_base64(audio)]
+        async with service.opened_audio(served, files, vad=vad, cut=cut) as opened:
             yield opened
         return
     sources = [one] if many is None else many

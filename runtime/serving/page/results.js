@@ -96,11 +96,13 @@ function showHypotheses(hypotheses, select) {
 
 /** What is marked while it is spoken: its times and its element. */
 let spoken = [];
+let frame = 0;
 
 function mark() {
   const player = byId("player"), now = player.currentTime;
   for (const {start, end, node} of spoken) node.classList.toggle("now", start <= now && now < end);
-  if (!player.paused) requestAnimationFrame(mark);
+  cancelAnimationFrame(frame);
+  if (!player.paused) frame = requestAnimationFrame(mark);
 }
 
 for (const event of ["play", "seeked"]) byId("player").addEventListener(event, mark);

@@ -96,7 +96,6 @@ def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
         for output in outputs:
             score = f"{output.score:.4f}\t" if scores else ""
             line = one_line(output.text, output.tokens)
-            # Transcripts begin with a space, since each word includes the space before it.
             yield score + (line if result.segments is None else line.strip())
         yield from [""] * (count - len(outputs))
 

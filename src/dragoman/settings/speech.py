@@ -154,7 +154,8 @@ class LanguageOptions:
             model; None: the bundle's default, or detected
         task: speech: "transcribe", or "translate" to English; None: the bundle's default
         timestamps: speech: whether to generate timestamps; None: the bundle's default. Audio longer
-            than a window always has them, since they locate the next window.
+            than a window always has them, since they locate the next window; where it is cut at
+            silence, so has a part.
         split_special_tokens: whether special tokens in a text, such as `</s>`, are read as plain
             text; None: False, in a server the server's default
         strict_audio: speech: whether to refuse a file of which a part is missing or damaged; by
@@ -246,7 +247,7 @@ class TranscriptionOptions(LanguageOptions):
         hotwords: words that may be said, which the model reads before every window
         cut_at_silence: whether a recording longer than a window is divided at pauses into parts
             that are decoded together, which requires `vad` and excludes
-            `condition_on_previous_text`
+            `condition_on_previous_text`; the detector ends speech at shorter pauses then
         condition_on_previous_text: whether the model reads the transcript of earlier windows,
             except after a temperature of more than 0.5
     """

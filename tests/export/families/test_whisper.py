@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.export.checkpoints import open_checkpoint, read_checkpoint
+from dragoman.errors import DragomanError
+from dragoman.export.checkpoints import open_checkpoint, read_checkpoint, shorten_window
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.export.locating import locate_checkpoint
 from dragoman.reference_model import (
@@ -79,6 +80,15 @@ def test_a_shorter_window(pair: tuple[Any, Transformer], tmp_path: Path) -> None
     assert (model.encoder(source, None) - expected.encoder_last_hidden_state).abs().max() < 1e-4
     logits = model(source, torch.ones(3, 23, dtype=torch.bool), target)
     assert (logits - expected.logits).abs().max() < TOLERANCE
+
+
+def test_windows_of_any_positions(checkpoint: Path) -> None:
+    model = read_checkpoint(checkpoint).model
+    for positions in range(model.config.max_source_positions, 0, -1):
+        shorten_window(model, round(0.02 * positions, 2))
+        assert model.config.max_source_positions == positions
+    with pytest.raises(DragomanError, match=r"seconds up to 0\.02, in steps of 0\.02, found 0\.03"):
+        shorten_window(model, 0.03)
 
 
 def test_greedy_tokens_are_theirs(pair: tuple[Any, Transformer]) -> None:

@@ -18,6 +18,7 @@ from dragoman.runtime.audio.voice_activity import (
     PAUSE,
     RATE,
     SHORT_PAUSE,
+    SHORT_WORD,
     SHORTEST,
     WINDOW,
     Voice,
@@ -50,6 +51,7 @@ class Scripted(VoiceFilter):
 
     def __init__(self, script: Sequence[float], pause: int = PAUSE) -> None:
         self.spans, self.pauses, self._kept, self._pause = [], [], 0, pause
+        self._shortest = SHORTEST if pause == PAUSE else SHORT_WORD
         self._script = iter(script)
 
     def probability(self, window: Signal) -> float:
@@ -85,7 +87,7 @@ def slow_spans(probabilities: Sequence[float], length: int, pause: int) -> list[
                 break
         end_of_speech = (quiet if quiet is not None else at) * WINDOW
         # Long enough up to where silence begins, as in Silero's own function.
-        if (last + 1 - first) * WINDOW >= SHORTEST:
+        if (last + 1 - first) * WINDOW >= (SHORTEST if pause == PAUSE else SHORT_WORD):
             begin = max(previous, first * WINDOW - MARGIN)
             found.append((begin, min(end_of_speech + MARGIN, length)))
             previous = found[-1][1]
@@ -116,6 +118,21 @@ def test_what_is_kept(parts: list[tuple[float, float]], pause: int) -> None:
         assert found.spans == expected
         parts_of = [signal[begin:end] for begin, end in expected]
         assert np.array_equal(result, np.concatenate([np.zeros(0, np.float32), *parts_of]))
+
+
+def test_pauses_between_stretches_have_their_length() -> None:
+    probabilities = script(
+        (1, 0.1), (2, 0.9), (3, 0.1), (0.064, 0.9), (1, 0.1), (2, 0.9), (0.6, 0.1), (1, 0.9)
+    )
+    found = Scripted(probabilities, SHORT_PAUSE)
+    kept(found, np.zeros(len(probabilities) * WINDOW, np.float32))
+    first, second = found.spans[0], found.spans[1]
+    ends = np.cumsum([end - begin for begin, end in found.spans])
+    assert [at for at, _ in found.pauses] == ends.tolist()
+    # 3 s of silence, a click, which is none, and another second.
+    lengths = [round(length / RATE, 1) for _, length in found.pauses]
+    assert lengths == [4.1, 0.6, 0.5]
+    assert found.pauses[0][1] == second[0] - first[1] + 2 * MARGIN
 
 
 def test_random_scripts() -> None:

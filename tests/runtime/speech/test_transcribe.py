@@ -30,7 +30,7 @@ from dragoman.runtime import (
 )
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.audio import voice_activity as module
-from dragoman.runtime.audio.voice_activity import Voice, VoiceFilter
+from dragoman.runtime.audio.voice_activity import SHORT_PAUSE, Voice, VoiceFilter
 from dragoman.runtime.decoding.logits_processors import Row
 from dragoman.runtime.decoding.search import TokenSequence
 from dragoman.runtime.model import parts_of
@@ -52,6 +52,7 @@ ONCE: dict[str, Any] = {
     "vad": False,
     "max_new_tokens": 9,
 }
+VOICED: dict[str, Any] = {"vad": True}
 PAUSES = ((0.52, 0.3), (1.2, 0.4), (1.36, 0.5), (3.2, 2.0), (5.5, 0.3))
 """Pauses of a recording of 6.1 s: their middles and lengths."""
 
@@ -253,6 +254,32 @@ def test_parts_are_decoded_as_recordings_of_their_own(
         assert found.language_probability is not None
     one_by_one = case.ours.generate([audio], max_batch_size=1, **options)
     assert one_by_one == [found]
+
+
+def test_a_recording_of_one_part_has_the_times_of_its_speech(
+    english: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(self: VoiceFilter, blocks: Any) -> Iterator[NDArray[np.float32]]:
+        signal = np.concatenate(list(blocks))
+        assert self._pause == SHORT_PAUSE
+        self.spans = [(2 * RATE, 2 * RATE + RATE // 2)]
+        yield signal[2 * RATE : 2 * RATE + RATE // 2]
+
+    monkeypatch.setattr(VoiceFilter, "kept", kept)
+    *_, last = english.ours.transcribe([noise(4.0, 3)], **ONCE | VOICED, cut_at_silence=True)
+    assert last.result is not None and last.result.segments is not None
+    (segment,) = last.result.segments
+    assert (segment.start, segment.end) == (2.0, 2.5)
+    assert f" {last.result.text}" == segment.text
+
+
+def test_features_are_not_cut(english: Case) -> None:
+    assert english.ours.manifest.audio is not None
+    features = LogMel.of(english.ours.manifest.audio).whole([LONG[0]])
+    options = {name: value for name, value in ONCE.items() if name != "vad"}
+    *_, expected = english.ours.transcribe([features], **options)
+    *_, found = english.ours.transcribe([features], **options, cut_at_silence=True)
+    assert found.result == expected.result
 
 
 def test_text_after_a_part_begins_in_it() -> None:
