@@ -26,7 +26,7 @@ from ...format.bundle import Bundle
 from ...format.contract import Change, Role, Slot
 from ...format.onnx_graph import WEIGHTS_FILE
 from ..interface import BackendError, ClosedModelError, Limits, no_attention
-from ..rows import POSITION_MULTIPLE
+from ..rows import POSITION_MULTIPLE, padded_length
 from .cpu_state import CACHED_TOKENS, LOGITS_AT_ONCE, HostState
 from .sessions import open_session, releasing_pages, run
 
@@ -185,13 +185,14 @@ class OnnxRuntimeBackend:
         """Encode a batch and allocate `capacity` target positions for each row."""
         has_encoder = "encoder" in self.manifest.model_graphs
         encoder = self.session("encoder") if has_encoder else None
+        most = self.manifest.model.max_target_positions
         return HostState(
             (encoder, self.session("decoder")),
             self.manifest,
             source,
             source_mask,
             prompt,
-            capacity,
+            padded_length(capacity, POSITION_MULTIPLE, most),
             width,
             prompt_lengths,
             least_rows=self._least_rows,

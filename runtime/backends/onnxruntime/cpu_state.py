@@ -212,7 +212,6 @@ class HostState:
         self._least_rows = least_rows if width == 1 else 1
         sources, length = source_mask.shape
         rows = sources * width
-        capacity = padded_length(capacity, POSITION_MULTIPLE, self._model.max_target_positions)
         self._buffers: dict[Slot, HostBuffer] = {
             _MASK: self._buffer((sources, length), np.bool_),
             _TOKEN: self._buffer((rows, prompt.shape[1]), np.int64),
