@@ -115,6 +115,7 @@ class VoiceFilter:
         before = np.zeros(0, np.float32)  # the margin, while there is no speech
         held: list[Signal] = []  # speech that is short so far
         quiet: list[Signal] = []  # what may be a pause
+        pauses: list[tuple[int, int]] = []  # before and within what may be speech
         begin, end, voiced, is_speech, is_long = 0, 0, 0, False, False
         for window in _windows(blocks):
             probability = self.probability(window)
@@ -124,18 +125,20 @@ class VoiceFilter:
                 continue
             if not is_speech:
                 is_speech, is_long, begin = True, False, end - len(window) - len(before)
-                length = len(before) + (begin - self.spans[-1][1] + MARGIN if self.spans else 0)
-                voiced, held = end - len(window), [before]
+                voiced, held, pauses = end - len(window), [before], []
+                if self.spans:
+                    between = begin - self.spans[-1][1]
+                    pauses = [(self._kept, MARGIN + between + len(before))]
             if probability >= SPEECH:
-                self._note_pause(end - len(window) - begin, sum(map(len, quiet)))
+                if (paused := sum(map(len, quiet))) >= SHORTEST_PAUSE:
+                    middle = end - len(window) - paused // 2
+                    pauses.append((self._kept + middle - begin, paused))
                 held, quiet = [*held, *quiet, window], []
             elif quiet or probability < SILENCE:
                 quiet.append(window)
             else:
                 held.append(window)
-            if not is_long and not quiet and end - voiced >= self._shortest:
-                is_long = True
-                self.pauses = [(at, length if at == self._kept else n) for at, n in self.pauses]
+            is_long = is_long or (not quiet and end - voiced >= self._shortest)
             if is_long:
                 yield from held
                 held = []
@@ -144,27 +147,23 @@ class VoiceFilter:
                 silence = np.concatenate(quiet)
                 if is_long:
                     yield silence[:MARGIN]
-                    self._end_stretch(begin, end - paused + MARGIN)
+                    self._end_stretch(begin, end - paused + MARGIN, pauses)
                     before = silence[MARGIN:][-MARGIN:]
                 else:
                     before = np.concatenate([*held, silence])[-MARGIN:]
-                    self.pauses = [noted for noted in self.pauses if noted[0] <= self._kept]
                 is_speech, held, quiet = False, [], []
         if is_speech and is_long:
             silence = np.concatenate([*quiet, np.zeros(0, np.float32)])
             yield silence[:MARGIN]
-            self._end_stretch(begin, end - len(silence[MARGIN:]))
+            self._end_stretch(begin, end - len(silence[MARGIN:]), pauses)
 
-    def _note_pause(self, end: int, length: int) -> None:
-        """Note a pause within speech, which may still turn out to be noise.
+    def _end_stretch(self, begin: int, end: int, pauses: list[tuple[int, int]]) -> None:
+        """Add a stretch of speech.
 
         Args:
-            end: samples from the begin of the stretch to the end of the pause
+            pauses: the one before the stretch, if it is not the first, and those within
         """
-        if length >= SHORTEST_PAUSE:
-            self.pauses.append((self._kept + end - length // 2, length))
-
-    def _end_stretch(self, begin: int, end: int) -> None:
+        self.pauses[-1:] = pauses  # how long the last one was is known now
         self.spans.append((begin, end))
         self._kept += end - begin
         self.pauses.append((self._kept, self._pause))

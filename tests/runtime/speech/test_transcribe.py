@@ -52,7 +52,6 @@ ONCE: dict[str, Any] = {
     "vad": False,
     "max_new_tokens": 9,
 }
-VOICED: dict[str, Any] = {"vad": True}
 PAUSES = ((0.52, 0.3), (1.2, 0.4), (1.36, 0.5), (3.2, 2.0), (5.5, 0.3))
 """Pauses of a recording of 6.1 s: their middles and lengths."""
 
@@ -266,7 +265,9 @@ def test_a_recording_of_one_part_has_the_times_of_its_speech(
         yield signal[2 * RATE : 2 * RATE + RATE // 2]
 
     monkeypatch.setattr(VoiceFilter, "kept", kept)
-    *_, last = english.ours.transcribe([noise(4.0, 3)], **ONCE | VOICED, cut_at_silence=True)
+    *_, last = english.ours.transcribe(
+        [noise(4.0, 3)], **ONCE | {"vad": True, "cut_at_silence": True}
+    )
     assert last.result is not None and last.result.segments is not None
     (segment,) = last.result.segments
     assert (segment.start, segment.end) == (2.0, 2.5)
