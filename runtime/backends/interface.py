@@ -125,6 +125,10 @@ ONLY_ON_THE_PROCESSOR = (
 )
 
 
+Encoded = Mapping[str, NDArray[Any]]
+"""What `Backend.encode` returned for a batch: the encoder's outputs by tensor name."""
+
+
 class DecodingState(Protocol):
     """A batch being decoded: encoded sources, caches and positions, held by the backend.
 
@@ -224,7 +228,7 @@ class Backend(Protocol):
 
     def start(
         self,
-        source: NDArray[Any],
+        source: NDArray[Any] | Encoded,
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
@@ -235,7 +239,7 @@ class Backend(Protocol):
 
         Args:
             source: tokens, int64 [N, S], or features, float32 [N, mel bins, frames]; S is 0 for a
-                decoder-only model
+                decoder-only model. Or what `encode` returned for them.
             source_mask: [N, S], True at tokens
             prompt: decoder input before the first selected token, [N, P] with P at least 1
             width: number of rows for each source
@@ -288,7 +292,7 @@ class Backend(Protocol):
 
     def score(
         self,
-        source: NDArray[Any],
+        source: NDArray[Any] | Encoded,
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
         positions: NDArray[np.int64] | None = None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,13 @@ def rows_of_sources(sources: NDArray[np.intp], width: int) -> NDArray[np.intp]:
     """Return the rows of sources: source `s` has rows `width * s` to `width * s + width - 1`."""
     rows: NDArray[np.intp] = (width * sources[:, None] + np.arange(width)).ravel()
     return rows
+
+
+def part_of(source: NDArray[Any] | Mapping[str, NDArray[Any]], rows: slice) -> Any:
+    """Take some sources of a batch, whether they are encoded or not."""
+    if isinstance(source, Mapping):
+        return {name: values[rows] for name, values in source.items()}
+    return source[rows]
 
 
 def source_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -22,9 +22,11 @@ from ..interface import (
     BackendError,
     ClosedModelError,
     DeviceLostError,
+    Encoded,
     Limits,
     Steps,
 )
+from ..rows import part_of
 from .device import Device
 from .layout import Rounding, Sizes, row_bytes, shape_of
 from .memory import BatchMemory
@@ -107,7 +109,7 @@ class DeviceBackend(ABC, Generic[AnyStream]):
 
     def start(
         self,
-        source: NDArray[Any],
+        source: NDArray[Any] | Encoded,
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
@@ -145,7 +147,7 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         encode = self._encode if "decoder" in self.manifest.graphs else self._encode_only
         parts = [
             encode({role: numbers[rows] for role, numbers in values.items()})
-            for rows in self._batches(source)
+            for rows in self._batches(len(source_mask))
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -168,15 +170,16 @@ class DeviceBackend(ABC, Generic[AnyStream]):
 
     def score(
         self,
-        source: NDArray[Any],
+        source: NDArray[Any] | Encoded,
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
         positions: NDArray[np.int64] | None = None,
     ) -> NDArray[Any]:
         """Return the logits that follow prefixes of a target, decoded token by token."""
         parts, kept = [], slice(None) if positions is None else positions
-        for rows in self._batches(source):
-            state = self.start(source[rows], source_mask[rows], target[rows, :1], target.shape[1])
+        for rows in self._batches(len(source_mask)):
+            own = part_of(source, rows)
+            state = self.start(own, source_mask[rows], target[rows, :1], target.shape[1])
             try:
                 steps = [_logits_after(state, tokens) for tokens in target[rows].T]
             finally:
@@ -238,9 +241,9 @@ class DeviceBackend(ABC, Generic[AnyStream]):
             for tensor, numbers in zip(graph.outputs, found, strict=True)
         }
 
-    def _batches(self, source: NDArray[Any]) -> list[slice]:
-        largest = self.limits.rows or len(source)
-        return [slice(i, i + largest) for i in range(0, len(source), largest)]
+    def _batches(self, rows: int) -> list[slice]:
+        largest = self.limits.rows or rows
+        return [slice(i, i + largest) for i in range(0, rows, largest)]
 
     def _take(self) -> Workspace:
         """Take a workspace in the stream of this thread, or in one without a batch, or a new one.

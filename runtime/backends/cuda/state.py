@@ -6,7 +6,7 @@ that were added by rounding; their results are not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
@@ -21,6 +21,7 @@ from ..interface import (
     BackendError,
     Candidates,
     DecodingState,
+    Encoded,
     StepOutput,
 )
 from ..prediction import HostPrediction
@@ -129,7 +130,7 @@ class DeviceState:
         workspace: Workspace,
         manifest: Manifest,
         rounding: Rounding,
-        source: NDArray[Any],
+        source: NDArray[Any] | Encoded,
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
@@ -263,19 +264,22 @@ class DeviceState:
             for tensor, values in zip(tensors, found, strict=True)
         }
 
-    def _encode(self, source: NDArray[Any], source_mask: NDArray[np.bool_]) -> None:
-        values_of: dict[Role, tuple[NDArray[Any], int]] = {
-            "source": (source, self._manifest.model.pad_token_id),
-            "source_mask": (source_mask, False),
-        }
+    def _encode(self, source: NDArray[Any] | Encoded, source_mask: NDArray[np.bool_]) -> None:
+        values_of: dict[Role, tuple[NDArray[Any], int]] = {"source_mask": (source_mask, False)}
         sizes = self._memory.sizes
+        if isinstance(source, Mapping):
+            for tensor in self._manifest.graphs["encoder"].outputs:
+                wide = filled(source[tensor.name], shape_of(tensor, sizes), 0)
+                self._memory.upload(tensor.slot, wide)
+        else:
+            values_of["source"] = (source, self._manifest.model.pad_token_id)
         for graph in self._manifest.model_graphs.values():
             for tensor in graph.inputs:
                 if tensor.role in values_of:
                     values, padding = values_of.pop(tensor.role)
                     wide = filled(values, shape_of(tensor, sizes), padding)
                     self._memory.upload(tensor.slot, wide)
-        if "encoder" in self._manifest.graphs:
+        if "encoder" in self._manifest.graphs and not isinstance(source, Mapping):
             self._workspace.encode(sizes, self._memory.address)
 
     def _read_prompt(self, prompt: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:

@@ -25,8 +25,8 @@ from dragoman.errors import cannot_pickle
 from ...format.bundle import Bundle
 from ...format.contract import Change, Role, Slot
 from ...format.onnx_graph import WEIGHTS_FILE
-from ..interface import BackendError, ClosedModelError, Limits, no_attention
-from ..rows import POSITION_MULTIPLE, padded_length
+from ..interface import BackendError, ClosedModelError, Encoded, Limits, no_attention
+from ..rows import POSITION_MULTIPLE, padded_length, part_of
 from .cpu_state import CACHED_TOKENS, LOGITS_AT_ONCE, HostState
 from .sessions import open_session, releasing_pages, run
 
@@ -175,7 +175,7 @@ class OnnxRuntimeBackend:
 
     def start(
         self,
-        source: NDArray[Any],
+        source: NDArray[Any] | Encoded,
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
@@ -238,29 +238,15 @@ class OnnxRuntimeBackend:
 
     def score(
         self,
-        source: NDArray[Any],
+        source: NDArray[Any] | Encoded,
         source_mask: NDArray[np.bool_],
         target: NDArray[np.int64],
         positions: NDArray[np.int64] | None = None,
     ) -> NDArray[Any]:
         """Return the logits that follow prefixes of a target."""
-        encoder = self.manifest.model.has_encoder
-        encoded = self.encode(source, source_mask) if encoder else {}
-        return self.score_encoded(encoded, source_mask, target, positions)
-
-    def score_encoded(
-        self,
-        encoded: Mapping[str, NDArray[Any]],
-        source_mask: NDArray[np.bool_],
-        target: NDArray[np.int64],
-        positions: NDArray[np.int64] | None = None,
-    ) -> NDArray[Any]:
-        """Return the logits that follow prefixes of a target, given encoder outputs.
-
-        Args:
-            encoded: result of `encode`; empty for a decoder-only model
-            positions: as for `score`
-        """
+        encoded: Encoded = source if isinstance(source, Mapping) else {}
+        if not isinstance(source, Mapping) and self.manifest.model.has_encoder:
+            encoded = self.encode(source, source_mask)
         decoder = self.manifest.graphs["decoder"]
         if positions is not None:
             target = target[:, : positions[-1] + 1]
@@ -277,9 +263,8 @@ class OnnxRuntimeBackend:
             at_once = max(1, part // length)
             for first in range(0, batch, at_once):
                 rows = slice(first, first + at_once)
-                scored[rows] = self.score_encoded(
-                    {name: values[rows] for name, values in encoded.items()},
-                    *(source_mask[rows], target[rows], positions),
+                scored[rows] = self.score(
+                    part_of(encoded, rows), source_mask[rows], target[rows], positions
                 )
             return scored
         values: dict[Slot, NDArray[Any]] = {

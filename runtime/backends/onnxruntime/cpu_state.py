@@ -14,15 +14,16 @@ import math
 import mmap
 import sys
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from ...format.contract import Change, Owner, Slot, TensorSpec
+from ...format.contract import Change, Owner, Slot
 from ...format.manifest import Manifest
-from ..interface import BackendError, ClosedModelError, DecodingState, StepOutput
+from ..interface import BackendError, ClosedModelError, DecodingState, Encoded, StepOutput
 from ..prediction import HostPrediction
 from ..rows import (
     POSITION_MULTIPLE,
@@ -195,7 +196,7 @@ class HostState:
         self,
         sessions: tuple[onnxruntime.InferenceSession | None, onnxruntime.InferenceSession],
         manifest: Manifest,
-        source: NDArray[Any],
+        source: NDArray[Any] | Encoded,
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
@@ -249,7 +250,11 @@ class HostState:
         self._bindings: dict[int, onnxruntime.IOBinding] = {}
         """Bindings by number of sources, at the present addresses."""
         if encoder is not None:
-            self._encode(encoder, manifest, source)
+            if isinstance(source, Mapping):
+                for tensor in manifest.graphs["encoder"].outputs:
+                    self._buffers[tensor.slot].write(source[tensor.name])
+            else:
+                self._encode(encoder, manifest, source)
             if prompt.shape[1] > LONG_PROMPT:
                 self._read_row_by_row(prompt)
 
@@ -422,8 +427,7 @@ class HostState:
         self, encoder: onnxruntime.InferenceSession, manifest: Manifest, source: NDArray[Any]
     ) -> None:
         graph = manifest.graphs["encoder"]
-        dtype = np.float32 if source.dtype == np.float32 else np.int64
-        source_buffer = HostBuffer(source.shape, dtype)
+        source_buffer = HostBuffer(source.shape, np.float32 if source.ndim == 3 else np.int64)
         source_buffer.write(source)
         sources, length = self._buffers[_MASK].shape
         at_once = max(1, CACHED_TOKENS // length)
@@ -492,9 +496,5 @@ class HostState:
             self._buffers[tensor.slot].bind_input(binding, tensor.name)
         for tensor in self._graph.outputs:
             if tensor.slot != _LOGITS:
-                self._memory_of(tensor).bind_output(binding, tensor.name)
+                self._buffers[tensor.memory].bind_output(binding, tensor.name)
         return binding
-
-    def _memory_of(self, tensor: TensorSpec) -> HostBuffer:
-        """Return the buffer of an output; an output that updates an input shares its buffer."""
-        return self._buffers[tensor.memory]

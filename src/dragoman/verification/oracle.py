@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -41,6 +43,8 @@ from dragoman.runtime.format.manifest import Manifest, Precision
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.scoring.teacher_forcing import forcing_batches
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE
+
+from .encoded_once import EncodedBatches
 
 BATCH_SIZE = 64
 BATCH_TOKENS = 4096
@@ -208,11 +212,21 @@ def oracle_pass(
         hidden = oracle.decode(token, start, NoMemory())
     else:
         mask = torch.from_numpy(source_mask)
-        cross = oracle.encode(torch.from_numpy(source), mask)
+        encode = functools.partial(oracle.encode, torch.from_numpy(source), mask)
+        audio = oracle.config.takes_audio
+        cross = _encoded(oracle).of(source, source_mask, encode) if audio else encode()
         hidden = oracle.decoder(token, start, mask, cross, NoMemory())
     if positions is not None:
         hidden = hidden[:, torch.from_numpy(positions)]
     return cross, oracle.output(hidden).numpy()
+
+
+_encoded_by = weakref.WeakKeyDictionary[AutoregressiveModel, EncodedBatches[list[KeysValues]]]()
+
+
+def _encoded(oracle: AutoregressiveModel) -> EncodedBatches[list[KeysValues]]:
+    """Return what a model of speech has encoded lately."""
+    return _encoded_by.setdefault(oracle, EncodedBatches())
 
 
 CLIPPED_AT = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65)

@@ -42,6 +42,7 @@ from .checks.tokens import (
     greedy_results,
     results_of_first_windows,
 )
+from .encoded_once import encoding_once
 from .inputs.items import spread
 from .inputs.parity_inputs import ParityInputs
 from .numerics.checking import check_numerics
@@ -85,7 +86,8 @@ def check_parity(
     expected = oracle_outputs(oracle, inputs.sources, limit, advance)
     precision = model.manifest.precision
     probes = _probes(oracle, inputs, expected)
-    numerics, coverage = check_numerics(model, bundle, oracle, probes, backend, threads)
+    encoding = encoding_once(model)
+    numerics, coverage = check_numerics(encoding, bundle, oracle, probes, backend, threads)
     checks = [*checks, *numerics]
     rounded: AutoregressiveModel | None = None
     if precision != "fp32":  # not earlier: it and the graphs in exact form are as large
@@ -93,7 +95,7 @@ def check_parity(
     meters = TensorMeters(model.manifest)
     distances = DistributionMeter(precision, rounded, random=inputs.random)
     choices = ChoiceMeter(oracle, limit)
-    for batch in forced_batches(model, oracle, inputs.sources, expected):
+    for batch in forced_batches(encoding, oracle, inputs.sources, expected):
         meters.add(batch)
         distances.add(batch)
         choices.add(batch)
@@ -104,7 +106,7 @@ def check_parity(
     results = results_of_first_windows(model, inputs.sources, expected, results, limit)
     found = bundle_outputs(results)
     outputs = oracle, inputs.sources, expected, found
-    one_pass = compare_one_pass(model, *outputs, results, limit=limit, slack=slack)
+    one_pass = compare_one_pass(encoding, *outputs, results, limit=limit, slack=slack)
     measured = None if precision == "fp32" else choices.result()
     tokens = compare_tokens(*outputs, measured, one_pass, limit=limit)
     beams = compare_beams(model, oracle, inputs.sources, limit, target_language, slack)

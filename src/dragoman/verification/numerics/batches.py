@@ -34,8 +34,9 @@ STEPS = 3
 """Steps through the cache, after one pass."""
 MOST_NUMBERS = 2**25
 """Logits that a batch may have; larger batches are left out."""
-MOST_WINDOWS = 5
-"""Windows of audio in a batch: half a minute each."""
+MOST_WINDOWS, FEWEST_WINDOWS, WINDOW_WEIGHTS = 5, 2, 4e8
+"""Windows of audio in a batch, half a minute each, and weights that all of them are multiplied by:
+batches of large models have the fewest."""
 PROMISED_ON = frozenset({"x86_64", "AMD64"})
 
 
@@ -65,13 +66,19 @@ def is_promised(model: Model, backend: str) -> bool:
     )
 
 
+def most_windows(parameters: int) -> int:
+    """Return how many windows of audio a batch of a model with so many parameters has at most."""
+    return max(FEWEST_WINDOWS, min(MOST_WINDOWS, int(WINDOW_WEIGHTS / parameters)))
+
+
 def compare_batches(
-    model: Model, probes: Sequence[Probe], slack: Slack, *, promised: bool
+    model: Model, probes: Sequence[Probe], windows: int, slack: Slack, *, promised: bool
 ) -> Check:
     """Compare probes in batches of one and in larger batches.
 
     Args:
         probes: short ones of several lengths
+        windows: the maximum number of windows of audio in a batch
         slack: what rounding explains where bits may differ
         promised: whether they may not differ
     """
@@ -86,7 +93,7 @@ def compare_batches(
             differing += 1
             problem = problem or f"{what} differs from the same source in a batch of one: {where}"
 
-    for size, members in _batches(model, probes):
+    for size, members in _batches(model, probes, windows):
         for row, found in enumerate(_results(model, [probes[i] for i in members], 1)):
             what = f"row {row} of a batch of {size}"
             compare(found, single[members[row]], what, promised=promised)
@@ -103,12 +110,14 @@ def compare_batches(
     return Check("batches", compared, "rows", differing, not differing, worst, problem)
 
 
-def batch_sizes(model: Model, probes: Sequence[Probe]) -> list[int]:
+def batch_sizes(model: Model, probes: Sequence[Probe], windows: int) -> list[int]:
     """List the sizes of the batches that are compared, 1 included."""
-    return [1, *(size for size, _ in _batches(model, probes))]
+    return [1, *(size for size, _ in _batches(model, probes, windows))]
 
 
-def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[tuple[int, list[int]]]:
+def _batches(
+    model: Model, probes: Sequence[Probe], windows: int
+) -> Iterator[tuple[int, list[int]]]:
     """Choose the probes of each batch, with different ones each time, in another order.
 
     The largest batch that engines take is one of them.
@@ -117,9 +126,10 @@ def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[tuple[int, list[
     spec = model.manifest.model
     longest = max(max(len(probe.read), 1) for probe in probes)
     most = model.backend.limits.rows or max(SIZES)
+    if spec.takes_audio:
+        most = min(most, windows)
     for size in sorted({min(size, most) for size in SIZES} - {1}):
-        few = not spec.takes_audio or size <= MOST_WINDOWS
-        if few and size * longest * spec.target_vocab_size <= MOST_NUMBERS:
+        if size * longest * spec.target_vocab_size <= MOST_NUMBERS:
             yield size, generator.permutation(np.arange(size) % len(probes)).tolist()
 
 

@@ -24,12 +24,13 @@ from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import Check, Coverage
 
 from ..checks.distances import DistanceMeter
+from ..encoded_once import encoding_once
 from ..inputs.parity_inputs import random_inputs
 from ..oracle import oracle_pass
 from ..stored.checkpoint_weights import CheckpointWeights
 from ..stored.weights import compare_weights
 from ..tolerances import NEGLIGIBLE, Slack
-from .batches import batch_sizes, compare_batches, is_promised
+from .batches import batch_sizes, compare_batches, is_promised, most_windows
 from .graphs import ChannelMeter, compare_graphs, measure_graphs
 from .optional_graphs import compare_alignment, compare_attention, compare_candidates
 from .probes import Probe, parameters_of, probes_for, share_covered, short_probes
@@ -70,7 +71,7 @@ def check_numerics(
     sounds = _sounds(oracle, inputs)
     capacity, short = probes_for(oracle, sounds), short_probes(oracle, sounds)
     probes = [*capacity, *inputs]
-    promised = is_promised(model, backend)
+    promised, windows = is_promised(model, backend), most_windows(parameters_of(oracle))
     checks: list[Check] = []
     checkpoint = CheckpointWeights.of(oracle)
     weights = compare_weights(bundle, checkpoint)
@@ -83,6 +84,7 @@ def check_numerics(
     try:
         with _exact(model, bundle, checkpoint, backend, threads) as exact:
             if exact is not None:
+                exact = model if exact is model else encoding_once(exact)
                 meters = measure_graphs(exact, oracle, probes)
                 checks.append(compare_graphs(meters, probes))
                 slack = _exact_slack(meters)
@@ -91,7 +93,7 @@ def check_numerics(
                 if exact is not model:
                     checks += _steps(exact, oracle, capacity, inputs, short, slack)
                     if not promised:  # bits of the bundle itself tell more
-                        checks.append(compare_batches(exact, short, slack, promised=False))
+                        checks.append(compare_batches(exact, short, windows, slack, promised=False))
     except (PassError, BackendError) as error:
         problem = f"the graphs cannot be run without rounding: {error}"
         checks.append(Check("graphs", 0, "channels", 1, False, None, problem))
@@ -99,7 +101,7 @@ def check_numerics(
     if model.manifest.precision != "fp32" or slack is None:
         slack = _rounded_slack(model, oracle, short)
     checks += _steps(model, oracle, capacity, inputs, short, slack)
-    checks.append(compare_batches(model, short, slack, promised=promised))
+    checks.append(compare_batches(model, short, windows, slack, promised=promised))
     covered = _coverage(model, oracle, probes, short, weights, graphs=graphs)
     return merged(checks), covered
 
@@ -134,7 +136,7 @@ def _coverage(
         target_vocabulary=share_covered(config.target_vocab_size, targets),
         positions=spec.max_target_positions,
         cached_positions=min(longest, most_steps(parameters_of(oracle)) + LAST_STEPS),
-        batch_sizes=tuple(batch_sizes(model, short)),
+        batch_sizes=tuple(batch_sizes(model, short, most_windows(parameters_of(oracle)))),
     )
 
 

@@ -1,0 +1,80 @@
+"""Remembers what encoders computed, since the checks of speech read the same windows many times.
+
+An encoder of 30 s of audio takes most of the time of a check, and longer than all steps of its
+decoder: 2.3 * 10**12 operations for each window of Whisper large-v3-turbo.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils._pytree import tree_flatten
+
+from dragoman.runtime import Model
+from dragoman.runtime.backends.interface import Backend, Encoded
+
+MOST_BYTES = 2**29
+"""Bytes of all outputs that are remembered; those of the last batch are whatever they take."""
+
+T = TypeVar("T")
+
+
+class EncodedBatches(Generic[T]):
+    """The outputs of an encoder by what it read, of the batches used last."""
+
+    def __init__(self) -> None:
+        self._outputs = OrderedDict[tuple[Any, ...], T]()
+
+    def of(self, source: NDArray[Any], mask: NDArray[np.bool_], compute: Callable[[], T]) -> T:
+        """Return the outputs for a batch, which are computed unless they are remembered.
+
+        Args:
+            source: tokens [N, S], or features [N, mel bins, frames]
+            mask: [N, S]
+        """
+        hashed = hashlib.blake2b(np.ascontiguousarray(source)).digest()
+        key = (hashed, source.dtype.str, source.shape, mask.tobytes())
+        if key not in self._outputs:
+            self._outputs[key] = compute()
+        self._outputs.move_to_end(key)
+        while len(self._outputs) > 1 and _bytes(self._outputs.values()) > MOST_BYTES:
+            self._outputs.popitem(last=False)
+        return self._outputs[key]
+
+
+class EncodingOnce:
+    """A backend that encodes a batch once for all that is computed from it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend, self._encoded = backend, EncodedBatches[dict[str, NDArray[Any]]]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def encode(self, source: NDArray[Any], mask: NDArray[np.bool_], *_: Any) -> Encoded:
+        """Return the encoder's outputs by tensor name."""
+        return self._encoded.of(source, mask, lambda: self._backend.encode(source, mask))
+
+    def start(self, source: NDArray[Any], mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
+        """Start decoding; see `Backend.start`."""
+        return self._backend.start(self.encode(source, mask), mask, *a, **k)
+
+    def score(self, source: NDArray[Any], mask: NDArray[np.bool_], *a: Any, **k: Any) -> Any:
+        """Return logits along targets; see `Backend.score`."""
+        return self._backend.score(self.encode(source, mask), mask, *a, **k)
+
+
+def encoding_once(model: Model) -> Model:
+    """Let a model of speech encode a batch once; other models are returned as they are."""
+    if not model.manifest.model.takes_audio:
+        return model
+    return Model(model.bundle, cast(Backend, EncodingOnce(model.backend)))
+
+
+def _bytes(outputs: Iterable[Any]) -> int:
+    return sum(values.nbytes for values in tree_flatten(list(outputs))[0])

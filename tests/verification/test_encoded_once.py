@@ -1,0 +1,112 @@
+"""The checks of speech encode a window once for all that is computed from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dragoman.export import export_bundle
+from dragoman.export.checkpoints import read_checkpoint
+from dragoman.reference_model import Transformer
+from dragoman.runtime import Model, load
+from dragoman.verification import encoded_once
+from dragoman.verification.encoded_once import EncodedBatches, encoding_once
+from dragoman.verification.oracle import oracle_pass
+
+from ..speech_models import save, whisper
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Model]:
+    directory = tmp_path_factory.mktemp("speech")
+    save(whisper(multilingual=False), directory / "checkpoint")
+    reference = read_checkpoint(directory / "checkpoint").model
+    assert isinstance(reference, Transformer)
+    (directory / "bundle").mkdir()
+    export_bundle(reference, directory / "bundle", name="speech")
+    return reference, load(directory / "bundle", threads=1)
+
+
+def windows(reference: Transformer, count: int) -> tuple[Any, Any]:
+    config = reference.config
+    shape = (count, config.feature_size, config.feature_frames)
+    features = np.random.default_rng(count).standard_normal(shape).astype(np.float32)
+    return features, np.ones((count, config.max_source_positions), bool)
+
+
+def test_outputs_are_those_of_the_backend(speech: tuple[Transformer, Model]) -> None:
+    reference, model = speech
+    once, read = encoding_once(model), np.array([[3, 9, 4]] * 2)
+    source, mask = windows(reference, 2)
+    np.testing.assert_array_equal(
+        once.backend.score(source, mask, read), model.backend.score(source, mask, read)
+    )
+    found, expected = (
+        m.backend.start(source, mask, read[:, :1], 6, 2).advance().logits for m in (once, model)
+    )
+    np.testing.assert_array_equal(found, expected)
+    assert once.backend.limits == model.backend.limits
+
+
+def test_a_window_is_encoded_once(
+    speech: tuple[Transformer, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, model = speech
+    encode, encoded = model.backend.encode, list[int]()
+
+    def counted(source: Any, *rest: Any) -> Any:
+        encoded.append(len(source))
+        return encode(source, *rest)
+
+    monkeypatch.setattr(model.backend, "encode", counted)
+    once, read = encoding_once(model).backend, np.array([[3, 9]])
+    first, mask = windows(reference, 1)
+    other = first + 1
+    for source in (first, first.copy(), other, first):
+        once.score(source, mask, read)
+        once.start(source, mask, read, 4)
+    assert encoded == [1, 1]
+    once.score(np.concatenate([first, other]), np.concatenate([mask, mask]), read.repeat(2, 0))
+    assert encoded == [1, 1, 2]
+
+
+def test_the_oracle_encodes_a_window_once_in_each_number_format(
+    speech: tuple[Transformer, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, _ = speech
+    encode, encoded = reference.encode, list[torch.dtype]()
+
+    def counted(source: torch.Tensor, mask: torch.Tensor) -> Any:
+        encoded.append(source.dtype)
+        return encode(source, mask)
+
+    monkeypatch.setattr(reference, "encode", counted)
+    source, mask = windows(reference, 1)
+    source += 3  # of no other test
+    both = [oracle_pass(reference, source, mask, np.array([[3, t]]))[1] for t in (9, 4)]
+    assert encoded == [torch.float32] and not np.array_equal(*both)
+    oracle_pass(reference, source * 2, mask, np.array([[3, 9]]))
+    assert len(encoded) == 2
+
+
+def test_few_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last batch always; of earlier ones, those that were used last."""
+    monkeypatch.setattr(encoded_once, "MOST_BYTES", 100)
+    batches, computed = EncodedBatches[dict[str, Any]](), list[int]()
+    mask = np.ones((1, 1), bool)
+
+    def of(number: int, size: int) -> None:
+        source = np.full((1, 1), number)
+        batches.of(source, mask, lambda: computed.append(number) or {"x": np.zeros(size, np.int8)})  # type: ignore[func-returns-value]
+
+    for number, size in ((1, 40), (2, 40), (1, 40), (3, 40), (1, 40), (2, 40), (4, 900), (4, 900)):
+        of(number, size)
+    assert computed == [1, 2, 3, 2, 4]
+
+
+def test_models_of_text_are_left_as_they_are(bundle: Model) -> None:
+    assert encoding_once(bundle) is bundle
