@@ -31,6 +31,7 @@ from onnx_ir.passes.common import (
     LiftConstantsToInitializersPass,
     RemoveUnusedNodesPass,
 )
+from onnx_ir.convenience import replace_nodes_and_values
 from onnx_ir.tensor_adapters import TorchTensor
 from onnxscript import optimizer
 from torch import Tensor, nn
@@ -40,11 +41,13 @@ from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import ORIGIN
 from dragoman.progress import quiet
 from dragoman.reference_model import EncoderModel, LanguageModel, ReferenceModel
-from dragoman.runtime.format.contract import CONTRACTS, GraphName, GraphSpec, TensorSpec
+from dragoman.runtime.format.contract import CONTRACTS, Change, GraphName, GraphSpec, TensorSpec
 from dragoman.runtime.format.neutral_graphs import kind_of, neutral_graph
 
 from .graphs import (
     OPSET,
+    SCRATCH_DOMAIN,
+    STATES,
     DecoderStepGraph,
     EncoderGraph,
     EncoderModelGraph,
@@ -140,15 +143,19 @@ def _dynamic_axes(tensor: TensorSpec) -> dict[int, Any]:
 def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:
     """Arrange the values of a graph's inputs as the arguments of its module.
 
-    The keys and values of each layer form a pair, and the pairs of all layers a list.
+    The keys and values of each layer form a pair, and the pairs of all layers a list, as do the
+    states of a recurrent decoder.
     """
     single = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is None]
     layered = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is not None]
-    owners = [tensor.owner for tensor in spec.inputs if tensor.layer is not None]
-    lists = []
-    for owner in dict.fromkeys(owners):
-        flat = [v for v, o in zip(layered, owners, strict=True) if o is owner]
-        lists.append(list(zip(flat[::2], flat[1::2], strict=True)))
+    tensors = [tensor for tensor in spec.inputs if tensor.layer is not None]
+    lists: list[list[Any]] = []
+    for owner in dict.fromkeys(tensor.owner for tensor in tensors):
+        by_layer: dict[int | None, list[Any]] = {}
+        for value, tensor in zip(layered, tensors, strict=True):
+            if tensor.owner is owner:
+                by_layer.setdefault(tensor.layer, []).append(value)
+        lists.append([tuple(own) if len(own) > 1 else own[0] for own in by_layer.values()])
     return (*single, *lists)
 
 
@@ -181,6 +188,7 @@ def simplify(graph: ir.Model, model: nn.Module) -> None:
         RemoveUnusedNodesPass(),
     )
     passes(graph)
+    spell_out_states(graph)
     graph.graph.metadata_props.clear()
     for value in (*graph.graph.inputs, *graph.graph.outputs):
         value.metadata_props.clear()
@@ -213,6 +221,43 @@ def transpose_weights(graph: ir.Model) -> None:
         for node in users:
             node.outputs[0].replace_all_uses_with(value)
             graph.graph.remove(node, safe=True)
+
+
+def spell_out_states(graph: ir.Model) -> None:
+    """Replace `graphs.STATES` by ONNX `Scan`, in place: c_t = f_t * c_(t-1) + u_t."""
+    for node in list(graph.graph):
+        if (node.domain, node.op_type) != (SCRATCH_DOMAIN, STATES):
+            continue
+        state, forget, update = node.inputs
+        assert state is not None and forget is not None and update is not None
+        own = [
+            ir.Value(name=name, shape=state.shape, type=state.type)
+            for name in ("state", "forget", "update")
+        ]
+        kept = ir.node("Mul", [own[1], own[0]])
+        moved = ir.node("Add", [kept.outputs[0], own[2]])
+        shown = ir.node("Identity", moved.outputs)
+        for name, value in zip(("kept", "present", "output"), (kept, moved, shown), strict=True):
+            value.outputs[0].name = name
+            value.outputs[0].shape, value.outputs[0].type = state.shape, state.type
+        outputs = [moved.outputs[0], shown.outputs[0]]
+        body = ir.Graph(own, outputs, nodes=[kept, moved, shown], name="step")
+        scan = ir.Node(
+            "",
+            "Scan",
+            [state, forget, update],
+            [
+                ir.AttrGraph("body", body),
+                ir.AttrInt64("num_scan_inputs", 2),
+                ir.AttrInt64s("scan_input_axes", [1, 1]),
+                ir.AttrInt64s("scan_output_axes", [1]),
+            ],
+            num_outputs=2,
+            name=node.name,
+            metadata_props=dict(node.metadata_props),
+        )
+        replace_nodes_and_values(graph.graph, node, [node], [scan], node.outputs, scan.outputs)
+    graph.opset_imports.pop(SCRATCH_DOMAIN, None)
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -267,7 +312,7 @@ def check_graph(exported: ExportedGraph, name: str) -> None:
         problems += _differences(value, spec.name, spec.shape)
         if value.producer() is None:
             problems.append(f"output {value.name} is not computed")
-    problems += _caches_not_in_place(exported)
+    problems += _memory_not_in_place(exported)
     if problems:
         raise ContractError(name, problems)
 
@@ -292,10 +337,11 @@ def _differences(value: ir.Value, name: str, shape: tuple[int | str, ...]) -> li
     return problems
 
 
-def _caches_not_in_place(exported: ExportedGraph) -> list[str]:
-    """Return a problem for each output that updates an input without TensorScatter.
+def _memory_not_in_place(exported: ExportedGraph) -> list[str]:
+    """Return a problem for each output that updates an input without TensorScatter or Scan.
 
-    A runtime can bind input and output to one address only with TensorScatter.
+    A runtime can bind input and output to one address only with these: a Scan has read the state
+    when it writes it.
     """
     inputs = {spec.name: spec.slot for spec in exported.spec.inputs}
     problems = []
@@ -303,7 +349,8 @@ def _caches_not_in_place(exported: ExportedGraph) -> list[str]:
         if spec.memory == spec.slot:
             continue
         node = value.producer()
-        cache = node.inputs[0] if node is not None and node.op_type == "TensorScatter" else None
-        if cache is None or inputs.get(cache.name or "") != spec.memory:
-            problems.append(f"{spec.name} is not TensorScatter of {spec.memory}")
+        expected = "TensorScatter" if spec.change is Change.APPENDED else "Scan"
+        found = node.inputs[0] if node is not None and node.op_type == expected else None
+        if found is None or inputs.get(found.name or "") != spec.memory:
+            problems.append(f"{spec.name} is not {expected} of {spec.memory}")
     return problems

@@ -2,7 +2,8 @@
 
 The exporter traces the reference model's own code, with two replacements:
 `scaled_dot_product_attention` by ONNX `Attention` (opset 24; q, k, v and mask only), and the
-decoder's memory by caches of fixed capacity that `TensorScatter` (opset 24) writes in place.
+decoder's memory by caches of fixed capacity that `TensorScatter` (opset 24) writes in place. The
+states of a recurrent decoder are moved on by `Scan` (opset 24).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -138,8 +140,8 @@ class DecoderStepGraph(nn.Module):
         position: Tensor,
         source_mask: Tensor,
         cross: Sequence[KeysValues],
-        past: Sequence[KeysValues],
-    ) -> tuple[Tensor, Tensor, Tensor, list[KeysValues]]:
+        past: Sequence[Any],
+    ) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
         """Compute one step.
 
         Args:
@@ -147,12 +149,14 @@ class DecoderStepGraph(nn.Module):
             position: int64 [B], where each row's first query is written
             source_mask: bool [G, S]
             cross: keys and values of the sources [G, H, S, Dh] for each layer
-            past: caches [B, H, C, Dh] for each layer
+            past: caches [B, H, C, Dh] for each layer, or the state [B, D] of a recurrent decoder
 
         Returns:
-            logits [B, Q, V], next token int64 [B], its log-probability float32 [B], caches
+            logits [B, Q, V], next token int64 [B], its log-probability float32 [B], and caches or
+            states
         """
-        memory = ScatteredCaches(past, position)
+        is_recurrent = self.model.config.decoder_kind != "self_attention"
+        memory = CarriedStates(past) if is_recurrent else ScatteredCaches(past, position)
         logits = self.model.decode(token, position, source_mask, cross, memory)
         # The returned logits are the model's own, without suppression.
         return logits, *self.choose(logits), memory.present
@@ -218,6 +222,48 @@ class ScatteredCaches:
             shape=cache.shape,
             version=OPSET,
         )
+
+
+    def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
+        """Raise an error: a decoder with caches has no recurrent layers."""
+        raise TypeError("expected a recurrent decoder, found caches")
+
+
+STATES = "States"
+"""An operator of `SCRATCH_DOMAIN`: state [B, D], gates and updates [B, Q, D] -> the state after the
+last query, and the states after each. `exporter.spell_out_states` replaces it."""
+SCRATCH_DOMAIN = "dragoman"
+
+
+class CarriedStates:
+    """The states of a recurrent decoder as graph inputs and outputs.
+
+    See `reference_model.Memory`.
+    """
+
+    def __init__(self, past: Sequence[Tensor]) -> None:
+        self.past = past
+        self.present: list[Tensor] = []
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
+        """Raise an error: a recurrent decoder has no caches."""
+        raise TypeError("expected caches, found a recurrent decoder")
+
+    def length(self, queries: int) -> int:
+        """Return the number of queries."""
+        return queries
+
+    def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
+        """Move a layer's state on; return the states after each query."""
+        last, states = torch.onnx.ops.symbolic_multi_out(
+            f"{SCRATCH_DOMAIN}::{STATES}",
+            (self.past[layer], forget, update),
+            dtypes=(update.dtype, update.dtype),
+            shapes=(self.past[layer].shape, update.shape),
+            version=1,
+        )
+        self.present.append(last)
+        return states
 
 
 def onnx_attention(

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError
 from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
 from dragoman.runtime.decoding.batching import EncoderInput, as_batch
+from dragoman.runtime.backends.rows import unwritten
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.contract import ROLES, Change, GraphSpec, Slot
+from dragoman.runtime.format.contract import ROLES, GraphSpec, Owner, Slot
 from dragoman.runtime.format.manifest import Precision, Range, TensorRTEngines
 from dragoman.runtime.format.writing import new_directory
 
@@ -121,10 +122,9 @@ def _decoder_feeds(
     decoder = graphs.manifest.graphs["decoder"]
     values = {**encoded, Slot("read"): np.zeros((rows, 1), np.int64)}
     values |= {
-        tensor.slot: np.zeros((rows, heads, capacity, size), tensor.dtype)
+        tensor.slot: unwritten(tensor, rows, capacity)
         for tensor in decoder.inputs
-        if tensor.change is Change.APPENDED
-        for heads, size in [(int(tensor.shape[1]), int(tensor.shape[3]))]
+        if tensor.owner is Owner.DECODER_ROW
     }
     steps = min(capacity, max(STEPS, length + 1))
     kept = {0, 1, steps // 2, steps - 1} & set(range(steps))

@@ -132,9 +132,14 @@ class Target:
 
         Raises:
             DragomanError: the bundle is not neutral in fp32, the result would be the same, or the
-                target does not offer the precision.
+                target does not offer the precision or the decoder's kind.
         """
         manifest = bundle.manifest
+        if self.executable == "tensorrt" and manifest.model.state_size is not None:
+            raise DragomanError(
+                f"target {self.name}: expected a decoder with self-attention, found a recurrent "
+                "one, which runs on the processor: build for target cpu or neutral"
+            )
         if (manifest.target, manifest.precision) != ("neutral", "fp32"):
             raise DragomanError(
                 f"{bundle.directory}: expected a neutral bundle in fp32, found target "

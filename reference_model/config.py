@@ -18,6 +18,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 NormOrder = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
 PositionKind = Literal["sinusoidal", "learned", "relative"]
+DecoderKind = Literal["self_attention", "ssru"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,9 @@ class ModelConfig:
     """Size of each head's values (d_v in the paper); None: the same."""
     score_scale: float | None = None
     """The factor of attention scores; None: 1 / sqrt(d_k), section 3.2.1."""
+    decoder_kind: DecoderKind = "self_attention"
+    """What a layer of the decoder has before cross-attention. ssru: a recurrent unit, whose state
+    is a vector of d_model numbers, whatever the position (Kim et al. 2019, section 4.1)."""
     bilinear_scores: bool = False
     """Whether the score of a query q and a key k is q^T W k, scaled, with a learned matrix W per
     head ("general" in Luong et al. 2015, section 3.1)."""
@@ -164,9 +168,14 @@ class ModelConfig:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data; attention and feed-forward dropout only if not 0."""
+        """Return the fields as plain data.
+
+        Attention and feed-forward dropout are among them only if not 0, and the kind of the decoder
+        only if it has no self-attention.
+        """
         values = dataclasses.asdict(self)
         unused = [name for name in DROPOUTS[1:] if not values[name]]
+        unused += ["decoder_kind"] if self.decoder_kind == "self_attention" else []
         return {name: value for name, value in values.items() if name not in unused}
 
     @classmethod
@@ -272,6 +281,14 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> list[str]:
         ["feature_size", "positions"],
         lambda features, kind: features is not None and kind == "relative",
         "a speech model (feature_size {}) needs sinusoidal or learned positions, found {}",
+    )
+    checks.add(
+        ["decoder_kind", "source_vocab_size", "target_vocab_size", "positions"],
+        lambda kind, source, target, positions: (
+            kind != "self_attention" and (not source or not target or positions == "relative")
+        ),
+        "decoder_kind {} needs an encoder of tokens, a decoder, and sinusoidal or learned "
+        "positions, found source_vocab_size {}, target_vocab_size {} and positions {}",
     )
     checks.add(
         ["norm", "norm_bias"],

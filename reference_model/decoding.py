@@ -28,28 +28,33 @@ from .config import ModelConfig
 from .generation import GenerationConfig
 from .layers import KeysValues
 from .models import AutoregressiveModel, HiddenStates, LanguageModel, Source, Transformer
+from .recurrence import states_after
 from .stacks import NoMemory
 
 
 class KeyValueCache:
-    """Keys and values of target positions, in tensors of fixed capacity.
+    """Keys and values of target positions, in tensors of fixed capacity; or states of a decoder.
 
     `append` writes at `position[b]` of each row b; the caller advances `position` after each step.
 
     Attributes:
         capacity: maximum number of positions
         position: int64 [B], the next position of each row
-        layers: keys and values of each decoder layer, [B, H, capacity, Dh or Dv] each
+        layers: keys and values of each decoder layer, [B, H, capacity, Dh or Dv] each; of a
+            recurrent decoder there are none
+        states: the state of each layer of a recurrent decoder, [B, D]
     """
 
     def __init__(self, config: ModelConfig, batch: int, capacity: int) -> None:
         shape = (batch, config.num_heads, capacity)
         self.capacity = capacity
         self.position = torch.zeros(batch, dtype=torch.long)
+        is_recurrent = config.decoder_kind != "self_attention"
         self.layers: list[KeysValues] = [
             (torch.zeros(*shape, config.head_size), torch.zeros(*shape, config.value_size))
-            for _ in range(config.decoder_layers)
+            for _ in range(0 if is_recurrent else config.decoder_layers)
         ]
+        self.states = [torch.zeros(batch, config.d_model)] * config.decoder_layers
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
         """Write keys and values at the next positions; return all keys and values of the layer."""
@@ -63,6 +68,12 @@ class KeyValueCache:
     def length(self, queries: int) -> int:
         """Return the capacity."""
         return self.capacity
+
+    def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
+        """Replace a layer's state by the one after the last query; return those after each."""
+        states = states_after(forget, update, self.states[layer])
+        self.states[layer] = states[:, -1]
+        return states
 
 
 def most_new_tokens(model: AutoregressiveModel, prompt: Sequence[int], limit: int) -> int:

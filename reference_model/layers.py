@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .attention import CrossAttention, MultiHeadAttention
 from .config import Activation, ModelConfig, NormOrder
+from .recurrence import SSRU, Carry
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys [B, H, K, Dh] and values [B, H, K, Dv] of one attention layer."""
@@ -181,13 +182,19 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """A layer of a decoder: self-attention, cross-attention, then a feed-forward network.
 
-    Without an encoder there is no cross-attention.
+    A recurrent unit may stand in the place of self-attention. Without an encoder there is no
+    cross-attention.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = _attention(config)
-        self.self_attention_residual = _residual(config)
+        self.is_recurrent = config.decoder_kind == "ssru"
+        if self.is_recurrent:
+            self.recurrence = SSRU(config.d_model)
+            self.recurrence_residual = _residual(config)
+        else:
+            self.self_attention = _attention(config)
+            self.self_attention_residual = _residual(config)
         if config.has_encoder:
             self.cross_attention = _attention(config, CrossAttention)
             self.cross_attention_residual = _residual(config)
@@ -199,7 +206,8 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         *,
         remember: Callable[[Tensor, Tensor], KeysValues],
-        self_mask: Tensor,
+        carry: Carry,
+        self_mask: Tensor | None,
         cross: KeysValues | None,
         cross_mask: Tensor | None,
     ) -> Tensor:
@@ -209,7 +217,10 @@ class DecoderLayer(nn.Module):
             x: [B, Q, D]
             remember: takes the keys and values of these queries; returns the keys and values of
                 all positions so far (with a cache) or the same ones (without)
-            self_mask: bool [B, 1, Q, K], or float [B, H, Q, K] to be added to the scores
+            carry: takes the forget gates and updates of a recurrent unit for these queries; returns
+                its states
+            self_mask: bool [B, 1, Q, K], or float [B, H, Q, K] to be added to the scores;
+                None for a recurrent unit
             cross: keys and values of the sources, [G, H, S, Dh] each, see `CrossAttention`; None
                 without an encoder
             cross_mask: bool [G, 1, 1, S]
@@ -217,10 +228,13 @@ class DecoderLayer(nn.Module):
         Returns:
             [B, Q, D]
         """
-        attention = self.self_attention
-        x = self.self_attention_residual(
-            x, lambda y: attention(y, *remember(*attention.keys_values(y)), self_mask)
-        )
+        if self.is_recurrent:
+            x = self.recurrence_residual(x, lambda y: self.recurrence(y, carry))
+        else:
+            attention = self.self_attention
+            x = self.self_attention_residual(
+                x, lambda y: attention(y, *remember(*attention.keys_values(y)), self_mask)
+            )
         if cross is not None:
             x = self.cross_attention_residual(
                 x, lambda y: self.cross_attention(y, *cross, cross_mask)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from .attention import RelativePositions, causal_mask
 from .config import ModelConfig
 from .layers import DecoderLayer, EncoderLayer, KeysValues, Norm, make_norm
+from .recurrence import states_after
 
 
 def sinusoids(positions: int, d_model: int) -> Tensor:
@@ -151,6 +153,9 @@ class Memory(Protocol):
     def length(self, queries: int) -> int:
         """Return the number K of keys that `append` returns for this number of queries."""
 
+    def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
+        """Move a recurrent layer's state on by queries; see `recurrence.states_after`."""
+
 
 class NoMemory:
     """The memory of decoding without a cache, where the queries are the complete target."""
@@ -162,6 +167,10 @@ class NoMemory:
     def length(self, queries: int) -> int:
         """Return the number of queries."""
         return queries
+
+    def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
+        """Return the states after each query, from a state of zeros on."""
+        return states_after(forget, update, torch.zeros_like(update[:, 0]))
 
 
 class Encoder(nn.Module):
@@ -205,11 +214,15 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The decoder: an embedding, and layers of causal self-attention and cross-attention."""
+    """The decoder: an embedding, and layers of causal self-attention and cross-attention.
+
+    The layers of a recurrent decoder have a recurrent unit instead of self-attention.
+    """
 
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__()
         self.embedding = embedding
+        self.is_recurrent = config.decoder_kind != "self_attention"
         self.relative_positions = _relative_positions(config, both_sides=False)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.norm = make_norm(config) if config.has_final_norm else nn.Identity()
@@ -244,7 +257,9 @@ class Decoder(nn.Module):
         """
         queries = token.shape[1]
         positions = position[:, None] + torch.arange(queries, device=token.device)
-        self_mask = causal_mask(position, queries, memory.length(queries))
+        self_mask = None
+        if not self.is_recurrent:
+            self_mask = causal_mask(position, queries, memory.length(queries))
         if self.relative_positions is not None:
             self_mask = self.relative_positions.masked(positions, self_mask)
         cross_mask = None if source_mask is None else source_mask[:, None, None, :]
@@ -252,7 +267,8 @@ class Decoder(nn.Module):
         for index, layer in enumerate(self.layers):
             x = layer(
                 x,
-                remember=lambda key, value, index=index: memory.append(index, key, value),
+                remember=partial(memory.append, index),
+                carry=partial(memory.carry, index),
                 self_mask=self_mask,
                 cross=None if cross is None else cross[index],
                 cross_mask=cross_mask,

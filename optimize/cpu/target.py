@@ -80,7 +80,7 @@ def check_counts(
         cached = _record(records["decoder"], SELF_ATTENTION)
         others = attentions["decoder"] - cached.matches
         expectations += [
-            ("decoder", SELF_ATTENTION, model.decoder_layers, 0),
+            ("decoder", SELF_ATTENTION, 0 if model.state_size else model.decoder_layers, 0),
             # Refused cached attentions are candidates again, and match no form of this pass.
             ("decoder", ATTENTION, others, len(cached.refusals)),
             ("decoder", PACKED_PROJECTIONS, cached.matches, 0),

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.runtime.decoding.batching import EncoderInput, as_batch, batches, pad
+from dragoman.runtime.backends.rows import unwritten
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.contract import Change, GraphSpec, Role
+from dragoman.runtime.format.contract import GraphSpec, Owner, Role
 from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
 from dragoman.runtime.model import Model
 from dragoman.runtime.speech.prompts import greedy_options
@@ -120,11 +121,9 @@ def _targets(model: Model, sources: Sequence[EncoderInput]) -> list[list[int]]:
 
 
 def _empty_caches(decoder: GraphSpec, rows: int, capacity: int) -> dict[str, NDArray[Any]]:
-    return {
-        t.name: np.zeros((rows, int(t.shape[1]), capacity, int(t.shape[3])), np.float32)
-        for t in decoder.inputs
-        if t.change is Change.APPENDED
-    }
+    """Make empty caches, or the first states of a recurrent decoder, by tensor name."""
+    of_rows = [tensor for tensor in decoder.inputs if tensor.owner is Owner.DECODER_ROW]
+    return {tensor.name: unwritten(tensor, rows, capacity) for tensor in of_rows}
 
 
 def _spread(count: int) -> list[int]:

@@ -34,6 +34,7 @@ HEADROOM = 4.0
 IN_FP32 = frozenset(
     {
         *("Exp", "Log", "LogSoftmax", "Pow", "ReduceMean", "ReduceSum", "Softmax"),
+        "Scan",  # whose states add to those before
         # Their type is determined by an attribute.
         *("ConstantOfShape", "EyeLike", "Range"),
     }

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
+from dragoman.runtime.format.contract import ROLES
 from dragoman.runtime.format.manifest import Precision
 
 from ..graph_pass import GraphPass
@@ -64,7 +65,7 @@ def _half(
     for name, (model, spec) in graphs.items():
         # The host writes features and reads probabilities, both in float32.
         tensors = (*spec.inputs, *spec.outputs)
-        in_fp32 = {t.name for t in tensors if t.role in ("source", "next_log_probability")}
+        in_fp32 = {t.name for t in tensors if t.role == "source" or ROLES[t.role].dtype == "float32"}
         largest = largest_magnitudes(model, [batch.samples for batch in observed[name]])
         passes[name] = Half(dtype, largest, frozenset(in_fp32), tolerance)
     return passes

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..format.contract import TensorSpec
+
 SHRINK_BELOW = 3 / 4
 """Sources are laid out again once the longest needs at most this share of the allocated positions,
 since attention reads all of them."""
@@ -31,6 +33,13 @@ def part_of(source: NDArray[Any] | Mapping[str, NDArray[Any]], rows: slice) -> A
     if isinstance(source, Mapping):
         return {name: values[rows] for name, values in source.items()}
     return source[rows]
+
+
+def unwritten(tensor: TensorSpec, rows: int, capacity: int) -> NDArray[Any]:
+    """Make the caches or the states of decoder rows before their first step: zeros."""
+    sizes = {"batch": rows, "capacity": capacity}
+    shape = [sizes[size] if isinstance(size, str) else size for size in tensor.shape]
+    return np.zeros(shape, tensor.dtype)
 
 
 def source_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:

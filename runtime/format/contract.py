@@ -43,11 +43,13 @@ Role = Literal[
     "read",
     "past_key",
     "past_value",
+    "past_state",
     "logits",
     "next_token",
     "next_log_probability",
     "present_key",
     "present_value",
+    "present_state",
     "candidate_token",
     "candidate_log_probability",
     "hidden",
@@ -70,7 +72,7 @@ belongs to source r // (batch / source_batch). `read` is the number of queries t
 computed for: the queries in the `read` input, or all of `query` without such an input."""
 
 ModelAxis = Literal[
-    "heads", "head_size", "value_size", "target_vocabulary", "d_model", "head_outputs"
+    "heads", "head_size", "value_size", "state_size", "target_vocabulary", "d_model", "head_outputs"
 ]
 """An axis whose size the model fixes."""
 
@@ -124,6 +126,7 @@ _SOURCE_KEY: Axes = ("source_batch", "heads", "source", "head_size")
 _SOURCE_VALUE: Axes = ("source_batch", "heads", "source", "value_size")
 _KEY_CACHE: Axes = ("batch", "heads", "capacity", "head_size")
 _VALUE_CACHE: Axes = ("batch", "heads", "capacity", "value_size")
+_STATE: Axes = ("batch", "state_size")
 _LOGITS: Axes = ("batch", "read", "target_vocabulary")
 _ATTENTION_OF_SOURCE: Axes = ("source_batch", "layers", "heads", "source", "source")
 _SELF_ATTENTION: Axes = ("batch", "layers", "heads", "query", "query")
@@ -175,6 +178,11 @@ ROLES: Mapping[Role, RoleDefinition] = {
         "values of self-attention at all positions before this step",
         layered=True,
     ),
+    "past_state": RoleDefinition(
+        *(Owner.DECODER_ROW, Change.REPLACED, _STATE, "float32"),
+        "state of a recurrent decoder before this step; 0 before the first one",
+        layered=True,
+    ),
     "logits": RoleDefinition(
         *(Owner.STEP, Change.REPLACED, _LOGITS, None),
         "unnormalized log-probabilities of the token that follows each query that is read",
@@ -198,6 +206,12 @@ ROLES: Mapping[Role, RoleDefinition] = {
         "past_value with this step's values; bound to the same memory",
         layered=True,
         updates="past_value",
+    ),
+    "present_state": RoleDefinition(
+        *(Owner.DECODER_ROW, Change.REPLACED, _STATE, "float32"),
+        "state after this step; bound to the same memory",
+        layered=True,
+        updates="past_state",
     ),
     "candidate_token": RoleDefinition(
         *(Owner.STEP, Change.REPLACED, ("batch", "candidates"), "int64"),
@@ -282,7 +296,17 @@ CONTRACTS: Mapping[Kind, Mapping[GraphName, GraphContract]] = {
     },
 }
 """The inputs and outputs of graphs. An encoder-only model has only the outputs of its head, see
-`HEAD_OUTPUTS`, and the `token_type` input only if it uses token types."""
+`HEAD_OUTPUTS`, and the `token_type` input only if it uses token types. A recurrent decoder has
+states instead of keys and values, see `IN_RECURRENT_DECODERS`."""
+
+IN_RECURRENT_DECODERS: Mapping[Role, Role | None] = {
+    "past_key": "past_state",
+    "past_value": None,
+    "present_key": "present_state",
+    "present_value": None,
+    "self_attention": None,
+}
+"""What stands in a recurrent decoder for roles of self-attention; None: nothing."""
 
 HEAD_OUTPUTS: Mapping[Task, tuple[Role, ...]] = {
     "embedding": ("hidden", "embedding"),

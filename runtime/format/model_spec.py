@@ -22,6 +22,8 @@ class ModelSpec:
             `takes_audio`
         head_size: size of the queries and keys of a head
         value_size: size of the values of a head; None: `head_size`
+        state_size: size of the state of each layer of a recurrent decoder; None: the layers have
+            self-attention
     """
 
     source_vocab_size: int | None
@@ -35,6 +37,7 @@ class ModelSpec:
     start_token_id: int
     end_token_id: int
     value_size: Annotated[int | None, LEFT_OUT] = None
+    state_size: Annotated[int | None, LEFT_OUT] = None
 
     @property
     def takes_audio(self) -> bool:
@@ -64,7 +67,7 @@ class ModelSpec:
     def problems(self) -> list[str]:
         """Return one line for each value out of range."""
         sizes: dict[str, int | None] = {"num_heads": self.num_heads, "head_size": self.head_size}
-        sizes["value_size"] = self.value_size
+        sizes |= {"value_size": self.value_size, "state_size": self.state_size}
         problems = []
         sides: list[tuple[bool, str, dict[str, int | None]]] = [
             (
@@ -99,6 +102,11 @@ class ModelSpec:
             for name, value in sizes.items()
             if value is not None and value < 1
         ]
+        if self.state_size is not None and not (self.has_encoder and self.has_decoder):
+            problems.append(
+                "state_size: expected none in a model without encoder or decoder, found "
+                f"{shown(self.state_size)}"
+            )
         return problems + self._token_problems()
 
     def _token_problems(self) -> list[str]:

@@ -12,6 +12,7 @@ from .contract import (
     CONTRACTS,
     FLOATING,
     HEAD_OUTPUTS,
+    IN_RECURRENT_DECODERS,
     ROLES,
     Axis,
     Change,
@@ -77,6 +78,8 @@ def neutral_graph(
             outputs = HEAD_OUTPUTS[head.task]
         if not head.token_types:
             inputs = tuple(role for role in inputs if role != "token_type")
+    if model.state_size is not None:
+        inputs, outputs = _recurrent(inputs), _recurrent(outputs)
     sizes = _sizes(model, head)
     if "decoder" in graphs and "read" not in graphs["decoder"].inputs:
         sizes["read"] = "query"
@@ -91,6 +94,11 @@ def neutral_graph(
             for roles in (inputs, outputs)
         ),
     )
+
+
+def _recurrent(roles: Sequence[Role]) -> tuple[Role, ...]:
+    kept = (IN_RECURRENT_DECODERS.get(role, role) for role in roles)
+    return tuple(role for role in kept if role is not None)
 
 
 def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
@@ -170,6 +178,7 @@ def _sizes(model: ModelSpec, head: Head | None) -> dict[Axis | ModelAxis, int | 
         "heads": model.num_heads,
         "head_size": model.head_size,
         "value_size": model.value_size or model.head_size,
+        "state_size": model.state_size or 0,
         "target_vocabulary": model.target_vocab_size,
     }
     if model.takes_audio:

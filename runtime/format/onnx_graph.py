@@ -37,6 +37,7 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "GatherND": "greedy choice of bundles before 2026-11-27",
         "Gelu": "feed-forward",
         "Gemm": "heads of encoders",
+        "Identity": "states of recurrent decoders",
         "InstanceNormalization": "layer norm on the processor",
         "LayerNormalization": "layer norm",
         "LessOrEqual": "causal mask",
@@ -54,6 +55,7 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "ReduceSum": "pooling",
         "Relu": "feed-forward",
         "Reshape": "heads",
+        "Scan": "states of recurrent decoders",
         "Shape": "shapes",
         "Sigmoid": "feed-forward with SiLU",
         "Slice": "embeddings that are truncated",
@@ -83,8 +85,12 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
 
 A graph with any other operator is rejected when its bundle is written and when it is read, before
 ONNX Runtime sees it. The work of an allowed operator is bounded by the sizes of its inputs and
-outputs. It contains no subgraph (unlike Loop, Scan and If), and it opens no file.
+outputs. It opens no file, and contains no subgraph, unlike Loop and If. The subgraph of a Scan runs
+once for each query, and contains no other subgraph.
 """
+
+_SCAN = b"Scan"
+
 
 _MOST_PROBLEMS = 8
 
@@ -142,6 +148,7 @@ _ATTRIBUTE = Schema(
         "i": (VARINT, 3),
         "s": (BYTES, 4),
         "t": (BYTES, 5),
+        "g": (BYTES, 6),
         "doc_string": (BYTES, 13),
         "type": (VARINT, 20),
     },
@@ -152,7 +159,6 @@ _ATTRIBUTE = Schema(
         "tensors": (BYTES, 10),
     },
     refused={
-        "g": 6,
         "graphs": 11,
         "tp": 14,
         "type_protos": 15,
@@ -249,14 +255,18 @@ def _problems(model: Message, weights: int | None) -> Iterator[str]:
         if domain not in domains:
             yield f"domain {_shown(domain)}: expected one of {', '.join(map(repr, OPERATORS))}"
     for part in model.parts("graph"):
-        graph = Message(part, _GRAPH)
-        for node in graph.parts("node"):
-            yield from _node_problems(Message(node, _NODE), weights)
-        for tensor in graph.parts("initializer"):
-            yield from _tensor_problems(Message(tensor, _TENSOR), weights)
+        yield from _inner_problems(Message(part, _GRAPH), weights, inside=False)
 
 
-def _node_problems(node: Message, weights: int | None) -> Iterator[str]:
+def _inner_problems(graph: Message, weights: int | None, *, inside: bool) -> Iterator[str]:
+    """Return the problems of a graph, which may be inside another one."""
+    for node in graph.parts("node"):
+        yield from _node_problems(Message(node, _NODE), weights, inside=inside)
+    for tensor in graph.parts("initializer"):
+        yield from _tensor_problems(Message(tensor, _TENSOR), weights)
+
+
+def _node_problems(node: Message, weights: int | None, *, inside: bool) -> Iterator[str]:
     domain, operator = node.part("domain"), node.part("op_type")
     if (domain, operator) not in _ALLOWED or node.part("overload"):
         named = _shown(domain + b"." + operator if domain else operator)
@@ -267,6 +277,11 @@ def _node_problems(node: Message, weights: int | None) -> Iterator[str]:
         return
     for part in node.parts("attribute"):
         attribute = Message(part, _ATTRIBUTE)
+        for graph in attribute.parts("g"):
+            if operator != _SCAN or inside:
+                yield f"operator {_shown(operator)}: expected no subgraph, found one"
+                return
+            yield from _inner_problems(Message(graph, _GRAPH), weights, inside=True)
         for tensor in (*attribute.parts("t"), *attribute.parts("tensors")):
             yield from _tensor_problems(Message(tensor, _TENSOR), weights)
 

@@ -26,6 +26,7 @@ ODD_HEADS: dict[str, object] = {
     "norm_order": "pre",
     "tie_target_output": False,
 }
+RECURRENT: dict[str, object] = {"num_heads": 4, "tie_source_target": True, "decoder_kind": "ssru"}
 T5: dict[str, object] = {
     "num_heads": 4,
     "d_head": 16,
@@ -86,6 +87,12 @@ def neutral(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def odd_heads(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Heads of size 12, which is not a multiple of 8. Pre-norm, GELU, nothing tied."""
     return _export(tmp_path_factory, ODD_HEADS)
+
+
+@pytest.fixture(scope="session")
+def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A recurrent decoder; heads of size 16; source, target and output are tied."""
+    return _export(tmp_path_factory, RECURRENT)
 
 
 @pytest.fixture(scope="session")

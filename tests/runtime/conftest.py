@@ -194,6 +194,34 @@ def ids_case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Pat
 
 
 @pytest.fixture(scope="session")
+def recurrent_case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Path]:
+    """A recurrent decoder, heads of odd sizes; no tokenizers."""
+    model = varied_model(
+        ModelConfig(
+            source_vocab_size=17,
+            target_vocab_size=19,
+            encoder_layers=1,
+            decoder_layers=2,
+            d_model=20,
+            num_heads=3,
+            d_head=6,
+            d_ff=33,
+            decoder_kind="ssru",
+            max_source_positions=33,
+            max_target_positions=21,
+            dropout=0.0,
+        ),
+        seed=9,
+    )
+    return model, exported(model, tmp_path_factory.mktemp("recurrent") / "bundle", None)
+
+
+@pytest.fixture(scope="session")
+def recurrent_model(recurrent_case: tuple[Transformer, Path]) -> Model:
+    return load(recurrent_case[1], threads=1)
+
+
+@pytest.fixture(scope="session")
 def text_model(text_case: tuple[Transformer, Path]) -> Model:
     return load(text_case[1], threads=1)
 
@@ -203,12 +231,11 @@ def ids_model(ids_case: tuple[Transformer, Path]) -> Model:
     return load(ids_case[1], threads=1)
 
 
-@pytest.fixture(params=["post-norm", "pre-norm"])
+@pytest.fixture(params=["text", "ids", "recurrent"], ids=["post-norm", "pre-norm", "recurrent"])
 def pair(request: pytest.FixtureRequest) -> tuple[Transformer, Model]:
     """The oracle's model and the same one loaded from its bundle."""
-    name = "text" if request.param == "post-norm" else "ids"
-    reference: Transformer = request.getfixturevalue(f"{name}_case")[0]
-    model: Model = request.getfixturevalue(f"{name}_model")
+    reference: Transformer = request.getfixturevalue(f"{request.param}_case")[0]
+    model: Model = request.getfixturevalue(f"{request.param}_model")
     return reference, model
 
 

@@ -129,6 +129,18 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "scale_embedding": False,
         "decoder_layers": 2,
     },
+    "recurrent decoder, post-norm": {
+        "decoder_kind": "ssru",
+        "decoder_layers": 2,
+    },
+    "recurrent decoder, pre-norm, learned positions, nothing tied, no biases in attention": {
+        "decoder_kind": "ssru",
+        "norm_order": "pre",
+        "positions": "learned",
+        "tie_target_output": False,
+        "query_bias": False,
+        "d_head": 5,
+    },
     "as M2M100: padding without a position": {
         "pad_has_position": False,
         "positions": "learned",

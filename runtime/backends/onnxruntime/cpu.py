@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from dragoman.errors import cannot_pickle
 
 from ...format.bundle import Bundle
-from ...format.contract import Change, Role, Slot
+from ...format.contract import Owner, Role, Slot
 from ...format.onnx_graph import WEIGHTS_FILE
 from ..interface import BackendError, ClosedModelError, Encoded, Limits, no_attention
-from ..rows import POSITION_MULTIPLE, padded_length, part_of
+from ..rows import POSITION_MULTIPLE, padded_length, part_of, unwritten
 from .cpu_state import CACHED_TOKENS, LOGITS_AT_ONCE, HostState
 from .sessions import open_session, releasing_pages, run
 
@@ -276,11 +276,9 @@ class OnnxRuntimeBackend:
         if self.manifest.model.has_encoder:
             outputs = self.manifest.graphs["encoder"].outputs
             values |= {tensor.slot: encoded[tensor.name] for tensor in outputs}
-        caches = [tensor.slot for tensor in decoder.inputs if tensor.change is Change.APPENDED]
-        for tensor in decoder.inputs:
-            if tensor.slot in caches:
-                _, heads, _, size = tensor.shape
-                values[tensor.slot] = np.zeros((batch, int(heads), length, int(size)), tensor.dtype)
+        of_rows = [tensor for tensor in decoder.inputs if tensor.owner is Owner.DECODER_ROW]
+        values |= {tensor.slot: unwritten(tensor, batch, length) for tensor in of_rows}
+        caches = [tensor.slot for tensor in of_rows]
         found = []
         for first in range(0, length, part):
             last = min(first + part, length)

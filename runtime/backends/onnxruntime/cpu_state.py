@@ -226,16 +226,15 @@ class HostState:
         if prompt_lengths is None:
             prompt_lengths = np.full(sources, prompt.shape[1])
         self._buffers[_READ].write(np.repeat(prompt_lengths, width)[:, None] - 1)
+        sizes = {"batch": rows, "source_batch": sources, "source": length, "capacity": capacity}
         for tensor in self._graph.inputs:
             if tensor.slot not in self._buffers:
-                first = sources if tensor.owner is Owner.ENCODER_ROW else rows
-                positions = capacity if tensor.change is Change.APPENDED else length
-                _, heads, _, size = tensor.shape
+                shape = tuple(sizes[d] if isinstance(d, str) else d for d in tensor.shape)
                 # Zeros, because NaN in an unwritten position would pass the mask.
-                self._buffers[tensor.slot] = self._buffer(
-                    (first, int(heads), positions, int(size)), np.dtype(tensor.dtype).type
-                )
-        self._caches = [t.slot for t in self._graph.inputs if t.change is Change.APPENDED]
+                self._buffers[tensor.slot] = self._buffer(shape, np.dtype(tensor.dtype).type)
+        of_rows = [t for t in self._graph.inputs if t.owner is Owner.DECODER_ROW]
+        self._caches = [t.slot for t in of_rows if t.change is Change.APPENDED]
+        self._states = [t.slot for t in of_rows if t.change is Change.REPLACED]
         self._of_sources = [
             t.slot for t in self._graph.inputs if t.owner in (Owner.ENCODER_ROW, Owner.MASK)
         ]
@@ -297,6 +296,8 @@ class HostState:
         for move in self._history.copies(parents, self._buffers[_POSITION].read()):
             for slot in self._caches:
                 self._buffers[slot].move(move.row, move.to, move.begin, move.end)
+        for slot in self._states:
+            self._buffers[slot].write(self._buffers[slot].read()[parents])
 
     def retire(self, sources: NDArray[np.intp]) -> None:
         """Stop decoding these sources."""
@@ -387,7 +388,7 @@ class HostState:
         written = int(other._buffers[_POSITION].read()[row])
         for slot in self._caches:
             self._buffers[slot].put(to, other._buffers[slot].read()[row, :, :written])
-        for slot in (_TOKEN, _POSITION):
+        for slot in (_TOKEN, _POSITION, *self._states):
             self._buffers[slot].put(to, other._buffers[slot].read()[row])
         self._running[to] = other._running[row]
         if self._history is not None and other._history is not None:
@@ -454,6 +455,8 @@ class HostState:
             for slot in self._caches:
                 for beam in range(row + 1, row + self._width):
                     self._buffers[slot].move(row, beam, 0, length)
+            for slot in self._states:
+                self._buffers[slot].read()[row : row + self._width] = self._buffers[slot].read()[row]
         self._buffers[_TOKEN] = self._buffer((len(self._running), 1), np.int64)
         self._buffers[_TOKEN].write(np.repeat(prompt[:, length:], self._width, axis=0))
         self._buffers[_POSITION].write(np.array(length))

@@ -61,6 +61,7 @@ def caches(state: HostState) -> list[NDArray[np.float32]]:
     return [b.read() for slot, b in state._buffers.items() if slot.role in roles]
 
 
+@pytest.mark.parametrize("pair", ["text", "ids"], indirect=True)
 def test_a_step_writes_one_position_of_the_caches_in_place(
     pair: Pair, random_sources: RandomSources
 ) -> None:
@@ -79,6 +80,25 @@ def test_a_step_writes_one_position_of_the_caches_in_place(
             np.testing.assert_array_equal(new[:, :, :position], old[:, :, :position])
             assert (new[:, :, position] != 0).any(axis=(1, 2)).all()
             assert (new[:, :, position + 1 :] == 0).all()
+
+
+@pytest.mark.parametrize("pair", ["recurrent"], indirect=True)
+def test_a_step_replaces_states_in_place(pair: Pair, random_sources: RandomSources) -> None:
+    """Their memory is as large at the last position as at the first."""
+    reference, model = pair
+    state = start(model, random_sources(reference.config, 4), capacity=6)
+    where, sizes = addresses(state), {name: a.nbytes for name, a in arrays(state).items()}
+    assert caches(state) == []
+    names = [f"past_state_{layer}" for layer in range(reference.config.decoder_layers)]
+    assert all((arrays(state)[name] == 0).all() for name in names)
+    for _ in range(6):
+        before = {name: arrays(state)[name].copy() for name in names}
+        state.step()
+        assert addresses(state) == where
+        assert {name: a.nbytes for name, a in arrays(state).items()} == sizes
+        for name in names:
+            assert arrays(state)[name].shape == (4, reference.config.d_model)
+            assert (arrays(state)[name] != before[name]).any(axis=1).all()
 
 
 def test_rows_that_remain_fill_the_places_of_others_in_the_same_memory(

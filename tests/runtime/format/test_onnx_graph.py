@@ -136,6 +136,32 @@ def node(operator: str, domain: str = "") -> Callable[[ModelProto], object]:
     return lambda m: m.graph.node.append(helper.make_node(operator, ["x"], ["z"], domain=domain))
 
 
+def scan(*operators: str, stored: bool = False) -> Callable[[ModelProto], object]:
+    """A Scan of the first operator; or the second operator has its graph, and not Scan.
+
+    Args:
+        stored: whether a constant in the graph is stored in another file
+    """
+    inner, outer = (*operators, "Scan")[:2]
+
+    def change(m: ModelProto) -> None:
+        step = helper.make_node(inner, ["x"], ["z"])
+        if inner == "Scan":
+            step.attribute.append(helper.make_attribute("body", helper.make_graph([], "b", [], [])))
+        body = helper.make_graph([step], "body", [], [])
+        if stored:
+            body.initializer.append(elsewhere(m))
+        m.graph.node.append(helper.make_node(outer, ["x"], ["z"], body=body))
+
+    return change
+
+
+def test_a_graph_in_a_scan_passes() -> None:
+    made = model()
+    scan("Mul")(made)
+    assert problems_of(made) == []
+
+
 def attribute(**values: object) -> Callable[[ModelProto], object]:
     return lambda m: m.graph.node[0].attribute.append(
         onnx.AttributeProto(name="a", **values)  # type: ignore[arg-type]
@@ -169,7 +195,10 @@ OPERATOR, STORED = (
 WITHIN = "tensor 'w': expected offset and length within the 84 bytes of weights.bin"
 REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "Loop": (node("Loop"), f"operator 'Loop': {OPERATOR}"),
-    "Scan": (node("Scan"), f"operator 'Scan': {OPERATOR}"),
+    "Loop in a Scan": (scan("Loop"), f"operator 'Loop': {OPERATOR}"),
+    "Scan in a Scan": (scan("Scan"), "operator 'Scan': expected no subgraph, found one"),
+    "a Scan of Add": (scan("Mul", "Add"), "operator 'Add': expected no subgraph, found one"),
+    "other weights in a Scan": (scan("Mul", stored=True), f"tensor 'c': {STORED}"),
     "If": (node("If"), f"operator 'If': {OPERATOR}"),
     "SequenceMap": (node("SequenceMap"), f"operator 'SequenceMap': {OPERATOR}"),
     "an engine's context": (node("EPContext", "com.microsoft"), "operator 'com.microsoft.EPConte"),
@@ -194,7 +223,7 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
         lambda m: m.graph.sparse_initializer.append(onnx.SparseTensorProto()),
         "GraphProto.sparse_initializer: expected none",
     ),
-    "a graph in a node": (attribute(g=onnx.GraphProto()), "AttributeProto.g: expected none"),
+    "a graph in a node": (attribute(g=onnx.GraphProto()), "expected no subgraph, found one"),
     "graphs in a node": (attribute(graphs=[onnx.GraphProto()]), "AttributeProto.graphs: expected"),
     "an attribute of a function": (attribute(ref_attr_name="b"), "AttributeProto.ref_attr_name: "),
     "a sparse tensor": (attribute(sparse_tensor=onnx.SparseTensorProto()), ".sparse_tensor: exp"),
