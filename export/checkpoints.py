@@ -26,6 +26,7 @@ from .families.checkpoint import Checkpoint
 from .families.ctranslate2 import read_ctranslate2
 from .families.encoders.sentence_transformers import read_modules, read_sentence_transformers
 from .families.hugging_face import read_hugging_face, tokenizer_kinds
+from .families.marian_nmt import read_marian
 from .formats.adapter_config import AdapterConfig, with_own
 from .formats.contents import READ, TOKENIZER, file_notes, listed
 from .formats.detection import (
@@ -35,6 +36,7 @@ from .formats.detection import (
     TENSOR_FILES,
     WEIGHTS_FILE,
     format_of,
+    marian_files,
 )
 from .formats.json_files import Values, read_json_if_present
 from .locating import LocatedCheckpoint
@@ -160,6 +162,8 @@ def _weights_of(name: FormatName, directory: Path, config: Values) -> Sequence[s
     match name:
         case "CTranslate2":
             return [CTRANSLATE2_FILE]
+        case "Marian":
+            return [path.name for path in marian_files(directory)]
         case "Dragoman":
             return [WEIGHTS_FILE]
         case "state dictionary":  # the only one, if none is named
@@ -221,6 +225,7 @@ READERS: Mapping[FormatName, Callable[[Path, Values, Sequence[AdapterConfig]], C
         directory, tokenizer_kinds(), adapters
     ),
     "CTranslate2": lambda directory, values, _: read_ctranslate2(directory, values),
+    "Marian": lambda directory, values, _: read_marian(directory),
     "state dictionary": lambda directory, values, _: _read_state_dictionary(directory, values),
 }
 """Readers by format: directory, fields of its `config.json` or {}, and adapters -> contents."""

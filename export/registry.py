@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 FormatName = Literal[
-    "Dragoman", "Hugging Face", "sentence-transformers", "CTranslate2", "state dictionary"
+    "Dragoman",
+    "Hugging Face",
+    "sentence-transformers",
+    "CTranslate2",
+    "Marian",
+    "state dictionary",
 ]
 
 

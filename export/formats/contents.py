@@ -209,6 +209,55 @@ CTRANSLATE2 = KnownSettings(
 """The keys of CTranslate2's `config.json`, in which generation settings may stand, too."""
 
 
+MARIAN = KnownSettings(
+    read=frozenset(
+        {
+            *("type", "dim-emb", "dim-vocabs", "enc-depth", "dec-depth", "dec-cell"),
+            *("layer-normalization", "tied-embeddings", "tied-embeddings-src"),
+            *("tied-embeddings-all", "output-omit-bias"),
+            *(
+                f"transformer-{name}"
+                for name in (
+                    *("heads", "dim-ffn", "decoder-dim-ffn", "ffn-depth", "decoder-ffn-depth"),
+                    *("ffn-activation", "preprocess", "postprocess", "postprocess-emb"),
+                    *("postprocess-top", "decoder-autoreg", "guided-alignment-layer"),
+                )
+            ),
+        }
+    ),
+    harmless=frozenset(
+        {
+            *("version", "dim-rnn", "enc-cell", "enc-cell-depth", "enc-type", "skip", "best-deep"),
+            *("dec-cell-base-depth", "dec-cell-high-depth", "guided-alignment", "max-length"),
+            *("transformer-dim-aan", "transformer-aan-depth", "transformer-aan-activation"),
+            *("transformer-aan-nogate", "transformer-depth-scaling", "factors-combine"),
+            *("bert-mask-symbol", "bert-sep-symbol", "bert-class-symbol", "bert-type-vocab-size"),
+            *("bert-masking-fraction", "bert-train-type-embeddings", "sharing"),
+        }
+    ),
+    refused={
+        **dict.fromkeys(
+            (
+                *("right-left", "ulr", "transformer-no-projection", "transformer-rnn-projection"),
+                *("transformer-pool", "transformer-train-position-embeddings"),
+                *("transformer-train-positions", "transformer-no-bias", "transformer-no-affine"),
+                *("transformer-disable-position-embeddings", "transformer-alibi-trainable"),
+            ),
+            ("false",),
+        ),
+        **dict.fromkeys(("ulr-dim-emb", "lemma-dim-emb", "factors-dim-emb"), ("0",)),
+        **dict.fromkeys(
+            (
+                *("transformer-tied-layers", "lemma-dependency", "special-vocab", "input-types"),
+                *("separator-symbol", "transformer-attention-mask", "transformer-alibi-mask"),
+            ),
+            ([], ["sequence"], ["sequence", "sequence"]),
+        ),
+    },
+)
+"""The keys of Marian's `special:model.yml`; truth values and numbers are texts."""
+
+
 FEATURES = KnownSettings(
     read=frozenset({"feature_size", "sampling_rate", "n_fft", "hop_length"}),
     harmless=frozenset(
@@ -326,6 +375,7 @@ READ: Mapping[FormatName, tuple[str, ...]] = {
             for suffix in ("json", "txt")
         ),
     ),
+    "Marian": ("*.spm",),
     "Dragoman": ("config.json", *OF_RECIPES),
     "state dictionary": ("config.json", *OF_RECIPES),
 }
@@ -339,6 +389,7 @@ HARMLESS_FILES = (
     *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.pdf", "*.log", "*.csv", "*.sha256"),
     *("history.jsonl", "training_state.pt", "trainer_state.json", "training_args.*"),
     *("optimizer*.pt", "optimizer*.bin", "scheduler*.pt", "scheduler*.bin", "scaler.pt"),
+    *("*.optimizer.npz", "*.progress.yml", "*.vocab"),
     *("rng_state*.pth", "random_states*.pkl", "*_results.json", "events.out.*", "runs", "logs"),
     *("eval", "training", "checkpoint-*", "requirements.txt", "train_script.py", "model_args.json"),
     *("chat_template.*", "normalizer.json", "similarity_evaluation*", "latest", "global_step*"),

@@ -23,6 +23,8 @@ MODULES_FILE = "modules.json"
 WEIGHTS_FILE = "model.safetensors"
 CTRANSLATE2_FILE = "model.bin"
 DRAGOMAN_FILES = (CONFIG_FILE, WEIGHTS_FILE)
+MARIAN_VERSION = 1
+"""The version of `.bin` files of Marian, with which they begin as a number of 8 bytes."""
 TENSOR_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 """Weight files in order of preference. Each may be split into parts with an index."""
 INDEX_SUFFIX = ".index.json"
@@ -48,11 +50,13 @@ FORMATS: tuple[Format, ...] = (
     Format("sentence-transformers", lambda path, values: _has_any(path, MODULES_FILE)),
     Format("state dictionary", lambda path, values: _stated(values) == "state dictionary"),
     Format("Hugging Face", lambda path, values: "model_type" in values, weights=TENSOR_FILES),
+    Format("Marian", lambda path, values: not values and bool(marian_files(path))),
     Format("CTranslate2", lambda path, values: _has_any(path, CTRANSLATE2_FILE)),
     Format("Dragoman", lambda path, values: _has_any(path, *DRAGOMAN_FILES), DRAGOMAN_FILES),
 )
 """Formats in the order of matching. The weights of sentence-transformers may be in a folder that
-`modules.json` names. CTranslate2's own `config.json` has no `model_type`."""
+`modules.json` names. CTranslate2's own `config.json` has no `model_type`; its `model.bin` and those
+of Marian begin with other bytes."""
 
 
 def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
@@ -72,9 +76,22 @@ def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
             return known
     refuse_alone(directory)
     raise DragomanError(
-        f"{directory}: expected a checkpoint, with {CONFIG_FILE} beside its weights or "
-        f"{CTRANSLATE2_FILE} of CTranslate2, found {_describe(directory)}"
+        f"{directory}: expected a checkpoint, with {CONFIG_FILE} beside its weights, "
+        f"{CTRANSLATE2_FILE} of CTranslate2 or model.npz of Marian, found {_describe(directory)}"
     )
+
+
+def marian_files(directory: Path) -> list[Path]:
+    """List the files of a directory that may be models of Marian; not those of its optimizer."""
+    found = [path for path in directory.glob("*.npz") if ".optimizer." not in path.name]
+    for path in directory.glob("*.bin"):
+        try:
+            with path.open("rb") as file:
+                begins = file.read(8) == MARIAN_VERSION.to_bytes(8, "little")
+        except OSError:
+            continue
+        found += [path] if begins else []
+    return sorted(path for path in found if path.is_file())
 
 
 def check_is_checkpoint(directory: Path) -> dict[str, Any]:
