@@ -25,13 +25,13 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import torch
+from onnx_ir.convenience import replace_nodes_and_values
 from onnx_ir.passes.common import (
     CommonSubexpressionEliminationPass,
     IdentityEliminationPass,
     LiftConstantsToInitializersPass,
     RemoveUnusedNodesPass,
 )
-from onnx_ir.convenience import replace_nodes_and_values
 from onnx_ir.tensor_adapters import TorchTensor
 from onnxscript import optimizer
 from torch import Tensor, nn

@@ -223,7 +223,6 @@ class ScatteredCaches:
             version=OPSET,
         )
 
-
     def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
         """Raise an error: a decoder with caches has no recurrent layers."""
         raise TypeError("expected a recurrent decoder, found caches")

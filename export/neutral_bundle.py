@@ -11,9 +11,13 @@ from pathlib import Path
 import torch
 
 from dragoman import __version__
-from dragoman.onnx_graphs.attention_graph import alignment_graph, attention_graph
-from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
 from dragoman.onnx_graphs.graph_files import load_graph, place_of, write_graphs
+from dragoman.onnx_graphs.optional_graphs import (
+    alignment_graph,
+    attention_graph,
+    candidates_graph,
+    candidates_spec,
+)
 from dragoman.reference_model import EncoderModel, GenerationConfig, ReferenceModel
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec

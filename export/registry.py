@@ -37,9 +37,9 @@ class Registration(NamedTuple):
 MODEL_TYPES: Mapping[str, Registration] = {
     "marian": Registration("Hugging Face", "marian", "MARIAN"),
     "bart": Registration("Hugging Face", "bart", "BART"),
-    "mbart": Registration("Hugging Face", "mbart", "MBART"),
+    "mbart": Registration("Hugging Face", "bart", "MBART"),
     "m2m_100": Registration("Hugging Face", "m2m_100", "M2M_100"),
-    "pegasus": Registration("Hugging Face", "pegasus", "PEGASUS"),
+    "pegasus": Registration("Hugging Face", "marian", "PEGASUS"),
     "t5": Registration("Hugging Face", "t5", "T5"),
     "mt5": Registration("Hugging Face", "t5", "MT5"),
     "whisper": Registration("Hugging Face", "whisper", "WHISPER"),

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
-from dragoman.runtime.decoding.batching import EncoderInput, as_batch
 from dragoman.runtime.backends.rows import unwritten
+from dragoman.runtime.decoding.batching import EncoderInput, as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import ROLES, GraphSpec, Owner, Slot
 from dragoman.runtime.format.manifest import Precision, Range, TensorRTEngines

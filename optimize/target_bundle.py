@@ -10,9 +10,13 @@ from typing import cast
 import onnx_ir as ir
 import onnxruntime
 
-from dragoman.onnx_graphs.attention_graph import alignment_graph, attention_graph
-from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
 from dragoman.onnx_graphs.graph_files import load_graph, write_graphs
+from dragoman.onnx_graphs.optional_graphs import (
+    alignment_graph,
+    attention_graph,
+    candidates_graph,
+    candidates_spec,
+)
 from dragoman.runtime.decoding.batching import EncoderInput
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import DataType, GraphSpec, TensorSpec

@@ -410,8 +410,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "base": {},
     "big": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3},
+    "student": {"decoder_layers": 2, "d_model": 256, "d_ff": 1536, "decoder_kind": "ssru"},
 }
-"""Base and big of the paper's table 3, and a model small enough for tests."""
+"""Base and big of the paper's table 3, a model small enough for tests, and one with a recurrent
+decoder, which learns from the outputs of a larger model (Kim et al. 2019)."""
 
 
 def preset(

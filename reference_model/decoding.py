@@ -26,9 +26,8 @@ from torch import Tensor
 
 from .config import ModelConfig
 from .generation import GenerationConfig
-from .layers import KeysValues
+from .layers import KeysValues, states_after
 from .models import AutoregressiveModel, HiddenStates, LanguageModel, Source, Transformer
-from .recurrence import states_after
 from .stacks import NoMemory
 
 

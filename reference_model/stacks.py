@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from .attention import RelativePositions, causal_mask
 from .config import ModelConfig
-from .layers import DecoderLayer, EncoderLayer, KeysValues, Norm, make_norm
-from .recurrence import states_after
+from .layers import DecoderLayer, EncoderLayer, KeysValues, Norm, make_norm, states_after
 
 
 def sinusoids(positions: int, d_model: int) -> Tensor:
@@ -260,7 +259,7 @@ class Decoder(nn.Module):
         self_mask = None
         if not self.is_recurrent:
             self_mask = causal_mask(position, queries, memory.length(queries))
-        if self.relative_positions is not None:
+        if self_mask is not None and self.relative_positions is not None:
             self_mask = self.relative_positions.masked(positions, self_mask)
         cross_mask = None if source_mask is None else source_mask[:, None, None, :]
         x = self.embedding(token, positions)

@@ -1,12 +1,13 @@
-"""Marian (Junczys-Dowmunt et al. 2018), the family of OPUS-MT.
+"""Marian (Junczys-Dowmunt et al. 2018), the family of OPUS-MT, and Pegasus (Zhang et al. 2020).
 
-The model is a post-norm Transformer with sinusoidal positions in Marian's order of columns and a
-bias on the logits.
+Both have sinusoidal positions in Marian's order of columns and a bias on the logits. Marian is
+post-norm, Pegasus pre-norm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from dragoman.runtime.texts.codecs.pieces import load_sentencepiece
 from ..formats.json_files import Values
 from ..formats.tensor_files import Weights
 from ..tokenizers import PieceModel, TokenizerCheckpoint, TokenizerFiles, TokenizerKind
+from ..tokenizers.classes import PEGASUS as PEGASUS_CLASS
 from ..tokenizers.files import all_present, check_has_tokens, read_vocabulary
-from ..tokenizers.kind import library_file
+from ..tokenizers.kind import library_file, sentencepiece_file
 from ..tokenizers.settings import added_pieces, read_settings
 from .bart import (
     POSITIONS,
@@ -31,6 +33,7 @@ from .bart import (
     no_logits_bias,
     tie,
     weight_name,
+    with_separate_tables,
 )
 from .family import ComputedWeights, Family
 
@@ -123,5 +126,31 @@ MARIAN = Family(
     tokenizers=(TOKENIZER,),
     computed_weights=computed_weights,
     settings=SETTINGS | {"share_encoder_decoder_embeddings", "decoder_vocab_size"},
+    tables=TABLES,
+)
+
+
+def _pegasus_config(values: Values) -> ModelConfig:
+    return config_of(
+        values,
+        {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+        norm_order="pre",
+        logits_bias=True,
+    )
+
+
+PEGASUS_TOKENIZER = TokenizerKind(
+    ("PegasusTokenizer",),
+    (library_file, partial(sentencepiece_file, file_name="spiece.model", kind=PEGASUS_CLASS)),
+)
+PEGASUS = Family(
+    config=_pegasus_config,
+    weight_name=weight_name,
+    convert_weights=convert_weights,
+    tokenizers=(PEGASUS_TOKENIZER,),
+    computed_weights=computed_weights,
+    summarizes=True,
+    adjust_config=with_separate_tables,
+    settings=SETTINGS,
     tables=TABLES,
 )

@@ -66,9 +66,15 @@ SUBLAYERS = {
 PARTS = {
     **{f"{n}.weight": f"W{n[0]}" for n in ("query", "key", "value", "output")},
     **{f"{n}.bias": f"b{n[0]}" for n in ("query", "key", "value", "output")},
-    **{"inner.weight": "W1", "inner.bias": "b1", "outer.weight": "W2", "outer.bias": "b2"},
-    **{"update.weight": "W", "forget.weight": "Wf", "forget.bias": "bf"},
-    **{"gain": "scale", "bias": "bias"},
+    "inner.weight": "W1",
+    "inner.bias": "b1",
+    "outer.weight": "W2",
+    "outer.bias": "b2",
+    "update.weight": "W",
+    "forget.weight": "Wf",
+    "forget.bias": "bf",
+    "gain": "scale",
+    "bias": "bias",
 }
 LAYER = re.compile(rf"(encoder|decoder)\.layers\.(\d+)\.({'|'.join(SUBLAYERS)})\.(.+)")
 
@@ -154,7 +160,7 @@ def _fields(file: MarianFile, problems: list[str]) -> tuple[dict[str, Any], bool
     def text(name: str, default: str, expected: Mapping[str, object]) -> str:
         value = options.get(name, default)
         if not isinstance(value, str) or value not in expected:
-            known = ", ".join(repr(name) if not name else name for name in expected)
+            known = ", ".join(name or "nothing" for name in expected)
             problems.append(f"{name}: expected one of {known}, found {shown(value)}")
             return default
         return value
@@ -289,5 +295,3 @@ def _vocabularies(directory: Path) -> list[Path]:
             f"trg, found {', '.join(names)}"
         )
     return []
-
-

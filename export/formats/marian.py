@@ -17,7 +17,6 @@ Both kinds of file hold the configuration as an item, `special:model.yml`.
 from __future__ import annotations
 
 import math
-import mmap
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -112,7 +111,7 @@ def _options(path: Path, data: bytes) -> Mapping[str, Any]:
         ) from error
     try:
         text = data.partition(b"\0")[0].decode()
-        values = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 (it makes texts only)
+        values = yaml.load(text, Loader=yaml.BaseLoader)
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
         raise CheckpointError(path, [f"{CONFIGURATION}: not YAML: {problem}"]) from error
@@ -126,7 +125,7 @@ Items = dict[str, NDArray[Any]]
 
 def _read_npz(path: Path) -> tuple[Items, bool]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             items = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
         problem = " ".join(str(error).split())[:200]
@@ -147,19 +146,13 @@ class _Item(NamedTuple):
 
 
 def _read_bin(path: Path) -> tuple[Items, bool]:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        view = memoryview(data)
-        try:
-            items, rounded = dict[str, NDArray[Any]](), False
-            for item in _items(path, view):
-                if item.name in items:
-                    raise CheckpointError(path, [f"{printable(item.name)} is stored twice"])
-                items[item.name] = _numbers(path, item)
-                rounded = rounded or item.type in ROUNDED
-                item.data.release()
-            return items, rounded
-        finally:
-            view.release()
+    items, rounded = Items(), False
+    for item in _items(path, memoryview(path.read_bytes())):
+        if item.name in items:
+            raise CheckpointError(path, [f"{printable(item.name)} is stored twice"])
+        items[item.name] = _numbers(path, item)
+        rounded = rounded or item.type in ROUNDED
+    return items, rounded
 
 
 def _items(path: Path, data: memoryview) -> Iterator[_Item]:
@@ -223,9 +216,7 @@ def _numbers(path: Path, item: _Item) -> NDArray[Any]:
     if min(shape, default=1) < 0 or needed > len(item.data):
         raise CheckpointError(
             path,
-            [
-                f"{name} of shape {shown(list(shape))} needs {needed} bytes, found {len(item.data)}"
-            ],
+            [f"{name} of shape {shown(list(shape))} needs {needed} bytes, found {len(item.data)}"],
         )
     stored = np.frombuffer(item.data[:size], kind)
     if item.type not in ROUNDED:

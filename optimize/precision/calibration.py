@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import load_graph
-from dragoman.runtime.decoding.batching import EncoderInput, as_batch, batches, pad
 from dragoman.runtime.backends.rows import unwritten
+from dragoman.runtime.decoding.batching import EncoderInput, as_batch, batches, pad
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec, Owner, Role
 from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE

@@ -63,9 +63,9 @@ def _half(
     dtype, tolerance = HALF[precision]
     passes = {}
     for name, (model, spec) in graphs.items():
-        # The host writes features and reads probabilities, both in float32.
-        tensors = (*spec.inputs, *spec.outputs)
-        in_fp32 = {t.name for t in tensors if t.role == "source" or ROLES[t.role].dtype == "float32"}
+        # The host writes features and reads probabilities, in float32, as are states.
+        kept = {role for role, known in ROLES.items() if known.dtype == "float32"} | {"source"}
+        in_fp32 = {t.name for t in (*spec.inputs, *spec.outputs) if t.role in kept}
         largest = largest_magnitudes(model, [batch.samples for batch in observed[name]])
         passes[name] = Half(dtype, largest, frozenset(in_fp32), tolerance)
     return passes

@@ -19,8 +19,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from dragoman.errors import DragomanError
-from dragoman.onnx_graphs.candidates_graph import candidates_graph
 from dragoman.onnx_graphs.graph_files import write_graphs
+from dragoman.onnx_graphs.optional_graphs import candidates_graph
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.backends.cuda import find_gpu
 from dragoman.runtime.backends.tensorrt.engines import usable_package

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
+from dragoman.onnx_graphs.optional_graphs import candidates_graph, candidates_spec
 from dragoman.optimize.running import InMemorySession
 from dragoman.optimize.tensorrt.engine_bundle import pinned_bundle
 from dragoman.runtime import Bundle

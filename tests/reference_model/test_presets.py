@@ -44,8 +44,11 @@ def test_presets_match_the_table(name: str) -> None:
     assert (config.source_vocab_size, config.target_vocab_size) == (50, 60)
 
 
-def test_there_is_no_other_preset() -> None:
-    assert PRESETS.keys() == TABLE_3.keys()
+def test_there_is_one_other_preset() -> None:
+    assert PRESETS.keys() == {*TABLE_3, "student"}
+    config = preset("student", source_vocab_size=50, target_vocab_size=60)
+    assert (config.encoder_layers, config.decoder_layers, config.decoder_kind) == (6, 2, "ssru")
+    assert (config.d_model, config.d_ff, config.num_heads) == (256, 1536, 8)
 
 
 @pytest.mark.parametrize("name", ["base", "big"])
@@ -82,5 +85,5 @@ def test_changes_override_the_preset() -> None:
 
 
 def test_an_unknown_preset_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="unknown preset 'huge', expected one of tiny, base, big"):
+    with pytest.raises(ConfigError, match="unknown preset .huge., expected one of tiny, base"):
         preset("huge", source_vocab_size=9, target_vocab_size=9)

@@ -1,4 +1,4 @@
-"""Decoders with a recurrent unit: its equations by hand, and states that stand for all positions."""
+"""Decoders with a recurrent unit: its equations by hand, and states in place of positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dragoman.reference_model import (
     make_model,
 )
 from dragoman.reference_model.decoding import KeyValueCache, greedy_cached
-from dragoman.reference_model.recurrence import SSRU, states_after
+from dragoman.reference_model.layers import SSRU, states_after
 from dragoman.reference_model.stacks import NoMemory
 
 from ..zoo import letters_model
@@ -52,7 +52,7 @@ def test_a_state_stands_for_all_positions_before() -> None:
     for sizes in ((1, 1, 1, 1, 1), (2, 1, 2)):
         cache = KeyValueCache(model.config, 2, 5)
         parts = []
-        for part in token.split(sizes, dim=1):
+        for part in torch.split(token, list(sizes), dim=1):
             parts.append(model.decode(part, cache.position, mask, cross, cache))
             cache.position += part.shape[1]
         torch.testing.assert_close(torch.cat(parts, 1), expected)
@@ -114,4 +114,4 @@ def test_configurations_of_other_models_do_not_state_the_kind() -> None:
     assert ModelConfig.from_dict(recurrent.to_dict()) == recurrent
     assert isinstance(make_model(recurrent), Transformer)
     with pytest.raises(ConfigError, match="decoder_kind"):
-        plain.replace(decoder_kind="gru")  # type: ignore[arg-type]
+        plain.replace(decoder_kind="gru")

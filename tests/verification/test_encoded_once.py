@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Model
 
 def windows(reference: Transformer, count: int) -> tuple[Any, Any]:
     config = reference.config
-    shape = (count, config.feature_size, config.feature_frames)
+    shape = (count, config.feature_size or 0, config.feature_frames)
     features = np.random.default_rng(count).standard_normal(shape).astype(np.float32)
     return features, np.ones((count, config.max_source_positions), bool)
 
@@ -88,7 +87,7 @@ def test_the_oracle_encodes_a_window_once_in_each_number_format(
     source, mask = windows(reference, 1)
     source += 3  # of no other test
     both = [oracle_pass(reference, source, mask, np.array([[3, t]]))[1] for t in (9, 4)]
-    assert encoded == [torch.float32] and not np.array_equal(*both)
+    assert encoded == [torch.float32] and not np.array_equal(both[0], both[1])
     oracle_pass(reference, source * 2, mask, np.array([[3, 9]]))
     assert len(encoded) == 2
 

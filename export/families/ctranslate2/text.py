@@ -22,8 +22,8 @@ from ...formats.tensor_files import Weights
 from ...tokenizers import PieceModel, TokenizerCheckpoint, TokenizerFiles
 from ...tokenizers.files import LIBRARY_FILE, all_present, check_has_tokens
 from ...tokenizers.multilingual import Multilingual
+from ..bart import LANGUAGES_25, LANGUAGES_50
 from ..m2m_100 import M2M_100_LANGUAGES, NLLB_LANGUAGES, check_width, position_table
-from ..mbart import LANGUAGES_25, LANGUAGES_50
 from .stored_model import Fields, Specification, StoredModel, merge_equal, token_ids
 from .weights import LOGITS_BIAS, NO_ROWS, PROJECTION, SOURCE_TABLE, TARGET_TABLE, Rows
 

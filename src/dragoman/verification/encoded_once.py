@@ -37,7 +37,7 @@ class EncodedBatches(Generic[T]):
             source: tokens [N, S], or features [N, mel bins, frames]
             mask: [N, S]
         """
-        hashed = hashlib.blake2b(np.ascontiguousarray(source)).digest()
+        hashed = hashlib.blake2b(source.tobytes()).digest()
         key = (hashed, source.dtype.str, source.shape, mask.tobytes())
         if key not in self._outputs:
             self._outputs[key] = compute()

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.onnx_graphs.candidates_graph import candidates_graph, candidates_spec
+from dragoman.onnx_graphs.optional_graphs import candidates_graph, candidates_spec
 from dragoman.optimize.running import difference, run, samples_for_graph
 from dragoman.optimize.tensorrt.builder import build_engine
 from dragoman.optimize.tensorrt.engine_bundle import build_engines, pinned_bundle

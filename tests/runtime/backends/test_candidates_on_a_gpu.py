@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
-from dragoman.onnx_graphs.candidates_graph import candidates_graph
+from dragoman.onnx_graphs.optional_graphs import candidates_graph
 from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
 from dragoman.runtime import Bundle, Model, load, read_bundle
 from dragoman.runtime.backends.interface import Candidates, DecodingState

@@ -5,14 +5,14 @@ It checks that its caller keeps to `interface.DecodingState`, and records the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.runtime.backends.interface import DecodingState, Limits, StepOutput
+from dragoman.runtime.backends.interface import DecodingState, Encoded, Limits, StepOutput
 from dragoman.runtime.backends.prediction import HostPrediction
 from dragoman.runtime.decoding.request import Request, Rules
 from dragoman.runtime.decoding.running_batch import DecodedJob, Job
@@ -54,13 +54,14 @@ class ScriptedBackend:
 
     def start(
         self,
-        source: NDArray[Any],
+        source: NDArray[Any] | Encoded,
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
         width: int = 1,
         prompt_lengths: NDArray[np.int64] | None = None,
     ) -> ScriptedState:
+        assert not isinstance(source, Mapping)
         self.calls.append(f"start {len(source)}")
         self.check(len(source) * width)
         self.open_states += 1

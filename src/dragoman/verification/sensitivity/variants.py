@@ -199,7 +199,7 @@ class DecodingProbe:
             encoded = batch.encoded
             if encoded and "encoder" not in variant.exact:
                 encoded = variant.encode(batch.source, batch.source_mask)
-            found = variant.score_encoded(encoded, batch.source_mask, batch.read)
+            found = variant.score(encoded, batch.source_mask, batch.read)
             meter.add(batch.expected, found[batch.chosen])
         return _effect(meter)
 

@@ -20,7 +20,7 @@ from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.exporter import graph_names, graph_spec
 from dragoman.export.model_description import audio_features, head, model_spec
 from dragoman.export.neutral_bundle import manifest_of
-from dragoman.onnx_graphs.candidates_graph import candidates_spec
+from dragoman.onnx_graphs.optional_graphs import candidates_spec
 from dragoman.optimize.tensorrt.engine_bundle import pinned_spec
 from dragoman.reference_model import ConfigError, EncoderModel, ReferenceModel, Transformer
 from dragoman.runtime.format.bundle import Bundle

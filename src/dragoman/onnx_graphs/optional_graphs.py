@@ -1,20 +1,25 @@
-"""Makes the graphs that show attention in one teacher-forced pass.
+"""Makes the optional graphs of a bundle, which do not compute the model.
 
-They are made of the graphs that compute the model, as they are deployed, whatever their operators
-and precision. The caches begin empty, and attention returns its weights. The weights of the model
-are shared and stored once.
+Two of them show attention in one teacher-forced pass. They are made of the graphs that compute the
+model, as they are deployed, whatever their operators and precision. The caches begin empty, and
+attention returns its weights. The weights of the model are shared and stored once.
 
 The attention graph shows all attention; the encoder's outputs become the decoder's inputs. The
 alignment graph of a speech model reads the encoder's outputs, and shows the cross-attention of the
 layers that align words with audio, beside the logits.
+
+A third one selects the most probable next tokens, so that logits stay on a GPU. It depends only on
+sizes and number formats of the decoder's logits, and on suppressed tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from dragoman.errors import DragomanError
@@ -23,7 +28,11 @@ from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.neutral_graphs import aligning_layers, neutral_graph
 from dragoman.settings.head import Head
 
-FILE, ALIGNMENT_FILE = "attention.onnx", "alignment.onnx"
+ATTENTION_FILE, ALIGNMENT_FILE, CANDIDATES_FILE = (
+    "attention.onnx",
+    "alignment.onnx",
+    "candidates.onnx",
+)
 AFTER_SOFTMAX = {"Attention": 3, "GroupQueryAttention": 2}
 """What the operators' attributes call the weights (ONNX 23; onnxruntime, contrib operators)."""
 ATTRIBUTES = {"Attention": "qk_matmul_output_mode", "GroupQueryAttention": "qk_output"}
@@ -56,7 +65,7 @@ def attention_graph(
     for name, part in parts.items():
         for role, node in _attentions(part.graph, name, specs[name]):
             found.setdefault(role, []).append(_with_weights(part.graph, node))
-    expected = neutral_graph("attention", FILE, model, None, head)
+    expected = neutral_graph("attention", ATTENTION_FILE, model, None, head)
     return _made(parts, specs, _spec(expected, specs, found), found)
 
 
@@ -311,3 +320,80 @@ def _stacked(layers: Sequence[ir.Value], result: ir.Value, shape: ir.Value) -> l
 def _value(tensor: TensorSpec) -> ir.Value:
     dtype = ir.DataType[tensor.dtype.upper().replace("FLOAT32", "FLOAT")]
     return ir.Value(name=tensor.name, shape=ir.Shape(tensor.shape), type=ir.TensorType(dtype))
+
+
+MOST_CANDIDATES = 32
+"""Candidates of each row: enough for 16 beams with one end token. TensorRT has at most 3,840."""
+
+OPSET = 24
+IR_VERSION = 10
+
+
+def candidates_spec(decoder: GraphSpec, suppressed: Sequence[int]) -> GraphSpec:
+    """Specify the graph for a decoder.
+
+    Args:
+        suppressed: tokens that are never selected
+    """
+    logits = decoder.output("logits")
+    batch, _, vocabulary = logits.shape
+    shape = (batch, max(1, min(MOST_CANDIDATES, int(vocabulary) - len(set(suppressed)))))
+    return GraphSpec(
+        CANDIDATES_FILE,
+        (logits,),
+        (
+            TensorSpec("candidate_token", "candidate_token", "int64", shape),
+            TensorSpec("candidate_log_probability", "candidate_log_probability", "float32", shape),
+        ),
+    )
+
+
+def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
+    """Make the graph from logits [B, Q, V] to the best tokens after the last query.
+
+    Its outputs are the tokens int64 [B, K], best first, and their log-probabilities float32 [B, K]
+    among all tokens.
+
+    Args:
+        suppressed: tokens that are never selected, but count as possible ones in log-probabilities
+    """
+    (logits,) = (_value(tensor) for tensor in spec.inputs)
+    count = int(spec.output("candidate_token").shape[1])
+    last, best = _constant("last", np.array(-1)), _constant("count", np.array([count]))
+    gather = ir.node("Gather", [logits, last], {"axis": 1})
+    cast = ir.node("Cast", gather.outputs, {"to": ir.DataType.FLOAT})
+    softmax = ir.node("LogSoftmax", cast.outputs, {"axis": -1})
+    nodes, constants = [gather, cast, softmax], [last, best]
+    if suppressed:
+        allowed = np.ones(int(spec.input("logits").shape[-1]), np.bool_)
+        allowed[list(suppressed)] = False
+        constants += [
+            _constant("allowed", allowed),
+            _constant("never", np.array(-np.inf, np.float32)),
+        ]
+        nodes.append(ir.node("Where", [constants[2], *softmax.outputs, constants[3]]))
+    tokens, log_probabilities = (_value(tensor) for tensor in spec.outputs)
+    nodes.append(
+        ir.node(
+            "TopK", [*nodes[-1].outputs, best], {"axis": -1}, outputs=[log_probabilities, tokens]
+        )
+    )
+    graph = ir.Graph(
+        [logits],
+        [tokens, log_probabilities],
+        nodes=nodes,
+        initializers=constants,
+        opset_imports={"": OPSET},
+        name="candidates",
+    )
+    return ir.Model(graph, ir_version=IR_VERSION)
+
+
+def _constant(name: str, numbers: NDArray[Any]) -> ir.Value:
+    tensor = ir.tensor(numbers, name=name)
+    return ir.Value(
+        name=name,
+        shape=ir.Shape(numbers.shape),
+        type=ir.TensorType(tensor.dtype),
+        const_value=tensor,
+    )
