@@ -85,5 +85,5 @@ def test_changes_override_the_preset() -> None:
 
 
 def test_an_unknown_preset_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="unknown preset .huge., expected one of tiny, base"):
+    with pytest.raises(ConfigError, match="unknown preset 'huge', expected one of tiny, base"):
         preset("huge", source_vocab_size=9, target_vocab_size=9)

@@ -237,7 +237,7 @@ class HostState:
         self._states = [t.slot for t in of_rows if t.change is Change.REPLACED]
         owners = (Owner.ENCODER_ROW, Owner.MASK)
         of_sources = [t.slot for t in self._graph.inputs if t.owner in owners]
-        self._of_sources = [*dict.fromkeys([*of_sources, _MASK])]  # a decoder alone has no mask
+        self._of_sources = [*dict.fromkeys([*of_sources, _MASK])]  # decoder-only: no input
         self._pad()
         self._running = np.ones(rows, np.int64)
         """1 for each running row; 0 for retired sources, whose positions do not advance."""

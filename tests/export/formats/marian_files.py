@@ -109,7 +109,8 @@ def yaml_of(options: Mapping[str, str]) -> bytes:
 
 def write_npz(path: Path, arrays: Arrays, options: Mapping[str, str]) -> None:
     configuration = np.frombuffer(yaml_of(options), np.int8)
-    np.savez(path, **arrays, **{"special:model.yml": configuration})
+    named: dict[str, Any] = arrays | {"special:model.yml": configuration}
+    np.savez(path, **named)
 
 
 def is_rounded(name: str) -> bool:
@@ -148,8 +149,8 @@ def write_bin(
     items.append(("special:model.yml", 0x101, (len(configuration),), configuration))
     head = struct.pack("<2Q", 1, len(items))
     names = [name.encode() + b"\0" for name, *_ in items]
-    for name, (_, kind, shape, data) in zip(names, items, strict=True):
-        head += struct.pack("<4Q", len(name), kind, len(shape), len(data))
+    for encoded, (_, kind, shape, data) in zip(names, items, strict=True):
+        head += struct.pack("<4Q", len(encoded), kind, len(shape), len(data))
     head += b"".join(names)
     head += b"".join(struct.pack(f"<{len(shape)}i", *shape) for _, _, shape, _ in items)
     skipped = 256 - (len(head) + 8) % 256

@@ -39,10 +39,11 @@ REFUSED: dict[str, tuple[Change, str]] = {
         ),
         "expected the directory of a checkpoint, found a file",
     ),
-    "empty": (lambda directory: None, "CTranslate2, found an empty directory"),
+    "empty": (lambda directory: None, "model.npz of Marian, found an empty directory"),
     "other files": (
         lambda directory: (directory / "notes.txt").write_text("x"),
-        "config.json beside its weights or model.bin of CTranslate2, found neither",
+        "config.json beside its weights, model.bin of CTranslate2 or model.npz of Marian, found "
+        "neither",
     ),
     "only weights": (
         lambda directory: (directory / "model.safetensors").write_text("x"),
@@ -90,6 +91,7 @@ def test_other_directories_are_refused(case: str, tmp_path: Path) -> None:
         ({"model_type": "t5"}, ["model.bin", "pytorch_model.bin"], "Hugging Face"),
         ({"d_model": 4}, ["model.bin"], "CTranslate2"),
         (None, ["model.bin"], "CTranslate2"),
+        (None, ["model.npz", "vocab.spm"], "Marian"),
         ({"d_model": 4}, ["model.safetensors"], "Dragoman"),
     ],
 )
