@@ -122,6 +122,11 @@ def check_able(manifest: Manifest, method: str) -> None:
             "alignments and unknown words: expected a model that reads a text and writes another "
             f"one, found {name}, a model that {what}"
         )
+    if method == "rerank" and manifest.head is not None and "classify" in methods:
+        raise AbilityError(
+            f"rerank: expected a model with one label, the relevance, found {name} with "
+            f"{len(manifest.head.labels)}: use model.classify"
+        )
     *known, last = [*(f"model.{own}" for own in methods if own != "detokenize"), *commands]
     raise AbilityError(f"{method}: {name} is a model that {what}: use {', '.join(known)} or {last}")
 
@@ -137,6 +142,8 @@ def _abilities(manifest: Manifest) -> tuple[str, Sequence[str], Sequence[str]]:
     if manifest.head is not None:
         what, only = ENCODER_METHODS[manifest.head.task]
         methods = ("encode", "hidden_states") if only == "encode" else (only,)
+        if only == "classify" and len(manifest.head.labels) == 1:
+            return what, (*methods, "rerank"), ("dragoman encode", "dragoman rerank")
         return what, methods, ("dragoman encode",)
     what = "turns texts into texts" if _translates(manifest) else "continues texts"
     if manifest.model.takes_audio:

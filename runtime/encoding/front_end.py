@@ -10,6 +10,7 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.errors import shown
 from dragoman.settings.head import Head
 
 from ..arguments import CancelEvent, StopCheck, check_count, never_stopped, stop_check
@@ -23,13 +24,14 @@ from .results import (
     Embedding,
     Filling,
     HiddenStates,
+    RankedDocument,
     Tagging,
     arrays,
     finished_as_arrays,
     stacked,
 )
 from .running import Made, Outputs, run
-from .tasks import answer, classification, filling, tagging
+from .tasks import answer, classification, filling, ranked, tagging
 from .tokenizer import InputTokenizer, ReadingKeywords, Tokenized
 
 Result = TypeVar("Result", Embedding, HiddenStates, Classification, Tagging, Filling, Answer)
@@ -360,6 +362,37 @@ class EncoderMethods(ABC):
         """
         encoder = self._encoder("classify", texts)
         return encoder.classify(texts, stop_check(timeout, cancel), **reading)
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top: int | None = None,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[RankedDocument]:
+        """Rank documents by their relevance to a query, as a cross-encoder scores each pair.
+
+        Args:
+            top: maximum number of documents to return; None: all
+            reading: see `ReadingKeywords`; `truncate` leaves out the end of long documents
+
+        Returns:
+            the documents, best first, then those that cannot be read, which have an `error`
+
+        Raises:
+            AbilityError: the model has another head, or several labels.
+            RejectedError: the query is not a text.
+        """
+        encoder = self._encoder("rerank", documents)
+        if not isinstance(query, str):
+            raise RejectedError(f"query: expected a text, found {shown(query)}")
+        if top is not None:
+            check_count("top", top)
+        pairs = [(query, document) for document in documents]
+        return ranked(encoder.classify(pairs, stop_check(timeout, cancel), **reading), top)
 
     def tag(
         self,

@@ -74,6 +74,23 @@ class Classification:
 
 
 @dataclass(frozen=True)
+class RankedDocument:
+    """A document and its relevance to a query.
+
+    Attributes:
+        index: place of the document among those that were given
+        score: relevance, the higher the better: a probability, or an unbounded number, as the
+            model's activation has it; None if there is an error
+        truncated: whether query and document were cut
+    """
+
+    index: int
+    score: float | None
+    error: str | None = None
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
 class Tag:
     """A labelled span of a text.
 

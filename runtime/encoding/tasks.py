@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 
 from dragoman.settings.head import Head
 
-from .results import Answer, Candidate, Classification, Filling, ScoredLabel, Tag, Tagging
+from .results import (
+    Answer,
+    Candidate,
+    Classification,
+    Filling,
+    RankedDocument,
+    ScoredLabel,
+    Tag,
+    Tagging,
+)
 from .running import Outputs
 from .tokenizer import InputTokenizer, Tokenized
 
@@ -26,6 +35,22 @@ def classification(outputs: Outputs, head: Head, text: Tokenized) -> Classificat
     order = np.argsort(-scores, kind="stable")
     labels = tuple(ScoredLabel(head.labels[i], float(scores[i])) for i in order.tolist())
     return Classification(labels, truncated=text.truncated)
+
+
+def ranked(found: Sequence[Classification], top: int | None = None) -> list[RankedDocument]:
+    """Rank documents by the only label of each, best first, then those with an error.
+
+    Args:
+        found: one for each document
+        top: maximum number of documents to return; None: all
+    """
+    documents = [
+        RankedDocument(i, None if each.error else each.labels[0].score, each.error, each.truncated)
+        for i, each in enumerate(found)
+    ]
+    # Of equal scores, the first document is the first.
+    documents.sort(key=lambda each: (each.score is None, -(each.score or 0.0)))
+    return documents[:top]
 
 
 def tagging(outputs: Outputs, head: Head, text: Tokenized, source: str | None) -> Tagging:

@@ -27,7 +27,13 @@ from .models import ModelRegistry
 from .options import ServerOptions
 from .service import Service
 
-PROTOCOLS = (openai.PROTOCOL, kserve.PROTOCOL, libretranslate.PROTOCOL, native.PROTOCOL)
+PROTOCOLS = (
+    native.RERANKING,
+    openai.PROTOCOL,
+    kserve.PROTOCOL,
+    libretranslate.PROTOCOL,
+    native.PROTOCOL,
+)
 """The last one reports errors of paths that belong to no other."""
 
 MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}

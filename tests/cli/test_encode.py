@@ -257,3 +257,34 @@ def test_attention_that_an_encoder_does_not_have(
     assert outcome.stderr.startswith(f"Error: {problem}")
     assert len(outcome.stderr.splitlines()) == 1
     assert not (tmp_path / "a.svg").exists()
+
+
+@pytest.fixture(scope="module")
+def reranker(build_here: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    directory = tmp_path_factory.mktemp("reranker")
+    config = transformers.BertConfig(**CONFIG, id2label={0: "relevance"})
+    transformers.BertForSequenceClassification(config).save_pretrained(directory / "checkpoint")
+    (directory / "checkpoint" / "vocab.txt").write_text("".join(f"{p}\n" for p in PIECES))
+    done = build_here("build", directory / "checkpoint", "-o", directory / "bundle")
+    assert done.returncode == 0, done.stderr
+    return directory / "bundle"
+
+
+def test_documents_are_ranked(reranker: Path, dragoman: Dragoman) -> None:
+    documents = ["a b", "c", "d e f", "g"]
+    with load(reranker, threads=1) as model:
+        expected = model.rerank("ab", documents)
+    done = dragoman("rerank", reranker, "ab", *documents)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{e.score:.6g}\t{documents[e.index]}" for e in expected]
+    best = dragoman(
+        "rerank", reranker, "ab", "--top", "2", "--json", stdin="\n".join(documents).encode()
+    )
+    found = [json.loads(line) for line in best.stdout.splitlines()]
+    assert [each["index"] for each in found] == [e.index for e in expected[:2]]
+    assert found[0]["text"] == documents[expected[0].index]
+    long = dragoman("rerank", reranker, "ab", "c", "a b c d e f g h a b c d")
+    assert long.returncode == 1
+    assert len(long.stdout.splitlines()) == 1
+    assert long.stderr.startswith("line 2: ")

@@ -23,7 +23,8 @@ SCREEN, SECTIONS = 40, 52
 which one is looked up; all of them in a window of full height."""
 
 COMMANDS = (
-    *("train", "export", "optimize", "attention", "build", "encode", "run", "run-file", "score"),
+    *("train", "export", "optimize", "attention", "build", "encode", "rerank", "run"),
+    *("run-file", "score"),
     *("verify", "sensitivity", "report", "sign", "bench", "doctor", "inspect", "serve", "deploy"),
     *("detect-language", "listen"),
 )

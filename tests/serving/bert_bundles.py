@@ -17,6 +17,7 @@ HEADS = {
     "tags": "ForTokenClassification",
     "masks": "ForMaskedLM",
     "answers": "ForQuestionAnswering",
+    "relevance": "ForSequenceClassification",
 }
 
 
@@ -28,7 +29,8 @@ def make_berts(root: Path) -> dict[str, Path]:
 def _make(root: Path, name: str, head: str) -> Path:
     torch.manual_seed(0)
     checkpoint, directory = root / f"{name}-checkpoint", root / name
-    model = getattr(transformers, f"Bert{head}")(transformers.BertConfig(**CONFIG))
+    labels = {"id2label": {0: "relevance"}} if name == "relevance" else {}
+    model = getattr(transformers, f"Bert{head}")(transformers.BertConfig(**CONFIG | labels))
     model.save_pretrained(checkpoint)
     (checkpoint / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
     read = read_checkpoint(checkpoint)

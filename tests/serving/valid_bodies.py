@@ -114,6 +114,18 @@ ROUTES = {
         ({"model": "classes", "texts": ["the man", ["a", "b"], [2, 9, 3]]},),
         ("truncate", "timeout", "top"),
     ),
+    **{
+        f"rerank at {path}": Route(
+            path,
+            is_native,
+            (
+                {"model": "relevance", "query": "the man", "documents": ["paris", {"text": "a"}]},
+                {"model": "relevance", "query": "a", "texts": ["paris", "b"], "raw_scores": True},
+            ),
+            ("top_n", "return_documents", "return_text", "truncate", "timeout"),
+        )
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+    },
     "tag": Route(
         "/v1/tag",
         is_native,

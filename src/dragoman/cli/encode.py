@@ -140,6 +140,73 @@ def encode(
     return 1 if writer.rejected else 0
 
 
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("query")
+@click.argument("documents", nargs=-1)
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Write the best N [all].")
+@click.option(
+    "--truncate",
+    is_flag=True,
+    help="Leave out the end of documents that are too long for the model [they are rejected].",
+)
+@split_option
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON object for each document.")
+@backend_option
+@device_option
+@check_option
+@threads_option
+def rerank(
+    bundle: Path,
+    query: str,
+    documents: tuple[str, ...],
+    top: int | None,
+    truncate: bool,
+    split_special_tokens: bool,
+    as_json: bool,
+    backend: str | None,
+    device: str | None,
+    check: Check,
+    threads: int | None,
+) -> int:
+    """Rank DOCUMENTS, or the lines of standard input, by their relevance to QUERY.
+
+    A line is written for each document, best first: its score, a tab and the document. A document
+    that is rejected gives a message, and the exit status is 1.
+
+    \b
+    dragoman rerank bundles/reranker "Who wrote Faust?" "Goethe did." "It rains."
+    dragoman rerank bundles/reranker "Who wrote Faust?" --top 3 < passages.txt
+    """
+    lines: list[Line] = [*documents]
+    if not documents and sys.stdin:
+        lines = [line for group in arriving_lines(sys.stdin.buffer) for line in group]
+    texts = [line for line in lines if isinstance(line, str)]
+    numbers = [number for number, line in enumerate(lines) if isinstance(line, str)]
+    bad = [number for number in range(len(lines)) if number not in set(numbers)]
+    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
+        found = model.rerank(
+            query,
+            texts,
+            truncate=truncate,
+            split_special_tokens=split_special_tokens,
+        )
+    problems = {numbers[each.index]: each.error for each in found if each.error is not None}
+    for number in bad:
+        line = lines[number]
+        problems[number] = unreadable(line) if isinstance(line, UnicodeDecodeError) else ""
+    for number, problem in sorted(problems.items()):
+        notify(f"line {number + 1}: {problem}")
+    for each in [each for each in found if each.score is not None][:top]:
+        number, text = numbers[each.index], texts[each.index]
+        if as_json:
+            values = {"index": number, "score": each.score, "text": text}
+            click.echo(json.dumps(values | {"truncated": each.truncated}, ensure_ascii=False))
+        else:
+            click.echo(f"{each.score:.6g}\t{text}")
+    return 1 if problems else 0
+
+
 class _Writer:
     """Writes a line for each result.
 

@@ -91,6 +91,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "listen": ("listen", "Transcribe speech while it is spoken."),
     "optimize": ("building.build_steps", "Optimize a bundle, or any ONNX Transformer."),
     "report": ("building.report", "Write a report on bundles, as one HTML page."),
+    "rerank": ("encode", "Rank documents by their relevance to a query (cross-encoders)."),
     "run": ("run", "Generate text from texts or audio."),
     "run-file": ("run_file", "Generate text for each line of a large file, on Ray workers."),
     "score": ("score", "Compute the log-probability of given targets."),

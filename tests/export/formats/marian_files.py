@@ -133,6 +133,8 @@ def write_bin(
         int8: whose type of 8 bits products have; None: all is float32
     """
     items: list[tuple[str, int, tuple[int, ...], bytes]] = []
+    if int8 == "browsermt":  # of the product with embeddings
+        arrays = arrays | {"none_QuantMultA": np.array([[17.0]])}
     for name, values in arrays.items():
         if int8 is not None and is_rounded(name):
             integers, multiplier = rounded(values)
