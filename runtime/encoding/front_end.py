@@ -28,6 +28,7 @@ from .results import (
     Tagging,
     arrays,
     finished_as_arrays,
+    shortened,
     stacked,
 )
 from .running import Made, Outputs, run
@@ -298,6 +299,7 @@ class EncoderMethods(ABC):
         self,
         texts: Sequence[str | Sequence[int]],
         *,
+        dimensions: int | None = None,
         timeout: float | None = None,
         cancel: CancelEvent | None = None,
         **reading: Unpack[ReadingKeywords],
@@ -306,19 +308,26 @@ class EncoderMethods(ABC):
 
         Args:
             texts: texts of any length, or token ids with the special tokens that the model expects
+            dimensions: the first components to return, normalized if the embedding is; None: all
             reading: see `ReadingKeywords`; a warning counts the truncated texts
 
         Returns:
             embeddings [N, D] in the order of `texts`
 
         Raises:
-            RejectedError: a text cannot be read, for example because it is too long.
+            RejectedError: a text cannot be read, for example because it is too long; or an
+                embedding has fewer dimensions.
             AbilityError: the model has another head.
         """
         encoder = self._encoder("encode", texts)
+        size = encoder.head.outputs if dimensions is None else dimensions
+        if dimensions is not None:
+            check_count("dimensions", dimensions)
+            shortened(np.zeros(encoder.head.outputs, np.float32), dimensions)
         with finished_as_arrays():
             embeddings = encoder.embeddings(texts, stop_check(timeout, cancel), **reading)
-        return stacked(embeddings, encoder.head.outputs)
+        rows = [shortened(row, dimensions) for row in stacked(embeddings, encoder.head.outputs)]
+        return np.array(rows, np.float32).reshape(len(rows), size)
 
     def hidden_states(
         self,

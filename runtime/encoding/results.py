@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from ..arguments import StoppedError
 from ..decoding.results import RejectedError, UnfinishedError
 
+NORMALIZED_WITHIN = 1e-3
+"""How far the length of an embedding may be from 1 for it to count as normalized; int8 and int4
+change nothing about it, since embeddings are normalized last."""
+
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
@@ -171,6 +175,28 @@ class Answer:
     end: int = -1
     error: str | None = None
     truncated: bool = False
+
+
+def shortened(vector: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
+    """Return the first components of an embedding (Kusupati et al. 2022, Matryoshka embeddings).
+
+    They are normalized if the embedding is.
+
+    Args:
+        dimensions: number of components; None: all
+
+    Raises:
+        RejectedError: the embedding does not have as many.
+    """
+    if dimensions is None:
+        return vector
+    if not 1 <= dimensions <= len(vector):
+        raise RejectedError(f"dimensions: expected 1 to {len(vector)}, found {dimensions}")
+    kept = vector[:dimensions]
+    length, whole = float(np.linalg.norm(kept)), float(np.linalg.norm(vector))
+    if abs(whole - 1) > NORMALIZED_WITHIN or not length:
+        return kept
+    return np.asarray(kept / length, np.float32)
 
 
 def arrays(results: Sequence[Embedding | HiddenStates]) -> list[NDArray[np.float32]]:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from dragoman.errors import DragomanError, shown
 
-from .apis import kserve, libretranslate, live, native, openai
+from .apis import encoders, kserve, libretranslate, live, native, openai
 from .apis.http import Endpoint, Protocol, reported_error
 from .clients import read_proxies
 from .metrics import Metrics
@@ -28,7 +28,7 @@ from .options import ServerOptions
 from .service import Service
 
 PROTOCOLS = (
-    native.RERANKING,
+    encoders.PROTOCOL,
     openai.PROTOCOL,
     kserve.PROTOCOL,
     libretranslate.PROTOCOL,

@@ -81,6 +81,11 @@ def test_vectors(build: Callable[[str], Path], dragoman: Dragoman, tmp_path: Pat
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected)
     again = dragoman("encode", bundle, "ab", "-o", tmp_path / "x.npy")
     assert again.returncode == 2 and "--force" in again.stderr
+    short = dragoman("encode", bundle, "ab", "c", "--dimensions", 3, "-o", tmp_path / "s.npy")
+    assert (short.returncode, short.stdout) == (0, "")
+    np.testing.assert_array_equal(np.load(tmp_path / "s.npy"), expected[:, :3])
+    long = dragoman("encode", bundle, "ab", "--dimensions", 17)
+    assert long.stderr == "Error: dimensions: expected 1 to 16, found 17\n"
     both = dragoman("encode", bundle, "ab", "--json", "-o", tmp_path / "y.npy")
     assert both.returncode == 2 and not (tmp_path / "y.npy").exists()
     assert both.stderr == "Error: --json: expected no --output, which holds embeddings only\n"

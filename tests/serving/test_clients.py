@@ -173,8 +173,12 @@ def test_embeddings(client: openai.OpenAI, model: Models) -> None:
     assert answer.usage.prompt_tokens == sum(len(model("vectors").tokenize(t)) for t in asked)
     single = client.embeddings.create(model="vectors", input=asked[0])
     np.testing.assert_allclose(single.data[0].embedding, expected[0], rtol=1e-6)
-    with pytest.raises(openai.BadRequestError, match="dimensions: expected 24"):
-        client.embeddings.create(model="vectors", input="a", dimensions=3)
+    with pytest.raises(openai.BadRequestError, match="dimensions: expected 1 to 24, found 25"):
+        client.embeddings.create(model="vectors", input="a", dimensions=25)
+    short = client.embeddings.create(model="vectors", input="a", dimensions=3)
+    np.testing.assert_allclose(
+        short.data[0].embedding, model("vectors").encode(["a"], dimensions=3)[0], rtol=1e-6
+    )
     with pytest.raises(openai.BadRequestError, match=r"input 1: .*expected at most 24"):
         client.embeddings.create(model="vectors", input=["a", "x" * 99])
     with pytest.raises(openai.NotFoundError, match="found 'nobody'"):

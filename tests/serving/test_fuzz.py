@@ -81,7 +81,10 @@ class Server:
         assert answer.status_code == 200, answer.text
         if not answer.headers["content-type"].startswith("application/json"):
             return answer.text
-        return {k: v for k, v in answer.json().items() if k not in ("id", "created")}
+        found = answer.json()
+        if isinstance(found, list):
+            return found
+        return {k: v for k, v in found.items() if k not in ("id", "created")}
 
 
 @pytest.fixture(scope="module")

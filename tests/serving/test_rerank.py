@@ -1,7 +1,8 @@
-"""Reranking over HTTP, in the forms of Cohere and Jina, and of text-embeddings-inference."""
+"""Reranking, embeddings and labels, in the forms of Cohere, Jina and text-embeddings-inference."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import cohere
 import httpx
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from dragoman.export.checkpoints import read_checkpoint
 from dragoman.runtime import RankedDocument, load
 
 from ..runtime.encoding.conftest import CONFIG, PIECES, transformers
+from .bert_bundles import make_berts
 from .conftest import serving
 
 QUERY = "who eats food"
@@ -137,3 +140,66 @@ def test_bodies_that_are_refused(case: str, client: httpx.Client) -> None:
     answer = client.post("/v1/rerank", json={"model": "logits", "query": QUERY} | body)
     assert problem in answer.text
     assert answer.status_code == status
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Any]]:
+    directories = make_berts(tmp_path_factory.mktemp("berts"))
+    kept = {name: directories[name] for name in ("vectors", "classes")}
+    with serving(kept) as client, contextlib.ExitStack() as stack:
+        yield client, {name: stack.enter_context(load(d, threads=1)) for name, d in kept.items()}
+
+
+def test_embeddings_of_text_embeddings_inference(encoders: tuple[httpx.Client, Any]) -> None:
+    """They are normalized unless the request says otherwise."""
+    client, models = encoders
+    expected = models["vectors"].encode(DOCUMENTS)
+    raw = client.post("/embed", json=EMBED | {"inputs": DOCUMENTS, "normalize": False}).json()
+    np.testing.assert_allclose(raw, expected, rtol=1e-6)
+    lengths = np.linalg.norm(expected[:, :5], axis=1, keepdims=True)
+    found = client.post("/embed", json=EMBED | {"inputs": DOCUMENTS, "dimensions": 5}).json()
+    np.testing.assert_allclose(found, expected[:, :5] / lengths, rtol=1e-5)
+    (one,) = client.post("/embed", json=EMBED | {"inputs": "paris", "truncate": True}).json()
+    np.testing.assert_allclose(one, expected[1] / np.linalg.norm(expected[1]), rtol=1e-5)
+
+
+EMBED, PREDICT = {"model": "vectors"}, {"model": "classes"}
+
+
+def test_labels_of_text_embeddings_inference(encoders: tuple[httpx.Client, Any]) -> None:
+    """A text, a pair, or a list of lists of either."""
+    client, models = encoders
+    sources = ["paris", ("the man", "eats")]
+    expected = [
+        [{"label": label.label, "score": label.score} for label in result.labels]
+        for result in models["classes"].classify(sources)
+    ]
+    one = client.post("/predict", json=PREDICT | {"inputs": "paris"}).json()
+    pair = client.post("/predict", json=PREDICT | {"inputs": ["the man", "eats"]}).json()
+    both = client.post("/predict", json=PREDICT | {"inputs": [["paris"], ["the man", "eats"]]})
+    assert [one, pair] == both.json() == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "problem"),
+    [
+        ("/embed", EMBED | {"inputs": []}, "inputs: expected 1 to "),
+        ("/embed", EMBED | {"inputs": [[1, 2]]}, "inputs: expected texts, found [1, 2]"),
+        (
+            "/embed",
+            EMBED | {"inputs": "a", "dimensions": 99},
+            "dimensions: expected 1 to 24, found",
+        ),
+        ("/embed", EMBED | {"inputs": ["a", LONG]}, "inputs: 1: text has 42 tokens"),
+        ("/embed", PREDICT | {"inputs": "a"}, "encode: classes is a model that classifies texts"),
+        ("/predict", PREDICT | {"inputs": ["a", "b", "c"]}, "expected a text or a pair of texts"),
+        ("/predict", PREDICT | {"inputs": [["a"], "b"]}, "expected a text or a pair of texts"),
+        ("/predict", PREDICT | {"inputs": "a", "raw_scores": True}, "raw_scores: expected false"),
+    ],
+)
+def test_what_is_refused(
+    path: str, body: dict[str, Any], problem: str, encoders: tuple[httpx.Client, Any]
+) -> None:
+    answer = encoders[0].post(path, json=body)
+    assert problem in answer.text
+    assert answer.status_code == 400

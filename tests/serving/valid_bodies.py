@@ -126,6 +126,20 @@ ROUTES = {
         )
         for path in ("/rerank", "/v1/rerank", "/v2/rerank")
     },
+    "embed": Route(
+        "/embed",
+        is_native,
+        ({"model": "vectors", "inputs": ["the man", "paris"], "dimensions": 5},),
+        ("normalize", "truncate", "prompt_name"),
+    ),
+    "predict": Route(
+        "/predict",
+        is_native,
+        (
+            {"model": "classes", "inputs": [["the man"], ["a", "b"]], "raw_scores": False},
+            {"model": "classes", "inputs": "the man", "truncate": True},
+        ),
+    ),
     "tag": Route(
         "/v1/tag",
         is_native,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
@@ -16,10 +15,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from dragoman.errors import DragomanError, listed, nearest, shown
 
-from ...arguments import abilities_data, check_able
+from ...arguments import abilities_data
 from ...attention.reader import Attention, Weights
-from ...decoding.results import RejectedError, Result, Token, result_data
-from ...encoding.tasks import ranked
+from ...decoding.results import Result, Token, result_data
 from ...format.manifest import Manifest
 from ...model import Model
 from ...scoring.interface import ScoringOptions
@@ -217,70 +215,6 @@ async def _run_encoder(service: Service, request: Request, *, method: str) -> Re
     return JSONResponse({"model": served.name, "results": data})
 
 
-async def _rerank(service: Service, request: Request) -> Response:
-    """Rank `documents`, or the `texts` of text-embeddings-inference, by relevance to `query`.
-
-    The answer has the form of the field: that of Cohere and Jina, or that of
-    text-embeddings-inference, whose scores are probabilities unless `raw_scores` is set.
-    """
-    fields = Fields(json_object(await request.body()))
-    served = attributed(request, service.models.get(fields.take("model", str)))
-    query, name = fields.require("query", str), "texts" if "texts" in fields.rest else "documents"
-    documents = [_document(name, value) for value in fields.require(name, list)]
-    if not 1 <= len(documents) <= MOST_SOURCES:
-        raise BodyError(f"{name}: expected 1 to {MOST_SOURCES}, found {len(documents)}")
-    top, cut = fields.take("top_n", int), fields.take("truncate", bool, name == "documents")
-    shows = fields.take("return_text" if name == "texts" else "return_documents", bool, False)
-    raw = fields.take("raw_scores", bool, False)
-    options = {"truncate": cut} | split_option(fields)
-    seconds = fields.take("timeout", (float, int))
-    fields.ignore("truncation_direction", "max_tokens_per_doc", "priority", "user")
-    fields.end()
-    if top is not None and top < 1:
-        raise BodyError(f"top_n: expected at least 1, found {top}")
-    check_able(served.manifest, "rerank")
-    pairs = [(query, document) for document in documents]
-    found = ranked(await service.run_encoder(served, "classify", pairs, options, seconds=seconds))
-    for each in found:
-        if each.error is not None:
-            raise RejectedError(f"{name}: {each.index}: {each.error}")
-    scores = [each.score or 0.0 for each in found[:top]]
-    if name == "texts":
-        head = served.manifest.head
-        made = [_score(score, raw, head is not None and head.multi_label) for score in scores]
-        return JSONResponse(
-            [
-                {"index": each.index, "score": score}
-                | ({"text": documents[each.index]} if shows else {})
-                for each, score in zip(found, made, strict=False)
-            ]
-        )
-    results = [
-        {"index": each.index, "relevance_score": score}
-        | ({"document": {"text": documents[each.index]}} if shows else {})
-        for each, score in zip(found, scores, strict=False)
-    ]
-    return JSONResponse({"model": served.name, "results": results})
-
-
-def _document(name: str, value: Any) -> str:
-    """Return the text of a document: a string, or an object that has it."""
-    text = value.get("text") if isinstance(value, dict) else value
-    if not isinstance(text, str):
-        raise BodyError(f"{name}: expected texts, found {shown(value)}")
-    return text
-
-
-def _score(score: float, raw: bool, is_probability: bool) -> float:
-    """Return a score as a probability or, if `raw`, as its logit, whatever the model gives."""
-    if raw == is_probability:  # what the model does not give
-        if not raw:
-            return 1 / (1 + math.exp(-max(-700.0, score)))
-        score = min(max(score, 1e-300), 1 - 2**-53)
-        return math.log(score) - math.log1p(-score)
-    return score
-
-
 def _count(fields: Fields, name: str, default: int) -> int:
     value: int = fields.take(name, int, default)
     if not 1 <= value <= MOST_RESULTS:
@@ -364,11 +298,3 @@ PROTOCOL = Protocol(
     error_body=error_body,
     error_event="error",
 )
-
-RERANKING = Protocol(
-    "rerank",
-    tuple(Endpoint(path, _rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
-    prefixes=("/rerank", "/v1/rerank", "/v2/rerank"),
-    error_body=error_body,
-)
-"""Reranking, at the paths of text-embeddings-inference, of Jina, and of Cohere."""

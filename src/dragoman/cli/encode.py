@@ -52,6 +52,12 @@ GROUP = 1024
     help="Prompt of the model to put before each text [the model's default].",
 )
 @click.option(
+    "--dimensions",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Keep the first N numbers of embeddings, normalized if the model's are [all].",
+)
+@click.option(
     "--top",
     type=click.IntRange(min=1),
     metavar="N",
@@ -82,6 +88,7 @@ def encode(
     truncate: bool,
     split_special_tokens: bool,
     prompt_name: str | None,
+    dimensions: int | None,
     top: int,
     output: Path | None,
     force: bool,
@@ -122,7 +129,13 @@ def encode(
             raise AbilityError(
                 f"--output: expected a model that computes embeddings, found {head.task}"
             )
-        writer = _Writer(head.task, as_json=as_json, keep=output is not None)
+        if dimensions is not None:
+            if head.task != "embedding":
+                raise AbilityError(
+                    f"--dimensions: expected a model that computes embeddings, found {head.task}"
+                )
+            results.shortened(np.zeros(head.outputs, np.float32), dimensions)
+        writer = _Writer(head.task, dimensions, as_json=as_json, keep=output is not None)
         for lines in in_parts(groups, GROUP):
             _encode(
                 model,
@@ -135,7 +148,7 @@ def encode(
             )
             sys.stdout.flush()
         if output is not None:
-            _save(output, writer.vectors, head.outputs)
+            _save(output, writer.vectors, dimensions or head.outputs)
     writer.summarize()
     return 1 if writer.rejected else 0
 
@@ -211,11 +224,13 @@ class _Writer:
     """Writes a line for each result.
 
     Args:
+        dimensions: the first numbers of embeddings to write; None: all
         keep: whether to collect embeddings instead of writing them
     """
 
-    def __init__(self, task: str, *, as_json: bool, keep: bool) -> None:
+    def __init__(self, task: str, dimensions: int | None, *, as_json: bool, keep: bool) -> None:
         self._line, self._as_json, self._keep = LINES[task], as_json, keep
+        self._dimensions = dimensions
         self.vectors: list[Any] = []
         self.number = self.rejected = self.truncated = 0
 
@@ -226,6 +241,9 @@ class _Writer:
         if result.error is not None:
             self.rejected += 1
             notify(f"line {self.number}: {result.error}")
+        elif self._dimensions is not None:
+            vector = results.shortened(result.vector, self._dimensions)
+            result = dataclasses.replace(result, vector=vector)
         if self._keep:
             self.vectors.append(result.vector)
         elif self._as_json:

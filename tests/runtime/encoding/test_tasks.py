@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dragoman.runtime import AbilityError, DragomanError, RejectedError
+from dragoman.runtime.encoding.results import shortened
 from dragoman.runtime.model import parts_of
 
 from .conftest import POSITIONS, Make
@@ -31,6 +32,22 @@ def test_vectors_are_the_means_of_hidden_states(make: Make) -> None:
             expected = theirs(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
         np.testing.assert_allclose(states, expected, atol=1e-5)
         np.testing.assert_allclose(vector, expected.mean(0), atol=1e-5)
+
+
+def test_the_first_dimensions(make: Make) -> None:
+    """Of embeddings that are not normalized, and of those that are."""
+    ours = make("Model").ours
+    whole = ours.encode(TEXTS)
+    np.testing.assert_array_equal(ours.encode(TEXTS, dimensions=5), whole[:, :5])
+    np.testing.assert_array_equal(ours.encode(TEXTS, dimensions=24), whole)
+    assert ours.encode([], dimensions=3).shape == (0, 3)
+    for row in whole:
+        unit = (row / np.linalg.norm(row)).astype(np.float32)
+        np.testing.assert_allclose(shortened(unit, 5), row[:5] / np.linalg.norm(row[:5]), rtol=1e-5)
+    with pytest.raises(RejectedError, match="dimensions: expected 1 to 24, found 25"):
+        ours.encode(TEXTS, dimensions=25)
+    with pytest.raises(DragomanError, match="dimensions: expected an integer of at least 1"):
+        ours.encode(TEXTS, dimensions=0)
 
 
 def test_no_texts(make: Make) -> None:

@@ -12,10 +12,10 @@ from dragoman.errors import DragomanError
 
 from ...models import ServedModel
 from ...service import Service
+from ..encoders import embeddings
 from ..http import Endpoint, Protocol, attributed
 from .audio import transcribe
 from .completions import completions
-from .embeddings import embeddings
 
 ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 

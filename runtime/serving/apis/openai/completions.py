@@ -22,8 +22,8 @@ from ....model import Model
 from ...models import ServedModel
 from ...service import Service, StreamEnd
 from ..bodies import OPTION_NAMES, BodyError, Fields, json_object, spelled
+from ..encoders import prompt_tokens
 from ..http import Events, attributed, server_sent_event, started
-from .embeddings import prompt_tokens
 
 MOST_STOPS = 4
 FIELDS = {

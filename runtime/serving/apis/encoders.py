@@ -1,0 +1,250 @@
+"""Embeddings, labels and reranking: OpenAI's, Cohere's and text-embeddings-inference's routes."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from dragoman.errors import shown
+
+from ...arguments import check_able
+from ...decoding.results import RejectedError
+from ...encoding.results import shortened
+from ...encoding.tasks import ranked
+from ...model import Model
+from ..service import Service
+from .bodies import MOST_SOURCES, BodyError, Fields, json_object, split_option
+from .http import Endpoint, Protocol, attributed
+from .native import error_body
+
+MOST_INPUTS = 2048
+
+
+async def embeddings(service: Service, request: Request) -> Response:
+    """Answer a request for embeddings."""
+    fields = Fields(json_object(await request.body()))
+    served = attributed(request, service.models.get(fields.require("model", str)))
+    inputs = fields.require("input", (str, list))
+    encoding_format = fields.take("encoding_format", str, "float")
+    dimensions = fields.take("dimensions", int)
+    options = {"truncate": False, **split_option(fields)}
+    fields.ignore("user")
+    fields.end()
+    if encoding_format not in ("float", "base64"):
+        raise BodyError(
+            f"encoding_format: expected float or base64, found {shown(encoding_format)}"
+        )
+    is_single = isinstance(inputs, str) or (bool(inputs) and type(inputs[0]) is int)
+    texts: Sequence[Any] = [inputs] if is_single else inputs
+    has_tokenizer = served.manifest.tokenizers is not None
+    if has_tokenizer and not service.options.allow_token_ids:
+        for text in texts:
+            _check_text(text)
+    if not 1 <= len(texts) <= MOST_INPUTS:
+        raise BodyError(f"input: expected 1 to {MOST_INPUTS}, found {len(texts)}")
+    results = await service.run_encoder(served, "embeddings", texts, options)
+    for index, result in enumerate(results):
+        if result.error is not None:
+            raise RejectedError(f"input {index}: {result.error}")
+    vectors = [shortened(result.vector, dimensions) for result in results]
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": _embedding_data(vector, encoding_format),
+        }
+        for index, vector in enumerate(vectors)
+    ]
+    splits = options.get("split_special_tokens", service.options.split_special_tokens)
+    count = await service.run_with_model(served, partial(prompt_tokens, texts, splits))
+    usage = {"prompt_tokens": count, "total_tokens": count}
+    return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": usage})
+
+
+def _check_text(text: object) -> None:
+    """Check that an input is a text.
+
+    Raises:
+        BodyError: it is something else, such as token ids, which a client may have from another
+            tokenizer: the ids of one are other words to another.
+    """
+    if isinstance(text, str):
+        return
+    if isinstance(text, int | list):
+        raise BodyError(
+            "input: expected texts, found token ids, which may be of another tokenizer: send texts "
+            "(in LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the "
+            "server with --allow-token-ids to accept ids of the model's own tokenizer"
+        )
+    raise BodyError(f"input: expected texts, found {shown(text)}")
+
+
+def prompt_tokens(sources: Sequence[Any], split_special_tokens: bool, model: Model) -> int:
+    """Count the tokens of all sources."""
+    splits = split_special_tokens
+    return sum(len(model.tokenize(source, split_special_tokens=splits)) for source in sources)
+
+
+def _embedding_data(vector: Any, encoding_format: str) -> Any:
+    if encoding_format == "base64":
+        return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode()
+    return vector.tolist()
+
+
+async def _embed(service: Service, request: Request) -> Response:
+    """Embed `inputs`, one text or several, as text-embeddings-inference does."""
+    fields = Fields(json_object(await request.body()))
+    served = attributed(request, service.models.get(fields.take("model", str)))
+    inputs = fields.require("inputs", (str, list))
+    normalize = fields.take("normalize", bool, True)
+    dimensions = fields.take("dimensions", int)
+    options = {"truncate": fields.take("truncate", bool, False)} | split_option(fields)
+    options["prompt_name"] = fields.take("prompt_name", str)
+    fields.ignore("truncation_direction")
+    fields.end()
+    texts: list[Any] = [inputs] if isinstance(inputs, str) else inputs
+    _check_inputs(texts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise BodyError(f"inputs: expected texts, found {shown(text)}")
+    results = await service.run_encoder(served, "embeddings", texts, options)
+    _check_read(results)
+    vectors = [shortened(result.vector, dimensions) for result in results]
+    if normalize:
+        vectors = [vector / max(1e-12, float(np.linalg.norm(vector))) for vector in vectors]
+    return JSONResponse([vector.tolist() for vector in vectors])
+
+
+async def _predict(service: Service, request: Request) -> Response:
+    """Classify `inputs`, as text-embeddings-inference does.
+
+    They are a text, a pair of texts, or a list of lists of one text or two.
+    """
+    fields = Fields(json_object(await request.body()))
+    served = attributed(request, service.models.get(fields.take("model", str)))
+    inputs = fields.require("inputs", (str, list))
+    raw = fields.take("raw_scores", bool, False)
+    options = {"truncate": fields.take("truncate", bool, False)} | split_option(fields)
+    fields.ignore("truncation_direction")
+    fields.end()
+    is_batch = isinstance(inputs, list) and not all(isinstance(text, str) for text in inputs)
+    given: list[Any] = inputs if is_batch else [[inputs] if isinstance(inputs, str) else inputs]
+    _check_inputs(given)
+    for texts in given:
+        are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+        if not are_texts or len(texts) not in (1, 2):
+            raise BodyError(f"inputs: expected a text or a pair of texts, found {shown(texts)}")
+    head = served.manifest.head
+    if raw and head is not None and len(head.labels) > 1 and not head.multi_label:
+        raise BodyError("raw_scores: expected false, as this model's scores are probabilities")
+    sources = [tuple(texts) if len(texts) == 2 else texts[0] for texts in given]
+    results = await service.run_encoder(served, "classify", sources, options)
+    _check_read(results)
+    gives_logits = head is not None and len(head.labels) == 1 and not head.multi_label
+    several = head is not None and len(head.labels) > 1 and not head.multi_label
+    made = [
+        [
+            {
+                "label": label.label,
+                "score": label.score if several else _score(label.score, raw, not gives_logits),
+            }
+            for label in result.labels
+        ]
+        for result in results
+    ]
+    return JSONResponse(made if is_batch else made[0])
+
+
+def _check_inputs(inputs: Sequence[Any]) -> None:
+    if not 1 <= len(inputs) <= MOST_SOURCES:
+        raise BodyError(f"inputs: expected 1 to {MOST_SOURCES}, found {len(inputs)}")
+
+
+def _check_read(results: Sequence[Any]) -> None:
+    for index, result in enumerate(results):
+        if result.error is not None:
+            raise RejectedError(f"inputs: {index}: {result.error}")
+
+
+async def _rerank(service: Service, request: Request) -> Response:
+    """Rank `documents`, or the `texts` of text-embeddings-inference, by relevance to `query`.
+
+    The answer has the form of the field: that of Cohere and Jina, or that of
+    text-embeddings-inference, whose scores are probabilities unless `raw_scores` is set.
+    """
+    fields = Fields(json_object(await request.body()))
+    served = attributed(request, service.models.get(fields.take("model", str)))
+    query, name = fields.require("query", str), "texts" if "texts" in fields.rest else "documents"
+    documents = [_document(name, value) for value in fields.require(name, list)]
+    if not 1 <= len(documents) <= MOST_SOURCES:
+        raise BodyError(f"{name}: expected 1 to {MOST_SOURCES}, found {len(documents)}")
+    top, cut = fields.take("top_n", int), fields.take("truncate", bool, name == "documents")
+    shows = fields.take("return_text" if name == "texts" else "return_documents", bool, False)
+    raw = fields.take("raw_scores", bool, False)
+    options = {"truncate": cut} | split_option(fields)
+    seconds = fields.take("timeout", (float, int))
+    fields.ignore("truncation_direction", "max_tokens_per_doc", "priority", "user")
+    fields.end()
+    if top is not None and top < 1:
+        raise BodyError(f"top_n: expected at least 1, found {top}")
+    check_able(served.manifest, "rerank")
+    pairs = [(query, document) for document in documents]
+    found = ranked(await service.run_encoder(served, "classify", pairs, options, seconds=seconds))
+    for each in found:
+        if each.error is not None:
+            raise RejectedError(f"{name}: {each.index}: {each.error}")
+    scores = [each.score or 0.0 for each in found[:top]]
+    if name == "texts":
+        head = served.manifest.head
+        made = [_score(score, raw, head is not None and head.multi_label) for score in scores]
+        return JSONResponse(
+            [
+                {"index": each.index, "score": score}
+                | ({"text": documents[each.index]} if shows else {})
+                for each, score in zip(found, made, strict=False)
+            ]
+        )
+    results = [
+        {"index": each.index, "relevance_score": score}
+        | ({"document": {"text": documents[each.index]}} if shows else {})
+        for each, score in zip(found, scores, strict=False)
+    ]
+    return JSONResponse({"model": served.name, "results": results})
+
+
+def _document(name: str, value: Any) -> str:
+    """Return the text of a document: a string, or an object that has it."""
+    text = value.get("text") if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise BodyError(f"{name}: expected texts, found {shown(value)}")
+    return text
+
+
+def _score(score: float, raw: bool, is_probability: bool) -> float:
+    """Return a score as a probability or, if `raw`, as its logit, whatever the model gives."""
+    if raw == is_probability:  # what the model does not give
+        if not raw:
+            return 1 / (1 + math.exp(-max(-700.0, score)))
+        score = min(max(score, 1e-300), 1 - 2**-53)
+        return math.log(score) - math.log1p(-score)
+    return score
+
+
+PROTOCOL = Protocol(
+    "encoders",
+    (
+        *(Endpoint(path, _rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
+        Endpoint("/embed", _embed),
+        Endpoint("/predict", _predict),
+    ),
+    prefixes=("/rerank", "/v1/rerank", "/v2/rerank", "/embed", "/predict"),
+    error_body=error_body,
+)
+"""The routes of text-embeddings-inference, and reranking at the paths of Jina and of Cohere."""
