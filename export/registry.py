@@ -47,6 +47,7 @@ MODEL_TYPES: Mapping[str, Registration] = {
     "bert": Registration("Hugging Face", "encoders.bert", "BERT"),
     "roberta": Registration("Hugging Face", "encoders.bert", "ROBERTA"),
     "xlm-roberta": Registration("Hugging Face", "encoders.bert", "XLM_ROBERTA"),
+    "mpnet": Registration("Hugging Face", "encoders.bert", "MPNET"),
     "distilbert": Registration("Hugging Face", "encoders.bert", "DISTILBERT"),
     "torch.nn.Transformer": Registration(
         "state dictionary", "state_dictionaries.torch_transformer", "load_torch_transformer"

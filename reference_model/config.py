@@ -17,7 +17,7 @@ from .settings import ConfigError, wrong_types
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 NormOrder = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
-PositionKind = Literal["sinusoidal", "learned", "relative"]
+PositionKind = Literal["sinusoidal", "learned", "relative", "learned_and_relative"]
 DecoderKind = Literal["self_attention", "ssru"]
 
 
@@ -99,7 +99,8 @@ class ModelConfig:
 
     positions: PositionKind = "sinusoidal"
     """relative: no position embedding; each self-attention head adds a learned bias to its scores,
-    one for each bucket of distances between query and key (Raffel et al. 2020, section 2.1)."""
+    one for each bucket of distances between query and key (Raffel et al. 2020, section 2.1).
+    learned_and_relative: such biases beside a learned table of positions (MPNet)."""
     relative_buckets: int = 32
     relative_max_distance: int = 128
     """The distance from which all distances share a bucket."""
@@ -279,13 +280,13 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> list[str]:
     )
     checks.add(
         ["feature_size", "positions"],
-        lambda features, kind: features is not None and kind == "relative",
+        lambda features, kind: features is not None and "relative" in kind,
         "a speech model (feature_size {}) needs sinusoidal or learned positions, found {}",
     )
     checks.add(
         ["decoder_kind", "source_vocab_size", "target_vocab_size", "positions"],
         lambda kind, source, target, positions: (
-            kind != "self_attention" and (not source or not target or positions == "relative")
+            kind != "self_attention" and (not source or not target or "relative" in positions)
         ),
         "decoder_kind {} needs an encoder of tokens, a decoder, and sinusoidal or learned "
         "positions, found source_vocab_size {}, target_vocab_size {} and positions {}",
@@ -298,7 +299,7 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> list[str]:
     checks.add(
         ["positions", "relative_buckets", "relative_max_distance"],
         lambda kind, buckets, distance: (
-            kind == "relative" and (buckets < 4 or distance <= buckets // 2)
+            "relative" in kind and (buckets < 4 or distance <= buckets // 2)
         ),
         "{} positions need relative_buckets of at least 4 and a relative_max_distance greater "
         "than half of relative_buckets, found {} and {}",

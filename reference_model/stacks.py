@@ -201,12 +201,12 @@ class Encoder(nn.Module):
             x, mask = self.embedding(source), None
         else:
             assert source_mask is not None
-            position = torch.arange(source.shape[1], device=source.device)
+            position = index = torch.arange(source.shape[1], device=source.device)
             if self.uncounted is not None:
                 position = ((source != self.uncounted).long().cumsum(-1) - 1).clamp(min=0)
             x, mask = self.embedding(source, position, token_type), source_mask[:, None, None, :]
             if self.relative_positions is not None:
-                mask = self.relative_positions.masked(position[None], mask)
+                mask = self.relative_positions.masked(index[None], mask)
         for layer in self.layers:
             x = layer(x, mask)
         return self.norm(x)
@@ -356,13 +356,13 @@ def _positions(
     match config.positions:
         case "sinusoidal":
             return SinusoidalPositions(positions, config.d_model)
-        case "learned":
+        case "learned" | "learned_and_relative":
             return LearnedPositions(positions, config.d_model)
     return None
 
 
 def _relative_positions(config: ModelConfig, *, both_sides: bool) -> RelativePositions | None:
-    if config.positions != "relative":
+    if "relative" not in config.positions:
         return None
     return RelativePositions(
         config.num_heads,

@@ -366,6 +366,12 @@ BERT = TokenizerClass(
     _word_piece,
     _template("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"),
 )
+MPNET = TokenizerClass(
+    "WordPiece",
+    {**_TEXT_MASK, "unk_token": "[UNK]"},
+    _word_piece,
+    _template("{cls} $A {sep}", "{cls} $A {sep} {sep} $B {sep}"),
+)
 ROBERTA = TokenizerClass("BPE", _FAIRSEQ, _byte_level, _around_roberta)
 GPT2 = TokenizerClass("BPE", _END_OF_TEXT, _byte_level)
 T5 = TokenizerClass(
@@ -445,6 +451,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
         ),
         ROBERTA,
     ),
+    "MPNetTokenizer": MPNET,
     "GPT2Tokenizer": GPT2,
     "WhisperTokenizer": GPT2,
     "T5Tokenizer": T5,
@@ -463,6 +470,7 @@ OF_MODELS: Mapping[str, str] = {
     "distilbert": "BertTokenizer",
     "gpt2": "GPT2Tokenizer",
     "mbart": "MBartTokenizer",
+    "mpnet": "MPNetTokenizer",
     "mt5": "T5Tokenizer",
     "pegasus": "PegasusTokenizer",
     "roberta": "RobertaTokenizer",

@@ -1,8 +1,9 @@
-"""BERT (Devlin et al. 2018) and its relatives: DistilBERT, RoBERTa and XLM-RoBERTa.
+"""BERT (Devlin et al. 2018) and its relatives: DistilBERT, RoBERTa, XLM-RoBERTa and MPNet.
 
 MiniLM and most models of sentence-transformers are stored as BERT. DistilBERT (Sanh et al. 2019) is
 BERT without token types, with other names of weights. RoBERTa (Liu et al. 2019) and XLM-RoBERTa
-differ from BERT in heads and positions, and from each other in the tokenizer.
+differ from BERT in heads and positions, and from each other in the tokenizer. MPNet (Song et al.
+2020) is RoBERTa without token types, whose attention has biases by distance, as T5's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from dragoman.settings.head import Task
 
 from ...tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
 from ...tokenizers.classes import BERT as BERT_CLASS
+from ...tokenizers.classes import MPNET as MPNET_CLASS
 from ...tokenizers.classes import XLM_ROBERTA as XLM_ROBERTA_CLASS
+from ...tokenizers.classes import TokenizerClass
 from ...tokenizers.files import check_has_tokens, check_ids
 from ...tokenizers.kind import library_file, sentencepiece_file
 from ...tokenizers.multilingual import FAIRSEQ_MODEL
@@ -29,8 +32,16 @@ from .family import EncoderFamily, HeadNames
 VOCABULARY_FILE = "vocab.txt"
 
 
-def word_piece(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Read WordPiece (Wu et al. 2016) from `vocab.txt`, one piece per line; None without it."""
+def word_piece(
+    checkpoint: TokenizerCheckpoint,
+    kind: TokenizerClass = BERT_CLASS,
+    named: tuple[str, str, str] = ("[UNK]", "[CLS]", "[SEP]"),
+) -> TokenizerFiles | None:
+    """Read WordPiece (Wu et al. 2016) from `vocab.txt`, one piece per line; None without it.
+
+    Args:
+        named: default contents of the unknown token, and of those at the ends of a text
+    """
     path = checkpoint.directory / VOCABULARY_FILE
     if not path.exists():
         return None
@@ -42,11 +53,9 @@ def word_piece(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
         pieces.pop()
     vocabulary = {piece.rstrip("\r"): token for token, piece in enumerate(pieces)}
     check_ids(path, vocabulary, checkpoint.vocab_size)
-    unknown, begin, end = (
-        checkpoint.special(name, f"[{name.upper()}]") for name in ("unk", "cls", "sep")
-    )
+    unknown, begin, end = map(checkpoint.special, ("unk", "cls", "sep"), named)
     check_has_tokens(path, vocabulary, unknown, begin, end)
-    tokenizer = checkpoint.from_vocabulary(BERT_CLASS, Vocabulary(vocabulary))
+    tokenizer = checkpoint.from_vocabulary(kind, Vocabulary(vocabulary))
     return TokenizerFiles(tokenizer, tokenizer, cleans_up=checkpoint.cleans_up(tokenizer))
 
 
@@ -238,4 +247,35 @@ XLM_ROBERTA = replace(
             ),
         ),
     ),
+)
+
+
+MPNET = replace(
+    ROBERTA,
+    prefix="mpnet.",
+    class_prefix="MPNet",
+    defaults={
+        **BERT_DEFAULTS,
+        "vocab_size": 30527,
+        "relative_attention_num_buckets": 32,  # transformers uses 32, whatever is stated
+        "type_vocab_size": 0,
+        "pad_token_id": 1,
+    },
+    parts={
+        "encoder.relative_positions.table": "encoder.relative_attention_bias.weight",
+        "self_attention_residual.norm": "attention.LayerNorm",
+        **{f"self_attention.{n}": f"attention.attn.{n[0]}" for n in ("query", "key", "value")},
+        "self_attention.output": "attention.attn.o",
+        **{name: part for name, part in BERT_PARTS.items() if "self_attention" not in name},
+    },
+    tokenizers=(
+        TokenizerKind(
+            ("MPNetTokenizer",),
+            (
+                library_file,
+                partial(word_piece, kind=MPNET_CLASS, named=("[UNK]", "<s>", "</s>")),
+            ),
+        ),
+    ),
+    positions="learned_and_relative",
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.errors import shown
 from dragoman.reference_model import ConfigError, HeadConfig
-from dragoman.reference_model.config import Activation
+from dragoman.reference_model.config import Activation, PositionKind
 from dragoman.reference_model.head_config import DenseActivation
 from dragoman.settings.head import Task
 
@@ -51,6 +51,7 @@ class EncoderFamily:
         defaults: defaults of missing fields of `config.json`
         parts: parts of a parameter's name in `EncoderModel`, with replacements in this order
         heads: names of heads by task; embeddings have no entry
+        positions: kind of the positions
         positions_follow_padding: whether positions begin in the row after the padding token's id,
             as in fairseq
         tokenizers: kinds of tokenizers in the family's checkpoints
@@ -66,6 +67,7 @@ class EncoderFamily:
     heads: Mapping[Task, HeadNames]
     tokenizers: tuple[TokenizerKind, ...]
     mask: str
+    positions: PositionKind = "learned"
     positions_follow_padding: bool = False
 
     @property

@@ -126,7 +126,7 @@ def config_of(
     if head.task not in PAIRS or types < 2:
         # There is one embedding for all tokens. `convert_weights` adds it to the positions where
         # each token has one.
-        types = 1 if family.positions_follow_padding else 0
+        types = 1 if family.positions_follow_padding and types else 0
     positions = stated["max_source_positions"] - family.first_position(values)
     return make_config(
         problems,
@@ -136,7 +136,7 @@ def config_of(
             "target_vocab_size": 0,
             "decoder_layers": 0,
             "max_target_positions": 0,
-            "positions": "learned",
+            "positions": family.positions,
             "pad_has_position": not family.positions_follow_padding,
             "embedding_norm": True,
             "scale_embedding": False,

@@ -7,14 +7,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import Tensor
 
+from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
+from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import CheckpointError, EncoderModel, pad
+from dragoman.runtime import load
 
 transformers: Any = importlib.import_module("transformers")
 
@@ -52,6 +56,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "XLMRoberta",
         BERT | {"max_position_embeddings": 15, "pad_token_id": 1, "type_vocab_size": 1},
     ),
+    "mpnet": ("MPNet", BERT | {"max_position_embeddings": 15, "pad_token_id": 1}),
     "distilbert": ("DistilBert", DISTILBERT),
 }
 SHAPES: dict[str, dict[str, Any]] = {
@@ -99,7 +104,7 @@ def make(tmp_path: Path) -> Make:
             parameter.data += 0.1 * torch.randn_like(parameter)
         directory = tmp_path / f"{family}-{head}"
         theirs.save_pretrained(directory)
-        if "roberta" in family:
+        if "roberta" in family or family == "mpnet":
             words = {
                 piece: i for i, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
             }
@@ -166,7 +171,7 @@ def test_a_padding_token_within_a_text(family: str, head: str, make: Make) -> No
     """RoBERTa embeds it by a row of its own, and later tokens take their positions without it."""
     theirs, directory = make(family, head)
     padding = theirs.config.pad_token_id
-    if head == "ForMaskedLM" and "roberta" in family:
+    if head == "ForMaskedLM" and ("roberta" in family or family == "mpnet"):
         theirs.base_model.embeddings.position_embeddings.weight.data[padding] = 0
         theirs.save_pretrained(directory)
     sources = [[2, padding, 9, 17, padding, padding, 3], [2, padding], [padding, 2, 11, 12, 3]]
@@ -188,6 +193,22 @@ def test_other_shapes(family: str, shape: str, head: str, make: Make) -> None:
     theirs, directory = make(family, head, **changes)
     # Scores of 128 numbers are large: what they are compared by is not float32's rounding.
     assert_same(theirs.double(), read(directory).double())
+
+
+@pytest.mark.parametrize("target", ["neutral", "cpu"])
+def test_bundles_with_biases_by_distance(target: str, make: Make, tmp_path: Path) -> None:
+    """MPNet in ONNX Runtime, on texts of the most tokens and of one, in one batch."""
+    theirs, directory = make("mpnet", "Model")
+    folders = tmp_path / "neutral", tmp_path / "cpu"
+    for folder in folders:
+        folder.mkdir()
+    bundle = export_bundle(read(directory), folders[0], name="mpnet")
+    optimize_bundle(bundle, folders[1], target="cpu")
+    sources = [[2, *range(4, 15), 3], [2], [2, 9, 3]]
+    with load(tmp_path / target, threads=1) as model:
+        found = model.encode(sources)
+    expected = outputs_of(theirs, *pad(sources, 1), None)[1]
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForQuestionAnswering"])

@@ -59,7 +59,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "unknown type": (
         config('{"model_type": "llama"}'),
         "config.json: model_type: expected one of bart, bert, distilbert, gpt2, m2m_100, marian, "
-        "mbart, mt5, pegasus, pytorch-seq2seq, roberta, t5, torch.nn.Transformer, whisper, "
+        "mbart, mpnet, mt5, pegasus, pytorch-seq2seq, roberta, t5, torch.nn.Transformer, whisper, "
         "xlm-roberta, found 'llama'",
     ),
     "a model type that is a list": (config('{"model_type": ["t5"]}'), "found ['t5']"),
