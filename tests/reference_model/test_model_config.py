@@ -60,7 +60,7 @@ WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"activation": ["relu"]}, "activation must be one of"),
     ({"norm_order": "Pre"}, "norm_order must be one of post, pre, found 'Pre'"),
-    ({"positions": None}, "positions must be one of sinusoidal, learned, relative, learned_and_relative, found None"),
+    ({"positions": None}, "positions must be one of sinusoidal, learned, relative, learned_and"),
 ]
 
 

@@ -29,7 +29,7 @@ SAME_RESULT = {
     *("_attn_implementation", "chunk_size_feed_forward", "gradient_checkpointing", "use_cache"),
     *("return_dict", "is_encoder_decoder", "is_decoder", "id2label", "sinusoidal_pos_embds"),
     *("apply_spec_augment", "reorder_and_upcast_attn", "num_hidden_layers", "hidden_size"),
-    *("num_attention_heads", "output_attentions"),
+    *("num_attention_heads", "output_attentions", "output_hidden_states"),
 }
 """What is computed does not depend on them, or weights or other names show it."""
 
