@@ -47,6 +47,8 @@ MODEL_TYPES: Mapping[str, Registration] = {
     "bert": Registration("Hugging Face", "encoders.bert", "BERT"),
     "roberta": Registration("Hugging Face", "encoders.bert", "ROBERTA"),
     "xlm-roberta": Registration("Hugging Face", "encoders.bert", "XLM_ROBERTA"),
+    "camembert": Registration("Hugging Face", "encoders.bert", "CAMEMBERT"),
+    "electra": Registration("Hugging Face", "encoders.bert", "ELECTRA"),
     "mpnet": Registration("Hugging Face", "encoders.bert", "MPNET"),
     "distilbert": Registration("Hugging Face", "encoders.bert", "DISTILBERT"),
     "torch.nn.Transformer": Registration(

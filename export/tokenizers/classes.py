@@ -391,6 +391,13 @@ XLM_ROBERTA = TokenizerClass(
     unknown=3,
     arranged=_as_fairseq,
 )
+CAMEMBERT = TokenizerClass(
+    "Unigram",
+    _TEXT_MASK,
+    _pieces(optional_space=True),
+    _template("{bos} $A {eos}", "{bos} $A {eos} {eos} $B {eos}"),
+    lambda vocabulary, settings: ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"],
+)
 MBART = TokenizerClass(
     "Unigram",
     _TEXT_MASK,
@@ -452,6 +459,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
         ROBERTA,
     ),
     "MPNetTokenizer": MPNET,
+    "CamembertTokenizer": CAMEMBERT,
     "GPT2Tokenizer": GPT2,
     "WhisperTokenizer": GPT2,
     "T5Tokenizer": T5,
@@ -467,7 +475,9 @@ CLASSES: Mapping[str, TokenizerClass] = {
 OF_MODELS: Mapping[str, str] = {
     "bart": "RobertaTokenizer",
     "bert": "BertTokenizer",
+    "camembert": "CamembertTokenizer",
     "distilbert": "BertTokenizer",
+    "electra": "ElectraTokenizer",
     "gpt2": "GPT2Tokenizer",
     "mbart": "MBartTokenizer",
     "mpnet": "MPNetTokenizer",

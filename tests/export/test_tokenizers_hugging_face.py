@@ -16,9 +16,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES as M2M_CODES
 from transformers.models.nllb.tokenization_nllb import FAIRSEQ_LANGUAGE_CODES as NLLB_CODES
 
-from dragoman.export.families import FAMILIES
-from dragoman.export.families.hugging_face import find_hugging_face_tokenizers
-from dragoman.export.tokenizers import TokenizerFiles
+from dragoman.export.families import ENCODER_FAMILIES, FAMILIES
+from dragoman.export.families.hugging_face import find_hugging_face_tokenizers, tokenizer_kinds
+from dragoman.export.tokenizers import TokenizerCheckpoint, TokenizerFiles
+from dragoman.export.tokenizers.kind import choose_kind
 from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.runtime.texts.tokenizer import TextCodec
 
@@ -461,3 +462,44 @@ def test_special_tokens_typed(text: str, files: str, trained: Path, tmp_path: Pa
     special = set(mbart.all_special_ids) - {mbart.unk_token_id}
     assert tokens[-2:] == [2, mbart.convert_tokens_to_ids("ro_RO")]
     assert not special & set(tokens[:-2])
+
+
+def of_encoder(directory: Path, model_type: str, size: int) -> Tokenizer:
+    family = ENCODER_FAMILIES[model_type]
+    checkpoint = TokenizerCheckpoint(directory, {"model_type": model_type}, size, size)
+    files = choose_kind(checkpoint, family.tokenizers, tokenizer_kinds()).read(checkpoint)
+    assert files is not None and isinstance(files.source, Tokenizer)
+    return files.source
+
+
+def assert_same_pairs(found: Tokenizer, hugging_face: Any) -> None:
+    for text in ALL_TEXTS:
+        assert found.encode(text).ids == hugging_face(text).input_ids, text[:60]
+        pair = hugging_face(text, "Hello world").input_ids
+        assert found.encode(text, "Hello world").ids == pair or not text, text[:60]
+
+
+@pytest.mark.parametrize("files", ["library", "vocabulary"])
+def test_mpnet(files: str, tmp_path: Path) -> None:
+    letters = [chr(i) for i in range(33, 127)]
+    pieces = ["<s>", "<pad>", "</s>", "[UNK]", *letters, *(f"##{c}" for c in letters)]
+    pieces += ["hello", "world", "##ing", "<mask>"]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    hugging_face = transformers.MPNetTokenizer(vocab=vocabulary)
+    if files == "library":
+        hugging_face.save_pretrained(tmp_path)
+    else:
+        (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    assert_same_pairs(of_encoder(tmp_path, "mpnet", len(pieces)), hugging_face)
+
+
+def test_camembert(trained: Path, tmp_path: Path) -> None:
+    processor = sentencepiece.SentencePieceProcessor(
+        model_file=str(trained / "unigram-marian.model")
+    )
+    pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(3, PIECES)]
+    begin = [(name, 0.0) for name in ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")]
+    special = [("<unk>NOTUSED", -100.0), *pieces, ("<s>", 0.0), ("</s>", 0.0), ("<mask>", 0.0)]
+    hugging_face = transformers.CamembertTokenizer(vocab=[*begin, *special])
+    hugging_face.save_pretrained(tmp_path)
+    assert_same_pairs(of_encoder(tmp_path, "camembert", len(hugging_face)), hugging_face)

@@ -1,9 +1,10 @@
-"""BERT (Devlin et al. 2018) and its relatives: DistilBERT, RoBERTa, XLM-RoBERTa and MPNet.
+"""BERT (Devlin et al. 2018) and its relatives: DistilBERT, ELECTRA, RoBERTa, CamemBERT and MPNet.
 
 MiniLM and most models of sentence-transformers are stored as BERT. DistilBERT (Sanh et al. 2019) is
-BERT without token types, with other names of weights. RoBERTa (Liu et al. 2019) and XLM-RoBERTa
-differ from BERT in heads and positions, and from each other in the tokenizer. MPNet (Song et al.
-2020) is RoBERTa without token types, whose attention has biases by distance, as T5's.
+BERT without token types, with other names of weights. ELECTRA (Clark et al. 2020) has other heads;
+its small models have narrow embeddings, which are refused. RoBERTa (Liu et al. 2019), CamemBERT and
+XLM-RoBERTa differ from BERT in heads and positions, and from each other in the tokenizer. MPNet
+(Song et al. 2020) is RoBERTa without token types, with biases by distance, as T5's.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def word_piece(
     return TokenizerFiles(tokenizer, tokenizer, cleans_up=checkpoint.cleans_up(tokenizer))
 
 
-WORD_PIECE = TokenizerKind(("BertTokenizer", "DistilBertTokenizer"), (library_file, word_piece))
+WORD_PIECE = TokenizerKind(
+    ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), (library_file, word_piece)
+)
 
 
 BERT_FIELDS: Mapping[str, str] = {
@@ -130,6 +133,32 @@ BERT = EncoderFamily(
     heads=BERT_HEADS,
     tokenizers=(WORD_PIECE,),
     mask="[MASK]",
+)
+
+
+ELECTRA_HEADS: Mapping[Task, HeadNames] = {
+    **BERT_HEADS,
+    "sequence-classification": HeadNames(
+        {"dense.linear": "classifier.dense", "output": "classifier.out_proj"}, activation="gelu"
+    ),
+    "masked-language-model": HeadNames(
+        {
+            "dense.linear": "generator_predictions.dense",
+            "norm": "generator_predictions.LayerNorm",
+            "bias": "generator_lm_head.bias",
+            "weight": "generator_lm_head.weight",
+        },
+        activation="gelu",
+    ),
+}
+
+ELECTRA = replace(
+    BERT,
+    prefix="electra.",
+    class_prefix="Electra",
+    defaults={**BERT_DEFAULTS, "hidden_size": 256, "num_attention_heads": 4, "embedding_size": 128}
+    | {"intermediate_size": 1024},
+    heads=ELECTRA_HEADS,
 )
 
 
@@ -247,6 +276,13 @@ XLM_ROBERTA = replace(
             ),
         ),
     ),
+)
+
+
+CAMEMBERT = replace(
+    ROBERTA,
+    class_prefix="Camembert",
+    tokenizers=(TokenizerKind(("CamembertTokenizer",), (library_file,)),),
 )
 
 

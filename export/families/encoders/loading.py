@@ -121,6 +121,12 @@ def config_of(
     for name, neutral in (("position_embedding_type", "absolute"), ("is_decoder", False)):
         if known.get(name, neutral) != neutral:
             problems.append(f"{name}: expected {neutral}, found {shown(known[name])}")
+    width = known[family.fields["d_model"]]
+    if known.get("embedding_size", width) != width:
+        problems.append(
+            f"embedding_size: expected {shown(width)}, the hidden size, found "
+            f"{shown(known['embedding_size'])}: a projection of embeddings is not supported"
+        )
     stated = {ours: known[theirs] for ours, theirs in family.fields.items()}
     types = family.sizes(values)["type_vocab_size"]
     if head.task not in PAIRS or types < 2:

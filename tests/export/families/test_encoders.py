@@ -17,7 +17,7 @@ from torch import Tensor
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.optimize.target_bundle import optimize_bundle
-from dragoman.reference_model import CheckpointError, EncoderModel, pad
+from dragoman.reference_model import CheckpointError, ConfigError, EncoderModel, pad
 from dragoman.runtime import load
 
 transformers: Any = importlib.import_module("transformers")
@@ -56,9 +56,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "XLMRoberta",
         BERT | {"max_position_embeddings": 15, "pad_token_id": 1, "type_vocab_size": 1},
     ),
+    "camembert": (
+        "Camembert",
+        BERT | {"max_position_embeddings": 15, "pad_token_id": 1, "type_vocab_size": 1},
+    ),
+    "electra": ("Electra", BERT | {"embedding_size": 24}),
     "mpnet": ("MPNet", BERT | {"max_position_embeddings": 15, "pad_token_id": 1}),
     "distilbert": ("DistilBert", DISTILBERT),
 }
+PADDED = {name: fields["pad_token_id"] == 1 for name, (_, fields) in FAMILIES.items()}
+"""Whether positions begin after the padding token's id."""
 SHAPES: dict[str, dict[str, Any]] = {
     "one layer, narrow": {
         "hidden_size": 20,
@@ -104,7 +111,7 @@ def make(tmp_path: Path) -> Make:
             parameter.data += 0.1 * torch.randn_like(parameter)
         directory = tmp_path / f"{family}-{head}"
         theirs.save_pretrained(directory)
-        if "roberta" in family or family == "mpnet":
+        if PADDED[family]:
             words = {
                 piece: i for i, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
             }
@@ -171,7 +178,7 @@ def test_a_padding_token_within_a_text(family: str, head: str, make: Make) -> No
     """RoBERTa embeds it by a row of its own, and later tokens take their positions without it."""
     theirs, directory = make(family, head)
     padding = theirs.config.pad_token_id
-    if head == "ForMaskedLM" and ("roberta" in family or family == "mpnet"):
+    if head == "ForMaskedLM" and PADDED[family]:
         theirs.base_model.embeddings.position_embeddings.weight.data[padding] = 0
         theirs.save_pretrained(directory)
     sources = [[2, padding, 9, 17, padding, padding, 3], [2, padding], [padding, 2, 11, 12, 3]]
@@ -190,9 +197,16 @@ def test_a_masked_language_model_says_that_it_lacks_the_row_of_padding(make: Mak
 def test_other_shapes(family: str, shape: str, head: str, make: Make) -> None:
     names = DISTILBERT_NAMES if family == "distilbert" else {}
     changes = {names.get(name, name): value for name, value in SHAPES[shape].items()}
+    changes |= {"embedding_size": changes["hidden_size"]} if family == "electra" else {}
     theirs, directory = make(family, head, **changes)
     # Scores of 128 numbers are large: what they are compared by is not float32's rounding.
     assert_same(theirs.double(), read(directory).double())
+
+
+def test_narrow_embeddings_are_refused(make: Make) -> None:
+    _, directory = make("electra", "Model", embedding_size=8)
+    with pytest.raises(ConfigError, match="embedding_size: expected 24, the hidden size, found 8"):
+        read(directory)
 
 
 @pytest.mark.parametrize("target", ["neutral", "cpu"])

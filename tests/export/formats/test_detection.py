@@ -58,9 +58,9 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a list": (config("[]"), "config.json: expected a JSON object, found list"),
     "unknown type": (
         config('{"model_type": "llama"}'),
-        "config.json: model_type: expected one of bart, bert, distilbert, gpt2, m2m_100, marian, "
-        "mbart, mpnet, mt5, pegasus, pytorch-seq2seq, roberta, t5, torch.nn.Transformer, whisper, "
-        "xlm-roberta, found 'llama'",
+        "config.json: model_type: expected one of bart, bert, camembert, distilbert, electra, "
+        "gpt2, m2m_100, marian, mbart, mpnet, mt5, pegasus, pytorch-seq2seq, roberta, t5, "
+        "torch.nn.Transformer, whisper, xlm-roberta, found 'llama'",
     ),
     "a model type that is a list": (config('{"model_type": ["t5"]}'), "found ['t5']"),
 }
