@@ -12,7 +12,7 @@ from dragoman.settings.head import HeadTask
 
 from .settings import ConfigError
 
-Pooling = Literal["mean", "cls", "max"]
+Pooling = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 DenseActivation = Literal["identity", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 
 
@@ -37,7 +37,9 @@ class HeadConfig(HeadTask):
 
     pooling: Pooling = "mean"
     """How an embedding is pooled. mean: mean over all tokens; cls: the first token's hidden state;
-    max: maximum of each component over all tokens."""
+    max: maximum of each component over all tokens; mean_sqrt_len_tokens: sum over all tokens,
+    divided by the root of their number; weightedmean: mean in which the n-th token counts n times;
+    lasttoken: the last token's hidden state."""
     dense_size: int = 0
     """Outputs of the dense layer; 0 for none. Except for an embedding, it is d_model."""
     dense_activation: DenseActivation = "tanh"

@@ -217,10 +217,17 @@ class EmbeddingHead(nn.Module):
                 return hidden[:, 0]
             case "max":
                 return hidden.masked_fill(~mask[..., None], -math.inf).amax(1)
-            case "mean":
-                # As a product, ONNX Runtime adds tokens in the same order whatever the padding.
-                weight = mask[:, None].to(hidden.dtype)
-                return (weight @ hidden)[:, 0] / weight.sum(-1)
+            case "lasttoken":
+                last = mask.sum(-1)[:, None, None] - 1
+                return hidden.gather(1, last.expand(-1, -1, hidden.shape[-1]))[:, 0]
+        # As a product, ONNX Runtime adds tokens in the same order whatever the padding.
+        weight = mask[:, None].to(hidden.dtype)
+        if self.pooling == "weightedmean":  # later tokens count more (Muennighoff 2022)
+            weight = weight * torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+        count = weight.sum(-1)
+        if self.pooling == "mean_sqrt_len_tokens":
+            count = count.sqrt()
+        return (weight @ hidden)[:, 0] / count
 
 
 class SequenceClassificationHead(nn.Module):

@@ -60,6 +60,7 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "Sigmoid": "feed-forward with SiLU",
         "Slice": "embeddings that are truncated",
         "Softmax": "attention spelled out for engines",
+        "Sqrt": "pooling",
         "Squeeze": "shapes, masks",
         "Sub": "distances of relative positions",
         "Tanh": "feed-forward",
