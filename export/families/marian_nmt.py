@@ -90,7 +90,7 @@ def read_marian(directory: Path) -> Checkpoint:
     file = read_marian_file(directory)
     notes = MARIAN.notes("special:model.yml", file.options)
     problems = MARIAN.unsupported(file.options)
-    fields, shared = _fields(file, problems)
+    fields, shared, layer = _fields(file, problems)
     tables = ("Wemb", "Wemb") if shared else ("encoder_Wemb", "decoder_Wemb")
     measured = measure(file.weights, dict.fromkeys(tables, 2), file.path, problems)
     sizes = [shape[0] for shape in (measured[0], measured[-1])]
@@ -107,7 +107,7 @@ def read_marian(directory: Path) -> Checkpoint:
         "pad_token_id": start if shared else END,
     }
     config = make_config(problems, **fields)
-    heads = _alignment(file.options, config.decoder_layers)
+    heads = ((min(layer, config.decoder_layers) - 1, 0),)
     rules = GenerationConfig(suppressed_token_ids=(*suppressed, start), alignment_heads=heads)
     model = build(
         config,
@@ -153,8 +153,13 @@ def _positions(d_model: int) -> ComputedWeights:
     return dict.fromkeys(names, lambda: position_table(POSITIONS, d_model))
 
 
-def _fields(file: MarianFile, problems: list[str]) -> tuple[dict[str, Any], bool]:
-    """Return fields of a `ModelConfig`, and whether both sides share their embeddings."""
+def _fields(file: MarianFile, problems: list[str]) -> tuple[dict[str, Any], bool, int]:
+    """Return fields of a `ModelConfig`, and more.
+
+    Returns:
+        the fields, whether both sides share their embeddings, and the layer whose first head aligns
+        words, from 1 on: by default, one beyond the last
+    """
     options = file.options
 
     def text(name: str, default: str, expected: Mapping[str, object]) -> str:
@@ -192,34 +197,34 @@ def _fields(file: MarianFile, problems: list[str]) -> tuple[dict[str, Any], bool
     shared = flag("tied-embeddings-all") or flag("tied-embeddings-src")
     tied = flag("tied-embeddings-all") or flag("tied-embeddings")
     activation = text("transformer-ffn-activation", "swish", ACTIVATIONS)
+    layer = 10**9
+    if options.get("transformer-guided-alignment-layer", "last") != "last":
+        layer = max(1, number("transformer-guided-alignment-layer", 1))
     inner = {f"{stack}_l1_ffn_W1": 2 for stack in ("encoder", "decoder")}
     (d_model, d_ff), _ = measure(file.weights, inner, file.path, problems)
-    return {
-        "encoder_layers": number("enc-depth", 1),
-        "decoder_layers": number("dec-depth", 1),
-        "d_model": d_model,
-        "d_ff": d_ff,
-        "num_heads": number("transformer-heads", 8),
-        "decoder_kind": kind,
-        "activation": ACTIVATIONS.get(activation, "relu"),
-        "norm_epsilon": EPSILON,
-        "embedding_norm": "n" in normalized,
-        "final_norm": "n" in top,
-        "logits_bias": True,
-        "tie_source_target": shared,
-        "tie_target_output": tied,
-        "positions": "learned",
-        "max_source_positions": POSITIONS,
-        "max_target_positions": POSITIONS,
-        "dropout": 0.0,
-    }, shared
-
-
-def _alignment(options: Mapping[str, Any], layers: int) -> tuple[tuple[int, int], ...]:
-    """Return the head that Marian aligns words by: the first of a layer, by default the last."""
-    layer = options.get("transformer-guided-alignment-layer", "last")
-    chosen = int(layer) if isinstance(layer, str) and layer.isdecimal() else layers
-    return ((min(max(chosen, 1), layers) - 1, 0),)
+    return (
+        {
+            "encoder_layers": number("enc-depth", 1),
+            "decoder_layers": number("dec-depth", 1),
+            "d_model": d_model,
+            "d_ff": d_ff,
+            "num_heads": number("transformer-heads", 8),
+            "decoder_kind": kind,
+            "activation": ACTIVATIONS.get(activation, "relu"),
+            "norm_epsilon": EPSILON,
+            "embedding_norm": "n" in normalized,
+            "final_norm": "n" in top,
+            "logits_bias": True,
+            "tie_source_target": shared,
+            "tie_target_output": tied,
+            "positions": "learned",
+            "max_source_positions": POSITIONS,
+            "max_target_positions": POSITIONS,
+            "dropout": 0.0,
+        },
+        shared,
+        layer,
+    )
 
 
 def _with_start(file: MarianFile, tables: tuple[str, str]) -> Weights:
@@ -235,11 +240,13 @@ def _with_start(file: MarianFile, tables: tuple[str, str]) -> Weights:
         weights[OUTPUT] = weights.pop(LEGACY_OUTPUT)
     rows = len(weights[tables[1]])
     for name in dict.fromkeys((tables[1], OUTPUT)):
-        if name in weights:
+        if name in weights and weights[name].dim() == 2:
             table = weights[name]
             weights[name] = torch.cat([table, table.new_zeros(1, *table.shape[1:])])
     bias = weights.get(BIAS, torch.zeros(rows))
-    weights[BIAS] = torch.cat([bias, (bias.mean() + ABSENT_LOGIT)[None]])
+    if bias.dim() == 1:  # `build` names weights of other shapes
+        bias = torch.cat([bias, (bias.mean() + ABSENT_LOGIT)[None]])
+    weights[BIAS] = bias
     return weights
 
 

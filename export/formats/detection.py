@@ -6,6 +6,7 @@ readers in `export.checkpoints` check the contents.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ CTRANSLATE2_FILE = "model.bin"
 DRAGOMAN_FILES = (CONFIG_FILE, WEIGHTS_FILE)
 MARIAN_VERSION = 1
 """The version of `.bin` files of Marian, with which they begin as a number of 8 bytes."""
+MARIAN_CONFIGURATION = "special:model.yml"
 TENSOR_FILES = (WEIGHTS_FILE, "pytorch_model.bin")
 """Weight files in order of preference. Each may be split into parts with an index."""
 INDEX_SUFFIX = ".index.json"
@@ -83,7 +85,7 @@ def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
 
 def marian_files(directory: Path) -> list[Path]:
     """List the files of a directory that may be models of Marian; not those of its optimizer."""
-    found = [path for path in directory.glob("*.npz") if ".optimizer." not in path.name]
+    found = [path for path in directory.glob("*.npz") if _has_configuration(path)]
     for path in directory.glob("*.bin"):
         try:
             with path.open("rb") as file:
@@ -92,6 +94,17 @@ def marian_files(directory: Path) -> list[Path]:
             continue
         found += [path] if begins else []
     return sorted(path for path in found if path.is_file())
+
+
+def _has_configuration(path: Path) -> bool:
+    """Return whether an .npz file has Marian's configuration, which its optimizer's has not."""
+    if path.name == "model.npz":  # without one it is refused with the reason
+        return True
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return MARIAN_CONFIGURATION + ".npy" in archive.namelist()
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return False
 
 
 def check_is_checkpoint(directory: Path) -> dict[str, Any]:

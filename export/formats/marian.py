@@ -16,6 +16,7 @@ Both kinds of file hold the configuration as an item, `special:model.yml`.
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 import zipfile
@@ -35,9 +36,9 @@ from dragoman.files.regular_files import FileError, check_regular
 from dragoman.files.text_lines import printable
 from dragoman.reference_model import CheckpointError
 
+from .detection import MARIAN_CONFIGURATION as CONFIGURATION
 from .detection import MARIAN_VERSION, marian_files
 
-CONFIGURATION = "special:model.yml"
 TYPES: Mapping[int, type[np.generic]] = {
     0x101: np.int8,
     0x402: np.float16,
@@ -53,6 +54,10 @@ ROUNDED: Mapping[int, type[np.generic]] = {
 MULTIPLIERS = "_QuantMultA"
 """Names of the factors with which Marian rounds activations. Dragoman calibrates its own."""
 MOST_ITEMS, MOST_AXES, LONGEST_NAME = 100_000, 8, 4096
+MOST_CONFIGURATION = 2**20
+"""Bytes of the configuration."""
+MOST_GROWTH = 20
+"""How many times as large a compressed file may become. Marian does not compress."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +115,14 @@ def _options(path: Path, data: bytes) -> Mapping[str, Any]:
             path, [f"the package pyyaml cannot be imported ({error}): pip install pyyaml"]
         ) from error
     try:
+        if len(data) > MOST_CONFIGURATION:
+            raise ValueError(f"more than {MOST_CONFIGURATION} bytes")
         text = data.partition(b"\0")[0].decode()
+        # Marian writes no aliases, and a few of them may stand for millions of values.
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, yaml.BaseLoader)):
+            raise ValueError("expected no aliases")
         values = yaml.load(text, Loader=yaml.BaseLoader)
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, OverflowError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
         raise CheckpointError(path, [f"{CONFIGURATION}: not YAML: {problem}"]) from error
     if not isinstance(values, dict):
@@ -124,18 +134,39 @@ Items = dict[str, NDArray[Any]]
 
 
 def _read_npz(path: Path) -> tuple[Items, bool]:
+    items = Items()
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            items = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            size = sum(member.file_size for member in members)
+            if size > MOST_GROWTH * path.stat().st_size + MOST_CONFIGURATION:
+                raise ValueError(f"{size} bytes when it is unpacked")
+            for member in members:
+                if not member.filename.endswith(".npy"):
+                    raise ValueError(f"expected arrays, found {printable(member.filename)}")
+                items[member.filename.removesuffix(".npy")] = _array(archive.read(member))
+    except Exception as error:  # the libraries raise many types
         problem = " ".join(str(error).split())[:200]
         raise CheckpointError(path, [f"expected a model.npz of Marian: {problem}"]) from error
-    wrong = [name for name, values in items.items() if values.dtype.kind not in "fiu"]
-    if wrong:
-        raise CheckpointError(
-            path, [f"{name}: expected numbers, found {items[name].dtype}" for name in wrong]
-        )
     return items, False
+
+
+def _array(data: bytes) -> NDArray[Any]:
+    """Read an array in NumPy's format, whose header must agree with its size."""
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    shape, is_fortran, kind = read[version](stream)
+    if kind.kind not in "fiu":
+        raise ValueError(f"expected numbers, found {kind}")
+    size = math.prod(shape) * kind.itemsize
+    if size != len(data) - stream.tell():
+        raise ValueError(f"an array of shape {shown(list(shape))} needs {size} bytes")
+    numbers = np.frombuffer(data, kind, offset=stream.tell())
+    return numbers.reshape(shape, order="F" if is_fortran else "C")
 
 
 class _Item(NamedTuple):
@@ -213,7 +244,7 @@ def _numbers(path: Path, item: _Item) -> NDArray[Any]:
     kind = np.dtype(element).newbyteorder("<")
     size = math.prod(shape) * kind.itemsize
     needed = size + (4 if item.type in ROUNDED else 0)
-    if min(shape, default=1) < 0 or needed > len(item.data):
+    if min(shape, default=1) < 1 or needed > len(item.data):
         raise CheckpointError(
             path,
             [f"{name} of shape {shown(list(shape))} needs {needed} bytes, found {len(item.data)}"],
@@ -226,7 +257,8 @@ def _numbers(path: Path, item: _Item) -> NDArray[Any]:
         raise CheckpointError(
             path, [f"{name}: expected a positive multiplier, found {multiplier:g}"]
         )
-    weights = stored.astype(np.float32) / np.float32(multiplier)
+    with np.errstate(over="ignore"):  # what is not finite is refused with all weights
+        weights = stored.astype(np.float32) / np.float32(multiplier)
     if "Wemb" in item.name or len(shape) != 2:
         return weights.reshape(shape)
     return np.ascontiguousarray(weights.reshape(shape[::-1]).T)

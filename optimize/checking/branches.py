@@ -98,6 +98,8 @@ def _count(graph: ir.Graph) -> list[tuple[str, ir.Value]]:
         first = len(node.outputs)
         node.resize_outputs(first + added)
         results = node.outputs[first:]
+        for value in results:  # any other name may be taken
+            value.name = f"executed.raw.{graph.name}.{id(value)}"
         for axes in ("scan_output_axes", "scan_output_directions"):
             if axes in node.attributes:
                 known = list(node.attributes[axes].as_ints())

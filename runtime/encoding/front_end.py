@@ -398,6 +398,10 @@ class EncoderMethods(ABC):
         encoder = self._encoder("rerank", documents)
         if not isinstance(query, str):
             raise RejectedError(f"query: expected a text, found {shown(query)}")
+        try:
+            encoder.tokenize(query, **reading)
+        except RejectedError as error:
+            raise RejectedError(f"query: {error}") from error
         if top is not None:
             check_count("top", top)
         pairs = [(query, document) for document in documents]

@@ -37,7 +37,6 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "GatherND": "greedy choice of bundles before 2026-11-27",
         "Gelu": "feed-forward",
         "Gemm": "heads of encoders",
-        "Identity": "states of recurrent decoders",
         "InstanceNormalization": "layer norm on the processor",
         "LayerNormalization": "layer norm",
         "LessOrEqual": "causal mask",
@@ -86,11 +85,15 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
 
 A graph with any other operator is rejected when its bundle is written and when it is read, before
 ONNX Runtime sees it. The work of an allowed operator is bounded by the sizes of its inputs and
-outputs. It opens no file, and contains no subgraph, unlike Loop and If. The subgraph of a Scan runs
-once for each query, and contains no other subgraph.
+outputs. It opens no file, and contains no subgraph, unlike Loop and If. The only subgraph is that
+of the Scan that moves states on, see `_moves_a_state`. It runs once for each query, and reads
+numbers of each: those that it multiplies by the state, whose size is fixed.
 """
 
-_SCAN = b"Scan"
+_SCAN, _STEP = b"Scan", [b"Mul", b"Add", b"Identity"]
+_SCAN_ATTRIBUTES = {b"body", b"num_scan_inputs", b"scan_input_axes", b"scan_output_axes"}
+_SMALLEST_STATE = 2
+"""Numbers of a state. One would be multiplied by none, too, as often as a graph says."""
 
 
 _MOST_PROBLEMS = 8
@@ -168,6 +171,22 @@ _ATTRIBUTE = Schema(
         "sparse_tensors": 23,
     },
 )
+_VALUE = Schema(
+    "ValueInfoProto",
+    once={"name": (BYTES, 1), "type": (BYTES, 2), "doc_string": (BYTES, 3)},
+    many={"metadata_props": (BYTES, 4)},
+)
+_TYPE = Schema(
+    "TypeProto",
+    once={"tensor_type": (BYTES, 1), "denotation": (BYTES, 6)},
+    refused={"sequence_type": 4, "map_type": 5, "sparse_tensor_type": 8, "optional_type": 9},
+)
+_TENSOR_TYPE = Schema("TypeProto.Tensor", once={"elem_type": (VARINT, 1), "shape": (BYTES, 2)})
+_SHAPE = Schema("TensorShapeProto", once={}, many={"dim": (BYTES, 1)})
+_DIM = Schema(
+    "TensorShapeProto.Dimension",
+    once={"dim_value": (VARINT, 1), "dim_param": (BYTES, 2), "denotation": (BYTES, 3)},
+)
 _TENSOR = Schema(
     "TensorProto",
     once={
@@ -193,7 +212,7 @@ _TENSOR = Schema(
 _ENTRY = Schema("StringStringEntryProto", once={"key": (BYTES, 1), "value": (BYTES, 2)})
 
 _EXTERNAL = 1
-_INT64 = 7
+_FLOAT, _INT64 = 1, 7
 _PLACE = (b"location", b"offset", b"length")
 
 _ALLOWED = {
@@ -256,18 +275,65 @@ def _problems(model: Message, weights: int | None) -> Iterator[str]:
         if domain not in domains:
             yield f"domain {_shown(domain)}: expected one of {', '.join(map(repr, OPERATORS))}"
     for part in model.parts("graph"):
-        yield from _inner_problems(Message(part, _GRAPH), weights, inside=False)
+        graph = Message(part, _GRAPH)
+        states = {name for name in map(_state, graph.parts("input")) if name}
+        for node in graph.parts("node"):
+            yield from _node_problems(Message(node, _NODE), states, weights)
+        for tensor in graph.parts("initializer"):
+            yield from _tensor_problems(Message(tensor, _TENSOR), weights)
 
 
-def _inner_problems(graph: Message, weights: int | None, *, inside: bool) -> Iterator[str]:
-    """Return the problems of a graph, which may be inside another one."""
-    for node in graph.parts("node"):
-        yield from _node_problems(Message(node, _NODE), weights, inside=inside)
-    for tensor in graph.parts("initializer"):
-        yield from _tensor_problems(Message(tensor, _TENSOR), weights)
+def _state(value: bytes) -> bytes:
+    """Return the name of a graph's input if it may be a state: float32 [any, a fixed number]."""
+    named = Message(value, _VALUE)
+    tensor = Message(Message(named.part("type"), _TYPE).part("tensor_type"), _TENSOR_TYPE)
+    sizes = [Message(dim, _DIM) for dim in Message(tensor.part("shape"), _SHAPE).parts("dim")]
+    is_state = (
+        tensor.number("elem_type") == _FLOAT
+        and len(sizes) == 2
+        and sizes[1].number("dim_value") >= _SMALLEST_STATE
+    )
+    return named.part("name") if is_state else b""
 
 
-def _node_problems(node: Message, weights: int | None, *, inside: bool) -> Iterator[str]:
+def _moves_a_state(node: Message, states: set[bytes]) -> bool:
+    """Return whether a Scan is one of Dragoman's: state * gate + update for each query, in axis 1.
+
+    Args:
+        states: inputs of the graph that may be states
+    """
+    inputs = node.parts("input")
+    attributes = [Message(part, _ATTRIBUTE) for part in node.parts("attribute")]
+    named = {attribute.part("name"): attribute for attribute in attributes}
+    domain = node.part("domain")
+    if domain or len(inputs) != 3 or inputs[0] not in states or named.keys() != _SCAN_ATTRIBUTES:
+        return False
+    numbers = [named[name].number("ints") for name in (b"scan_input_axes", b"scan_output_axes")]
+    body = Message(named[b"body"].part("g"), _GRAPH)
+    steps = [Message(part, _NODE) for part in body.parts("node")]
+    if (
+        named[b"num_scan_inputs"].number("i") != 2
+        or numbers != [1, 1]
+        or len(attributes) != len(named)
+        or body.parts("initializer")
+        or [step.part("op_type") for step in steps] != _STEP
+        or any(step.parts("attribute") or step.part("domain") for step in steps)
+    ):
+        return False
+    names = [Message(part, _VALUE).part("name") for part in body.parts("input")]
+    if len(names) != 3:
+        return False
+    state, gate, update = names
+    written = [name for step in steps for name in step.parts("output")]
+    if len(written) != len(steps) or len({*names, *written}) != len(names) + len(written):
+        return False
+    kept, moved, shown = written
+    found = [step.parts("input") for step in steps]
+    outputs = [Message(part, _VALUE).part("name") for part in body.parts("output")]
+    return found == [[gate, state], [kept, update], [moved]] and outputs == [moved, shown]
+
+
+def _node_problems(node: Message, states: set[bytes], weights: int | None) -> Iterator[str]:
     domain, operator = node.part("domain"), node.part("op_type")
     if (domain, operator) not in _ALLOWED or node.part("overload"):
         named = _shown(domain + b"." + operator if domain else operator)
@@ -276,13 +342,15 @@ def _node_problems(node: Message, weights: int | None, *, inside: bool) -> Itera
             "(dragoman.runtime.format.onnx_graph)"
         )
         return
+    if operator == _SCAN:
+        if not _moves_a_state(node, states):
+            yield "operator 'Scan': expected state * gate + update for each query, found another"
+        return
     for part in node.parts("attribute"):
         attribute = Message(part, _ATTRIBUTE)
-        for graph in attribute.parts("g"):
-            if operator != _SCAN or inside:
-                yield f"operator {_shown(operator)}: expected no subgraph, found one"
-                return
-            yield from _inner_problems(Message(graph, _GRAPH), weights, inside=True)
+        if attribute.parts("g"):
+            yield f"operator {_shown(operator)}: expected no subgraph, found one"
+            return
         for tensor in (*attribute.parts("t"), *attribute.parts("tensors")):
             yield from _tensor_problems(Message(tensor, _TENSOR), weights)
 

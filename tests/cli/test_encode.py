@@ -292,4 +292,6 @@ def test_documents_are_ranked(reranker: Path, dragoman: Dragoman) -> None:
     long = dragoman("rerank", reranker, "ab", "c", "a b c d e f g h a b c d")
     assert long.returncode == 1
     assert len(long.stdout.splitlines()) == 1
-    assert long.stderr.startswith("line 2: ")
+    assert long.stderr.startswith("document 2: ")
+    bad = dragoman("rerank", reranker, "\udcff", "c")
+    assert bad.returncode == 2 and bad.stderr.startswith("Error: query: ")

@@ -53,6 +53,10 @@ ENCODER = dataclasses.replace(
     activation="tanh",
     head=HeadConfig(task="embedding", dense_size=12, truncate_dim=6, normalize=True),
 )
+POOLED = dataclasses.replace(
+    ENCODER, head=HeadConfig(task="embedding", pooling="mean_sqrt_len_tokens")
+)
+RECURRENT = dataclasses.replace(SMALL, decoder_kind="ssru")
 DECODER = dataclasses.replace(SMALL, source_vocab_size=0, encoder_layers=0, max_source_positions=0)
 
 
@@ -66,9 +70,10 @@ def bundles(optimize: Optimize, tmp_path_factory: pytest.TempPathFactory) -> lis
         return export_bundle(make_model(config).eval(), directory, name="small")
 
     small, speech, gated, relative = map(exported, (SMALL, SPEECH, GATED, RELATIVE))
-    encoder, decoder = exported(ENCODER), exported(DECODER)
+    encoder, decoder, recurrent = map(exported, (ENCODER, DECODER, RECURRENT))
+    pooled = exported(POOLED)
     return [
-        *(small, speech, gated, relative, encoder, decoder),
+        *(small, speech, gated, relative, encoder, decoder, recurrent, pooled),
         *(optimize(small, precision) for precision in ("fp32", "int8", "int4")),
         optimize(small, "int8", "neutral"),
         optimize(relative),

@@ -293,7 +293,7 @@ MPNET = replace(
     defaults={
         **BERT_DEFAULTS,
         "vocab_size": 30527,
-        "relative_attention_num_buckets": 32,  # transformers uses 32, whatever is stated
+        "relative_attention_num_buckets": 32,
         "type_vocab_size": 0,
         "pad_token_id": 1,
     },
@@ -314,4 +314,5 @@ MPNET = replace(
         ),
     ),
     positions="learned_and_relative",
+    constants={"pad_token_id": 1, "relative_attention_num_buckets": 32},
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.errors import shown
@@ -52,6 +52,7 @@ class EncoderFamily:
         parts: parts of a parameter's name in `EncoderModel`, with replacements in this order
         heads: names of heads by task; embeddings have no entry
         positions: kind of the positions
+        constants: fields of `config.json` with the only value that the library heeds
         positions_follow_padding: whether positions begin in the row after the padding token's id,
             as in fairseq
         tokenizers: kinds of tokenizers in the family's checkpoints
@@ -68,6 +69,7 @@ class EncoderFamily:
     tokenizers: tuple[TokenizerKind, ...]
     mask: str
     positions: PositionKind = "learned"
+    constants: Mapping[str, Any] = field(default_factory=dict)
     positions_follow_padding: bool = False
 
     @property

@@ -118,7 +118,8 @@ def config_of(
     if not isinstance(known.get("tie_word_embeddings", True), bool):
         found = known["tie_word_embeddings"]
         problems.append(f"tie_word_embeddings: expected true or false, found {shown(found)}")
-    for name, neutral in (("position_embedding_type", "absolute"), ("is_decoder", False)):
+    neutrals = {"position_embedding_type": "absolute", "is_decoder": False, **family.constants}
+    for name, neutral in neutrals.items():
         if known.get(name, neutral) != neutral:
             problems.append(f"{name}: expected {neutral}, found {shown(known[name])}")
     width = known[family.fields["d_model"]]
@@ -132,7 +133,8 @@ def config_of(
     if head.task not in PAIRS or types < 2:
         # There is one embedding for all tokens. `convert_weights` adds it to the positions where
         # each token has one.
-        types = 1 if family.positions_follow_padding and types else 0
+        has_types = family.positions_follow_padding and family.defaults["type_vocab_size"]
+        types = 1 if has_types else 0
     positions = stated["max_source_positions"] - family.first_position(values)
     return make_config(
         problems,

@@ -107,6 +107,7 @@ async def _embed(service: Service, request: Request) -> Response:
     dimensions = fields.take("dimensions", int)
     options = {"truncate": fields.take("truncate", bool, False)} | split_option(fields)
     options["prompt_name"] = fields.take("prompt_name", str)
+    seconds = fields.take("timeout", (float, int))
     fields.ignore("truncation_direction")
     fields.end()
     texts: list[Any] = [inputs] if isinstance(inputs, str) else inputs
@@ -114,7 +115,7 @@ async def _embed(service: Service, request: Request) -> Response:
     for text in texts:
         if not isinstance(text, str):
             raise BodyError(f"inputs: expected texts, found {shown(text)}")
-    results = await service.run_encoder(served, "embeddings", texts, options)
+    results = await service.run_encoder(served, "embeddings", texts, options, seconds=seconds)
     _check_read(results)
     vectors = [shortened(result.vector, dimensions) for result in results]
     if normalize:
@@ -132,6 +133,7 @@ async def _predict(service: Service, request: Request) -> Response:
     inputs = fields.require("inputs", (str, list))
     raw = fields.take("raw_scores", bool, False)
     options = {"truncate": fields.take("truncate", bool, False)} | split_option(fields)
+    seconds = fields.take("timeout", (float, int))
     fields.ignore("truncation_direction")
     fields.end()
     is_batch = isinstance(inputs, list) and not all(isinstance(text, str) for text in inputs)
@@ -145,7 +147,7 @@ async def _predict(service: Service, request: Request) -> Response:
     if raw and head is not None and len(head.labels) > 1 and not head.multi_label:
         raise BodyError("raw_scores: expected false, as this model's scores are probabilities")
     sources = [tuple(texts) if len(texts) == 2 else texts[0] for texts in given]
-    results = await service.run_encoder(served, "classify", sources, options)
+    results = await service.run_encoder(served, "classify", sources, options, seconds=seconds)
     _check_read(results)
     gives_logits = head is not None and len(head.labels) == 1 and not head.multi_label
     several = head is not None and len(head.labels) > 1 and not head.multi_label
@@ -187,7 +189,7 @@ async def _rerank(service: Service, request: Request) -> Response:
         raise BodyError(f"{name}: expected 1 to {MOST_SOURCES}, found {len(documents)}")
     top, cut = fields.take("top_n", int), fields.take("truncate", bool, name == "documents")
     shows = fields.take("return_text" if name == "texts" else "return_documents", bool, False)
-    raw = fields.take("raw_scores", bool, False)
+    raw = name == "texts" and fields.take("raw_scores", bool, False)
     options = {"truncate": cut} | split_option(fields)
     seconds = fields.take("timeout", (float, int))
     fields.ignore("truncation_direction", "max_tokens_per_doc", "priority", "user")

@@ -209,7 +209,7 @@ def rerank(
         line = lines[number]
         problems[number] = unreadable(line) if isinstance(line, UnicodeDecodeError) else ""
     for number, problem in sorted(problems.items()):
-        notify(f"line {number + 1}: {problem}")
+        notify(f"document {number + 1}: {problem}")
     for each in [each for each in found if each.score is not None][:top]:
         number, text = numbers[each.index], texts[each.index]
         if as_json:

@@ -224,6 +224,11 @@ def oracle_pass(
 _encoded_by = weakref.WeakKeyDictionary[AutoregressiveModel, EncodedBatches[list[KeysValues]]]()
 
 
+def forget_encoded(oracle: AutoregressiveModel) -> None:
+    """Forget what a model of speech has encoded, so that all of it runs on the next pass."""
+    _encoded_by.pop(oracle, None)
+
+
 def _encoded(oracle: AutoregressiveModel) -> EncodedBatches[list[KeysValues]]:
     """Return what a model of speech has encoded lately."""
     return _encoded_by.setdefault(oracle, EncodedBatches())

@@ -56,11 +56,13 @@ EXPECTED: dict[Role, tuple[Owner, Change, tuple[str, ...], str | None]] = {
     "read": (Owner.STEP, Change.REPLACED, ("batch", "read"), "int64"),
     "past_key": (DECODER, Change.APPENDED, KEY_CACHE, None),
     "past_value": (DECODER, Change.APPENDED, VALUE_CACHE, None),
+    "past_state": (DECODER, Change.REPLACED, ("batch", "state_size"), "float32"),
     "logits": (Owner.STEP, Change.REPLACED, ("batch", "read", "target_vocabulary"), None),
     "next_token": (Owner.STEP, Change.REPLACED, ("batch",), "int64"),
     "next_log_probability": (Owner.STEP, Change.REPLACED, ("batch",), "float32"),
     "present_key": (DECODER, Change.APPENDED, KEY_CACHE, None),
     "present_value": (DECODER, Change.APPENDED, VALUE_CACHE, None),
+    "present_state": (DECODER, Change.REPLACED, ("batch", "state_size"), "float32"),
     "candidate_token": (Owner.STEP, Change.REPLACED, ("batch", "candidates"), "int64"),
     "candidate_log_probability": (Owner.STEP, Change.REPLACED, ("batch", "candidates"), "float32"),
     "hidden": (ENCODER, Change.NEVER, ("source_batch", "source", "d_model"), None),
@@ -90,13 +92,17 @@ def test_every_role_is_defined() -> None:
 def test_what_a_role_belongs_to_and_how_it_changes(role: Role) -> None:
     found = ROLES[role]
     assert (found.owner, found.change, found.axes, found.dtype) == EXPECTED[role]
-    assert found.layered == role.endswith(("_key", "_value"))
+    assert found.layered == role.endswith(("_key", "_value", "_state"))
     assert found.description
 
 
 def test_outputs_update_inputs_that_have_the_same_layout() -> None:
     updates = {role: found.updates for role, found in ROLES.items() if found.updates}
-    assert updates == {"present_key": "past_key", "present_value": "past_value"}
+    assert updates == {
+        "present_key": "past_key",
+        "present_value": "past_value",
+        "present_state": "past_state",
+    }
     for output, updated in updates.items():
         assert updated is not None
         assert EXPECTED[output] == EXPECTED[updated]

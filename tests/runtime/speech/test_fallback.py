@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import zlib
 from typing import Any
@@ -47,8 +48,8 @@ def text_of(result: Result) -> str:
 @torch.no_grad()
 def judged(case: Case, audio: Any, result: Result) -> tuple[float, float]:
     """The mean log-probability of an output without timestamps among the tokens that may follow,
-    the end included, and the probability of no speech: with Hugging Face's model."""
-    theirs = case.theirs
+    the end included, and the probability of no speech: with Hugging Face's model in float64."""
+    theirs = copy.deepcopy(case.theirs).double()
     vocabulary = Vocabulary(bool(theirs.generation_config.is_multilingual))
     features = extractor(theirs)(audio, sampling_rate=16_000, return_tensors="pt").input_features
     prompt = [vocabulary["startoftranscript"]]
@@ -57,7 +58,7 @@ def judged(case: Case, audio: Any, result: Result) -> tuple[float, float]:
     prompt.append(vocabulary["notimestamps"])
     end = [] if result.end_token is None else [result.end_token]
     read = torch.tensor([[*prompt, *result.tokens]])
-    logits = theirs(features, decoder_input_ids=read).logits[0].double()
+    logits = theirs(features.double(), decoder_input_ids=read).logits[0]
     no_speech = logits[0].softmax(-1)[vocabulary["nospeech"]]
     allowed = logits[len(prompt) - 1 :]
     allowed[:, theirs.generation_config.suppress_tokens] = -torch.inf

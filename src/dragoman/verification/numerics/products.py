@@ -26,7 +26,7 @@ from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.parity import Check
 
-from ..oracle import oracle_pass
+from ..oracle import forget_encoded, oracle_pass
 from ..stored.checkpoint_weights import CheckpointWeights, sources_of
 from ..stored.weights import GainLimits, gain_problems, rounds_to_nearest
 from .probes import Probe
@@ -215,4 +215,5 @@ def _read(oracle: ReferenceModel, spec: ModelSpec, probe: Probe) -> None:
         with torch.inference_mode():
             oracle(torch.from_numpy(source), torch.from_numpy(mask), None)
         return
+    forget_encoded(oracle)  # or the products of its encoder would not be observed
     oracle_pass(oracle, source, mask, np.array([probe.read], np.int64))
