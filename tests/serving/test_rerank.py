@@ -130,6 +130,8 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "too long": ({"texts": ["a", LONG]}, 400, "texts: 1: text has 49 tokens"),
     "top_n": ({"documents": ["a"], "top_n": 0}, 400, "top_n: expected at least 1, found 0"),
     "an empty query": ({"documents": ["a"], "query": 5}, 400, "query: expected"),
+    "too long a query": ({"texts": ["a"], "query": LONG}, 400, "texts: 0: text has"),
+    "logits of Cohere": ({"documents": ["a"], "raw_scores": True}, 400, "unknown: raw_scores"),
     "another field": ({"documents": ["a"], "top": 1}, 400, "unknown: top; the nearest is top_n"),
 }
 

@@ -209,6 +209,14 @@ def test_narrow_embeddings_are_refused(make: Make) -> None:
         read(directory)
 
 
+@pytest.mark.parametrize("field", ["pad_token_id", "relative_attention_num_buckets"])
+def test_what_mpnet_does_not_heed_is_refused(field: str, make: Make) -> None:
+    """Its positions begin after 1, and its distances have 32 buckets, whatever is stated."""
+    _, directory = make("mpnet", "Model", **{field: 0})
+    with pytest.raises(ConfigError, match=rf"{field}: expected (1|32), found 0"):
+        read(directory)
+
+
 @pytest.mark.parametrize("target", ["neutral", "cpu"])
 def test_bundles_with_biases_by_distance(target: str, make: Make, tmp_path: Path) -> None:
     """MPNet in ONNX Runtime, on texts of the most tokens and of one, in one batch."""

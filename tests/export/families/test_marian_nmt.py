@@ -468,6 +468,15 @@ def test_an_npz_that_is_not_whole_or_not_marians(tmp_path: Path) -> None:
         read(directory)
 
 
+@pytest.mark.parametrize("shape", [(4, 3), (3, 4, 5), (), (0,)])
+def test_a_misshapen_bias(shape: tuple[int, ...], tmp_path: Path) -> None:
+    model = model_of(**SSRU)
+    arrays = arrays_of(model) | {"decoder_ff_logit_out_b": np.ones(shape, np.float32)}
+    write_npz(tmp_path / "model.npz", arrays, options_of(model))
+    with pytest.raises(CheckpointError, match=r"decoder_ff_logit_out_b must have shape \[61\]"):
+        read(tmp_path)
+
+
 def test_files_that_do_not_belong_together(vocabulary: Path, tmp_path: Path) -> None:
     directory = directory_of(
         tmp_path / "model", model_of(**SSRU | {"target_vocab_size": 31} | {"source_vocab_size": 31})
