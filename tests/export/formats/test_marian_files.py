@@ -95,13 +95,13 @@ def test_items_of_no_or_negative_sizes(shape: tuple[int, ...], tmp_path: Path) -
     written = np.array((2, 2, 2)[: len(shape)], "<i4").tobytes()
     assert data.count(written) >= 1
     path.write_bytes(data.replace(written, np.array(shape, "<i4").tobytes(), 1))
-    with pytest.raises(CheckpointError, match="Wemb of shape .* needs -?[0-9]+ bytes, found"):
+    with pytest.raises(CheckpointError, match=r"Wemb of shape .* needs -?[0-9]+ bytes, found"):
         read_marian_file(tmp_path)
 
 
 def test_arrays_of_both_orders(tmp_path: Path) -> None:
     array = np.asfortranarray(WEIGHTS["Wemb"])
-    write_npz(tmp_path / "model.npz", {"Wemb": array, "one": np.float32(3)[None]}, OPTIONS)
+    write_npz(tmp_path / "model.npz", {"Wemb": array, "one": np.full(1, 3, np.float32)}, OPTIONS)
     read = read_marian_file(tmp_path)
     assert read.options == OPTIONS and not read.rounded
     np.testing.assert_array_equal(read.weights["Wemb"], array)
