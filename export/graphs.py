@@ -155,7 +155,7 @@ class DecoderStepGraph(nn.Module):
             logits [B, Q, V], next token int64 [B], its log-probability float32 [B], and caches or
             states
         """
-        is_recurrent = self.model.config.decoder_kind != "self_attention"
+        is_recurrent = self.model.config.is_recurrent
         memory = CarriedStates(past) if is_recurrent else ScatteredCaches(past, position)
         logits = self.model.decode(token, position, source_mask, cross, memory)
         # The returned logits are the model's own, without suppression.

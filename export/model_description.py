@@ -34,7 +34,7 @@ def model_spec(config: ModelConfig) -> ModelSpec:
         start_token_id=config.start_token_id if decodes else 0,
         end_token_id=config.end_token_id if decodes else 0,
         value_size=None if config.value_size == config.head_size else config.value_size,
-        state_size=None if config.decoder_kind == "self_attention" else config.d_model,
+        state_size=config.d_model if config.is_recurrent else None,
     )
 
 

@@ -48,7 +48,7 @@ def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Sa
     position = np.linspace(0, sizes["capacity"] - 1, sizes["batch"]).astype(np.int64)
     values: dict[str, NDArray[np.generic]] = {}
     for tensor in spec.inputs:
-        shape = tuple(sizes[d] if isinstance(d, str) else d for d in tensor.shape)
+        shape = tensor.sized(sizes)
         value: NDArray[np.generic]
         if tensor.owner is Owner.MASK:
             lengths = np.linspace(1, shape[1], shape[0]).astype(int)

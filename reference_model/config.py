@@ -140,6 +140,11 @@ class ModelConfig:
         return self.target_vocab_size != 0
 
     @property
+    def is_recurrent(self) -> bool:
+        """Whether the layers of the decoder have a recurrent unit instead of self-attention."""
+        return self.decoder_kind != "self_attention"
+
+    @property
     def head_size(self) -> int:
         """The size d_k of each head's queries and keys."""
         return self.d_model // self.num_heads if self.d_head is None else self.d_head
@@ -176,7 +181,7 @@ class ModelConfig:
         """
         values = dataclasses.asdict(self)
         unused = [name for name in DROPOUTS[1:] if not values[name]]
-        unused += ["decoder_kind"] if self.decoder_kind == "self_attention" else []
+        unused += [] if self.is_recurrent else ["decoder_kind"]
         return {name: value for name, value in values.items() if name not in unused}
 
     @classmethod

@@ -48,10 +48,9 @@ class KeyValueCache:
         shape = (batch, config.num_heads, capacity)
         self.capacity = capacity
         self.position = torch.zeros(batch, dtype=torch.long)
-        is_recurrent = config.decoder_kind != "self_attention"
         self.layers: list[KeysValues] = [
             (torch.zeros(*shape, config.head_size), torch.zeros(*shape, config.value_size))
-            for _ in range(0 if is_recurrent else config.decoder_layers)
+            for _ in range(0 if config.is_recurrent else config.decoder_layers)
         ]
         self.states = [torch.zeros(batch, config.d_model)] * config.decoder_layers
 

@@ -227,7 +227,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.is_recurrent = config.decoder_kind == "ssru"
+        self.is_recurrent = config.is_recurrent
         if self.is_recurrent:
             self.recurrence = SSRU(config.d_model)
             self.recurrence_residual = _residual(config)

@@ -153,7 +153,7 @@ class Memory(Protocol):
         """Return the number K of keys that `append` returns for this number of queries."""
 
     def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
-        """Move a recurrent layer's state on by queries; see `recurrence.states_after`."""
+        """Move a recurrent layer's state on by queries; see `layers.states_after`."""
 
 
 class NoMemory:
@@ -221,7 +221,7 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__()
         self.embedding = embedding
-        self.is_recurrent = config.decoder_kind != "self_attention"
+        self.is_recurrent = config.is_recurrent
         self.relative_positions = _relative_positions(config, both_sides=False)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.norm = make_norm(config) if config.has_final_norm else nn.Identity()

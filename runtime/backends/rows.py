@@ -37,9 +37,7 @@ def part_of(source: NDArray[Any] | Mapping[str, NDArray[Any]], rows: slice) -> A
 
 def unwritten(tensor: TensorSpec, rows: int, capacity: int) -> NDArray[Any]:
     """Make the caches or the states of decoder rows before their first step: zeros."""
-    sizes = {"batch": rows, "capacity": capacity}
-    shape = [sizes[size] if isinstance(size, str) else size for size in tensor.shape]
-    return np.zeros(shape, tensor.dtype)
+    return np.zeros(tensor.sized({"batch": rows, "capacity": capacity}), tensor.dtype)
 
 
 def source_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -27,6 +27,7 @@ from .results import (
     RankedDocument,
     Tagging,
     arrays,
+    check_dimensions,
     finished_as_arrays,
     shortened,
     stacked,
@@ -320,14 +321,16 @@ class EncoderMethods(ABC):
             AbilityError: the model has another head.
         """
         encoder = self._encoder("encode", texts)
-        size = encoder.head.outputs if dimensions is None else dimensions
         if dimensions is not None:
             check_count("dimensions", dimensions)
-            shortened(np.zeros(encoder.head.outputs, np.float32), dimensions)
+            check_dimensions(dimensions, encoder.head.outputs)
         with finished_as_arrays():
             embeddings = encoder.embeddings(texts, stop_check(timeout, cancel), **reading)
-        rows = [shortened(row, dimensions) for row in stacked(embeddings, encoder.head.outputs)]
-        return np.array(rows, np.float32).reshape(len(rows), size)
+        whole = stacked(embeddings, encoder.head.outputs)
+        if dimensions is None:
+            return whole
+        rows = [shortened(row, dimensions) for row in whole]
+        return np.array(rows, np.float32).reshape(len(rows), dimensions)
 
     def hidden_states(
         self,

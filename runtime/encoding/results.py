@@ -177,6 +177,12 @@ class Answer:
     truncated: bool = False
 
 
+def check_dimensions(dimensions: int, available: int) -> None:
+    """Raise RejectedError unless an embedding has as many dimensions."""
+    if not 1 <= dimensions <= available:
+        raise RejectedError(f"dimensions: expected 1 to {available}, found {dimensions}")
+
+
 def shortened(vector: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
     """Return the first components of an embedding (Kusupati et al. 2022, Matryoshka embeddings).
 
@@ -190,8 +196,7 @@ def shortened(vector: NDArray[np.float32], dimensions: int | None) -> NDArray[np
     """
     if dimensions is None:
         return vector
-    if not 1 <= dimensions <= len(vector):
-        raise RejectedError(f"dimensions: expected 1 to {len(vector)}, found {dimensions}")
+    check_dimensions(dimensions, len(vector))
     kept = vector[:dimensions]
     length, whole = float(np.linalg.norm(kept)), float(np.linalg.norm(vector))
     if abs(whole - 1) > NORMALIZED_WITHIN or not length:

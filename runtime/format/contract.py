@@ -363,6 +363,10 @@ class TensorSpec:
         """How the tensor changes from step to step."""
         return ROLES[self.role].change
 
+    def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape in numbers, given the sizes of dynamic axes by name."""
+        return tuple(sizes[axis] if isinstance(axis, str) else axis for axis in self.shape)
+
 
 @dataclass(frozen=True)
 class GraphSpec:

@@ -117,7 +117,7 @@ def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
         "query": 1,
         "read": 1,
     }
-    return tuple(axes[d] if isinstance(d, str) else d for d in tensor.shape)
+    return tensor.sized(axes)
 
 
 class RowLayout(NamedTuple):

@@ -229,7 +229,7 @@ class HostState:
         sizes = {"batch": rows, "source_batch": sources, "source": length, "capacity": capacity}
         for tensor in self._graph.inputs:
             if tensor.slot not in self._buffers:
-                shape = tuple(sizes[d] if isinstance(d, str) else d for d in tensor.shape)
+                shape = tensor.sized(sizes)
                 # Zeros, because NaN in an unwritten position would pass the mask.
                 self._buffers[tensor.slot] = self._buffer(shape, np.dtype(tensor.dtype).type)
         of_rows = [t for t in self._graph.inputs if t.owner is Owner.DECODER_ROW]

@@ -47,8 +47,7 @@ async def embeddings(service: Service, request: Request) -> Response:
     if has_tokenizer and not service.options.allow_token_ids:
         for text in texts:
             _check_text(text)
-    if not 1 <= len(texts) <= MOST_INPUTS:
-        raise BodyError(f"input: expected 1 to {MOST_INPUTS}, found {len(texts)}")
+    _check_count("input", texts, MOST_INPUTS)
     results = await service.run_encoder(served, "embeddings", texts, options)
     for index, result in enumerate(results):
         if result.error is not None:
@@ -111,12 +110,12 @@ async def _embed(service: Service, request: Request) -> Response:
     fields.ignore("truncation_direction")
     fields.end()
     texts: list[Any] = [inputs] if isinstance(inputs, str) else inputs
-    _check_inputs(texts)
+    _check_count("inputs", texts)
     for text in texts:
         if not isinstance(text, str):
             raise BodyError(f"inputs: expected texts, found {shown(text)}")
     results = await service.run_encoder(served, "embeddings", texts, options, seconds=seconds)
-    _check_read(results)
+    _check_read("inputs", results)
     vectors = [shortened(result.vector, dimensions) for result in results]
     if normalize:
         vectors = [vector / max(1e-12, float(np.linalg.norm(vector))) for vector in vectors]
@@ -138,24 +137,24 @@ async def _predict(service: Service, request: Request) -> Response:
     fields.end()
     is_batch = isinstance(inputs, list) and not all(isinstance(text, str) for text in inputs)
     given: list[Any] = inputs if is_batch else [[inputs] if isinstance(inputs, str) else inputs]
-    _check_inputs(given)
+    _check_count("inputs", given)
     for texts in given:
         are_texts = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
         if not are_texts or len(texts) not in (1, 2):
             raise BodyError(f"inputs: expected a text or a pair of texts, found {shown(texts)}")
     head = served.manifest.head
-    if raw and head is not None and len(head.labels) > 1 and not head.multi_label:
+    is_probability = head is not None and head.multi_label
+    several = head is not None and len(head.labels) > 1 and not head.multi_label
+    if raw and several:
         raise BodyError("raw_scores: expected false, as this model's scores are probabilities")
     sources = [tuple(texts) if len(texts) == 2 else texts[0] for texts in given]
     results = await service.run_encoder(served, "classify", sources, options, seconds=seconds)
-    _check_read(results)
-    gives_logits = head is not None and len(head.labels) == 1 and not head.multi_label
-    several = head is not None and len(head.labels) > 1 and not head.multi_label
+    _check_read("inputs", results)
     made = [
         [
             {
                 "label": label.label,
-                "score": label.score if several else _score(label.score, raw, not gives_logits),
+                "score": label.score if several else _score(label.score, raw, is_probability),
             }
             for label in result.labels
         ]
@@ -164,15 +163,15 @@ async def _predict(service: Service, request: Request) -> Response:
     return JSONResponse(made if is_batch else made[0])
 
 
-def _check_inputs(inputs: Sequence[Any]) -> None:
-    if not 1 <= len(inputs) <= MOST_SOURCES:
-        raise BodyError(f"inputs: expected 1 to {MOST_SOURCES}, found {len(inputs)}")
+def _check_count(name: str, values: Sequence[Any], most: int = MOST_SOURCES) -> None:
+    if not 1 <= len(values) <= most:
+        raise BodyError(f"{name}: expected 1 to {most}, found {len(values)}")
 
 
-def _check_read(results: Sequence[Any]) -> None:
+def _check_read(name: str, results: Sequence[Any]) -> None:
     for index, result in enumerate(results):
         if result.error is not None:
-            raise RejectedError(f"inputs: {index}: {result.error}")
+            raise RejectedError(f"{name}: {index}: {result.error}")
 
 
 async def _rerank(service: Service, request: Request) -> Response:
@@ -185,8 +184,7 @@ async def _rerank(service: Service, request: Request) -> Response:
     served = attributed(request, service.models.get(fields.take("model", str)))
     query, name = fields.require("query", str), "texts" if "texts" in fields.rest else "documents"
     documents = [_document(name, value) for value in fields.require(name, list)]
-    if not 1 <= len(documents) <= MOST_SOURCES:
-        raise BodyError(f"{name}: expected 1 to {MOST_SOURCES}, found {len(documents)}")
+    _check_count(name, documents)
     top, cut = fields.take("top_n", int), fields.take("truncate", bool, name == "documents")
     shows = fields.take("return_text" if name == "texts" else "return_documents", bool, False)
     raw = name == "texts" and fields.take("raw_scores", bool, False)
@@ -198,10 +196,9 @@ async def _rerank(service: Service, request: Request) -> Response:
         raise BodyError(f"top_n: expected at least 1, found {top}")
     check_able(served.manifest, "rerank")
     pairs = [(query, document) for document in documents]
-    found = ranked(await service.run_encoder(served, "classify", pairs, options, seconds=seconds))
-    for each in found:
-        if each.error is not None:
-            raise RejectedError(f"{name}: {each.index}: {each.error}")
+    results = await service.run_encoder(served, "classify", pairs, options, seconds=seconds)
+    _check_read(name, results)
+    found = ranked(results)
     scores = [each.score or 0.0 for each in found[:top]]
     if name == "texts":
         head = served.manifest.head
@@ -213,12 +210,12 @@ async def _rerank(service: Service, request: Request) -> Response:
                 for each, score in zip(found, made, strict=False)
             ]
         )
-    results = [
+    documents_found = [
         {"index": each.index, "relevance_score": score}
         | ({"document": {"text": documents[each.index]}} if shows else {})
         for each, score in zip(found, scores, strict=False)
     ]
-    return JSONResponse({"model": served.name, "results": results})
+    return JSONResponse({"model": served.name, "results": documents_found})
 
 
 def _document(name: str, value: Any) -> str:

@@ -125,16 +125,13 @@ def encode(
         if model.manifest.head is None:
             check_able(model.manifest, "encode")
         head = parts_of(model).encoder.head
-        if output is not None and head.task != "embedding":
-            raise AbilityError(
-                f"--output: expected a model that computes embeddings, found {head.task}"
-            )
-        if dimensions is not None:
-            if head.task != "embedding":
+        for option, given in (("--output", output), ("--dimensions", dimensions)):
+            if given is not None and head.task != "embedding":
                 raise AbilityError(
-                    f"--dimensions: expected a model that computes embeddings, found {head.task}"
+                    f"{option}: expected a model that computes embeddings, found {head.task}"
                 )
-            results.shortened(np.zeros(head.outputs, np.float32), dimensions)
+        if dimensions is not None:
+            results.check_dimensions(dimensions, head.outputs)
         writer = _Writer(head.task, dimensions, as_json=as_json, keep=output is not None)
         for lines in in_parts(groups, GROUP):
             _encode(
@@ -196,7 +193,6 @@ def rerank(
         lines = [line for group in arriving_lines(sys.stdin.buffer) for line in group]
     texts = [line for line in lines if isinstance(line, str)]
     numbers = [number for number, line in enumerate(lines) if isinstance(line, str)]
-    bad = [number for number in range(len(lines)) if number not in set(numbers)]
     with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
         found = model.rerank(
             query,
@@ -205,9 +201,9 @@ def rerank(
             split_special_tokens=split_special_tokens,
         )
     problems = {numbers[each.index]: each.error for each in found if each.error is not None}
-    for number in bad:
-        line = lines[number]
-        problems[number] = unreadable(line) if isinstance(line, UnicodeDecodeError) else ""
+    for number, line in enumerate(lines):
+        if not isinstance(line, str):
+            problems[number] = unreadable(line)
     for number, problem in sorted(problems.items()):
         notify(f"document {number + 1}: {problem}")
     for each in [each for each in found if each.score is not None][:top]:

@@ -102,7 +102,7 @@ def check_numerics(
         slack = _rounded_slack(model, oracle, short)
     checks += _steps(model, oracle, capacity, inputs, short, slack)
     checks.append(compare_batches(model, short, windows, slack, promised=promised))
-    covered = _coverage(model, oracle, probes, short, weights, graphs=graphs)
+    covered = _coverage(model, oracle, probes, short, windows, weights, graphs=graphs)
     return merged(checks), covered
 
 
@@ -119,6 +119,7 @@ def _coverage(
     oracle: ReferenceModel,
     probes: Sequence[Probe],
     short: Sequence[Probe],
+    windows: int,
     weights: Check | None,
     *,
     graphs: bool,
@@ -136,7 +137,7 @@ def _coverage(
         target_vocabulary=share_covered(config.target_vocab_size, targets),
         positions=spec.max_target_positions,
         cached_positions=min(longest, most_steps(parameters_of(oracle)) + LAST_STEPS),
-        batch_sizes=tuple(batch_sizes(model, short, most_windows(parameters_of(oracle)))),
+        batch_sizes=tuple(batch_sizes(model, short, windows)),
     )
 
 
