@@ -20,7 +20,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.contract import TensorSpec
+from dragoman.runtime.format.contract import SHORTLIST_GRAPHS, TensorSpec
 from dragoman.runtime.model import Model
 
 from .checking.interface import remove_identities
@@ -78,7 +78,8 @@ def exact_model(
         PassError: a graph has no exact form that ONNX Runtime loads, although every correct graph
             has one.
     """
-    known = {n: spec for n, spec in bundle.manifest.graphs.items() if n != "candidates"}
+    left_out = {"candidates", *SHORTLIST_GRAPHS}
+    known = {n: spec for n, spec in bundle.manifest.graphs.items() if n not in left_out}
     graphs = {name: load_graph(bundle.graph_path(name)) for name in known}
     for name, model in graphs.items():
         try:
@@ -91,7 +92,9 @@ def exact_model(
         return dataclasses.replace(tensor, dtype="float32") if narrow else tensor
 
     specs = {name: spec.map(wide) for name, spec in known.items()}
-    manifest = dataclasses.replace(bundle.manifest, graphs=specs, precision="fp32")
+    manifest = dataclasses.replace(
+        bundle.manifest, graphs=specs, precision="fp32", shortlist=None
+    )
     exact = dataclasses.replace(bundle, manifest=manifest)
     return Model(exact, InMemoryBackend(exact, graphs, threads))
 

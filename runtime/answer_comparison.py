@@ -131,7 +131,9 @@ def options_of_answer(
     if answer.prefix:
         options = options.replace(prefix=answer.prefix)
     return options.replace(
-        max_new_tokens=answer.max_new_tokens, target_language=known.target_language
+        max_new_tokens=answer.max_new_tokens,
+        target_language=known.target_language,
+        shortlist=False,
     )
 
 

@@ -19,6 +19,7 @@ from .scoring.speech import SpeechScorer
 from .scoring.texts import TextScorer
 from .speech.transcriber import Transcriber
 from .texts.front_end import TextFrontEnd
+from .texts.shortlist import read_shortlist
 from .texts.tokenizer import TextCodec
 
 
@@ -59,7 +60,10 @@ class Parts:
             self.scorer = scorer
             self.speech_aligner = SpeechAligner(manifest, audio, backend, scorer, self.codec)
         else:
-            self.front_end = TextFrontEnd(manifest, backend, self.codec)
+            shortlist = None
+            if manifest.shortlist is not None:
+                shortlist = read_shortlist(directory / manifest.shortlist.file, manifest.model)
+            self.front_end = TextFrontEnd(manifest, backend, self.codec, shortlist)
             self.scorer = TextScorer(manifest, backend, self.front_end, self.codec)
         self.attention = self.aligner = AttentionReader(
             manifest, backend, self.scorer, self.front_end, self.codec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -119,6 +119,11 @@ class Steps(NamedTuple):
     direct: int = 0
 
 
+NO_SHORTLIST = (
+    "shortlist: expected the backend onnxruntime, which runs the graphs of a shortlist on the "
+    "processor; shortlist=False (--no-shortlist) decodes with the whole vocabulary"
+)
+
 ONLY_ON_THE_PROCESSOR = (
     "times of words: expected the backend onnxruntime, which runs the alignment graph on the "
     "processor"
@@ -181,7 +186,7 @@ class DecodingState(Protocol):
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
         """Admit the sources of another batch and close that batch.
 
-        Both batches have the same backend, width and capacity. Both must have read their prompts,
+        Both batches have the same backend, width and capacity, and both a shortlist or neither. Both must have read their prompts,
         or have prompts of one token.
 
         Args:
@@ -234,6 +239,7 @@ class Backend(Protocol):
         capacity: int,
         width: int = 1,
         prompt_lengths: NDArray[np.int64] | None = None,
+        allowed: Sequence[NDArray[np.int64]] | None = None,
     ) -> DecodingState:
         """Encode a batch and allocate `capacity` target positions for each row.
 
@@ -245,6 +251,11 @@ class Backend(Protocol):
             width: number of rows for each source
             prompt_lengths: number of tokens to read of each prompt, from the left, [N]; None: all.
                 Different lengths are allowed only for decoder-only models.
+            allowed: the tokens that each source allows, ascending and without repetitions; None:
+                all. For a bundle with a shortlist only.
+
+        Raises:
+            BackendError: the backend does not run the graphs of a shortlist.
         """
 
     def encode(

@@ -49,6 +49,71 @@ class HostPrediction:
         return _drop_suppressed(found, self._suppressed, count)
 
 
+class ShortlistPrediction:
+    """A prediction from the logits of the tokens that each row allows.
+
+    The probability of all other tokens is 0.
+
+    Args:
+        scores: logits [B, A] of the allowed tokens, -inf at padding
+        tokens: int64 [B, A], negative at padding
+        suppressed: tokens that the graph never selects
+        vocabulary: number of tokens of the vocabulary
+    """
+
+    def __init__(
+        self,
+        scores: NDArray[np.float32],
+        tokens: NDArray[np.int64],
+        choice: StepOutput,
+        suppressed: Sequence[int],
+        vocabulary: int,
+    ) -> None:
+        self._scores, self._tokens, self.choice = scores, tokens, choice
+        self._suppressed, self._vocabulary = suppressed, vocabulary
+
+    @cached_property
+    def logits(self) -> NDArray[np.float32]:
+        """The logits [B, V]; -inf for tokens that a row does not allow."""
+        rows = len(self._scores)
+        wide = np.full((rows, self._vocabulary + 1), -np.inf, np.float32)
+        np.put_along_axis(wide, self._tokens, self._scores, 1)  # the last column takes padding
+        return wide[:, :-1]
+
+    @cached_property
+    def normalizers(self) -> NDArray[np.float32]:
+        """The logarithm of the sum of exp(logits) over all allowed tokens, [B]."""
+        chosen = self.choice.tokens[:, None] == self._tokens
+        allowed = self._scores[chosen] - self.choice.log_probabilities
+        if not self._suppressed:
+            return allowed
+        excluded = np.where(self._are_suppressed, self._scores, -np.inf)
+        total: NDArray[np.float32] = np.logaddexp(allowed, np.logaddexp.reduce(excluded, axis=1))
+        return total
+
+    def candidates(self, count: int) -> Candidates:
+        """Return the `count` most probable unsuppressed tokens of each row.
+
+        If a row allows fewer, token 0 with log-probability -inf takes their place.
+        """
+        scores = self._scores
+        if self._suppressed:
+            scores = np.where(self._are_suppressed, np.float32(-np.inf), scores)
+        if count > scores.shape[1]:
+            scores = np.pad(scores, ((0, 0), (0, count - scores.shape[1])), constant_values=-np.inf)
+        places = best_tokens(scores, min(count, self._vocabulary))
+        found = np.take_along_axis(scores, places, 1)
+        tokens = np.take_along_axis(
+            self._tokens, np.minimum(places, self._tokens.shape[1] - 1), 1
+        )
+        possible = found > -np.inf
+        return Candidates(np.where(possible, tokens, 0), found - self.normalizers[:, None])
+
+    @cached_property
+    def _are_suppressed(self) -> NDArray[np.bool_]:
+        return np.isin(self._tokens, list(self._suppressed))
+
+
 def _drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: int) -> Candidates:
     """Return the first `count` candidates that are not suppressed.
 

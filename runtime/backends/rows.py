@@ -1,14 +1,14 @@
-"""The rows of a batch: lengths of sources, and cached positions that rows have in common."""
+"""The rows of a batch: lengths of sources, common cached positions, allowed tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..format.contract import TensorSpec
+from ..format.contract import Slot, TensorSpec
 
 SHRINK_BELOW = 3 / 4
 """Sources are laid out again once the longest needs at most this share of the allocated positions,
@@ -125,3 +125,96 @@ class CacheHistory:
         missing = rows - len(self._writers)
         if missing > 0:
             self._writers = np.pad(self._writers, ((0, missing), (0, 0)))
+
+
+TOKENS_MULTIPLE = 64
+"""The allowed tokens of a row are padded to a multiple of this.
+
+ONNX Runtime sums this many numbers at once, and the remaining ones otherwise. Padding adds zeros, so
+that the sum of a row depends on its own tokens only."""
+LEAST_TOKENS = 2 * TOKENS_MULTIPLE
+"""The least number of columns of a product, which are summed in another order if they are fewer."""
+_PADDING = -1
+
+ALLOWED_TOKEN, ALLOWED_COLUMN = Slot("allowed_token"), Slot("allowed_column")
+
+Gather = Callable[[NDArray[np.int64]], dict[Slot, NDArray[Any]]]
+"""Returns the weights of tokens [U], by the decoder's inputs."""
+
+
+class BatchShortlist:
+    """The tokens that the sources of a batch allow, and their weights.
+
+    The weights are gathered when sources are admitted that allow other tokens. Those of sources
+    that have left stay until then.
+
+    Args:
+        allowed: the tokens that each source allows
+        vocabulary: number of tokens of the vocabulary
+    """
+
+    def __init__(
+        self, gather: Gather, allowed: Sequence[NDArray[np.int64]], vocabulary: int
+    ) -> None:
+        self._gather = gather
+        self._allowed = list(allowed)
+        self._columns = np.full(vocabulary, _PADDING, np.int64)
+        self.weights: dict[Slot, NDArray[Any]] = {}
+        """The weights, by the decoder's inputs."""
+        self._update()
+
+    def allowed(self, source: int) -> NDArray[np.int64]:
+        """Return the tokens that a source allows."""
+        return self._allowed[source]
+
+    def keep(self, sources: Sequence[int]) -> None:
+        """Drop all sources but these, see `DecodingState.keep`."""
+        self._allowed = [self._allowed[source] for source in sources]
+
+    def join(
+        self, other: BatchShortlist, sources: Sequence[int], staying: Sequence[int]
+    ) -> None:
+        """Admit the sources of another batch, see `DecodingState.join`.
+
+        Args:
+            staying: the sources of this batch that are not retired
+        """
+        count = max(len(self._allowed), max(sources) + 1)
+        stay = {source: self._allowed[source] for source in staying}
+        own = self._allowed[0][:0]
+        self._allowed = [stay.get(source, own) for source in range(count)]
+        for source, to in enumerate(sources):
+            self._allowed[to] = other._allowed[source]
+        self._update()
+
+    def rows(self, width: int) -> dict[Slot, NDArray[np.int64]]:
+        """Return the allowed tokens and their columns for each row, [B, A].
+
+        Args:
+            width: number of rows of each source
+        """
+        longest = max(map(len, self._allowed))
+        size = max(1, -(-longest // TOKENS_MULTIPLE)) * TOKENS_MULTIPLE
+        tokens = np.full((len(self._allowed), size), _PADDING)
+        columns = np.zeros_like(tokens)
+        for source, allowed in enumerate(self._allowed):
+            tokens[source, : len(allowed)] = allowed
+            columns[source, : len(allowed)] = self._columns[allowed]
+        return {
+            ALLOWED_TOKEN: np.repeat(tokens, width, axis=0),
+            ALLOWED_COLUMN: np.repeat(columns, width, axis=0),
+        }
+
+    def _update(self) -> None:
+        """Gather the weights again if there are sources that allow other tokens."""
+        is_needed = np.zeros(len(self._columns), np.bool_)
+        for allowed in self._allowed:
+            is_needed[allowed] = True
+        if self.weights and (self._columns[is_needed] >= 0).all():
+            return
+        needed = np.flatnonzero(is_needed)
+        size = max(LEAST_TOKENS, -(-len(needed) // TOKENS_MULTIPLE) * TOKENS_MULTIPLE)
+        tokens = np.pad(needed, (0, size - len(needed)))
+        self._columns[:] = _PADDING
+        self._columns[needed] = np.arange(len(needed))
+        self.weights = self._gather(tokens)

@@ -129,6 +129,7 @@ class Request:
         prefix: tokens that the decoder reads one by one before the first new token
         observed: token whose probability after the prompt is kept with the output
         keeps_encoded: whether the encoder's outputs are kept with the output
+        allowed: the tokens that the output may have, int64 ascending; None: all
     """
 
     source: EncoderInput
@@ -137,6 +138,7 @@ class Request:
     prefix: Sequence[PrefixToken] = field(default=())
     observed: int | None = None
     keeps_encoded: bool = False
+    allowed: NDArray[np.int64] | None = None
 
     @property
     def source_tokens(self) -> Sequence[int]:

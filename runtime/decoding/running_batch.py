@@ -196,9 +196,11 @@ class RunningBatch(Generic[Key]):
         tokens = [decoded.search.sequence.row.tokens for decoded in group]
         prompts, read = pad(tokens, self._model.pad_token_id)
         sources = [decoded.job.request.source for decoded in group]
+        lists = (decoded.job.request.allowed for decoded in group)
+        allowed = [tokens for tokens in lists if tokens is not None]
         source, mask = as_batch(sources, self._model, self._backend.limits.source_multiple)
         state = self._backend.start(
-            source, mask, prompts, self._capacity, self._width, read.sum(axis=1)
+            source, mask, prompts, self._capacity, self._width, read.sum(axis=1), allowed or None
         )
         slots: Slots[Key] = [*group]
         try:

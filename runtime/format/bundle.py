@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import time
@@ -18,6 +19,7 @@ from dragoman.files.regular_files import (
     write_whole,
 )
 
+from .contract import SHORTLIST_GRAPHS
 from .known_answers import (
     KNOWN_ANSWERS_FILE,
     LARGEST_FILE,
@@ -99,6 +101,17 @@ def read_bundle(directory: str | Path | Bundle, *, remembered: bool = False) -> 
     if problems:
         raise BundleError(str(directory), problems)
     return Bundle(directory, manifest)
+
+
+def without_shortlist(bundle: Bundle) -> Bundle:
+    """Return a bundle without the graphs of its shortlist, if it has one."""
+    if bundle.manifest.shortlist is None:
+        return bundle
+    graphs = {
+        name: spec for name, spec in bundle.manifest.graphs.items() if name not in SHORTLIST_GRAPHS
+    }
+    manifest = dataclasses.replace(bundle.manifest, graphs=graphs, shortlist=None)
+    return dataclasses.replace(bundle, manifest=manifest)
 
 
 def read_known_answers(bundle: Bundle) -> KnownAnswers | None:

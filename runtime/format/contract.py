@@ -22,14 +22,28 @@ FLOATING: frozenset[DataType] = frozenset({"float32", "float16", "bfloat16"})
 Kind = Literal["sequence-to-sequence", "encoder", "language-model"]
 """The kind of a bundle's model: encoder-decoder, encoder-only or decoder-only."""
 
-GraphName = Literal["encoder", "decoder", "candidates", "attention", "alignment"]
+GraphName = Literal[
+    "encoder",
+    "decoder",
+    "candidates",
+    "attention",
+    "alignment",
+    "shortlist_weights",
+    "shortlist_decoder",
+]
 
 ATTENTION_GRAPHS: frozenset[GraphName] = frozenset({"attention", "alignment"})
 """Graphs that are made of the model's own and share its weights. Without the attention graph,
 attention weights are not available; without the alignment graph of a speech model, the times of
 words are not."""
 
-OPTIONAL_GRAPHS: frozenset[GraphName] = frozenset({"candidates", *ATTENTION_GRAPHS})
+SHORTLIST_GRAPHS: frozenset[GraphName] = frozenset({"shortlist_weights", "shortlist_decoder"})
+"""The decoder that computes the logits of a shortlist only, and the graph that gathers the weights
+of these tokens for it. A bundle has both or none."""
+
+OPTIONAL_GRAPHS: frozenset[GraphName] = frozenset(
+    {"candidates", *ATTENTION_GRAPHS, *SHORTLIST_GRAPHS}
+)
 """Optional graphs. Without the candidates graph, logits are copied to the host."""
 
 Role = Literal[
@@ -59,13 +73,27 @@ Role = Literal[
     "encoder_attention",
     "self_attention",
     "cross_attention",
+    "shortlist",
+    "shortlist_weight",
+    "allowed_token",
+    "allowed_column",
 ]
 
 Axis = Literal[
-    "batch", "source_batch", "source", "query", "read", "capacity", "candidates", "layers"
+    "batch",
+    "source_batch",
+    "source",
+    "query",
+    "read",
+    "capacity",
+    "candidates",
+    "layers",
+    "shortlist",
+    "allowed",
 ]
 """A dynamic axis of a neutral graph. A target may pin one to a number; `candidates` and
-`layers` always are one.
+`layers` always are one. `shortlist` is the number of tokens that the logits of a batch are computed
+for, `allowed` the largest number of tokens that one of its sources allows.
 
 `batch` is the number of rows being decoded, `source_batch` the number of their sources. Row r
 belongs to source r // (batch / source_batch). `read` is the number of queries that logits are
@@ -251,6 +279,24 @@ ROLES: Mapping[Role, RoleDefinition] = {
         *(Owner.DECODER_ROW, Change.REPLACED, _CROSS_ATTENTION, "float32"),
         "how much each target token attends to each source token",
     ),
+    "shortlist": RoleDefinition(
+        *(Owner.STEP, Change.REPLACED, ("shortlist",), "int64"),
+        "the tokens that any source of the batch allows",
+    ),
+    "shortlist_weight": RoleDefinition(
+        *(Owner.STEP, Change.NEVER, ("shortlist",), None),
+        "weights, scales or biases of these tokens' logits, one column or number for each token; "
+        "numbered, and in any number format",
+        layered=True,
+    ),
+    "allowed_token": RoleDefinition(
+        *(Owner.STEP, Change.NEVER, ("batch", "allowed"), "int64"),
+        "the tokens that the source of a row allows, then -1 as padding",
+    ),
+    "allowed_column": RoleDefinition(
+        *(Owner.STEP, Change.NEVER, ("batch", "allowed"), "int64"),
+        "the place of each of these tokens in the shortlist; 0 for padding",
+    ),
 }
 
 
@@ -281,6 +327,14 @@ CONTRACTS: Mapping[Kind, Mapping[GraphName, GraphContract]] = {
         "alignment": GraphContract(
             ("token", "source_mask", "cross_key", "cross_value"), ("logits", "cross_attention")
         ),
+        "shortlist_weights": GraphContract(("shortlist",), ()),
+        "shortlist_decoder": GraphContract(
+            (
+                *("token", "position", "source_mask", "cross_key", "cross_value", *_PAST),
+                *("allowed_token", "allowed_column"),
+            ),
+            (*_CHOICE, *_PRESENT),
+        ),
     },
     "encoder": {
         "encoder": GraphContract(
@@ -297,7 +351,9 @@ CONTRACTS: Mapping[Kind, Mapping[GraphName, GraphContract]] = {
 }
 """The inputs and outputs of graphs. An encoder-only model has only the outputs of its head, see
 `HEAD_OUTPUTS`, and the `token_type` input only if it uses token types. A recurrent decoder has
-states instead of keys and values, see `IN_RECURRENT_DECODERS`."""
+states instead of keys and values, see `IN_RECURRENT_DECODERS`. Of the graphs of a shortlist, one
+also gives `shortlist_weight` tensors, which the other takes: their number, shapes and number formats
+depend on target and precision."""
 
 IN_RECURRENT_DECODERS: Mapping[Role, Role | None] = {
     "past_key": "past_state",

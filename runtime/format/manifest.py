@@ -58,6 +58,23 @@ class BuildRecord:
 
 
 @dataclass(frozen=True)
+class ShortlistRecord:
+    """The tokens that may follow from the tokens of a source, see `runtime.texts.shortlist`.
+
+    Attributes:
+        file: file of the bundle with the tokens
+        entries: number of source tokens, or sequences of them, that allow tokens
+        mean: mean number of tokens that an entry allows
+        always: number of tokens that every source allows
+    """
+
+    file: str
+    entries: int
+    mean: float
+    always: int
+
+
+@dataclass(frozen=True)
 class Origin:
     """A model of the Hugging Face Hub.
 
@@ -264,6 +281,7 @@ class Manifest:
         calibrated_on: number of inputs on which errors of rounding were compensated; 0: none, every
             weight is rounded to nearest
         build: what building the bundle took; None: exported or optimized only
+        shortlist: the tokens that sources allow; None: every token follows from every source
     """
 
     schema_version: int
@@ -292,6 +310,7 @@ class Manifest:
     keep_fp32: Annotated[tuple[str, ...], LEFT_OUT] = ()
     calibrated_on: Annotated[int, LEFT_OUT] = 0
     build: Annotated[BuildRecord | None, LEFT_OUT] = None
+    shortlist: Annotated[ShortlistRecord | None, LEFT_OUT] = None
 
     @property
     def model_graphs(self) -> dict[str, GraphSpec]:

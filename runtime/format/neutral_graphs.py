@@ -83,6 +83,8 @@ def neutral_graph(
     sizes = _sizes(model, head)
     if "decoder" in graphs and "read" not in graphs["decoder"].inputs:
         sizes["read"] = "query"
+    if graph == "shortlist_decoder":  # after the last query only
+        sizes |= {"read": 1, "target_vocabulary": "allowed"}
     return GraphSpec(
         file,
         *(
@@ -99,6 +101,15 @@ def neutral_graph(
 def _recurrent(roles: Sequence[Role]) -> tuple[Role, ...]:
     kept = (IN_RECURRENT_DECODERS.get(role, role) for role in roles)
     return tuple(role for role in kept if role is not None)
+
+
+def without_shortlist_weights(graph: GraphSpec) -> GraphSpec:
+    """Return a graph without the tensors that depend on target and precision of a shortlist."""
+    inputs, outputs = (
+        tuple(tensor for tensor in side if tensor.role != "shortlist_weight")
+        for side in (graph.inputs, graph.outputs)
+    )
+    return GraphSpec(graph.file, inputs, outputs)
 
 
 def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:

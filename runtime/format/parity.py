@@ -309,6 +309,23 @@ class TaskParity:
 
 
 @dataclass(frozen=True)
+class ShortlistParity:
+    """What a shortlist costs: outputs with it, compared with those of the whole vocabulary.
+
+    Attributes:
+        sequences, identical: number of outputs, and of those that are the same
+        allowed: mean number of tokens that a source allows
+        tasks: results by metric, with `oracle` for the whole vocabulary and `bundle` for the
+            shortlist; for information only
+    """
+
+    sequences: int
+    identical: int
+    allowed: float
+    tasks: Annotated[tuple[TaskParity, ...], LEFT_OUT] = ()
+
+
+@dataclass(frozen=True)
 class Check:
     """One check of a bundle, with the numbers of compared and differing items.
 
@@ -369,6 +386,7 @@ class Parity:
         vectors: parity of the embeddings of an encoder-only model
         checks: checks of settings, tokenizers, weights, graphs, steps and batches, in this order
         coverage: coverage of the checks; None: not recorded
+        shortlist: what the shortlist costs; None: the bundle has none
     """
 
     passed: bool
@@ -384,3 +402,4 @@ class Parity:
     vectors: Annotated[VectorParity | None, LEFT_OUT] = None
     checks: Annotated[tuple[Check, ...], LEFT_OUT] = ()
     coverage: Annotated[Coverage | None, LEFT_OUT] = None
+    shortlist: Annotated[ShortlistParity | None, LEFT_OUT] = None

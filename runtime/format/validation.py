@@ -10,9 +10,15 @@ from collections.abc import Iterator
 from dragoman.errors import shown
 from dragoman.files.strict_json import parse_json
 
-from .contract import CONTRACTS, OPTIONAL_GRAPHS, GraphSpec
+from .contract import CONTRACTS, OPTIONAL_GRAPHS, SHORTLIST_GRAPHS, GraphSpec
 from .manifest import SCHEMA_VERSION, BundleError, Manifest, TensorRTEngines
-from .neutral_graphs import kind_of, neutral_graph, shape_breaches, slot_breaches
+from .neutral_graphs import (
+    kind_of,
+    neutral_graph,
+    shape_breaches,
+    slot_breaches,
+    without_shortlist_weights,
+)
 from .plain_data import Problems, from_plain
 
 
@@ -220,12 +226,42 @@ def _graphs(manifest: Manifest) -> Iterator[str]:
         graph = manifest.graphs[name]
         settings = audio if sizes_known else None
         expected = neutral_graph(name, graph.file, model, settings, manifest.head)
+        graph = without_shortlist_weights(graph)
         for problem in slot_breaches(graph, expected):
             yield f"graphs.{name}.{problem}"
         for problem in shape_breaches(graph, expected) if sizes_known else ():
             yield f"graphs.{name}.{problem}"
     if "candidates" in manifest.graphs and sizes_known:
         yield from _candidates(manifest.graphs["candidates"], manifest)
+    yield from _shortlist(manifest)
+
+
+def _shortlist(manifest: Manifest) -> Iterator[str]:
+    """Check that the decoder of a shortlist takes the weights that are gathered for it."""
+    present = SHORTLIST_GRAPHS & manifest.graphs.keys()
+    if present and present != SHORTLIST_GRAPHS:
+        yield f"graphs: expected {' and '.join(sorted(SHORTLIST_GRAPHS))}, found one of them"
+        return
+    if bool(present) != (manifest.shortlist is not None):
+        yield "shortlist: expected one exactly if there are graphs of a shortlist"
+    if not present:
+        return
+    gathered = manifest.graphs["shortlist_weights"].outputs
+    taken = manifest.graphs["shortlist_decoder"].inputs
+    taken = tuple(tensor for tensor in taken if tensor.role == "shortlist_weight")
+    numbers = [tensor.layer for tensor in gathered]
+    if gathered != taken or numbers != list(range(max(1, len(numbers)))):
+        yield "graphs.shortlist_decoder.inputs: expected the outputs of shortlist_weights"
+    for tensor in gathered:
+        if tensor.role != "shortlist_weight" or tensor.shape.count("shortlist") != 1:
+            yield (
+                f"graphs.shortlist_weights.outputs: expected {tensor.name} to have one axis "
+                f"shortlist, found {list(tensor.shape)}"
+            )
+    if manifest.shortlist is not None and manifest.shortlist.file not in {
+        file.path for file in manifest.files
+    }:
+        yield f"file {manifest.shortlist.file} is used but not listed in files"
 
 
 def _candidates(graph: GraphSpec, manifest: Manifest) -> Iterator[str]:

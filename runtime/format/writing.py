@@ -67,6 +67,11 @@ class BundleWriter:
         self.directory = directory
         self._records: dict[str, FileRecord] = {}
 
+    @property
+    def records(self) -> tuple[FileRecord, ...]:
+        """The records of the files written so far, sorted by path."""
+        return tuple(self._records[name] for name in sorted(self._records))
+
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[HashedFile]:
         """Open a file for writing; it is recorded when the block ends."""
@@ -98,8 +103,7 @@ class BundleWriter:
         Returns:
             the bundle, which need not be read and checked again
         """
-        records = tuple(self._records[name] for name in sorted(self._records))
-        manifest = dataclasses.replace(manifest, files=records)
+        manifest = dataclasses.replace(manifest, files=self.records)
         write_manifest(manifest, self.directory)
         return Bundle(self.directory, manifest)
 

@@ -21,6 +21,7 @@ from ..format.manifest import Manifest
 from ..front_end import planned
 from .outputs import PendingText, nothing
 from .plan import TextPlan
+from .shortlist import Shortlist
 from .tokenizer import EncodedSource, TextCodec, TooLongError, UnknownSymbolsError
 
 
@@ -29,10 +30,18 @@ class TextFrontEnd:
 
     Args:
         codec: tokenizers; None if the bundle has none
+        shortlist: the tokens that sources allow; None if the bundle has none
     """
 
-    def __init__(self, manifest: Manifest, backend: Backend, codec: TextCodec | None) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        backend: Backend,
+        codec: TextCodec | None,
+        shortlist: Shortlist | None = None,
+    ) -> None:
         self._manifest, self._backend, self._codec = manifest, backend, codec
+        self._shortlist = shortlist
 
     def generate(
         self,
@@ -166,7 +175,7 @@ class TextFrontEnd:
         return self._whole([*tokens[: longest - len(last)], *reversed(last)], language, splits)
 
     def _plan(self, options: GenerationOptions) -> TextPlan:
-        return TextPlan.of(options, self._manifest, self._codec)
+        return TextPlan.of(options, self._manifest, self._codec, self._shortlist)
 
     def _begin(self, source: Any, plan: TextPlan | DragomanError) -> PendingText | Result:
         try:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
@@ -19,6 +23,7 @@ from ..decoding.strategies import GenerationLimits, strategies
 from ..format.manifest import Manifest
 from ..format.texts import LanguageError
 from .phrases import Phrases
+from .shortlist import Shortlist
 from .tokenizer import TextCodec
 
 
@@ -30,6 +35,8 @@ class TextPlan:
         strategies: one strategy, or one for each sample
         prompt: start token and prompt of the settings; unused for a decoder-only model
         phrases: prefix, required and forbidden phrases
+        shortlist: the tokens that sources allow; None: the bundle has no shortlist
+        vocabulary: number of tokens of the target vocabulary
     """
 
     options: GenerationOptions
@@ -40,10 +47,16 @@ class TextPlan:
     prompt: Sequence[int]
     phrases: Phrases
     has_encoder: bool = True
+    shortlist: Shortlist | None = None
+    vocabulary: int = 0
 
     @classmethod
     def of(
-        cls, options: GenerationOptions, manifest: Manifest, codec: TextCodec | None
+        cls,
+        options: GenerationOptions,
+        manifest: Manifest,
+        codec: TextCodec | None,
+        shortlist: Shortlist | None = None,
     ) -> TextPlan:
         """Resolve the options of a call.
 
@@ -72,6 +85,8 @@ class TextPlan:
             prompt,
             phrases,
             manifest.model.has_encoder,
+            shortlist,
+            manifest.model.target_vocab_size,
         )
 
     @property
@@ -111,6 +126,7 @@ class TextPlan:
             )
         request = Request(
             source=source,
+            allowed=self._allowed(source),
             prompt=prompt,
             prefix=prefix,
             rules=Rules.of(
@@ -126,6 +142,16 @@ class TextPlan:
             if isinstance(strategy, ConstrainedBeam):
                 strategy.check(request)
         return request
+
+
+    def _allowed(self, source: Sequence[int]) -> NDArray[np.int64] | None:
+        """Return the tokens that the output of a source may have; None: all."""
+        if self.shortlist is None:
+            return None
+        if not self.options.shortlist:
+            return np.arange(self.vocabulary)
+        required = chain.from_iterable(chain.from_iterable(self.phrases.required))
+        return self.shortlist.allowed(source, chain(self.end_tokens, required))
 
 
 def with_rules(manifest: Manifest, options: GenerationOptions, codec: TextCodec | None) -> Manifest:

@@ -115,8 +115,11 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         capacity: int,
         width: int = 1,
         prompt_lengths: NDArray[np.int64] | None = None,
+        allowed: Sequence[NDArray[np.int64]] | None = None,
     ) -> DeviceState:
         """Encode a batch and allocate `capacity` target positions for each row."""
+        if allowed is not None:
+            raise BackendError(NO_SHORTLIST)
         workspace = self._take()
         try:
             return DeviceState(

@@ -13,7 +13,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from dragoman.errors import cannot_pickle
 
 from ...format.bundle import Bundle
-from ...format.contract import Owner, Role, Slot
+from ...format.contract import SHORTLIST_GRAPHS, GraphName, Owner, Role, Slot
 from ...format.onnx_graph import WEIGHTS_FILE
 from ..interface import BackendError, ClosedModelError, Encoded, Limits, no_attention
-from ..rows import POSITION_MULTIPLE, padded_length, part_of, unwritten
+from ..rows import POSITION_MULTIPLE, BatchShortlist, padded_length, part_of, unwritten
 from .cpu_state import CACHED_TOKENS, LOGITS_AT_ONCE, HostState
 from .sessions import open_session, releasing_pages, run
 
@@ -121,8 +121,15 @@ class OnnxRuntimeBackend:
         graphs = self.manifest.model_graphs
         file = next(iter(graphs.values())).file
         with releasing_pages(bundle.path(file).with_name(WEIGHTS_FILE)):
-            self.sessions = {name: self._session(name) for name in graphs}
+            self.sessions = {name: self._session(name) for name in self._first_opened()}
         _backends.add(self)
+
+    def _first_opened(self) -> list[str]:
+        """Return the graphs that most calls need. With a shortlist, few read all logits."""
+        graphs = self.manifest.model_graphs
+        if self.manifest.shortlist is None:
+            return [*graphs]
+        return [*(name for name in graphs if name != "decoder"), *sorted(SHORTLIST_GRAPHS)]
 
     def session(self, graph: str) -> onnxruntime.InferenceSession:
         """Return the session of a graph, and open it if necessary.
@@ -181,22 +188,48 @@ class OnnxRuntimeBackend:
         capacity: int,
         width: int = 1,
         prompt_lengths: NDArray[np.int64] | None = None,
+        allowed: Sequence[NDArray[np.int64]] | None = None,
     ) -> HostState:
         """Encode a batch and allocate `capacity` target positions for each row."""
         has_encoder = "encoder" in self.manifest.model_graphs
         encoder = self.session("encoder") if has_encoder else None
         most = self.manifest.model.max_target_positions
+        graph: GraphName = "decoder" if allowed is None else "shortlist_decoder"
+        shortlist = None
+        if allowed is not None:
+            vocabulary = self.manifest.model.target_vocab_size
+            shortlist = BatchShortlist(self._shortlist_weights, allowed, vocabulary)
         return HostState(
-            (encoder, self.session("decoder")),
+            (encoder, self.session(graph)),
             self.manifest,
+            graph,
             source,
             source_mask,
             prompt,
             padded_length(capacity, POSITION_MULTIPLE, most),
             width,
             prompt_lengths,
-            least_rows=self._least_rows,
+            shortlist,
+            least_rows=self._least_rows if allowed is None else self._least_rows_of_shortlist,
         )
+
+    def _shortlist_weights(self, tokens: NDArray[np.int64]) -> dict[Slot, NDArray[Any]]:
+        """Gather the weights of tokens [U], by the decoder's inputs."""
+        graph = self.manifest.graphs["shortlist_weights"]
+        names = [tensor.name for tensor in graph.outputs]
+        feeds = {graph.input("shortlist").name: tokens}
+        found = run(self.session("shortlist_weights").run, names, feeds)
+        return {tensor.slot: value for tensor, value in zip(graph.outputs, found, strict=True)}
+
+    @functools.cached_property
+    def _least_rows_of_shortlist(self) -> int:
+        """The same for the decoder of a shortlist.
+
+        ONNX Runtime adds in another order for one row than for several if it multiplies by floating
+        point numbers that are inputs.
+        """
+        weights = self.manifest.graphs["shortlist_weights"].outputs
+        return self._least_rows if any(tensor.dtype == "int8" for tensor in weights) else 2
 
     def encode(
         self,

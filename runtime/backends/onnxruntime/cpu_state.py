@@ -10,9 +10,6 @@ so far, so that the address stays when rows are dropped or admitted.
 
 from __future__ import annotations
 
-import math
-import mmap
-import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -21,155 +18,36 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from ...format.contract import Change, Owner, Slot
+from ...format.contract import Change, GraphName, Owner, Slot
 from ...format.manifest import Manifest
-from ..interface import BackendError, ClosedModelError, DecodingState, Encoded, StepOutput
-from ..prediction import HostPrediction
+from ..interface import (
+    BackendError,
+    ClosedModelError,
+    DecodingState,
+    Encoded,
+    Prediction,
+    StepOutput,
+)
+from ..prediction import HostPrediction, ShortlistPrediction
 from ..rows import (
+    ALLOWED_TOKEN,
     POSITION_MULTIPLE,
+    BatchShortlist,
     CacheHistory,
     padded_length,
     rows_of_sources,
     source_lengths,
     source_room,
 )
+from .host_buffers import HostBuffer
 from .sessions import run
-
-
-class HostBuffer:
-    """An array with a fixed address, filled with zeros.
-
-    Args:
-        least_rows: number of rows that are bound at least, see `pad`
-
-    Raises:
-        BackendError: there is not enough memory.
-    """
-
-    def __init__(
-        self, shape: tuple[int, ...], dtype: type[np.generic], least_rows: int = 1
-    ) -> None:
-        rows, *inner = shape
-        self._least_rows = least_rows
-        self._memory = _zeros((max(rows, least_rows), *inner), dtype)
-        self._array = self._memory[:rows]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
-        return self._array.shape
-
-    def write(self, values: NDArray[Any]) -> None:
-        """Set all values."""
-        self._array[...] = values
-
-    def read(self) -> NDArray[Any]:
-        """Return the array itself, not a copy."""
-        return self._array
-
-    def pad(self, value: int) -> None:
-        """Set all values of the rows that are bound but are not the array's."""
-        self._memory[len(self._array) : self._least_rows] = value
-
-    def put(self, row: int, values: NDArray[Any]) -> None:
-        """Set one row; if `values` is smaller, the rest of the row is unchanged."""
-        part = [slice(row, row + 1), *(slice(0, size) for size in values.shape)]
-        self._array[tuple(part)] = values
-
-    def move(self, row: int, to: int, begin: int, end: int) -> None:
-        """Copy positions `begin` to `end` in axis 1 of a row to another row."""
-        self._array[to, :, begin:end] = self._array[row, :, begin:end]
-
-    def room_for(self, shape: tuple[int, ...]) -> NDArray[Any] | None:
-        """Allocate zeros for another shape.
-
-        Returns:
-            the new memory; None if the present memory suffices
-
-        Raises:
-            BackendError: there is not enough memory.
-        """
-        rows, *inner = shape
-        room = len(self._memory)
-        if inner == list(self._memory.shape[1:]) and rows <= room:
-            return None
-        return _zeros((2 * rows if rows > room else room, *inner), self._array.dtype.type)
-
-    def resize(
-        self, shape: tuple[int, ...], room: NDArray[Any] | None, written: int | None = None
-    ) -> bool:
-        """Change the shape.
-
-        Values within both shapes are kept. New values in axes other than the batch are zero.
-
-        Args:
-            room: result of `room_for` for the same shape
-            written: number of positions, in axis 2, to keep; None: all
-
-        Returns:
-            whether the address has changed
-        """
-        old, rows = self._array, shape[0]
-        if room is None:
-            self._array = self._memory[:rows]
-            return False
-        self._memory, self._array = room, room[:rows]
-        common = [slice(0, min(pair)) for pair in zip(shape, old.shape, strict=True)]
-        if written is not None:
-            common[2] = slice(0, written)
-        self._array[tuple(common)] = old[tuple(common)]
-        return True
-
-    def bind_input(
-        self, binding: onnxruntime.IOBinding, name: str, rows: slice | None = None
-    ) -> None:
-        """Bind rows of the array, or all and those that pad it, as an input."""
-        a = self._to_bind(rows)
-        binding.bind_input(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
-
-    def bind_output(
-        self, binding: onnxruntime.IOBinding, name: str, rows: slice | None = None
-    ) -> None:
-        """Bind rows of the array, or all and those that pad it, as an output."""
-        a = self._to_bind(rows)
-        binding.bind_output(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
-
-    def _to_bind(self, rows: slice | None) -> NDArray[Any]:
-        if rows is not None:
-            return self._array[rows]
-        return self._memory[: max(len(self._array), self._least_rows)]
-
-
-MAPPED = 2**16
-"""Minimum size in bytes of memory-mapped arrays.
-
-The allocator writes zeros to reused memory, which is redundant for a batch that joins another."""
-
-
-def _zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
-    """Allocate zeros; a large array occupies only the memory pages that are written."""
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    try:
-        if size < MAPPED:
-            return np.zeros(shape, dtype)
-        return np.frombuffer(_mapped(size), dtype).reshape(shape)
-    except (MemoryError, ValueError, OSError, OverflowError) as error:  # beyond the address space
-        raise BackendError(
-            f"no memory for an array of {np.dtype(dtype)} {list(shape)}: decode fewer sources "
-            "at once, or set fewer new tokens"
-        ) from error
-
-
-def _mapped(size: int) -> mmap.mmap:
-    if sys.platform == "win32":
-        return mmap.mmap(-1, size)
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 _TOKEN, _POSITION, _READ = Slot("token"), Slot("position"), Slot("read")
 _MASK = Slot("source_mask")
 _NEXT, _LOG_PROBABILITY = Slot("next_token"), Slot("next_log_probability")
 _LOGITS = Slot("logits")
+_OF_SHORTLIST = ("shortlist_weight", "allowed_token", "allowed_column")
 
 LONG_PROMPT = 8
 """Tokens; longer prompts are read once for all beams of a source."""
@@ -189,6 +67,8 @@ class HostState:
     Args:
         sessions: the sessions of the encoder, if any, and of the decoder step, of which the state
             keeps no reference
+        graph: the decoder's name
+        shortlist: what the sources allow; None: all tokens
         least_rows: number of rows that a step computes at least; rows beyond the batch are ignored
     """
 
@@ -196,18 +76,21 @@ class HostState:
         self,
         sessions: tuple[onnxruntime.InferenceSession | None, onnxruntime.InferenceSession],
         manifest: Manifest,
+        graph: GraphName,
         source: NDArray[Any] | Encoded,
         source_mask: NDArray[np.bool_],
         prompt: NDArray[np.int64],
         capacity: int,
         width: int,
         prompt_lengths: NDArray[np.int64] | None = None,
+        shortlist: BatchShortlist | None = None,
         *,
         least_rows: int = 1,
     ) -> None:
         encoder, decoder = sessions
         self._decoder = weakref.ref(decoder)
-        self._model, self._graph = manifest.model, manifest.graphs["decoder"]
+        self._model, self._graph = manifest.model, manifest.graphs[graph]
+        self._shortlist = shortlist
         self._suppressed = manifest.generation.suppressed_token_ids
         self._width = width
         self._least_rows = least_rows if width == 1 else 1
@@ -226,6 +109,7 @@ class HostState:
         if prompt_lengths is None:
             prompt_lengths = np.full(sources, prompt.shape[1])
         self._buffers[_READ].write(np.repeat(prompt_lengths, width)[:, None] - 1)
+        self._take_shortlist()
         sizes = {"batch": rows, "source_batch": sources, "source": length, "capacity": capacity}
         for tensor in self._graph.inputs:
             if tensor.slot not in self._buffers:
@@ -263,19 +147,25 @@ class HostState:
         self.feed(step.tokens)
         return step
 
-    def advance(self) -> HostPrediction:
+    def advance(self) -> Prediction:
         """Decode one position of every row without feeding tokens back."""
         if self._logits is None:
             spec = self._graph.output("logits")
             rows, queries = self._buffers[_TOKEN].shape
             read = queries if self._model.has_encoder else 1
             shape = (rows, read, self._model.target_vocab_size)
+            if self._shortlist is not None:
+                shape = (rows, 1, self._buffers[ALLOWED_TOKEN].shape[1])
             self._logits = self._buffer(shape, np.dtype(spec.dtype).type)
             self._logits_binding = self._bound()
             self._logits.bind_output(self._logits_binding, spec.name)
         run(self._open_decoder.run_with_iobinding, self._logits_binding)
         self._written()
         logits = self._logits.read()[:, -1].astype(np.float32, copy=False)
+        if self._shortlist is not None:
+            tokens = self._buffers[ALLOWED_TOKEN].read()
+            most = self._model.target_vocab_size
+            return ShortlistPrediction(logits, tokens, self._choice(), self._suppressed, most)
         return HostPrediction(logits, self._choice(), self._suppressed)
 
     def feed(self, tokens: NDArray[np.int64]) -> None:
@@ -309,6 +199,10 @@ class HostState:
             if to != source:
                 self._take_source(self, source, to)
         self._resize(len(sources), self._source_length)
+        if self._shortlist is not None:
+            self._shortlist.keep(sources.tolist())
+            self._take_shortlist()
+            self._unbind()
 
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
         """Admit the sources of another batch."""
@@ -327,6 +221,10 @@ class HostState:
             self._resize(count, length)
         for source, to in enumerate(sources.tolist()):
             self._take_source(other, source, to)
+        if self._shortlist is not None and other._shortlist is not None:
+            self._shortlist.join(other._shortlist, sources.tolist(), staying.tolist())
+            self._take_shortlist()
+            self._unbind()
 
     def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]]:
         """Copy what the decoder reads of a source; see `interface.DecodingState`."""
@@ -334,6 +232,18 @@ class HostState:
 
     def close(self) -> None:
         """Do nothing: buffers are freed with their last reference."""
+
+    def _take_shortlist(self) -> None:
+        """Make buffers of the present tokens of the shortlist and their weights."""
+        if self._shortlist is None:
+            return
+        for slot, values in self._shortlist.rows(self._width).items():
+            self._buffers[slot] = self._buffer(values.shape, np.int64)
+            self._buffers[slot].write(values)
+            self._buffers[slot].pad(0)
+        for slot, weights in self._shortlist.weights.items():
+            if slot not in self._buffers or self._buffers[slot].read() is not weights:
+                self._buffers[slot] = HostBuffer.holding(weights)
 
     def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> HostBuffer:
         return HostBuffer(shape, dtype, self._least_rows)
@@ -397,6 +307,8 @@ class HostState:
         rows = sources * self._width
         shapes: dict[Slot, tuple[int, ...]] = {}
         for slot, buffer in self._buffers.items():
+            if slot.role in _OF_SHORTLIST:
+                continue  # replaced whole
             _, *inner = buffer.shape
             if slot == _MASK:
                 shapes[slot] = (sources, length)
@@ -470,8 +382,9 @@ class HostState:
             if slot == _LOGITS:
                 continue
             at = 0 if slot in own else source if slot in self._of_sources else row
+            part = None if slot.role == "shortlist_weight" else slice(at, at + 1)
             bind = HostBuffer.bind_input if is_input else HostBuffer.bind_output
-            bind(own.get(slot, self._buffers[slot]), binding, tensor.name, slice(at, at + 1))
+            bind(own.get(slot, self._buffers[slot]), binding, tensor.name, part)
         run(self._open_decoder.run_with_iobinding, binding)
 
     @property

@@ -28,6 +28,7 @@ from .preflight import (
     check_memory,
     check_output,
     check_room,
+    check_shortlist,
     check_target,
 )
 from .verify import compare_engines
@@ -92,6 +93,7 @@ def build(
     threads: int | None = None,
     keep_failed: bool = False,
     attention: bool = False,
+    shortlist: str | Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     compared: Callable[[Bundle, Parity], None] | None = None,
@@ -125,6 +127,8 @@ def build(
         threads: processor threads for the bundle; None: all cores
         keep_failed: whether to keep a bundle that fails, marked as failed in its manifest
         attention: whether to add the attention graph; not with engines
+        shortlist: a file that lists the target tokens that source tokens allow, to decode with
+            those of a source only; not with engines
         overwrite: whether to replace an existing bundle
         progress: receives each stage and its progress
         compared: called with the graphs and the parity figures before engines are built, which may
@@ -149,6 +153,7 @@ def build(
             f"attention: expected a target of graphs, found {chosen.name}: engines do not show "
             "attention; build another bundle for it"
         )
+    check_shortlist(shortlist, chosen)
     check_output(output, overwrite)
     comparison = check_comparison(
         threads,
@@ -164,6 +169,8 @@ def build(
     located = locate_checkpoint(checkpoint, revision, progress, adapters)
 
     from dragoman.export.checkpoints import open_checkpoint
+    from dragoman.export.formats.shortlists import shortlist_of
+    from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
     from dragoman.runtime.format.writing import add_known_answers, new_directory, write_manifest
     from dragoman.verification.inputs.choosing import inputs_for
     from dragoman.verification.known_answers import fitting, make_known_answers
@@ -195,6 +202,9 @@ def build(
             attention=attention,
             keep_fp32=keep_fp32,
         )
+        if shortlist is not None:
+            progress.stage("adding the shortlist")
+            graphs = add_shortlist(graphs, shortlist_of(Path(shortlist), graphs))
         parity = compare(graphs, opened, parity_inputs, threads, "onnxruntime", progress)
         if compared is not None:
             compared(graphs, parity)

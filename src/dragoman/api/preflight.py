@@ -98,6 +98,23 @@ def check_memory(weights: Iterable[Sized], precision: Precision) -> None:
         )
 
 
+def check_shortlist(path: str | Path | None, target: Target) -> None:
+    """Check that a shortlist exists, and that the target's graphs can have one.
+
+    Raises:
+        DragomanError: there is no such file, or the target is one of engines.
+    """
+    if path is None:
+        return
+    if target.executable != "onnx":
+        raise DragomanError(
+            f"shortlist: expected a target of graphs, found {target.name}: engines compute the "
+            "logits of the whole vocabulary"
+        )
+    if not Path(path).is_file():
+        raise DragomanError(f"shortlist: expected a file, found none at {path}")
+
+
 def check_inputs(path: str | Path | None) -> Path | None:
     """Check that inputs exist.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.neutral_bundle import export_bundle, share_weights
 from dragoman.optimize.targets import Target
 from dragoman.progress import Progress
-from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.bundle import Bundle, without_shortlist
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
+from dragoman.verification.checks.shortlist import compare_shortlist
 from dragoman.verification.first_difference import describe_first_difference
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.parity import check_parity, running, unrun
@@ -81,6 +83,7 @@ def compare(
     The bundle is not run if its settings or tokenizers differ from the checkpoint's.
     """
     progress.stage("comparing settings and tokenizers")
+    listed, bundle = bundle, without_shortlist(bundle)
     stored = compare_stored(bundle, checkpoint, inputs)
     if not all(check.passed for check in stored):
         return unrun(stored, inputs)
@@ -93,7 +96,7 @@ def compare(
         progress.advance(done, len(inputs.sources))
 
     with running(bundle, threads, backend, device) as (model, ran_on):
-        return check_parity(
+        parity = check_parity(
             model,
             checkpoint.model,
             inputs,
@@ -103,6 +106,17 @@ def compare(
             threads=threads,
             advance=advance,
         )
+    if listed.manifest.shortlist is None:
+        return parity
+    progress.stage("comparing with the shortlist")
+    with running(listed, threads, backend, device) as (model, _):
+        check, cost = compare_shortlist(model, inputs)
+    return dataclasses.replace(
+        parity,
+        passed=parity.passed and check.passed,
+        checks=(*parity.checks, check),
+        shortlist=cost,
+    )
 
 
 def can_be_located(parity: Parity, bundle: Bundle) -> bool:

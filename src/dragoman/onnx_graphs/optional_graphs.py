@@ -208,7 +208,7 @@ def _joined(
     found: Mapping[Role, Sequence[ir.Value]],
 ) -> ir.Graph:
     """Join the graphs into one with the inputs and outputs of the specification."""
-    inputs = {tensor.slot: _value(tensor) for tensor in spec.inputs}
+    inputs = {tensor.slot: value_of(tensor) for tensor in spec.inputs}
     sizes = _Sizes(inputs)
     encoded: dict[Slot, ir.Value] = {}
     for name, part in parts.items():
@@ -232,7 +232,7 @@ def _joined(
     results = []
     for tensor in spec.outputs:
         if tensor.role in found:
-            result = _value(tensor)
+            result = value_of(tensor)
             nodes += _stacked(found[tensor.role], result, shapes[tensor.role])
         else:
             result = encoded[tensor.slot]
@@ -317,7 +317,8 @@ def _stacked(layers: Sequence[ir.Value], result: ir.Value, shape: ir.Value) -> l
     return [*casts, *wide, stacked]
 
 
-def _value(tensor: TensorSpec) -> ir.Value:
+def value_of(tensor: TensorSpec) -> ir.Value:
+    """Make the value of a graph's input or output."""
     dtype = ir.DataType[tensor.dtype.upper().replace("FLOAT32", "FLOAT")]
     return ir.Value(name=tensor.name, shape=ir.Shape(tensor.shape), type=ir.TensorType(dtype))
 
@@ -357,9 +358,9 @@ def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
     Args:
         suppressed: tokens that are never selected, but count as possible ones in log-probabilities
     """
-    (logits,) = (_value(tensor) for tensor in spec.inputs)
+    (logits,) = (value_of(tensor) for tensor in spec.inputs)
     count = int(spec.output("candidate_token").shape[1])
-    last, best = _constant("last", np.array(-1)), _constant("count", np.array([count]))
+    last, best = constant_of("last", np.array(-1)), constant_of("count", np.array([count]))
     gather = ir.node("Gather", [logits, last], {"axis": 1})
     cast = ir.node("Cast", gather.outputs, {"to": ir.DataType.FLOAT})
     softmax = ir.node("LogSoftmax", cast.outputs, {"axis": -1})
@@ -368,11 +369,11 @@ def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
         allowed = np.ones(int(spec.input("logits").shape[-1]), np.bool_)
         allowed[list(suppressed)] = False
         constants += [
-            _constant("allowed", allowed),
-            _constant("never", np.array(-np.inf, np.float32)),
+            constant_of("allowed", allowed),
+            constant_of("never", np.array(-np.inf, np.float32)),
         ]
         nodes.append(ir.node("Where", [constants[2], *softmax.outputs, constants[3]]))
-    tokens, log_probabilities = (_value(tensor) for tensor in spec.outputs)
+    tokens, log_probabilities = (value_of(tensor) for tensor in spec.outputs)
     nodes.append(
         ir.node(
             "TopK", [*nodes[-1].outputs, best], {"axis": -1}, outputs=[log_probabilities, tokens]
@@ -389,7 +390,8 @@ def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
     return ir.Model(graph, ir_version=IR_VERSION)
 
 
-def _constant(name: str, numbers: NDArray[Any]) -> ir.Value:
+def constant_of(name: str, numbers: NDArray[Any]) -> ir.Value:
+    """Make a constant of a graph."""
     tensor = ir.tensor(numbers, name=name)
     return ir.Value(
         name=name,

@@ -100,6 +100,8 @@ class GenerationOptions(TranscriptionOptions):
         renormalize_logits: whether scores are those of distributions over the tokens that all
             rules allow; otherwise forbidden tokens keep their share, see
             `Hypothesis.score`. For these three, None: the bundle's default
+        shortlist: texts: whether an output has only tokens that the bundle's shortlist allows for
+            its source; without effect if the bundle has none
         truncate: texts: whether a source that is too long is cut at its end, as the checkpoint's
             tokenizer does, special tokens kept; otherwise it is rejected
         num_beams: number of beams; 1: greedy search or sampling; None: 1 with `do_sample`, else the
@@ -189,6 +191,17 @@ class GenerationOptions(TranscriptionOptions):
         Part.RULES,
         CommandOption("output", "Scores count allowed tokens only [the bundle's].", hidden=True),
     ] = None
+    shortlist: Annotated[
+        bool,
+        SWITCH,
+        CommandOption(
+            "content",
+            "Decode with the whole vocabulary, not the bundle's shortlist.",
+            "--no-shortlist",
+            sets=False,
+            hidden=True,
+        ),
+    ] = True
     truncate: Annotated[
         bool,
         SWITCH,
@@ -378,6 +391,7 @@ class GenerationKeywords(TranscriptionKeywords, total=False):
     repetition_penalty: float | None
     no_repeat_ngram_size: int | None
     renormalize_logits: bool | None
+    shortlist: bool
     truncate: bool
     num_beams: int | None
     num_return_sequences: int

@@ -63,6 +63,13 @@ from .verify import VerificationFailedError
 @target_language_option
 @limit_option
 @attention_option
+@click.option(
+    "--shortlist",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Decode with the target tokens that this file lists for source tokens: lines of source, "
+    "target, probability; vmap.txt; or Marian's .bin.",
+)
 @threads_option
 @click.option(
     "--allow-failed-parity",
@@ -95,6 +102,7 @@ def build(
     target_language: str | None,
     limit: int | None,
     with_attention: bool,
+    shortlist: Path | None,
     threads: int | None,
     allow_failed_parity: bool,
     force: bool,
@@ -151,6 +159,7 @@ def build(
                     threads=threads,
                     keep_failed=allow_failed_parity,
                     attention=with_attention,
+                    shortlist=shortlist,
                     overwrite=force,
                     progress=progress,
                     compared=compared,

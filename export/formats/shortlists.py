@@ -1,0 +1,249 @@
+"""Files of shortlists: lexicons of word aligners, `vmap.txt` of CTranslate2, `.bin` of Marian.
+
+A lexicon has a line `source target probability` for each pair of tokens, as fast_align and eflomal
+print it, with probabilities or their logarithms; or `target source probability`, as Marian reads it.
+Which one it is shows in the sums: the probabilities of a source's targets sum to at most 1.
+
+A line of `vmap.txt` has one or several source tokens, a tab, and the target tokens that they allow.
+Without source tokens, all sources allow them.
+
+A `.bin` file (marian-nmt/marian-dev, src/data/shortlist.cpp) is little-endian: u64 0xF11A48D5013417F5,
+a checksum, the number of first tokens of the vocabulary that all sources allow, the number of best
+tokens of each source token, the number of offsets, and the number of target tokens; then the offsets
+of each source token's target tokens, u64, and the target tokens, u32.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dragoman.errors import DragomanError, shown
+from dragoman.files.regular_files import FileError, read_regular
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.texts.shortlist import LARGEST_FILE, LONGEST_ENTRY, Shortlist
+from dragoman.runtime.texts.tokenizer import TextCodec
+
+MAGIC = 0xF11A48D5013417F5
+HEADER = struct.Struct("<6Q")
+BEST, FREQUENT = 100, 100
+"""The number of most probable targets of a source token that are kept of a lexicon, and of tokens
+that most source tokens list, which every source allows. Marian's defaults."""
+LEAST_KNOWN = 0.5
+"""The least share of lines whose tokens the model has."""
+SURPLUS = 1.05
+"""The largest sum of rounded probabilities."""
+
+Known = Callable[[str], int | None]
+"""Returns the id of a token as a vocabulary spells it; None if it lacks the token."""
+
+
+class Vocabularies(NamedTuple):
+    """The ids of the tokens of a model."""
+
+    source: Known
+    target: Known
+
+
+def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
+    """Read the shortlist of a file for a bundle.
+
+    Every source allows the tokens that end an output, and none those that are suppressed.
+
+    Raises:
+        DragomanError: the file cannot be read, is none of these kinds, or is for another
+            vocabulary; or the bundle's model is of another kind.
+    """
+    model, generation = bundle.manifest.model, bundle.manifest.generation
+    if bundle.manifest.kind != "sequence-to-sequence" or model.takes_audio:
+        raise DragomanError(
+            "shortlist: expected an encoder-decoder model of texts, found "
+            f"{'a speech model' if model.takes_audio else bundle.manifest.kind}"
+        )
+    try:
+        data = read_regular(path, LARGEST_FILE)
+    except FileError as error:
+        raise DragomanError(f"{path}: {error.problem}") from error
+    if data[:8] == struct.pack("<Q", MAGIC):
+        found = _of_marian(path, data, model)
+    else:
+        vocabularies = _vocabularies(bundle)
+        lines = _lines(path, data)
+        if "\t" in lines[0] and len(lines[0].split()) != 3:
+            found = _of_ctranslate2(path, lines, vocabularies)
+        else:
+            found = _of_lexicon(path, lines, vocabularies)
+    return found.with_always(bundle.manifest.end_tokens, generation.suppressed_token_ids)
+
+
+def _lines(path: Path, data: bytes) -> list[str]:
+    try:
+        if data[:2] == b"\x1f\x8b":
+            with gzip.open(path) as file:
+                data = file.read(LARGEST_FILE + 1)
+            if len(data) > LARGEST_FILE:
+                raise DragomanError(f"{path}: expected at most {LARGEST_FILE} bytes, found more")
+        lines = [line for line in data.decode().split("\n") if line.strip()]
+    except (UnicodeDecodeError, OSError, EOFError) as error:
+        raise DragomanError(
+            f"{path}: expected a shortlist: lines of source token, target token and probability, "
+            f"vmap.txt of CTranslate2, or a .bin file of Marian: {error}"
+        ) from error
+    if not lines:
+        raise DragomanError(f"{path}: expected the lines of a shortlist, found none")
+    return lines
+
+
+def _vocabularies(bundle: Bundle) -> Vocabularies:
+    """Return the vocabularies of a bundle; without tokenizers, tokens are spelled as their ids."""
+    manifest = bundle.manifest
+    sizes = manifest.model.source_vocab_size or 0, manifest.model.target_vocab_size
+    if manifest.tokenizers is None:
+        return Vocabularies(*({str(i): i for i in range(size)}.get for size in sizes))
+    codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
+    spelled = (codec.source_piece, codec.target_piece)
+    pieces = (
+        {piece: i for i in range(size) if (piece := piece_of(i)) is not None}
+        for size, piece_of in zip(sizes, spelled, strict=True)
+    )
+    return Vocabularies(*(known.get for known in pieces))
+
+
+def _of_lexicon(path: Path, lines: list[str], known: Vocabularies) -> Shortlist:
+    pairs: list[tuple[str, str, float]] = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        try:
+            first, second, probability = words[0], words[1], float(words[2])
+        except (IndexError, ValueError):
+            probability = math.nan
+        if len(words) != 3 or not math.isfinite(probability):
+            raise DragomanError(
+                f"{path}: line {number}: expected source token, target token and probability, "
+                f"found {shown(line)}"
+            )
+        pairs.append((first, second, probability))
+    if any(probability < 0 for *_, probability in pairs):
+        pairs = [(first, second, math.exp(min(0.0, value))) for first, second, value in pairs]
+    if _begins_with_target(pairs):
+        pairs = [(second, first, probability) for first, second, probability in pairs]
+    by_source: dict[int, list[tuple[float, int]]] = {}
+    unknown = _Unknown(path, len(pairs))
+    for source, target, probability in pairs:
+        ids = known.source(source), known.target(target)
+        if ids[0] is None or ids[1] is None:
+            unknown.add(source if ids[0] is None else target)
+            continue
+        by_source.setdefault(ids[0], []).append((probability, ids[1]))
+    unknown.check()
+    best = {
+        (source,): [target for _, target in sorted(found, key=lambda p: (-p[0], p[1]))[:BEST]]
+        for source, found in by_source.items()
+    }
+    listed = Counter(target for targets in best.values() for target in targets)
+    frequent = [target for target, _ in listed.most_common(FREQUENT)]
+    return _shortlist(best.items(), frequent)
+
+
+def _begins_with_target(pairs: list[tuple[str, str, float]]) -> bool:
+    """Return whether the sums of probabilities say that the second token is the source's."""
+    sums: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for first, second, probability in pairs:
+        sums[0][first] += probability  # type: ignore[assignment]  # Counter adds any number
+        sums[1][second] += probability  # type: ignore[assignment]
+    largest = [max(side.values()) for side in sums]
+    return largest[0] > SURPLUS >= largest[1]
+
+
+def _of_ctranslate2(path: Path, lines: list[str], known: Vocabularies) -> Shortlist:
+    always: set[int] = set()
+    entries: dict[tuple[int, ...], set[int]] = {}
+    unknown = _Unknown(path, len(lines))
+    for number, line in enumerate(lines, 1):
+        sources, tab, targets = line.partition("\t")
+        if not tab or not targets.split():
+            raise DragomanError(
+                f"{path}: line {number}: expected source tokens, a tab and target tokens, found "
+                f"{shown(line)}"
+            )
+        ids = [known.source(token) for token in sources.split()]
+        allowed = {known.target(token) for token in targets.split()} - {None}
+        if len(ids) > LONGEST_ENTRY:
+            raise DragomanError(
+                f"{path}: line {number}: expected at most {LONGEST_ENTRY} source tokens, found "
+                f"{len(ids)}"
+            )
+        if None in ids or not allowed:
+            unknown.add(sources if None in ids else targets.split()[0])
+            continue
+        own = entries.setdefault(tuple(i for i in ids if i is not None), set()) if ids else always
+        own.update(token for token in allowed if token is not None)
+    unknown.check()
+    return _shortlist(entries.items(), always)
+
+
+def _of_marian(path: Path, data: bytes, model: ModelSpec) -> Shortlist:
+    if len(data) < HEADER.size:
+        raise DragomanError(f"{path}: expected a shortlist of Marian, found {len(data)} bytes")
+    _, _, first, _, offsets, words = HEADER.unpack_from(data)
+    expected = HEADER.size + 8 * offsets + 4 * words
+    if len(data) != expected:
+        raise DragomanError(f"{path}: expected {expected} bytes, found {len(data)}: it is cut")
+    starts = np.frombuffer(data, "<u8", offsets, HEADER.size).astype(np.int64)
+    tokens = np.frombuffer(data, "<u4", words, HEADER.size + 8 * offsets).astype(np.int64)
+    vocabulary, sources = model.target_vocab_size, model.source_vocab_size or 0
+    largest = int(tokens.max(initial=0))
+    if largest >= vocabulary or first > vocabulary or offsets > sources + 1:
+        raise DragomanError(
+            f"{path}: expected a shortlist for vocabularies of {sources} and {vocabulary} tokens, "
+            f"found one with {max(0, offsets - 1)} source tokens and the target token {largest}"
+        )
+    if offsets and ((np.diff(starts) < 0).any() or starts[0] < 0 or starts[-1] > words):
+        raise DragomanError(f"{path}: expected ascending offsets, found others: it is damaged")
+    lists = (
+        ((source,), tokens[begin:end].tolist())
+        for source, (begin, end) in enumerate(zip(starts[:-1], starts[1:], strict=True))
+        if end > begin
+    )
+    return _shortlist(lists, range(first))
+
+
+def _shortlist(
+    entries: Iterable[tuple[tuple[int, ...], Iterable[int]]], always: Iterable[int]
+) -> Shortlist:
+    def sorted_tokens() -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+        for source, tokens in entries:
+            yield source, np.unique(np.fromiter(tokens, np.int32))
+
+    return Shortlist(dict(sorted_tokens()), np.unique(np.fromiter(always, np.int32)))
+
+
+class _Unknown:
+    """Counts the lines whose tokens the model lacks."""
+
+    def __init__(self, path: Path, lines: int) -> None:
+        self._path, self._lines, self._count, self._first = path, lines, 0, ""
+
+    def add(self, token: str) -> None:
+        self._first = self._first or token
+        self._count += 1
+
+    def check(self) -> None:
+        """Check that the model has the tokens of most lines.
+
+        Raises:
+            DragomanError: it has not: the file is for another vocabulary.
+        """
+        if self._count > (1 - LEAST_KNOWN) * self._lines:
+            raise DragomanError(
+                f"{self._path}: expected tokens of the model's vocabularies, found others in "
+                f"{self._count} of {self._lines} lines, the first one {shown(self._first)}"
+            )

@@ -1,0 +1,165 @@
+"""Shortlists: the target tokens that the tokens of a source allow.
+
+A translation model multiplies the rows of its whole vocabulary at each step, although few of its
+tokens can translate a given source. A shortlist lists, for each source token or sequence of source
+tokens, the target tokens that may follow from it (Jean et al. 2015, section 3.3; Kim et al. 2019,
+section 3.3). The tokens that a source allows are those of all its entries, and those that every
+source allows.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.files.regular_files import FileError, read_regular
+
+from ..format.manifest import BundleError, ShortlistRecord
+from ..format.model_spec import ModelSpec
+
+SHORTLIST_FILE = "shortlist.npz"
+LARGEST_FILE = 2**30
+"""The largest size of the file and of its arrays, in bytes."""
+LONGEST_ENTRY = 8
+"""The largest number of source tokens of an entry."""
+_ARRAYS = {"sources": 2, "offsets": 1, "tokens": 1, "always": 1}
+"""The arrays of the file, and their axes."""
+
+Tokens = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """The target tokens that source tokens allow.
+
+    Attributes:
+        entries: target tokens by the source tokens that allow them, one or several in a row
+        always: target tokens that every source allows
+    """
+
+    entries: Mapping[tuple[int, ...], Tokens]
+    always: Tokens
+
+    def allowed(self, source: Sequence[int], others: Iterable[int] = ()) -> NDArray[np.int64]:
+        """Return the tokens that a source allows, ascending.
+
+        Args:
+            others: more tokens that are allowed
+        """
+        found = [self.always, np.fromiter(others, np.int32)]
+        for length in self._lengths:
+            for first in range(len(source) - length + 1):
+                tokens = self.entries.get(tuple(source[first : first + length]))
+                if tokens is not None:
+                    found.append(tokens)
+        return np.unique(np.concatenate(found)).astype(np.int64)
+
+    def with_always(self, tokens: Iterable[int], never: Iterable[int] = ()) -> Shortlist:
+        """Return a shortlist in which every source allows some tokens, and no source others.
+
+        Args:
+            tokens: tokens that every source allows, such as those that end an output
+            never: tokens that no source allows, such as those that are suppressed
+        """
+        left_out = np.fromiter(never, np.int32)
+        always = np.union1d(self.always, np.fromiter(tokens, np.int32))
+        entries = {
+            source: np.setdiff1d(found, left_out) for source, found in self.entries.items()
+        }
+        return Shortlist(entries, np.setdiff1d(always, left_out).astype(np.int32))
+
+    @property
+    def record(self) -> ShortlistRecord:
+        """What the manifest says of it."""
+        sizes = [len(tokens) for tokens in self.entries.values()]
+        mean = float(np.mean(sizes)) if sizes else 0.0
+        return ShortlistRecord(SHORTLIST_FILE, len(sizes), round(mean, 2), len(self.always))
+
+    @functools.cached_property
+    def _lengths(self) -> list[int]:
+        return sorted({len(source) for source in self.entries})
+
+    def to_bytes(self) -> bytes:
+        """Return the contents of the bundle's file: a compressed archive of NumPy arrays."""
+        sources = sorted(self.entries)
+        longest = max(map(len, sources), default=1)
+        padded = np.full((len(sources), longest), -1, np.int32)
+        for row, source in enumerate(sources):
+            padded[row, : len(source)] = source
+        lists = [self.entries[source] for source in sources]
+        offsets = np.cumsum([0, *map(len, lists)])
+        file = io.BytesIO()
+        np.savez_compressed(
+            file,
+            sources=padded,
+            offsets=offsets.astype(np.int64),
+            tokens=np.concatenate([*lists, np.zeros(0, np.int32)]).astype(np.int32),
+            always=self.always.astype(np.int32),
+        )
+        return file.getvalue()
+
+
+def read_shortlist(path: Path, model: ModelSpec) -> Shortlist:
+    """Read the shortlist of a bundle.
+
+    Args:
+        model: whose tokens it lists
+
+    Raises:
+        BundleError: the file is not such an archive, or lists tokens that the model does not have.
+    """
+    try:
+        arrays = _arrays(read_regular(path, LARGEST_FILE))
+    except FileError as error:
+        raise BundleError(str(path), [error.problem]) from error
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile, NotImplementedError) as error:
+        problem = f"expected the arrays of a shortlist: {error}"
+        raise BundleError(str(path), [problem]) from error
+    sources, offsets = arrays["sources"], arrays["offsets"]
+    tokens, always = arrays["tokens"].astype(np.int32), arrays["always"].astype(np.int32)
+    whole = len(offsets) == len(sources) + 1 and offsets[0] == 0 and offsets[-1] == len(tokens)
+    if not whole or (np.diff(offsets) < 0).any() or sources.shape[1] > LONGEST_ENTRY:
+        raise BundleError(str(path), ["expected the tokens of each entry, found other offsets"])
+    for name, found, size in (
+        ("source", sources, model.source_vocab_size or 0),
+        ("target", tokens, model.target_vocab_size),
+        ("target", always, model.target_vocab_size),
+    ):
+        least = -1 if name == "source" else 0
+        if found.size and not (least <= found.min() and found.max() < size):
+            problem = f"expected {name} tokens in [0, {size}), found {found.min()} to {found.max()}"
+            raise BundleError(str(path), [problem])
+    entries = {
+        tuple(token for token in source if token >= 0): tokens[begin:end]
+        for source, begin, end in zip(
+            sources.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
+        )
+    }
+    return Shortlist(entries, always)
+
+
+def _arrays(data: bytes) -> dict[str, NDArray[np.integer]]:
+    """Read the arrays of an archive, which must be integers.
+
+    Raises:
+        ValueError, KeyError, OSError, BadZipFile, NotImplementedError: it is no such archive.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        size = math.fsum(entry.file_size for entry in archive.infolist())
+    if size > LARGEST_FILE:
+        raise ValueError(f"arrays of {size:.0f} bytes are more than {LARGEST_FILE}")
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in _ARRAYS}
+    for name, axes in _ARRAYS.items():
+        if arrays[name].ndim != axes or not np.issubdtype(arrays[name].dtype, np.integer):
+            found = f"{arrays[name].dtype} of shape {list(arrays[name].shape)}"
+            raise ValueError(f"{name}: expected integers with {axes} axes, found {found}")
+    return arrays

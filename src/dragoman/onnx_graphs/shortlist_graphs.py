@@ -1,0 +1,426 @@
+"""Makes the graphs that compute the logits of a shortlist instead of the whole vocabulary.
+
+They are made of the decoder as it is deployed, whatever its operators and precision. Whatever has
+an axis of the vocabulary between the decoder's last product and its logits is gathered by the graph
+of weights, once for a batch, and is an input of the decoder of the shortlist. A row then takes the
+logits of the tokens that its own source allows, so that its output does not depend on the sources of
+other rows. Weights are shared with the other graphs and stored once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from dragoman.errors import DragomanError
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.contract import GraphSpec, TensorSpec
+from dragoman.runtime.format.manifest import BundleError
+from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE, graph_problems
+from dragoman.runtime.format.writing import BundleWriter
+from dragoman.runtime.texts.shortlist import SHORTLIST_FILE, Shortlist
+
+from .optional_graphs import IR_VERSION, OPSET, constant_of, value_of
+
+GATHERING_FILE, DECODER_FILE = "shortlist_weights.onnx", "shortlist_decoder.onnx"
+MICROSOFT = "com.microsoft"
+_PRODUCTS = ("MatMul", "FusedMatMul", "MatMulIntegerToFloat", "MatMulNBits", "QGemm")
+
+
+def shortlist_graphs(
+    decoder: ir.Model, spec: GraphSpec, suppressed: Sequence[int] = ()
+) -> tuple[dict[str, ir.Model], dict[str, GraphSpec]]:
+    """Make the graphs of a shortlist, and their specifications, by name.
+
+    Args:
+        decoder: the decoder's step, which is not changed
+        spec: its specification
+        suppressed: tokens that are never selected
+
+    Raises:
+        DragomanError: the logits are not the product of weights that have an axis of the
+            vocabulary.
+    """
+    model = decoder.clone()
+    graph, logits = model.graph, spec.output("logits")
+    gathered = _GatheredWeights(int(logits.shape[-1]))
+    scores = _of_shortlist(graph.outputs[spec.outputs.index(logits)], gathered)
+    choice = spec.output("next_token"), spec.output("next_log_probability")
+    rows = logits.shape[0]
+    allowed = tuple(
+        TensorSpec(name, name, "int64", (rows, "allowed"))
+        for name in ("allowed_token", "allowed_column")
+    )
+    result = TensorSpec(logits.name, "logits", logits.dtype, (rows, 1, "allowed"))
+    names = {value.name for value in graph.inputs}
+    taken = {tensor.name for tensor in (*allowed, *gathered.tensors)} & names
+    if taken:
+        raise DragomanError(f"shortlist: the decoder has an input {min(taken)} already")
+    inputs = [value_of(tensor) for tensor in allowed]
+    outputs = {tensor.role: value_of(tensor) for tensor in (result, *choice)}
+    nodes, constants = _choice(
+        scores,
+        *inputs,
+        *(outputs[tensor.role] for tensor in (result, *choice)),
+        _suppression(suppressed, gathered.vocabulary),
+    )
+    kept = [
+        outputs.get(tensor.role, value)
+        for tensor, value in zip(spec.outputs, graph.outputs, strict=True)
+    ]
+    graph.inputs.extend([*inputs, *gathered.inputs])
+    for value in constants:
+        graph.register_initializer(value)
+    graph.extend([*gathered.products, *nodes])
+    graph.outputs.clear()
+    graph.outputs.extend(kept)
+    _rename_unused(graph, kept)
+    graph.name = "shortlist_decoder"
+    graph.opset_imports.setdefault(MICROSOFT, 1)
+    RemoveUnusedNodesPass()(model)
+    graph.sort()
+    specs = {
+        "shortlist_weights": gathered.spec,
+        "shortlist_decoder": GraphSpec(
+            DECODER_FILE,
+            (*spec.inputs, *allowed, *gathered.tensors),
+            tuple(result if tensor is logits else tensor for tensor in spec.outputs),
+        ),
+    }
+    return {"shortlist_weights": gathered.model(), "shortlist_decoder": model}, specs
+
+
+class _GatheredWeights:
+    """The graph that gathers what has an axis of the vocabulary, and the decoder's inputs for it.
+
+    Attributes:
+        tensors, inputs: what the decoder takes from it
+        products: the decoder's nodes that compute with them, in order
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
+        self.tensors: list[TensorSpec] = []
+        self.inputs: list[ir.Value] = []
+        self.products: list[ir.Node] = []
+        self._ids = value_of(TensorSpec("shortlist", "shortlist", "int64", ("shortlist",)))
+        self._nodes: list[ir.Node] = []
+        self._constants: dict[str, ir.Value] = {}
+        self._results: list[ir.Value] = []
+
+    @property
+    def spec(self) -> GraphSpec:
+        """The specification of the graph."""
+        ids = TensorSpec("shortlist", "shortlist", "int64", ("shortlist",))
+        return GraphSpec(GATHERING_FILE, (ids,), tuple(self.tensors))
+
+    def model(self) -> ir.Model:
+        """Make the graph."""
+        graph = ir.Graph(
+            [self._ids],
+            self._results,
+            nodes=self._nodes,
+            initializers=list(self._constants.values()),
+            opset_imports={"": OPSET, MICROSOFT: 1},
+            name="shortlist_weights",
+        )
+        return ir.Model(graph, ir_version=IR_VERSION)
+
+    def compute(self, node: ir.Node) -> ir.Value:
+        """Add a node to the decoder; return its output."""
+        self.products.append(node)
+        node.outputs[0].name = f"shortlist/{node.op_type}_{len(self.products)}"
+        return node.outputs[0]
+
+    def gather(self, value: ir.Value, axis: int, *, transposed: bool = False) -> ir.Value:
+        """Return the decoder's input that holds a weight's numbers of the shortlist.
+
+        Args:
+            axis: the axis of the vocabulary
+            transposed: whether the two axes of the weight are exchanged
+        """
+        found = self._of_shortlist(value, axis)
+        if transposed:
+            found = self._node("Transpose", [found], {"perm": [1, 0]})
+            axis = 1 - axis
+        return self._taken(found, value, axis, transposed)
+
+    def gather_blocks(self, node: ir.Node, outputs: int, inputs: int) -> ir.Value:
+        """Return the decoder's input that holds the dequantized weights of a product of blocks."""
+        weight, scale = (self._constant(value) for value in node.inputs[1:3])
+        column = self._node(
+            "Unsqueeze", [scale, self._known(constant_of("last_axis", np.array([-1])))]
+        )
+        attributes = {name: node.attributes[name].as_int() for name in ("bits", "block_size")}
+        rows = self._node(
+            "GatherBlockQuantized",
+            [weight, self._ids, column],
+            attributes | {"gather_axis": 0, "quantize_axis": 2},
+            MICROSOFT,
+        )
+        shape = self._known(constant_of("rows", np.array([0, -1])))
+        flat = self._node("Reshape", [rows, shape])
+        first = self._known(constant_of("inputs", np.array([inputs])))
+        begin = self._known(constant_of("begin", np.array([0])))
+        axes = self._known(constant_of("axes", np.array([1])))
+        cut = self._node("Slice", [flat, begin, first, axes])
+        turned = self._node("Transpose", [cut], {"perm": [1, 0]})
+        return self._output(turned, "float32", (inputs, "shortlist"))
+
+    def _taken(self, found: ir.Value, like: ir.Value, axis: int, transposed: bool) -> ir.Value:
+        assert like.shape is not None and like.dtype is not None
+        sizes: list[int | str] = [int(size) for size in like.shape.numpy()]
+        if transposed:
+            sizes.reverse()
+        sizes[axis] = "shortlist"
+        return self._output(found, like.dtype.numpy().name, tuple(sizes))
+
+    def _output(self, found: ir.Value, dtype: Any, shape: tuple[int | str, ...]) -> ir.Value:
+        number = len(self.tensors)
+        name = f"shortlist_weight_{number}"
+        tensor = TensorSpec(name, "shortlist_weight", dtype, shape, number)
+        self.inputs.append(value_of(tensor))
+        found.name, found.shape, found.type = name, self.inputs[-1].shape, self.inputs[-1].type
+        self._results.append(found)
+        self.tensors.append(tensor)
+        return self.inputs[-1]
+
+    def _of_shortlist(self, value: ir.Value, axis: int) -> ir.Value:
+        """Return the numbers of the shortlist along an axis of a weight, as dequantized or cast."""
+        node = value.producer()
+        if node is None:
+            return self._node("Gather", [self._constant(value), self._ids], {"axis": axis})
+        weight = node.inputs[0]
+        assert weight is not None
+        attributes = dict(node.attributes)
+        if node.op_type == "Transpose":
+            axis_before = node.attributes["perm"].as_ints()[axis]
+            return self._node("Transpose", [self._of_shortlist(weight, axis_before)], attributes)
+        if node.op_type == "Cast":
+            return self._node("Cast", [self._of_shortlist(weight, axis)], attributes)
+        if node.op_type == "DequantizeLinear":
+            own = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+            scales = [
+                self._scale_of_shortlist(scale, axis, own)
+                for scale in node.inputs[1:]
+                if scale is not None
+            ]
+            integers = self._of_shortlist(weight, axis)
+            return self._node("DequantizeLinear", [integers, *scales], attributes)
+        raise _unknown(node)
+
+    def _scale_of_shortlist(self, scale: ir.Value, axis: int, own: int) -> ir.Value:
+        assert scale.shape is not None
+        if len(scale.shape) == 1 and own == axis:
+            return self._of_shortlist(scale, 0)
+        if len(scale.shape) == 2:
+            return self._of_shortlist(scale, axis)
+        return self._constant(scale)
+
+    def _constant(self, value: ir.Value | None) -> ir.Value:
+        if value is None or value.const_value is None:
+            raise DragomanError("shortlist: expected logits of constant weights, found others")
+        name = value.name or ""
+        if name not in self._constants:
+            self._constants[name] = ir.Value(
+                name=name, shape=value.shape, type=value.type, const_value=value.const_value
+            )
+        return self._constants[name]
+
+    def _known(self, constant: ir.Value) -> ir.Value:
+        return self._constants.setdefault(constant.name or "", constant)
+
+    def _node(
+        self, operator: str, inputs: Sequence[ir.Value], attributes: Any = None, domain: str = ""
+    ) -> ir.Value:
+        if isinstance(next(iter((attributes or {}).values()), None), ir.Attr):
+            node = ir.Node(domain, operator, inputs, attributes=tuple(attributes.values()))
+        else:
+            node = ir.node(operator, inputs, attributes, domain=domain)
+        node.outputs[0].name = f"{operator}_{len(self._nodes)}"
+        self._nodes.append(node)
+        return node.outputs[0]
+
+
+def _of_shortlist(value: ir.Value, gathered: _GatheredWeights) -> ir.Value:
+    """Return what a value of the decoder is for the shortlist, from its logits up to a product.
+
+    Raises:
+        DragomanError: an operator on the way is none of those that make logits.
+    """
+    node = value.producer()
+    if node is None:
+        raise DragomanError("shortlist: expected logits that a product computes, found an input")
+    first, *others = node.inputs
+    assert first is not None
+    attributes = tuple(node.attributes.values())
+    if node.op_type in _PRODUCTS:
+        return _product(node, gathered)
+    if node.op_type in ("Reshape", "Identity"):  # of the rows of a product
+        return _of_shortlist(first, gathered)
+    if node.op_type in ("Add", "Mul", "Div", "Tanh", "Cast"):
+        if _is_of_vocabulary(first, gathered):
+            first, others = others[0], [first]
+        assert first is not None
+        found = [_operand(other, gathered) for other in others]
+        inputs = [_of_shortlist(first, gathered), *found]
+        return gathered.compute(ir.Node("", node.op_type, inputs, attributes=attributes))
+    raise _unknown(node)
+
+
+def _is_of_vocabulary(value: ir.Value, gathered: _GatheredWeights) -> bool:
+    """Return whether a value is a constant with one number for each token."""
+    return value.const_value is not None and value.const_value.size == gathered.vocabulary
+
+
+def _operand(value: ir.Value | None, gathered: _GatheredWeights) -> ir.Value | None:
+    if value is None or not _is_of_vocabulary(value, gathered):
+        return value
+    return gathered.gather(value, len(value.shape or ()) - 1)
+
+
+def _product(node: ir.Node, gathered: _GatheredWeights) -> ir.Value:
+    """Make the product by the weights of the shortlist."""
+    x, weight = node.inputs[0], node.inputs[1]
+    attributes = tuple(node.attributes.values())
+    assert x is not None and weight is not None
+    if node.op_type == "MatMul":
+        inputs = [x, gathered.gather(weight, 1)]
+        return gathered.compute(ir.node("MatMul", inputs))
+    if node.op_type == "FusedMatMul" and set(node.attributes) == {"transB"}:
+        inputs = [x, gathered.gather(weight, 0, transposed=True)]
+        return gathered.compute(ir.node("MatMul", inputs))
+    if node.op_type == "MatMulIntegerToFloat":
+        scales = [node.inputs[2], _operand(node.inputs[3], gathered)]
+        biases = [_operand(value, gathered) for value in node.inputs[4:]]
+        inputs = [x, gathered.gather(weight, 1), *scales, *biases]
+        product = ir.Node(MICROSOFT, node.op_type, inputs, attributes=attributes)
+        return gathered.compute(product)
+    if node.op_type == "MatMulNBits":
+        outputs, inputs_ = (node.attributes[name].as_int() for name in ("N", "K"))
+        found = gathered.compute(
+            ir.node("MatMul", [x, gathered.gather_blocks(node, outputs, inputs_)])
+        )
+        bias = node.inputs[5] if len(node.inputs) > 5 else None
+        if bias is None:
+            return found
+        return gathered.compute(ir.node("Add", [found, _operand(bias, gathered)]))
+    if node.op_type == "QGemm":
+        rows, scale, zero_point = node.inputs[:3]
+        table, scales = node.inputs[3:5]
+        reshape = None if rows is None else rows.producer()
+        assert table is not None and reshape is not None
+        wide = gathered.gather(table, 0, transposed=True)
+        inputs = [reshape.inputs[0], wide, scale, _operand(scales, gathered), zero_point]
+        return gathered.compute(ir.node("MatMulIntegerToFloat", inputs, domain=MICROSOFT))
+    raise _unknown(node)
+
+
+def _unknown(node: ir.Node) -> DragomanError:
+    return DragomanError(
+        f"shortlist: expected logits that are a product by weights, found {node.op_type} "
+        f"({node.name})"
+    )
+
+
+def _choice(
+    scores: ir.Value,
+    token: ir.Value,
+    column: ir.Value,
+    logits: ir.Value,
+    next_token: ir.Value,
+    next_log_probability: ir.Value,
+    suppression: ir.Value | None,
+) -> tuple[list[ir.Node], list[ir.Value]]:
+    """Select the most probable of the tokens that each row allows, after its last query.
+
+    Args:
+        scores: logits of the shortlist [B, Q, U]
+        token, column: tokens that each row allows, and their places in the shortlist, int64 [B, A]
+        logits, next_token, next_log_probability: the outputs
+        suppression: what is added to the logit of each token before one is selected; None: nothing
+
+    Returns:
+        nodes and constants
+    """
+    dtype = logits.dtype or ir.DataType.FLOAT
+    last = constant_of("shortlist/last", np.array(-1))
+    never = constant_of("shortlist/never", np.array(-np.inf, np.float32).astype(dtype.numpy()))
+    middle = constant_of("shortlist/middle", np.array([1]))
+    nodes: list[ir.Node] = []
+
+    def add(operator: str, inputs: Sequence[ir.Value], **attributes: Any) -> ir.Value:
+        nodes.append(ir.node(operator, inputs, attributes))
+        nodes[-1].outputs[0].name = f"shortlist/choice_{len(nodes)}"
+        return nodes[-1].outputs[0]
+
+    after = add("Gather", [scores, last], axis=1)
+    own = add("GatherElements", [after, column], axis=1)
+    allowed = add("Where", [add("LessOrEqual", [token, last]), never, own])
+    wide = allowed if dtype == ir.DataType.FLOAT else add("Cast", [allowed], to=ir.DataType.FLOAT)
+    constants = [last, never, middle]
+    if suppression is not None:
+        wide = add("Add", [wide, add("Gather", [suppression, token])])
+        constants.append(suppression)
+    place = add("ArgMax", [wide], axis=1)
+    chosen = add("GatherElements", [token, place], axis=1)
+    likely = add("GatherElements", [add("LogSoftmax", [wide], axis=-1), place], axis=1)
+    nodes += [
+        ir.node("Unsqueeze", [allowed, middle], outputs=[logits]),
+        ir.node("Squeeze", [chosen, middle], outputs=[next_token]),
+        ir.node("Squeeze", [likely, middle], outputs=[next_log_probability]),
+    ]
+    return nodes, constants
+
+
+def _suppression(suppressed: Sequence[int], vocabulary: int) -> ir.Value | None:
+    if not suppressed:
+        return None
+    numbers = np.zeros(vocabulary, np.float32)
+    numbers[list(suppressed)] = -np.inf
+    return constant_of("shortlist/suppression", numbers)
+
+
+def _rename_unused(graph: ir.Graph, kept: Sequence[ir.Value]) -> None:
+    """Rename values that have the name of an output and are none any more."""
+    names = {value.name for value in kept}
+    for node in graph:
+        for value in node.outputs:
+            if value.name in names and not any(value is output for output in kept):
+                value.name = f"{value.name}/unused"
+
+
+def add_shortlist(bundle: Bundle, shortlist: Shortlist) -> Bundle:
+    """Add a shortlist to a bundle of graphs in its directory.
+
+    The graphs refer to the weights that the bundle has. The manifest is not written.
+
+    Returns:
+        the bundle with the new files and graphs in its manifest
+
+    Raises:
+        DragomanError: the decoder's logits are not a product by weights.
+    """
+    manifest, files = bundle.manifest, BundleWriter(bundle.directory)
+    models, specs = shortlist_graphs(ir.load(bundle.graph_path("decoder")), manifest.graphs["decoder"], manifest.generation.suppressed_token_ids)
+    weights = bundle.path(WEIGHTS_FILE).stat().st_size
+    for name, model in models.items():
+        data = ir.to_proto(model).SerializeToString()
+        if problems := graph_problems(data, weights):
+            raise BundleError(specs[name].file, problems)
+        files.write(specs[name].file, data)
+    files.write(SHORTLIST_FILE, shortlist.to_bytes())
+    return Bundle(
+        bundle.directory,
+        dataclasses.replace(
+            manifest,
+            graphs={**manifest.graphs, **specs},
+            files=tuple(sorted((*manifest.files, *files.records), key=lambda file: file.path)),
+            shortlist=shortlist.record,
+        ),
+    )

@@ -1,0 +1,124 @@
+"""Checks the graphs of a shortlist, and measures what the shortlist costs.
+
+The graphs are compared with the decoder that computes all logits, whose own parity is checked
+before: for the tokens that a source allows, both compute the same logits. Outputs differ where the
+model prefers a token that the shortlist does not allow. That is not a fault of the bundle, and how
+many do is stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.runtime import Model
+from dragoman.runtime.backends.interface import DecodingState
+from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.format.parity import NOT_FINITE, Check, ShortlistParity
+from dragoman.runtime.speech.prompts import greedy_options
+from dragoman.runtime.texts.shortlist import read_shortlist
+
+from ..inputs.parity_inputs import ParityInputs
+from .task import compare_task
+
+TOLERANCE, OF_BLOCKS = 1e-4, 0.1
+"""The largest difference of a logit, relative to the largest logit: the order of sums differs. The
+products of 4-bit blocks also round activations, which the decoder of the shortlist does not."""
+SOURCES, STEPS = 6, 12
+"""The number of sources that are decoded together with both decoders, and of steps."""
+
+
+def compare_shortlist(model: Model, inputs: ParityInputs) -> tuple[Check, ShortlistParity]:
+    """Compare a bundle with its shortlist and without it.
+
+    Args:
+        model: the bundle as it runs
+        inputs: the inputs of parity
+
+    Returns:
+        the check of the graphs, and what the shortlist costs
+    """
+    manifest = model.manifest
+    assert manifest.shortlist is not None
+    shortlist = read_shortlist(model.bundle.path(manifest.shortlist.file), manifest.model)
+    sources = [[int(token) for token in source] for source in inputs.sources]
+    allowed = [shortlist.allowed(source, manifest.end_tokens) for source in sources]
+    spread = np.linspace(0, len(sources) - 1, min(SOURCES, len(sources))).astype(int).tolist()
+    check = _compare_logits(model, [sources[i] for i in spread], [allowed[i] for i in spread])
+    options = greedy_options(manifest).replace(target_language=inputs.target_language)
+    with_it, without = (
+        [
+            list(result.tokens)
+            for result in model.generate(sources, options.replace(shortlist=is_used))
+        ]
+        for is_used in (True, False)
+    )
+    tasks = ()
+    if inputs.task is not None:
+        decode = inputs.decode or (lambda output: model.detokenize(output) or "")
+        tasks = tuple(compare_task(model, inputs.task, decode, without, with_it))
+    return check, ShortlistParity(
+        sequences=len(sources),
+        identical=sum(a == b for a, b in zip(with_it, without, strict=True)),
+        allowed=round(float(np.mean([len(tokens) for tokens in allowed])), 1),
+        tasks=tasks,
+    )
+
+
+def _compare_logits(
+    model: Model, sources: Sequence[list[int]], allowed: Sequence[NDArray[np.int64]]
+) -> Check:
+    """Compare the logits of allowed tokens at some steps of sources that are decoded together."""
+    manifest, backend = model.manifest, model.backend
+    source, mask = as_batch(sources, manifest.model, backend.limits.source_multiple)
+    start = [manifest.model.start_token_id, *manifest.generation.prompt]
+    prompt = np.array([start] * len(sources))
+    steps = min(STEPS, manifest.model.max_target_positions - len(start))
+    capacity = len(start) + steps
+    whole = backend.start(source, mask, prompt, capacity)
+    listed = backend.start(source, mask, prompt, capacity, allowed=allowed)
+    blocks = manifest.precision == "int4"
+    tolerance = OF_BLOCKS if blocks else TOLERANCE
+    compared, differing, worst, problem = 0, 0, 0.0, ""
+    try:
+        for step in range(steps):
+            difference, tokens = _difference(whole, listed, allowed)
+            compared += difference.size
+            beyond = difference > tolerance
+            differing += int(beyond.sum())
+            worst = max(worst, float(difference.max(initial=0)) / tolerance)
+            if beyond.any() and not problem:
+                problem = (
+                    f"the logits of a token of the shortlist differ by {difference.max():.3g} of "
+                    f"the largest at step {step + 1}"
+                )
+            whole.feed(tokens)
+            listed.feed(tokens)
+    finally:
+        whole.close()
+        listed.close()
+    return Check("shortlist", compared, "logits", differing, not differing, worst, problem)
+
+
+def _difference(
+    whole: DecodingState, listed: DecodingState, allowed: Sequence[NDArray[np.int64]]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Compute one step of both decoders.
+
+    Returns:
+        the difference of each logit of an allowed token, relative to the largest; and the tokens
+        that the decoder of the shortlist selects
+    """
+    expected, found = whole.advance(), listed.advance()
+    apart = []
+    for row, tokens in enumerate(allowed):
+        right = expected.logits[row, tokens].astype(np.float64)
+        apart.append(np.abs(found.logits[row, tokens] - right) / max(1.0, np.abs(right).max()))
+        others = np.delete(found.logits[row], tokens)
+        if (others > -np.inf).any() or found.choice.tokens[row] not in tokens:
+            apart[-1][:] = NOT_FINITE
+    difference = np.concatenate(apart)
+    difference[~np.isfinite(difference)] = NOT_FINITE
+    return difference, found.choice.tokens
