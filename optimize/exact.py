@@ -92,9 +92,7 @@ def exact_model(
         return dataclasses.replace(tensor, dtype="float32") if narrow else tensor
 
     specs = {name: spec.map(wide) for name, spec in known.items()}
-    manifest = dataclasses.replace(
-        bundle.manifest, graphs=specs, precision="fp32", shortlist=None
-    )
+    manifest = dataclasses.replace(bundle.manifest, graphs=specs, precision="fp32", shortlist=None)
     exact = dataclasses.replace(bundle, manifest=manifest)
     return Model(exact, InMemoryBackend(exact, graphs, threads))
 

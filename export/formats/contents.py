@@ -434,7 +434,8 @@ def file_notes(
     notes = [f"{listed(names)}: {sentences[kind]}" for kind, names in found.items() if names]
     if "vmap.txt" in read and (directory / "vmap.txt").exists():
         notes.append(
-            "vmap.txt is not read: every token is a candidate, as in CTranslate2 without use_vmap"
+            "vmap.txt is read by --shortlist only: otherwise every token is possible, as in "
+            "CTranslate2 without use_vmap"
         )
     return notes
 

@@ -1,16 +1,16 @@
 """Files of shortlists: lexicons of word aligners, `vmap.txt` of CTranslate2, `.bin` of Marian.
 
 A lexicon has a line `source target probability` for each pair of tokens, as fast_align and eflomal
-print it, with probabilities or their logarithms; or `target source probability`, as Marian reads it.
-Which one it is shows in the sums: the probabilities of a source's targets sum to at most 1.
+print it, with probabilities or their logarithms; or `target source probability`, as Marian reads
+it. Which one it is shows in the sums: the probabilities of a source's targets sum to at most 1.
 
 A line of `vmap.txt` has one or several source tokens, a tab, and the target tokens that they allow.
 Without source tokens, all sources allow them.
 
-A `.bin` file (marian-nmt/marian-dev, src/data/shortlist.cpp) is little-endian: u64 0xF11A48D5013417F5,
-a checksum, the number of first tokens of the vocabulary that all sources allow, the number of best
-tokens of each source token, the number of offsets, and the number of target tokens; then the offsets
-of each source token's target tokens, u64, and the target tokens, u32.
+A `.bin` file (marian-nmt/marian-dev, src/data/shortlist.cpp) is little-endian: u64
+0xF11A48D5013417F5, a checksum, the number of first tokens of the vocabulary that all sources allow,
+the number of best tokens of each source token, the number of offsets, and the number of target
+tokens; then the offsets of each source token's target tokens, u64, and the target tokens, u32.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ import gzip
 import math
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import FileError, read_regular
+from dragoman.reference_model.recipes.examples import read_pairs
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.texts.codecs.interface import TokenizerError, UnknownSymbolsError
 from dragoman.runtime.texts.shortlist import LARGEST_FILE, LONGEST_ENTRY, Shortlist
-from dragoman.runtime.texts.tokenizer import TextCodec
+from dragoman.runtime.texts.tokenizer import TextCodec, TooLongError
 
 MAGIC = 0xF11A48D5013417F5
 HEADER = struct.Struct("<6Q")
@@ -39,6 +43,10 @@ BEST, FREQUENT = 100, 100
 that most source tokens list, which every source allows. Marian's defaults."""
 LEAST_KNOWN = 0.5
 """The least share of lines whose tokens the model has."""
+MOST_PAIRS, MOST_TOKENS, PAIRS_AT_ONCE = 100_000, 128, 1000
+"""The most pairs to learn from, the most tokens of one of their texts, and the pairs whose links
+are in memory at once."""
+ITERATIONS, LEAST_PROBABILITY = 5, 1e-4
 SURPLUS = 1.05
 """The largest sum of rounded probabilities."""
 
@@ -62,12 +70,8 @@ def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
         DragomanError: the file cannot be read, is none of these kinds, or is for another
             vocabulary; or the bundle's model is of another kind.
     """
+    _check_model(bundle)
     model, generation = bundle.manifest.model, bundle.manifest.generation
-    if bundle.manifest.kind != "sequence-to-sequence" or model.takes_audio:
-        raise DragomanError(
-            "shortlist: expected an encoder-decoder model of texts, found "
-            f"{'a speech model' if model.takes_audio else bundle.manifest.kind}"
-        )
     try:
         data = read_regular(path, LARGEST_FILE)
     except FileError as error:
@@ -77,11 +81,104 @@ def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
     else:
         vocabularies = _vocabularies(bundle)
         lines = _lines(path, data)
-        if "\t" in lines[0] and len(lines[0].split()) != 3:
+        if any("\t" in line and not _is_number(line.split()[-1]) for line in lines):
             found = _of_ctranslate2(path, lines, vocabularies)
         else:
             found = _of_lexicon(path, lines, vocabularies)
     return found.with_always(bundle.manifest.end_tokens, generation.suppressed_token_ids)
+
+
+def _check_model(bundle: Bundle) -> None:
+    manifest = bundle.manifest
+    if manifest.kind != "sequence-to-sequence" or manifest.model.takes_audio:
+        found = "a speech model" if manifest.model.takes_audio else manifest.kind
+        raise DragomanError(f"shortlist: expected an encoder-decoder model of texts, found {found}")
+
+
+def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -> Shortlist:
+    """Learn a shortlist from pairs of texts, for a bundle.
+
+    The lexicon is that of IBM Model 1 (Brown et al. 1993, section 4.1), estimated on at most
+    `MOST_PAIRS` pairs, evenly spaced. How often a token occurs in a text does not count.
+
+    Args:
+        path: a file of pairs with tabs between them
+        language: of the sources of a multilingual model
+
+    Raises:
+        DragomanError: the file has other lines or no pair that the model can read, or the bundle's
+            model is of another kind or has no tokenizers.
+        LanguageError: the language is unknown, or is required and missing.
+    """
+    _check_model(bundle)
+    manifest = bundle.manifest
+    if manifest.tokenizers is None:
+        raise DragomanError("shortlist: expected a model with tokenizers to learn from texts")
+    codec = TextCodec.of(manifest.tokenizers, bundle.directory, manifest.languages)
+    rows = list(read_pairs([path]))
+    if len(rows) > MOST_PAIRS:
+        kept = np.linspace(0, len(rows) - 1, MOST_PAIRS).astype(int).tolist()
+        rows = [rows[i] for i in kept]
+    pairs = []
+    for source, target in rows:
+        try:
+            read = codec.encode_source(source, language, most=MOST_TOKENS).tokens
+            written = codec.encode_target(target, most=MOST_TOKENS).tokens
+        except (TooLongError, TokenizerError, UnknownSymbolsError):
+            continue
+        if 0 < len(read) <= MOST_TOKENS and 0 < len(written) <= MOST_TOKENS:
+            pairs.append((np.unique(read), np.unique(written)))
+    if not pairs:
+        raise DragomanError(f"{path}: expected pairs of texts that the model reads, found none")
+    found = _of_probabilities(_ibm_model_1(pairs, manifest.model.target_vocab_size))
+    suppressed = manifest.generation.suppressed_token_ids
+    return found.with_always(manifest.end_tokens, suppressed)
+
+
+def _ibm_model_1(
+    pairs: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], vocabulary: int
+) -> dict[int, list[tuple[float, int]]]:
+    """Estimate the probability of target tokens given a source token.
+
+    Args:
+        pairs: the distinct source and target tokens of each pair
+        vocabulary: number of target tokens
+    """
+    parts = [pairs[first : first + PAIRS_AT_ONCE] for first in range(0, len(pairs), PAIRS_AT_ONCE)]
+    keys = np.unique(np.concatenate([np.unique(_linked(part, vocabulary)[0]) for part in parts]))
+    sources = keys // vocabulary
+    probabilities = np.ones(len(keys))
+    for _ in range(ITERATIONS):
+        counts = np.zeros(len(keys))
+        for part in parts:
+            linked, targets = _linked(part, vocabulary)
+            places = np.searchsorted(keys, linked)
+            shares = probabilities[places]
+            shares /= np.bincount(targets, shares)[targets]
+            counts += np.bincount(places, shares, minlength=len(keys))
+        probabilities = counts / np.bincount(sources, counts)[sources]
+    likely = np.flatnonzero(probabilities > LEAST_PROBABILITY)
+    found: dict[int, list[tuple[float, int]]] = {}
+    for place in likely.tolist():
+        target = int(keys[place] % vocabulary)
+        found.setdefault(int(sources[place]), []).append((float(probabilities[place]), target))
+    return found
+
+
+def _linked(
+    pairs: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], vocabulary: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Link every source token of a pair with every target token.
+
+    Returns:
+        source * vocabulary + target of each link, and the number of the target among all targets
+    """
+    linked, numbers, first = [], [], 0
+    for source, target in pairs:
+        linked.append((source[:, None] * vocabulary + target).ravel())
+        numbers.append(np.tile(np.arange(first, first + len(target)), len(source)))
+        first += len(target)
+    return np.concatenate(linked), np.concatenate(numbers)
 
 
 def _lines(path: Path, data: bytes) -> list[str]:
@@ -100,6 +197,14 @@ def _lines(path: Path, data: bytes) -> list[str]:
     if not lines:
         raise DragomanError(f"{path}: expected the lines of a shortlist, found none")
     return lines
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _vocabularies(bundle: Bundle) -> Vocabularies:
@@ -144,6 +249,11 @@ def _of_lexicon(path: Path, lines: list[str], known: Vocabularies) -> Shortlist:
             continue
         by_source.setdefault(ids[0], []).append((probability, ids[1]))
     unknown.check()
+    return _of_probabilities(by_source)
+
+
+def _of_probabilities(by_source: Mapping[int, list[tuple[float, int]]]) -> Shortlist:
+    """Keep the most probable targets of each source token, and what most of them list."""
     best = {
         (source,): [target for _, target in sorted(found, key=lambda p: (-p[0], p[1]))[:BEST]]
         for source, found in by_source.items()
@@ -210,7 +320,7 @@ def _of_marian(path: Path, data: bytes, model: ModelSpec) -> Shortlist:
         raise DragomanError(f"{path}: expected ascending offsets, found others: it is damaged")
     lists = (
         ((source,), tokens[begin:end].tolist())
-        for source, (begin, end) in enumerate(zip(starts[:-1], starts[1:], strict=True))
+        for source, (begin, end) in enumerate(pairwise(starts))
         if end > begin
     )
     return _shortlist(lists, range(first))
@@ -219,7 +329,7 @@ def _of_marian(path: Path, data: bytes, model: ModelSpec) -> Shortlist:
 def _shortlist(
     entries: Iterable[tuple[tuple[int, ...], Iterable[int]]], always: Iterable[int]
 ) -> Shortlist:
-    def sorted_tokens() -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    def sorted_tokens() -> Iterator[tuple[tuple[int, ...], NDArray[np.int32]]]:
         for source, tokens in entries:
             yield source, np.unique(np.fromiter(tokens, np.int32))
 

@@ -186,8 +186,8 @@ class DecodingState(Protocol):
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
         """Admit the sources of another batch and close that batch.
 
-        Both batches have the same backend, width and capacity, and both a shortlist or neither. Both must have read their prompts,
-        or have prompts of one token.
+        Both batches have the same backend, width and capacity, and both a shortlist or neither.
+        Both must have read their prompts, or have prompts of one token.
 
         Args:
             sources: new number of each admitted source: the number of a retired source, or the

@@ -84,7 +84,7 @@ class ShortlistPrediction:
     def normalizers(self) -> NDArray[np.float32]:
         """The logarithm of the sum of exp(logits) over all allowed tokens, [B]."""
         chosen = self.choice.tokens[:, None] == self._tokens
-        allowed = self._scores[chosen] - self.choice.log_probabilities
+        allowed: NDArray[np.float32] = self._scores[chosen] - self.choice.log_probabilities
         if not self._suppressed:
             return allowed
         excluded = np.where(self._are_suppressed, self._scores, -np.inf)
@@ -103,9 +103,7 @@ class ShortlistPrediction:
             scores = np.pad(scores, ((0, 0), (0, count - scores.shape[1])), constant_values=-np.inf)
         places = best_tokens(scores, min(count, self._vocabulary))
         found = np.take_along_axis(scores, places, 1)
-        tokens = np.take_along_axis(
-            self._tokens, np.minimum(places, self._tokens.shape[1] - 1), 1
-        )
+        tokens = np.take_along_axis(self._tokens, np.minimum(places, self._tokens.shape[1] - 1), 1)
         possible = found > -np.inf
         return Candidates(np.where(possible, tokens, 0), found - self.normalizers[:, None])
 

@@ -130,8 +130,8 @@ class CacheHistory:
 TOKENS_MULTIPLE = 64
 """The allowed tokens of a row are padded to a multiple of this.
 
-ONNX Runtime sums this many numbers at once, and the remaining ones otherwise. Padding adds zeros, so
-that the sum of a row depends on its own tokens only."""
+ONNX Runtime sums this many numbers at once, and the remaining ones otherwise. Padding adds zeros,
+so that the sum of a row depends on its own tokens only."""
 LEAST_TOKENS = 2 * TOKENS_MULTIPLE
 """The least number of columns of a product, which are summed in another order if they are fewer."""
 _PADDING = -1
@@ -145,47 +145,57 @@ Gather = Callable[[NDArray[np.int64]], dict[Slot, NDArray[Any]]]
 class BatchShortlist:
     """The tokens that the sources of a batch allow, and their weights.
 
-    The weights are gathered when sources are admitted that allow other tokens. Those of sources
-    that have left stay until then.
-
     Args:
+        gather: returns the weights of tokens
         allowed: the tokens that each source allows
         vocabulary: number of tokens of the vocabulary
+        former: the shortlist of the batch before, whose weights are kept if they suffice
+
+    Attributes:
+        weights: the weights, by the decoder's inputs
     """
 
     def __init__(
-        self, gather: Gather, allowed: Sequence[NDArray[np.int64]], vocabulary: int
+        self,
+        gather: Gather,
+        allowed: Sequence[NDArray[np.int64]],
+        vocabulary: int,
+        former: BatchShortlist | None = None,
     ) -> None:
-        self._gather = gather
-        self._allowed = list(allowed)
-        self._columns = np.full(vocabulary, _PADDING, np.int64)
-        self.weights: dict[Slot, NDArray[Any]] = {}
-        """The weights, by the decoder's inputs."""
-        self._update()
+        self._gather, self._allowed, self._vocabulary = gather, list(allowed), vocabulary
+        self._columns: NDArray[np.int64]
+        self.weights: dict[Slot, NDArray[Any]]
+        is_needed = np.zeros(vocabulary, np.bool_)
+        for tokens in allowed:
+            is_needed[tokens] = True
+        if former is not None and (former._columns[is_needed] >= 0).all():
+            self._columns, self.weights = former._columns, former.weights
+            return
+        needed = np.flatnonzero(is_needed)
+        size = max(LEAST_TOKENS, -(-len(needed) // TOKENS_MULTIPLE) * TOKENS_MULTIPLE)
+        self._columns = np.full(vocabulary, _PADDING)
+        self._columns[needed] = np.arange(len(needed))
+        self.weights = gather(np.pad(needed, (0, size - len(needed))))
 
-    def allowed(self, source: int) -> NDArray[np.int64]:
-        """Return the tokens that a source allows."""
-        return self._allowed[source]
+    def kept(self, sources: Sequence[int]) -> BatchShortlist:
+        """Return the shortlist of some sources, see `DecodingState.keep`."""
+        return self._of([self._allowed[source] for source in sources])
 
-    def keep(self, sources: Sequence[int]) -> None:
-        """Drop all sources but these, see `DecodingState.keep`."""
-        self._allowed = [self._allowed[source] for source in sources]
-
-    def join(
+    def joined(
         self, other: BatchShortlist, sources: Sequence[int], staying: Sequence[int]
-    ) -> None:
-        """Admit the sources of another batch, see `DecodingState.join`.
+    ) -> BatchShortlist:
+        """Return the shortlist with the sources of another batch, see `DecodingState.join`.
 
         Args:
             staying: the sources of this batch that are not retired
         """
-        count = max(len(self._allowed), max(sources) + 1)
-        stay = {source: self._allowed[source] for source in staying}
-        own = self._allowed[0][:0]
-        self._allowed = [stay.get(source, own) for source in range(count)]
+        nothing = self._allowed[0][:0]
+        allowed = [nothing] * max(len(self._allowed), max(sources) + 1)
+        for source in staying:
+            allowed[source] = self._allowed[source]
         for source, to in enumerate(sources):
-            self._allowed[to] = other._allowed[source]
-        self._update()
+            allowed[to] = other._allowed[source]
+        return self._of(allowed)
 
     def rows(self, width: int) -> dict[Slot, NDArray[np.int64]]:
         """Return the allowed tokens and their columns for each row, [B, A].
@@ -205,16 +215,5 @@ class BatchShortlist:
             ALLOWED_COLUMN: np.repeat(columns, width, axis=0),
         }
 
-    def _update(self) -> None:
-        """Gather the weights again if there are sources that allow other tokens."""
-        is_needed = np.zeros(len(self._columns), np.bool_)
-        for allowed in self._allowed:
-            is_needed[allowed] = True
-        if self.weights and (self._columns[is_needed] >= 0).all():
-            return
-        needed = np.flatnonzero(is_needed)
-        size = max(LEAST_TOKENS, -(-len(needed) // TOKENS_MULTIPLE) * TOKENS_MULTIPLE)
-        tokens = np.pad(needed, (0, size - len(needed)))
-        self._columns[:] = _PADDING
-        self._columns[needed] = np.arange(len(needed))
-        self.weights = self._gather(tokens)
+    def _of(self, allowed: Sequence[NDArray[np.int64]]) -> BatchShortlist:
+        return BatchShortlist(self._gather, allowed, self._vocabulary, self)

@@ -143,7 +143,6 @@ class TextPlan:
                 strategy.check(request)
         return request
 
-
     def _allowed(self, source: Sequence[int]) -> NDArray[np.int64] | None:
         """Return the tokens that the output of a source may have; None: all."""
         if self.shortlist is None:

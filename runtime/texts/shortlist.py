@@ -71,9 +71,7 @@ class Shortlist:
         """
         left_out = np.fromiter(never, np.int32)
         always = np.union1d(self.always, np.fromiter(tokens, np.int32))
-        entries = {
-            source: np.setdiff1d(found, left_out) for source, found in self.entries.items()
-        }
+        entries = {source: np.setdiff1d(found, left_out) for source, found in self.entries.items()}
         return Shortlist(entries, np.setdiff1d(always, left_out).astype(np.int32))
 
     @property

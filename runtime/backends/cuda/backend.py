@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from dragoman.errors import DragomanError, cannot_pickle
 from ...format.contract import ROLES, Role, Slot
 from ...format.manifest import Manifest
 from ..interface import (
+    NO_SHORTLIST,
     ONLY_ON_THE_PROCESSOR,
     BackendError,
     ClosedModelError,
@@ -118,7 +119,8 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         allowed: Sequence[NDArray[np.int64]] | None = None,
     ) -> DeviceState:
         """Encode a batch and allocate `capacity` target positions for each row."""
-        if allowed is not None:
+        vocabulary = self.manifest.model.target_vocab_size
+        if any(len(tokens) < vocabulary for tokens in allowed or ()):
             raise BackendError(NO_SHORTLIST)
         workspace = self._take()
         try:

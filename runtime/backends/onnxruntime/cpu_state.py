@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from ...format.contract import Change, GraphName, Owner, Slot
 from ...format.manifest import Manifest
 from ..interface import (
-    BackendError,
     ClosedModelError,
     DecodingState,
     Encoded,
@@ -41,7 +40,6 @@ from ..rows import (
 )
 from .host_buffers import HostBuffer
 from .sessions import run
-
 
 _TOKEN, _POSITION, _READ = Slot("token"), Slot("position"), Slot("read")
 _MASK = Slot("source_mask")
@@ -109,7 +107,7 @@ class HostState:
         if prompt_lengths is None:
             prompt_lengths = np.full(sources, prompt.shape[1])
         self._buffers[_READ].write(np.repeat(prompt_lengths, width)[:, None] - 1)
-        self._take_shortlist()
+        self._buffers |= self._shortlist_buffers(shortlist)
         sizes = {"batch": rows, "source_batch": sources, "source": length, "capacity": capacity}
         for tensor in self._graph.inputs:
             if tensor.slot not in self._buffers:
@@ -195,14 +193,13 @@ class HostState:
 
     def keep(self, sources: NDArray[np.intp]) -> None:
         """Drop all sources but these."""
+        shortlist = self._shortlist and self._shortlist.kept(sources.tolist())
+        tokens = self._shortlist_buffers(shortlist)
         for to, source in enumerate(sources.tolist()):
             if to != source:
                 self._take_source(self, source, to)
         self._resize(len(sources), self._source_length)
-        if self._shortlist is not None:
-            self._shortlist.keep(sources.tolist())
-            self._take_shortlist()
-            self._unbind()
+        self._use(shortlist, tokens)
 
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
         """Admit the sources of another batch."""
@@ -217,14 +214,15 @@ class HostState:
             length = source_room(self._source_length, longest)
             length = padded_length(length, POSITION_MULTIPLE, self._model.max_source_positions)
         count = max(present, int(sources.max()) + 1)
+        shortlist = self._shortlist
+        if shortlist is not None and other._shortlist is not None:
+            shortlist = shortlist.joined(other._shortlist, sources.tolist(), staying.tolist())
+        tokens = self._shortlist_buffers(shortlist)
         if (count, length) != (present, self._source_length):
             self._resize(count, length)
         for source, to in enumerate(sources.tolist()):
             self._take_source(other, source, to)
-        if self._shortlist is not None and other._shortlist is not None:
-            self._shortlist.join(other._shortlist, sources.tolist(), staying.tolist())
-            self._take_shortlist()
-            self._unbind()
+        self._use(shortlist, tokens)
 
     def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]]:
         """Copy what the decoder reads of a source; see `interface.DecodingState`."""
@@ -233,17 +231,23 @@ class HostState:
     def close(self) -> None:
         """Do nothing: buffers are freed with their last reference."""
 
-    def _take_shortlist(self) -> None:
-        """Make buffers of the present tokens of the shortlist and their weights."""
-        if self._shortlist is None:
-            return
-        for slot, values in self._shortlist.rows(self._width).items():
-            self._buffers[slot] = self._buffer(values.shape, np.int64)
-            self._buffers[slot].write(values)
-            self._buffers[slot].pad(0)
-        for slot, weights in self._shortlist.weights.items():
-            if slot not in self._buffers or self._buffers[slot].read() is not weights:
-                self._buffers[slot] = HostBuffer.holding(weights)
+    def _shortlist_buffers(self, shortlist: BatchShortlist | None) -> dict[Slot, HostBuffer]:
+        """Make the buffers of the decoder's inputs from a shortlist; empty for None."""
+        buffers: dict[Slot, HostBuffer] = {}
+        if shortlist is not None:
+            for slot, values in shortlist.rows(self._width).items():
+                buffers[slot] = self._buffer(values.shape, np.int64)
+                buffers[slot].write(values)
+            for slot, weights in shortlist.weights.items():
+                buffers[slot] = HostBuffer.holding(weights)
+        return buffers
+
+    def _use(self, shortlist: BatchShortlist | None, buffers: dict[Slot, HostBuffer]) -> None:
+        """Replace the shortlist and its buffers."""
+        if shortlist is not None:
+            self._shortlist = shortlist
+            self._buffers |= buffers
+            self._unbind()
 
     def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> HostBuffer:
         return HostBuffer(shape, dtype, self._least_rows)

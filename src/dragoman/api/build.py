@@ -94,6 +94,7 @@ def build(
     keep_failed: bool = False,
     attention: bool = False,
     shortlist: str | Path | None = None,
+    shortlist_from: str | Path | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     compared: Callable[[Bundle, Parity], None] | None = None,
@@ -129,6 +130,8 @@ def build(
         attention: whether to add the attention graph; not with engines
         shortlist: a file that lists the target tokens that source tokens allow, to decode with
             those of a source only; not with engines
+        shortlist_from: a file of pairs of texts, with tabs between them, that such a list is
+            learned from
         overwrite: whether to replace an existing bundle
         progress: receives each stage and its progress
         compared: called with the graphs and the parity figures before engines are built, which may
@@ -153,7 +156,7 @@ def build(
             f"attention: expected a target of graphs, found {chosen.name}: engines do not show "
             "attention; build another bundle for it"
         )
-    check_shortlist(shortlist, chosen)
+    check_shortlist(shortlist, shortlist_from, chosen)
     check_output(output, overwrite)
     comparison = check_comparison(
         threads,
@@ -169,7 +172,7 @@ def build(
     located = locate_checkpoint(checkpoint, revision, progress, adapters)
 
     from dragoman.export.checkpoints import open_checkpoint
-    from dragoman.export.formats.shortlists import shortlist_of
+    from dragoman.export.formats.shortlists import learned_shortlist, shortlist_of
     from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
     from dragoman.runtime.format.writing import add_known_answers, new_directory, write_manifest
     from dragoman.verification.inputs.choosing import inputs_for
@@ -205,6 +208,10 @@ def build(
         if shortlist is not None:
             progress.stage("adding the shortlist")
             graphs = add_shortlist(graphs, shortlist_of(Path(shortlist), graphs))
+        elif shortlist_from is not None:
+            progress.stage("learning the shortlist")
+            learned = learned_shortlist(Path(shortlist_from), graphs, source_language)
+            graphs = add_shortlist(graphs, learned)
         parity = compare(graphs, opened, parity_inputs, threads, "onnxruntime", progress)
         if compared is not None:
             compared(graphs, parity)

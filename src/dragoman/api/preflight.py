@@ -98,12 +98,15 @@ def check_memory(weights: Iterable[Sized], precision: Precision) -> None:
         )
 
 
-def check_shortlist(path: str | Path | None, target: Target) -> None:
-    """Check that a shortlist exists, and that the target's graphs can have one.
+def check_shortlist(path: str | Path | None, pairs: str | Path | None, target: Target) -> None:
+    """Check the file of a shortlist, or of pairs to learn it from, and the target.
 
     Raises:
-        DragomanError: there is no such file, or the target is one of engines.
+        DragomanError: there is no such file, both are given, or the target is one of engines.
     """
+    if path is not None and pairs is not None:
+        raise DragomanError("shortlist: expected a file or shortlist_from, found both")
+    path = pairs if path is None else path
     if path is None:
         return
     if target.executable != "onnx":

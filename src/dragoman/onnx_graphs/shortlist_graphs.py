@@ -3,14 +3,14 @@
 They are made of the decoder as it is deployed, whatever its operators and precision. Whatever has
 an axis of the vocabulary between the decoder's last product and its logits is gathered by the graph
 of weights, once for a batch, and is an input of the decoder of the shortlist. A row then takes the
-logits of the tokens that its own source allows, so that its output does not depend on the sources of
-other rows. Weights are shared with the other graphs and stored once.
+logits of the tokens that its own source allows, so that its output does not depend on the sources
+of other rows. Weights are shared with the other graphs and stored once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.contract import GraphSpec, TensorSpec
+from dragoman.runtime.format.contract import GraphSpec, Role, TensorSpec
 from dragoman.runtime.format.manifest import BundleError
 from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE, graph_problems
 from dragoman.runtime.format.writing import BundleWriter
@@ -61,19 +61,15 @@ def shortlist_graphs(
     taken = {tensor.name for tensor in (*allowed, *gathered.tensors)} & names
     if taken:
         raise DragomanError(f"shortlist: the decoder has an input {min(taken)} already")
-    inputs = [value_of(tensor) for tensor in allowed]
-    outputs = {tensor.role: value_of(tensor) for tensor in (result, *choice)}
-    nodes, constants = _choice(
-        scores,
-        *inputs,
-        *(outputs[tensor.role] for tensor in (result, *choice)),
-        _suppression(suppressed, gathered.vocabulary),
-    )
+    token, column = (value_of(tensor) for tensor in allowed)
+    outputs: dict[Role, ir.Value] = {tensor.role: value_of(tensor) for tensor in (result, *choice)}
+    suppression = _suppression(suppressed, gathered.vocabulary)
+    nodes, constants = _choice(scores, token, column, outputs, suppression)
     kept = [
         outputs.get(tensor.role, value)
         for tensor, value in zip(spec.outputs, graph.outputs, strict=True)
     ]
-    graph.inputs.extend([*inputs, *gathered.inputs])
+    graph.inputs.extend([token, column, *gathered.inputs])
     for value in constants:
         graph.register_initializer(value)
     graph.extend([*gathered.products, *nodes])
@@ -146,12 +142,15 @@ class _GatheredWeights:
         """
         found = self._of_shortlist(value, axis)
         if transposed:
-            found = self._node("Transpose", [found], {"perm": [1, 0]})
-            axis = 1 - axis
-        return self._taken(found, value, axis, transposed)
+            found = self._transposed(found, {"perm": [1, 0]}, [1, 0])
+        return self._output(found)
 
-    def gather_blocks(self, node: ir.Node, outputs: int, inputs: int) -> ir.Value:
-        """Return the decoder's input that holds the dequantized weights of a product of blocks."""
+    def gather_blocks(self, node: ir.Node, inputs: int) -> ir.Value:
+        """Return the decoder's input that holds the dequantized weights of a product of blocks.
+
+        Args:
+            inputs: number of inputs of the product; blocks may have more
+        """
         weight, scale = (self._constant(value) for value in node.inputs[1:3])
         column = self._node(
             "Unsqueeze", [scale, self._known(constant_of("last_axis", np.array([-1])))]
@@ -169,23 +168,26 @@ class _GatheredWeights:
         begin = self._known(constant_of("begin", np.array([0])))
         axes = self._known(constant_of("axes", np.array([1])))
         cut = self._node("Slice", [flat, begin, first, axes])
-        turned = self._node("Transpose", [cut], {"perm": [1, 0]})
-        return self._output(turned, "float32", (inputs, "shortlist"))
+        cut.shape, cut.type = ir.Shape(["shortlist", inputs]), ir.TensorType(ir.DataType.FLOAT)
+        return self._output(self._transposed(cut, {"perm": [1, 0]}, [1, 0]))
 
-    def _taken(self, found: ir.Value, like: ir.Value, axis: int, transposed: bool) -> ir.Value:
-        assert like.shape is not None and like.dtype is not None
-        sizes: list[int | str] = [int(size) for size in like.shape.numpy()]
-        if transposed:
-            sizes.reverse()
-        sizes[axis] = "shortlist"
-        return self._output(found, like.dtype.numpy().name, tuple(sizes))
+    def _transposed(self, found: ir.Value, attributes: Any, permutation: Sequence[int]) -> ir.Value:
+        turned = self._node("Transpose", [found], attributes)
+        assert found.shape is not None
+        turned.shape = ir.Shape([found.shape[axis] for axis in permutation])
+        turned.type = found.type
+        return turned
 
-    def _output(self, found: ir.Value, dtype: Any, shape: tuple[int | str, ...]) -> ir.Value:
+    def _output(self, found: ir.Value) -> ir.Value:
+        """Make a value an output of the graph; return the decoder's input for it."""
+        assert found.shape is not None and found.dtype is not None
         number = len(self.tensors)
+        shape = tuple(size if isinstance(size, int) else "shortlist" for size in found.shape)
+        dtype: Any = found.dtype.numpy().name
         name = f"shortlist_weight_{number}"
         tensor = TensorSpec(name, "shortlist_weight", dtype, shape, number)
         self.inputs.append(value_of(tensor))
-        found.name, found.shape, found.type = name, self.inputs[-1].shape, self.inputs[-1].type
+        found.name = name
         self._results.append(found)
         self.tensors.append(tensor)
         return self.inputs[-1]
@@ -194,15 +196,26 @@ class _GatheredWeights:
         """Return the numbers of the shortlist along an axis of a weight, as dequantized or cast."""
         node = value.producer()
         if node is None:
-            return self._node("Gather", [self._constant(value), self._ids], {"axis": axis})
+            constant = self._constant(value)
+            rows = self._node("Gather", [constant, self._ids], {"axis": axis})
+            assert constant.const_value is not None
+            sizes: list[int | str] = [int(size) for size in constant.const_value.shape.numpy()]
+            sizes[axis] = "shortlist"
+            rows.shape, rows.type = ir.Shape(sizes), ir.TensorType(constant.const_value.dtype)
+            return rows
         weight = node.inputs[0]
         assert weight is not None
         attributes = dict(node.attributes)
         if node.op_type == "Transpose":
-            axis_before = node.attributes["perm"].as_ints()[axis]
-            return self._node("Transpose", [self._of_shortlist(weight, axis_before)], attributes)
+            permutation = node.attributes["perm"].as_ints()
+            before = self._of_shortlist(weight, permutation[axis])
+            return self._transposed(before, attributes, permutation)
         if node.op_type == "Cast":
-            return self._node("Cast", [self._of_shortlist(weight, axis)], attributes)
+            before = self._of_shortlist(weight, axis)
+            cast = self._node("Cast", [before], attributes)
+            cast.shape = before.shape
+            cast.type = ir.TensorType(ir.DataType(node.attributes["to"].as_int()))
+            return cast
         if node.op_type == "DequantizeLinear":
             own = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
             scales = [
@@ -211,7 +224,9 @@ class _GatheredWeights:
                 if scale is not None
             ]
             integers = self._of_shortlist(weight, axis)
-            return self._node("DequantizeLinear", [integers, *scales], attributes)
+            numbers = self._node("DequantizeLinear", [integers, *scales], attributes)
+            numbers.shape, numbers.type = integers.shape, scales[0].type
+            return numbers
         raise _unknown(node)
 
     def _scale_of_shortlist(self, scale: ir.Value, axis: int, own: int) -> ir.Value:
@@ -290,34 +305,27 @@ def _product(node: ir.Node, gathered: _GatheredWeights) -> ir.Value:
     attributes = tuple(node.attributes.values())
     assert x is not None and weight is not None
     if node.op_type == "MatMul":
-        inputs = [x, gathered.gather(weight, 1)]
-        return gathered.compute(ir.node("MatMul", inputs))
+        return gathered.compute(ir.node("MatMul", [x, gathered.gather(weight, 1)]))
     if node.op_type == "FusedMatMul" and set(node.attributes) == {"transB"}:
-        inputs = [x, gathered.gather(weight, 0, transposed=True)]
-        return gathered.compute(ir.node("MatMul", inputs))
+        columns = gathered.gather(weight, 0, transposed=True)
+        return gathered.compute(ir.node("MatMul", [x, columns]))
     if node.op_type == "MatMulIntegerToFloat":
-        scales = [node.inputs[2], _operand(node.inputs[3], gathered)]
-        biases = [_operand(value, gathered) for value in node.inputs[4:]]
-        inputs = [x, gathered.gather(weight, 1), *scales, *biases]
+        others = [_operand(value, gathered) for value in node.inputs[2:]]
+        inputs = [x, gathered.gather(weight, 1), *others]
         product = ir.Node(MICROSOFT, node.op_type, inputs, attributes=attributes)
         return gathered.compute(product)
     if node.op_type == "MatMulNBits":
-        outputs, inputs_ = (node.attributes[name].as_int() for name in ("N", "K"))
-        found = gathered.compute(
-            ir.node("MatMul", [x, gathered.gather_blocks(node, outputs, inputs_)])
-        )
-        bias = node.inputs[5] if len(node.inputs) > 5 else None
-        if bias is None:
-            return found
-        return gathered.compute(ir.node("Add", [found, _operand(bias, gathered)]))
+        size = node.attributes["K"].as_int()
+        found = gathered.compute(ir.node("MatMul", [x, gathered.gather_blocks(node, size)]))
+        bias = _operand(node.inputs[5], gathered) if len(node.inputs) > 5 else None
+        return found if bias is None else gathered.compute(ir.node("Add", [found, bias]))
     if node.op_type == "QGemm":
-        rows, scale, zero_point = node.inputs[:3]
-        table, scales = node.inputs[3:5]
+        rows, scale, zero_point, table, scales = node.inputs[:5]
         reshape = None if rows is None else rows.producer()
         assert table is not None and reshape is not None
-        wide = gathered.gather(table, 0, transposed=True)
-        inputs = [reshape.inputs[0], wide, scale, _operand(scales, gathered), zero_point]
-        return gathered.compute(ir.node("MatMulIntegerToFloat", inputs, domain=MICROSOFT))
+        columns = gathered.gather(table, 0, transposed=True)
+        factors = [reshape.inputs[0], columns, scale, _operand(scales, gathered), zero_point]
+        return gathered.compute(ir.node("MatMulIntegerToFloat", factors, domain=MICROSOFT))
     raise _unknown(node)
 
 
@@ -332,9 +340,7 @@ def _choice(
     scores: ir.Value,
     token: ir.Value,
     column: ir.Value,
-    logits: ir.Value,
-    next_token: ir.Value,
-    next_log_probability: ir.Value,
+    outputs: Mapping[Role, ir.Value],
     suppression: ir.Value | None,
 ) -> tuple[list[ir.Node], list[ir.Value]]:
     """Select the most probable of the tokens that each row allows, after its last query.
@@ -342,13 +348,13 @@ def _choice(
     Args:
         scores: logits of the shortlist [B, Q, U]
         token, column: tokens that each row allows, and their places in the shortlist, int64 [B, A]
-        logits, next_token, next_log_probability: the outputs
+        outputs: the outputs by role: logits, next token and its log-probability
         suppression: what is added to the logit of each token before one is selected; None: nothing
 
     Returns:
         nodes and constants
     """
-    dtype = logits.dtype or ir.DataType.FLOAT
+    dtype = outputs["logits"].dtype or ir.DataType.FLOAT
     last = constant_of("shortlist/last", np.array(-1))
     never = constant_of("shortlist/never", np.array(-np.inf, np.float32).astype(dtype.numpy()))
     middle = constant_of("shortlist/middle", np.array([1]))
@@ -371,9 +377,9 @@ def _choice(
     chosen = add("GatherElements", [token, place], axis=1)
     likely = add("GatherElements", [add("LogSoftmax", [wide], axis=-1), place], axis=1)
     nodes += [
-        ir.node("Unsqueeze", [allowed, middle], outputs=[logits]),
-        ir.node("Squeeze", [chosen, middle], outputs=[next_token]),
-        ir.node("Squeeze", [likely, middle], outputs=[next_log_probability]),
+        ir.node("Unsqueeze", [allowed, middle], outputs=[outputs["logits"]]),
+        ir.node("Squeeze", [chosen, middle], outputs=[outputs["next_token"]]),
+        ir.node("Squeeze", [likely, middle], outputs=[outputs["next_log_probability"]]),
     ]
     return nodes, constants
 
@@ -407,7 +413,11 @@ def add_shortlist(bundle: Bundle, shortlist: Shortlist) -> Bundle:
         DragomanError: the decoder's logits are not a product by weights.
     """
     manifest, files = bundle.manifest, BundleWriter(bundle.directory)
-    models, specs = shortlist_graphs(ir.load(bundle.graph_path("decoder")), manifest.graphs["decoder"], manifest.generation.suppressed_token_ids)
+    models, specs = shortlist_graphs(
+        ir.load(bundle.graph_path("decoder")),
+        manifest.graphs["decoder"],
+        manifest.generation.suppressed_token_ids,
+    )
     weights = bundle.path(WEIGHTS_FILE).stat().st_size
     for name, model in models.items():
         data = ir.to_proto(model).SerializeToString()

@@ -92,4 +92,4 @@ def test_what_is_not_read_is_a_note(directory: Path) -> None:
     change(directory / "config.json", magic=1)
     setting, file = read_checkpoint(directory).notes
     assert setting == "config.json has a setting that is not known here and not read: magic"
-    assert file.startswith("vmap.txt is not read: every token is a candidate")
+    assert file.startswith("vmap.txt is read by --shortlist only: otherwise every token is poss")

@@ -27,7 +27,7 @@ from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.backends.interface import BackendError
-from dragoman.runtime.backends.onnxruntime import cpu, cpu_state
+from dragoman.runtime.backends.onnxruntime import cpu, host_buffers
 from dragoman.runtime.backends.onnxruntime import cpu_state as state_module
 from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend, session_options
 from dragoman.runtime.backends.onnxruntime.cpu_state import HostState
@@ -181,7 +181,7 @@ def test_a_batch_that_others_cannot_join_goes_on_unharmed(
     other, other_alone = start(model, later, 14), start(model, later, 14)
     for state in (present, alone, other, other_alone):
         state.step()
-    zeros, left = cpu_state._zeros, allocations
+    zeros, left = host_buffers._zeros, allocations
 
     def few(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
         nonlocal left
@@ -192,7 +192,7 @@ def test_a_batch_that_others_cannot_join_goes_on_unharmed(
 
     before = addresses(present)
     with monkeypatch.context() as patched:
-        patched.setattr(cpu_state, "_zeros", few)
+        patched.setattr(host_buffers, "_zeros", few)
         with pytest.raises(BackendError, match="no memory"):
             present.join(other, np.array([3, 4]))
     assert addresses(present) == before

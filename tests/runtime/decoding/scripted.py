@@ -60,6 +60,7 @@ class ScriptedBackend:
         capacity: int,
         width: int = 1,
         prompt_lengths: NDArray[np.int64] | None = None,
+        allowed: Sequence[NDArray[np.int64]] | None = None,
     ) -> ScriptedState:
         assert not isinstance(source, Mapping)
         self.calls.append(f"start {len(source)}")

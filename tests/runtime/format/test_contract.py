@@ -81,6 +81,10 @@ EXPECTED: dict[Role, tuple[Owner, Change, tuple[str, ...], str | None]] = {
         *(DECODER, Change.REPLACED, ("batch", "layers", "heads", "query", "source")),
         "float32",
     ),
+    "shortlist": (Owner.STEP, Change.REPLACED, ("shortlist",), "int64"),
+    "shortlist_weight": (Owner.STEP, Change.NEVER, ("shortlist",), None),
+    "allowed_token": (Owner.STEP, Change.NEVER, ("batch", "allowed"), "int64"),
+    "allowed_column": (Owner.STEP, Change.NEVER, ("batch", "allowed"), "int64"),
 }
 
 
@@ -92,7 +96,7 @@ def test_every_role_is_defined() -> None:
 def test_what_a_role_belongs_to_and_how_it_changes(role: Role) -> None:
     found = ROLES[role]
     assert (found.owner, found.change, found.axes, found.dtype) == EXPECTED[role]
-    assert found.layered == role.endswith(("_key", "_value", "_state"))
+    assert found.layered == role.endswith(("_key", "_value", "_state", "_weight"))
     assert found.description
 
 

@@ -70,6 +70,12 @@ from .verify import VerificationFailedError
     help="Decode with the target tokens that this file lists for source tokens: lines of source, "
     "target, probability; vmap.txt; or Marian's .bin.",
 )
+@click.option(
+    "--shortlist-from",
+    type=click.Path(path_type=Path),
+    metavar="PAIRS",
+    help="Learn the shortlist from a file of texts and translations, with tabs between them.",
+)
 @threads_option
 @click.option(
     "--allow-failed-parity",
@@ -103,6 +109,7 @@ def build(
     limit: int | None,
     with_attention: bool,
     shortlist: Path | None,
+    shortlist_from: Path | None,
     threads: int | None,
     allow_failed_parity: bool,
     force: bool,
@@ -160,6 +167,7 @@ def build(
                     keep_failed=allow_failed_parity,
                     attention=with_attention,
                     shortlist=shortlist,
+                    shortlist_from=shortlist_from,
                     overwrite=force,
                     progress=progress,
                     compared=compared,

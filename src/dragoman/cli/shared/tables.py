@@ -86,6 +86,7 @@ def print_parity(parity: Parity) -> None:
         *_vector_rows(parity),
         *_token_rows(parity),
         *_beam_rows(parity),
+        *_shortlist_rows(parity),
         *_task_rows(parity),
         *_reference_rows(parity),
     ]
@@ -250,6 +251,18 @@ def _one_pass_row(one_pass: OnePassParity) -> tuple[str, ...]:
     found += f"; log-probabilities differ by {apart:.2g}"
     what = f"{one_pass.sequences} outputs by the bundle's own scores"
     return ("tokens", what, found, f"{one_pass.allowed:.2g}", verdict(one_pass.passed))
+
+
+def _shortlist_rows(parity: Parity) -> list[tuple[str, ...]]:
+    cost = parity.shortlist
+    if cost is None:
+        return []
+    found = f"{cost.identical} of {cost.sequences} identical"
+    for task in cost.tasks:
+        oracle, bundle = (shown_figure(task.metric, x) for x in (task.oracle, task.bundle))
+        found += f"; {escape(task.metric)} {bundle}, of the whole vocabulary {oracle}"
+    what = f"the shortlist's cost, with {cost.allowed:,.0f} tokens a source"
+    return [("tokens", what, found, "", "stated only")]
 
 
 def _beam_rows(parity: Parity) -> list[tuple[str, ...]]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import DecodingState
 from dragoman.runtime.decoding.batching import as_batch
-from dragoman.runtime.format.parity import NOT_FINITE, Check, ShortlistParity
+from dragoman.runtime.format.parity import NOT_FINITE, Check, ShortlistParity, TaskParity
 from dragoman.runtime.speech.prompts import greedy_options
 from dragoman.runtime.texts.shortlist import read_shortlist
 
@@ -55,7 +55,7 @@ def compare_shortlist(model: Model, inputs: ParityInputs) -> tuple[Check, Shortl
         ]
         for is_used in (True, False)
     )
-    tasks = ()
+    tasks: tuple[TaskParity, ...] = ()
     if inputs.task is not None:
         decode = inputs.decode or (lambda output: model.detokenize(output) or "")
         tasks = tuple(compare_task(model, inputs.task, decode, without, with_it))

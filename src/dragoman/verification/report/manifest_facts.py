@@ -40,6 +40,7 @@ def model_facts(manifest: Manifest) -> Facts:
         ("tokenizers", _tokenizers(manifest)),
         *_speech(manifest),
         *([("languages", _languages(languages))] if languages else []),
+        *_shortlist(manifest),
         *_batch_invariance(manifest),
     ]
 
@@ -71,6 +72,23 @@ def making_facts(manifest: Manifest) -> Facts:
 
 def _taken(build: BuildRecord) -> str:
     return f"{build.seconds:,.0f} s, with at most {build.peak_memory_mb / 1000:.1f} GB of memory"
+
+
+def _shortlist(manifest: Manifest) -> Facts:
+    shortlist = manifest.shortlist
+    if shortlist is None:
+        return []
+    found = (
+        f"{shortlist.entries:,} entries that allow {shortlist.mean:,.0f} tokens on average, "
+        f"{shortlist.always:,} tokens are always allowed"
+    )
+    cost = None if manifest.parity is None else manifest.parity.shortlist
+    if cost is not None:
+        found += (
+            f"; {cost.allowed:,.0f} tokens a source, {cost.identical} of {cost.sequences} outputs "
+            "are those of the whole vocabulary"
+        )
+    return [("shortlist", found)]
 
 
 def _tokenizers(manifest: Manifest) -> str:
