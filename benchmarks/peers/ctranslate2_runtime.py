@@ -16,6 +16,9 @@ from dragoman.errors import DragomanError
 
 from .interface import LANGUAGE, Batch, Generate, Rows, Stages, Way, import_library
 
+SHORTLIST = "vmap.txt"
+"""The file of a shortlist in a model's directory, which CTranslate2 then uses."""
+
 
 class CTranslate2Peer:
     """A directory that `convert` wrote, loaded by CTranslate2, from token ids to token ids.
@@ -40,6 +43,7 @@ class CTranslate2Peer:
         workers: int = 1,
     ) -> None:
         package = import_library("ctranslate2")
+        self._uses_shortlist = (directory / SHORTLIST).exists()
         try:
             self._translator = package.Translator(
                 str(directory),
@@ -85,6 +89,7 @@ class CTranslate2Peer:
             length_penalty=1,
             max_decoding_length=max_new_tokens,
             min_decoding_length=min_new_tokens,
+            use_vmap=self._uses_shortlist,
         )
         return [target_ids(result.hypotheses[0]) for result in results]
 

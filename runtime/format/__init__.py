@@ -68,8 +68,6 @@ else:
                 "Profile",
                 "Range",
                 "Refusal",
-                "ShortlistParity",
-                "ShortlistRecord",
                 "ShortlistRecord",
                 "TensorRTEngines",
             ),

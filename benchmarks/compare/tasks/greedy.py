@@ -26,7 +26,14 @@ from ...models.shapes import (
     describe_language_model,
 )
 from .. import options
-from ..contenders.text import BUNDLES, BundleKind, Workload, language_models, translators
+from ..contenders.text import (
+    BUNDLES,
+    BundleKind,
+    Workload,
+    language_models,
+    translators,
+    with_shortlists,
+)
 from ..record import Record
 from ..task import Options, Run, Task
 from . import decoding_report as report
@@ -57,6 +64,8 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         contenders = translators(
             beams, calibration=workload.calibration(), openvino_in=run.openvino, before=run.before
         )
+        if given.shortlist:
+            contenders = with_shortlists(contenders)
     else:
         from ..contenders.gpu import describe_gpu, engine_sizes, gpu_contenders
 
@@ -169,7 +178,8 @@ def _file(record: Record, options: Mapping[str, Any]) -> str:
     if options.get("device") == "cuda":
         return f"gpu-{options['shape']}"
     beams = f"-{record['num_beams']}-beams" if "num_beams" in record else ""
-    return f"cpu-{options['shape']}{beams}-{'-'.join(map(str, record['threads']))}-threads"
+    listed = "-shortlist" if options.get("shortlist") else ""
+    return f"cpu-{options['shape']}{beams}{listed}-{'-'.join(map(str, record['threads']))}-threads"
 
 
 def quality(*, default: bool) -> click.Option:
@@ -179,6 +189,12 @@ def quality(*, default: bool) -> click.Option:
 
 
 ROUNDS = options.rounds(7)
+SHORTLIST = options.option(
+    "--shortlist",
+    "Dragoman and CTranslate2 in int8 with a shortlist, besides.",
+    False,
+    is_flag=True,
+)
 WAYS = (options.ONLY, options.OPENVINO, options.BEFORE)
 LENGTH = click.IntRange(1, 1024)
 LENGTHS = (
@@ -215,6 +231,7 @@ GREEDY = _task(
             "--device", "cuda: engines and other tools on an NVIDIA GPU.", "cpu", ["cpu", "cuda"]
         ),
         *WAYS,
+        SHORTLIST,
         quality(default=True),
     ),
 )
@@ -231,6 +248,7 @@ BEAMS = _task(
         options.VOCAB_SIZE,
         *LENGTHS,
         *WAYS,
+        SHORTLIST,
         quality(default=False),
     ),
 )
