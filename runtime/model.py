@@ -27,7 +27,8 @@ from .attention.alignment import Alignment
 from .attention.reader import Attention
 from .backends.interface import Backend, BackendError, ClosedModelError, no_attention
 from .decoding.results import LiveUpdate, Result, SpokenLanguage, Token, TranscriptUpdate
-from .encoding.front_end import EncoderFrontEnd, EncoderMethods
+from .encoding.front_end import EncoderFrontEnd
+from .encoding.methods import EncoderMethods
 from .format.bundle import Bundle
 from .format.manifest import Manifest
 from .front_end import Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from tokenizers import Encoding
 
@@ -16,7 +16,25 @@ from ..texts.codecs.interface import UnknownSymbolsError
 from ..texts.codecs.library import LibraryCodec, LibraryTokenizer
 from ..texts.tokenizer import TooLongError, check_length
 
-Cut = Literal["longest_first", "only_second"]
+Cut = Literal["longest_first", "only_first", "only_second"]
+"""The text of a pair to truncate."""
+WHOLE: dict[Cut, tuple[str, str]] = {
+    "only_first": ("the hypothesis", "the text"),
+    "only_second": ("the question", "the context"),
+}
+"""The text of a pair that is never truncated, and the other one."""
+
+
+class Hypothesis(NamedTuple):
+    """A pair of texts for zero-shot classification: only the first one is truncated.
+
+    Attributes:
+        text: the text to classify
+        hypothesis: a sentence about it, such as "This example is about sports."
+    """
+
+    text: Any
+    hypothesis: str
 
 
 @dataclass(frozen=True)
@@ -106,28 +124,31 @@ class InputTokenizer:
         truncate: bool = False,
         split_special_tokens: bool = False,
         prompt_name: str | None = None,
+        cut: Cut | None = None,
     ) -> Tokenized:
         """Tokenize a text or a pair of texts.
 
         Args:
             pair: the second text; empty: no second text
+            cut: the text of the pair to truncate; None: as the task requires
             truncate, split_special_tokens, prompt_name: see `ReadingKeywords`
 
         Raises:
-            TooManyTokensError: there are more tokens than the model reads, or the question leaves
-                no room for the truncated context.
+            TooManyTokensError: there are more tokens than the model reads, or the text that stays
+                whole leaves no room for the truncated one.
             RejectedError: the text has unknown symbols, or the tokenizer fails.
             DragomanError: the model has no such prompt.
         """
-        text = self._prompts.before(prompt_name) + text
+        text, cut = self._prompts.before(prompt_name) + text, cut or self._cut
         try:
             for part in (text, pair or ""):
                 part.encode()  # the library rejects lone surrogates
                 if not truncate:
                     check_length(self._codec, part, self._longest, split=split_special_tokens)
-            if truncate and self._cut == "only_second":
-                self._check_first(text, split_special_tokens)
-            encoding = self._encode(text, pair, truncate, split_special_tokens)
+            if truncate and cut in WHOLE:
+                whole = text if cut == "only_second" else pair or ""
+                self._check_room(whole, *WHOLE[cut], split=split_special_tokens)
+            encoding = self._encode(text, pair, cut if truncate else None, split_special_tokens)
         except UnicodeEncodeError as error:
             raise RejectedError(f"expected Unicode, found a lone surrogate: {error}") from error
         except UnknownSymbolsError as error:
@@ -164,29 +185,29 @@ class InputTokenizer:
         goes_on = before.strip() and both.startswith(before) and added.strip()
         return added if goes_on and not added[0].isspace() else None
 
-    def _check_first(self, text: str, split: bool) -> None:
-        """Check that the question leaves room for a token of the context.
+    def _check_room(self, text: str, name: str, other: str, *, split: bool) -> None:
+        """Check that a text which stays whole leaves room for a token of the other one.
 
-        Only the context is truncated, and without room for it the library fails.
+        Only the other one is truncated, and without room for it the library fails.
         """
         around = self._reader.tokenizer.num_special_tokens_to_add(True)
         room = max(0, self._longest - around - 1)
-        expected = f"expected at most {room}: only the context is cut"
+        expected = f"expected at most {room}: only {other} is cut"
         try:
             check_length(self._codec, text, room, split=split)
         except TooLongError as error:
-            raise TooManyTokensError(f"the question has {error}, {expected}") from error
+            raise TooManyTokensError(f"{name} has {error}, {expected}") from error
         tokens = len(
             self._reader.encode(text, special_tokens=False, split_special_tokens=split).ids
         )
         if tokens > room:
-            raise TooManyTokensError(f"the question has {tokens} tokens, {expected}")
+            raise TooManyTokensError(f"{name} has {tokens} tokens, {expected}")
 
-    def _encode(self, text: str, pair: str | None, truncate: bool, split: bool) -> Encoding:
+    def _encode(self, text: str, pair: str | None, cut: Cut | None, split: bool) -> Encoding:
         return self._reader.encode(
             text,
             pair or None,
             special_tokens=True,
             split_special_tokens=split,
-            truncation={"max_length": self._longest, "strategy": self._cut} if truncate else None,
+            truncation={"max_length": self._longest, "strategy": cut} if cut else None,
         )

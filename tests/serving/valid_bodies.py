@@ -114,6 +114,15 @@ ROUTES = {
         ({"model": "classes", "texts": ["the man", ["a", "b"], [2, 9, 3]]},),
         ("truncate", "timeout", "top"),
     ),
+    "zero-shot": Route(
+        "/v1/classify",
+        is_native,
+        (
+            {"model": "classes", "texts": ["the man"], "labels": ["food", "paris"]},
+            {"model": "classes", "texts": ["a", "b"], "labels": ["a"], "multi_label": True},
+            {"model": "classes", "texts": ["a"], "labels": ["a"], "hypothesis_template": "is {}"},
+        ),
+    ),
     **{
         f"rerank at {path}": Route(
             path,
