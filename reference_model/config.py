@@ -377,6 +377,11 @@ def _check_head(checks: _Checks) -> None:
         "the dense layer of this head has d_model outputs: expected {1}, found {0.dense_size}",
     )
     checks.add(
+        ["head", "d_model"],
+        lambda head, width: head is not None and head.truncate_dim > head.embedding_size(width),
+        "head.truncate_dim must be at most the embedding's size, found {0.truncate_dim}",
+    )
+    checks.add(
         ["head", "source_vocab_size"],
         lambda head, size: head is not None and size is not None and head.mask_token_id >= size,
         "head.mask_token_id must be in the vocabulary of {1} tokens, found {0.mask_token_id}",

@@ -315,6 +315,7 @@ DENSE = KnownSettings(
     ),
     refused={"use_residual": (False,)},
 )
+LAYER_NORM = KnownSettings(read=frozenset({"dimension"}))
 NORMALIZE = KnownSettings(read=frozenset({"module_input_name", "module_output_name"}))
 """The keys of the `config.json` of a module of sentence-transformers."""
 
