@@ -200,6 +200,7 @@ def test_verify_and_inspect(build: Callable[[str], Path], dragoman: Dragoman) ->
         bundle = build(head)
         outcome = dragoman("verify", bundle, bundle.parent / "checkpoint")
         assert outcome.returncode == 0, outcome.stderr
+        assert ("ranks" in outcome.stdout) == (head == "Model")
         outcome = dragoman("inspect", bundle)
         assert outcome.returncode == 0 and "encoder-only; heads: 2 of size 8" in outcome.stdout
 
@@ -275,6 +276,8 @@ def reranker(build_here: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> 
     (directory / "checkpoint" / "vocab.txt").write_text("".join(f"{p}\n" for p in PIECES))
     done = build_here("build", directory / "checkpoint", "-o", directory / "bundle")
     assert done.returncode == 0, done.stderr
+    table = " ".join(done.stdout.split())
+    assert re.search(r"ranks .* Kendall's tau 1\.0000, NDCG@10 1\.0000", table), table
     return directory / "bundle"
 
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
-from dragoman.reference_model import HeadConfig, ModelConfig, make_model
-from dragoman.reference_model.head_config import EmbeddingLayer
+from dragoman.reference_model import EmbeddingLayer, HeadConfig, ModelConfig, make_model
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.format import onnx_graph
 from dragoman.runtime.format.onnx_graph import OPERATORS, graph_problems

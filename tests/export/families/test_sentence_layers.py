@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.export.neutral_bundle import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
-from dragoman.reference_model import CheckpointError, ConfigError, HeadConfig
-from dragoman.reference_model.head_config import EmbeddingLayer
+from dragoman.reference_model import CheckpointError, ConfigError, EmbeddingLayer, HeadConfig
 from dragoman.runtime import RejectedError, load
 
 from .sentence_directories import WIDTH, Write, read
