@@ -287,7 +287,7 @@ class MaskedLanguageModelHead(nn.Module):
     def __init__(self, config: ModelConfig, head: HeadConfig, table: Tensor) -> None:
         super().__init__()
         self.dense = _dense(head, config.d_model)
-        self.norm = make_norm(config)
+        self.norm = make_norm(config, table.shape[1])
         self.weight = table
         self.bias = nn.Parameter(torch.zeros(table.shape[0]))
 
