@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -158,9 +159,18 @@ class EncoderFrontEnd:
         check: StopCheck = never_stopped,
         *,
         longest: int,
+        stride: int | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Answer]:
-        """Answer questions, each a pair of question and context, in at most `longest` tokens."""
+        """Answer questions, each a pair of question and context, in at most `longest` tokens.
+
+        Args:
+            stride: tokens that windows of a context share which is too long for the model; None:
+                such a context is rejected, or cut
+        """
+        if stride is not None:
+            found = self._in_windows(sources, check, reading, longest, stride)
+            return collected(found, len(sources))
         return self._each(
             sources,
             check,
@@ -186,6 +196,73 @@ class EncoderFrontEnd:
         """Return a token as the vocabulary spells it; its id if the bundle has no tokenizers."""
         piece = None if self._tokenizer is None else self._tokenizer.piece(token)
         return str(token) if piece is None else piece
+
+    def _in_windows(
+        self,
+        sources: Sequence[Any],
+        check: StopCheck,
+        reading: ReadingKeywords,
+        longest: int,
+        stride: int,
+    ) -> Iterator[tuple[int, Answer]]:
+        """Yield the index of each source with the best answer of all windows of its context."""
+        windows: list[tuple[int, Tokenized]] = []
+        for index, source in enumerate(sources):
+            check()
+            try:
+                windows += [(index, each) for each in self._windows(source, stride, **reading)]
+            except RejectedError as error:
+                yield index, Answer(error=str(error))
+            if len(windows) >= MAX_PAIRS or index == len(sources) - 1:
+                yield from self._best_answers(sources, windows, check, longest)
+                windows = []
+
+    def _windows(
+        self, source: Any, stride: int, **reading: Unpack[ReadingKeywords]
+    ) -> list[Tokenized]:
+        """Return the tokens of a question with each window of its context."""
+        reading["truncate"] = False
+        try:
+            return [self.tokenize(source, **reading)]
+        except TooManyTokensError:
+            assert self._tokenizer is not None  # noqa: S101 (it has counted the tokens)
+            question, context = source
+            return self._tokenizer.windows(
+                question,
+                context,
+                stride,
+                split_special_tokens=reading.get("split_special_tokens", False),
+                prompt_name=reading.get("prompt_name"),
+            )
+
+    def _best_answers(
+        self,
+        sources: Sequence[Any],
+        windows: Sequence[tuple[int, Tokenized]],
+        check: StopCheck,
+        longest: int,
+    ) -> Iterator[tuple[int, Answer]]:
+        """Yield the most probable answer of the windows of each source."""
+        found: dict[int, dict[int, Answer]] = {}
+        counts = Counter(index for index, _ in windows)
+        results = run(
+            self._backend,
+            self._manifest,
+            self.head,
+            [text for _, text in windows],
+            lambda number, outputs: answer(
+                outputs, windows[number][1], sources[windows[number][0]][1], longest
+            ),
+            check,
+        )
+        for number, made in results:
+            index = windows[number][0]
+            own = found.setdefault(index, {})
+            own[number] = Answer(error=str(made)) if isinstance(made, RejectedError) else made
+            if len(own) == counts[index]:
+                each = [own[number] for number in sorted(own)]
+                failed = next((one for one in each if one.error is not None), None)
+                yield index, failed or max(each, key=lambda one: one.probability)
 
     def _zero_shot(
         self,

@@ -216,6 +216,7 @@ class EncoderMethods(ABC):
         pairs: Sequence[tuple[str, str]],
         *,
         longest: int = 15,
+        stride: int | None = None,
         timeout: float | None = None,
         cancel: CancelEvent | None = None,
         **reading: Unpack[ReadingKeywords],
@@ -225,10 +226,16 @@ class EncoderMethods(ABC):
         Args:
             pairs: pairs of question and context
             longest: maximum number of tokens in an answer
+            stride: number of tokens that windows of a context share which is too long for the
+                model, `doc_stride` of transformers: the best answer of all windows is returned.
+                None: such a context is rejected, or cut with `truncate`
         """
         encoder = self._encoder("answer", pairs)
         check_count("longest", longest)
-        return encoder.answer(pairs, stop_check(timeout, cancel), longest=longest, **reading)
+        if stride is not None:
+            check_count("stride", stride)
+        check = stop_check(timeout, cancel)
+        return encoder.answer(pairs, check, longest=longest, stride=stride, **reading)
 
 
 def pairs_of(

@@ -256,6 +256,9 @@ def _filled(
 def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Answer:
     """Return the most probable answer span in the context.
 
+    Its probability is that of the pipeline `question-answering` of transformers, in which a special
+    token at the beginning stands for no answer.
+
     Args:
         longest: maximum number of tokens in an answer
     """
@@ -263,8 +266,13 @@ def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Ans
     of_context = _of_second(text)
     if not of_context.any():
         return Answer(error="expected a context with an answer, found an empty one")
-    logits[~of_context] = -np.inf
+    no_answer = text.segments[0] is None
+    excluded = ~of_context
+    excluded[0] &= not no_answer
+    logits[excluded] = -np.inf
     begins, ends = softmax(logits.T)
+    if no_answer:
+        begins[0] = ends[0] = 0
     longest = min(longest, len(begins))
     together = np.triu(np.outer(begins, ends)) - np.triu(np.outer(begins, ends), longest)
     first, last = np.unravel_index(int(together.argmax()), together.shape)

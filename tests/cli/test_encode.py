@@ -335,3 +335,24 @@ def test_texts_are_classified_by_labels_that_are_given(
         assert done.returncode == 2 and done.stderr.startswith(f"Error: {problem}")
     done = dragoman("classify", build("Model"), "a", "--labels", "a")
     assert done.returncode == 2 and "is a model that computes embeddings" in done.stderr
+
+
+def test_long_contexts_are_read_in_windows(
+    build: Callable[[str], Path], dragoman: Dragoman
+) -> None:
+    bundle = build("ForQuestionAnswering")
+    pairs = [("a", "b c d e f g h c a d b f g h e a c"), ("b", "c d")]
+    lines = "".join(f"{question}\t{context}\n" for question, context in pairs).encode()
+    with load(bundle, threads=1) as model:
+        expected = model.answer(pairs, stride=3)
+        assert all(found.error is None for found in expected)
+        assert model.answer(pairs)[0].error is not None
+    done = dragoman("encode", bundle, "--stride", "3", stdin=lines)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [found.text for found in expected]
+    for head, stride, problem in (
+        ("ForQuestionAnswering", "0", "stride: expected an integer of at least 1, found 0"),
+        ("Model", "3", "--stride: expected a model that answers questions, found embedding"),
+    ):
+        done = dragoman("encode", build(head), "a\tb", "--stride", stride)
+        assert done.returncode == 2 and done.stderr.startswith(f"Error: {problem}")

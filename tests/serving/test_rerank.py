@@ -147,7 +147,7 @@ def test_bodies_that_are_refused(case: str, client: httpx.Client) -> None:
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Any]]:
     directories = make_berts(tmp_path_factory.mktemp("berts"))
-    kept = {name: directories[name] for name in ("vectors", "classes")}
+    kept = {name: directories[name] for name in ("vectors", "classes", "answers")}
     with serving(kept) as client, contextlib.ExitStack() as stack:
         yield client, {name: stack.enter_context(load(d, threads=1)) for name, d in kept.items()}
 
@@ -180,6 +180,21 @@ def test_labels_of_text_embeddings_inference(encoders: tuple[httpx.Client, Any])
     pair = client.post("/predict", json=PREDICT | {"inputs": ["the man", "eats"]}).json()
     both = client.post("/predict", json=PREDICT | {"inputs": [["paris"], ["the man", "eats"]]})
     assert [one, pair] == both.json() == expected
+
+
+def test_answers_from_windows(encoders: tuple[httpx.Client, Any]) -> None:
+    client, models = encoders
+    pairs = [["who eats", LONG + "food"], ["a", "b"]]
+    expected = models["answers"].answer([tuple(pair) for pair in pairs], stride=4)
+    body = {"model": "answers", "texts": pairs}
+    found = client.post("/v1/answer", json=body | {"stride": 4}).json()["results"]
+    assert [each["text"] for each in found] == [each.text for each in expected]
+    assert [each["error"] for each in found] == [None, None]
+    assert (
+        "expected at most 24" in client.post("/v1/answer", json=body).json()["results"][0]["error"]
+    )
+    refused = client.post("/v1/answer", json=body | {"stride": 0})
+    assert refused.status_code == 400 and "stride: expected an integer of at least" in refused.text
 
 
 @pytest.mark.parametrize("multi_label", [False, True])

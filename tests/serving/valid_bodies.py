@@ -164,7 +164,14 @@ ROUTES = {
     "answer": Route(
         "/v1/answer",
         is_native,
-        ({"model": "answers", "texts": [["the man", "paris is in france ."]], "longest": 3},),
+        (
+            {
+                "model": "answers",
+                "texts": [["the man", "paris is in france ."]],
+                "longest": 3,
+                "stride": 2,
+            },
+        ),
         ("truncate", "timeout"),
     ),
     "attention": Route(

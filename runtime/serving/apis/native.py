@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from dragoman.errors import DragomanError, listed, nearest, shown
 
-from ...arguments import abilities_data, check_able
+from ...arguments import abilities_data, check_able, check_count
 from ...attention.reader import Attention, Weights
 from ...decoding.results import Result, Token, result_data
 from ...encoding.tasks import TEMPLATE, ZeroShot
@@ -215,6 +215,9 @@ async def _run_encoder(service: Service, request: Request, *, method: str) -> Re
         options["top"] = _count(fields, "top", 5)
     if method == "answer":
         options["longest"] = _count(fields, "longest", 15)
+        if (stride := fields.take("stride", int)) is not None:
+            check_count("stride", stride)
+            options["stride"] = stride
     if method == "classify":
         options["zero_shot"] = _zero_shot(fields, len(texts))
     fields.end()

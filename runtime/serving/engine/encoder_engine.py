@@ -169,12 +169,16 @@ class AsyncEncoderMethods(ABC):
         pairs: Sequence[tuple[str, str]],
         *,
         longest: int = 15,
+        stride: int | None = None,
         timeout: float | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Answer]:
         """Find the spans of contexts that answer questions; see `Model.answer`."""
         check_count("longest", longest)
-        return await self._encode("answer", pairs, timeout, reading, longest=longest)
+        if stride is not None:
+            check_count("stride", stride)
+        more = {"longest": longest, "stride": stride}
+        return await self._encode("answer", pairs, timeout, reading, **more)
 
 
 class EncoderHandle(RequestHandle[list[Any]]):

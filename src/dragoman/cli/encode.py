@@ -16,7 +16,7 @@ from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_fi
 from dragoman.files.regular_files import write_whole
 from dragoman.files.text_lines import IDS_EXPECTED, Line, token_ids, unreadable
 from dragoman.runtime import Model, RejectedError, load
-from dragoman.runtime.arguments import AbilityError, check_able
+from dragoman.runtime.arguments import AbilityError, check_able, check_count
 from dragoman.runtime.encoding import results
 from dragoman.runtime.encoding.front_end import source_of_line
 from dragoman.runtime.encoding.tasks import TEMPLATE, ZeroShot
@@ -44,13 +44,19 @@ GROUP = 1024
 @click.option(
     "--truncate",
     is_flag=True,
-    help="Truncate lines that are too long for the model [they are rejected].",
+    help="Cut lines that are too long for the model [rejected].",
+)
+@click.option(
+    "--stride",
+    type=int,
+    metavar="N",
+    help="Read long contexts in windows that share N tokens.",
 )
 @split_option
 @click.option(
     "--prompt-name",
     metavar="NAME",
-    help="Prompt of the model to put before each text [the model's default].",
+    help="Prompt to put before texts [the model's default].",
 )
 @click.option(
     "--dimensions",
@@ -87,6 +93,7 @@ def encode(
     bundle: Path,
     texts: tuple[str, ...],
     truncate: bool,
+    stride: int | None,
     split_special_tokens: bool,
     prompt_name: str | None,
     dimensions: int | None,
@@ -128,6 +135,12 @@ def encode(
                 raise AbilityError(
                     f"{option}: expected a model that computes embeddings, found {head.task}"
                 )
+        if stride is not None:
+            check_count("stride", stride)
+            if head.task != "question-answering":
+                raise AbilityError(
+                    f"--stride: expected a model that answers questions, found {head.task}"
+                )
         if dimensions is not None:
             results.check_dimensions(dimensions, head.outputs)
         writer = _Writer(head.task, dimensions, as_json=as_json, keep=output is not None)
@@ -137,6 +150,7 @@ def encode(
                 lines,
                 writer,
                 top=top,
+                stride=stride,
                 truncate=truncate,
                 split_special_tokens=split_special_tokens,
                 prompt_name=prompt_name,
@@ -381,6 +395,7 @@ def _encode(
     writer: _Writer,
     *,
     top: int = 1,
+    stride: int | None = None,
     zero_shot: ZeroShot | None = None,
     **reading: Unpack[ReadingKeywords],
 ) -> None:
@@ -399,7 +414,7 @@ def _encode(
         case "masked-language-model":
             found = model.fill(good, top=top, **reading)
         case "question-answering":
-            found = model.answer(good, **reading)
+            found = model.answer(good, stride=stride, **reading)
     following = iter(found)
     for source in sources:
         if isinstance(source, _Source):
