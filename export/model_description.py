@@ -45,7 +45,7 @@ def head(config: ModelConfig) -> Head | None:
     head_config = config.head
     match head_config.task:
         case "embedding":
-            outputs = head_config.truncate_dim or head_config.dense_size or config.d_model
+            outputs = head_config.truncate_dim or head_config.embedding_size(config.d_model)
         case "masked-language-model":
             outputs = config.source_vocab_size or 0
         case "question-answering":

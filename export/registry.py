@@ -50,6 +50,7 @@ MODEL_TYPES: Mapping[str, Registration] = {
     "camembert": Registration("Hugging Face", "encoders.bert", "CAMEMBERT"),
     "electra": Registration("Hugging Face", "encoders.bert", "ELECTRA"),
     "mpnet": Registration("Hugging Face", "encoders.bert", "MPNET"),
+    "albert": Registration("Hugging Face", "encoders.bert", "ALBERT"),
     "distilbert": Registration("Hugging Face", "encoders.bert", "DISTILBERT"),
     "torch.nn.Transformer": Registration(
         "state dictionary", "state_dictionaries.torch_transformer", "load_torch_transformer"

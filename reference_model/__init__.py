@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         greedy_verified,
     )
     from .generation import GenerationConfig
-    from .head_config import HeadConfig
+    from .head_config import EmbeddingLayer, HeadConfig
     from .layers import KeysValues
     from .models import (
         AutoregressiveModel,
@@ -48,7 +48,7 @@ else:
                 *("beam_search_uncached", "greedy_cached", "greedy_uncached", "greedy_verified"),
             ),
             "generation": ("GenerationConfig",),
-            "head_config": ("HeadConfig",),
+            "head_config": ("EmbeddingLayer", "HeadConfig"),
             "layers": ("KeysValues",),
             "models": (
                 *("Transformer", "LanguageModel", "EncoderModel", "make_model"),
@@ -64,6 +64,7 @@ __all__ = [
     "AutoregressiveModel",
     "CheckpointError",
     "ConfigError",
+    "EmbeddingLayer",
     "EncoderModel",
     "GenerationConfig",
     "HeadConfig",

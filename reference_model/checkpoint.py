@@ -220,7 +220,11 @@ def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
 
 
 def _with_one_layer(config: ModelConfig) -> ModelConfig:
-    layers = {name: min(1, getattr(config, name)) for name in ("encoder_layers", "decoder_layers")}
+    layers: dict[str, Any] = {
+        name: min(1, getattr(config, name)) for name in ("encoder_layers", "decoder_layers")
+    }
+    if config.encoder_order is not None:
+        layers["encoder_order"] = (0,)
     return config.replace(**layers)
 
 

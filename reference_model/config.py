@@ -106,6 +106,12 @@ class ModelConfig:
     """The distance from which all distances share a bucket."""
     max_source_positions: int = 1024
     max_target_positions: int = 1024
+    d_embedding: int | None = None
+    """Size of an encoder-only model's embeddings, which a linear map takes to d_model (Lan et al.
+    2019, section 3.1); None: d_model, without a map."""
+    encoder_order: tuple[int, ...] | None = None
+    """The layers that an encoder-only model applies, each the number of one of `encoder_layers`, so
+    that several places share its weights (ALBERT); None: each layer once."""
     token_types: int = 0
     """Kinds of segments in a source, each with an embedding of its own (Devlin et al. 2018, section
     3); 0: none."""
@@ -128,6 +134,11 @@ class ModelConfig:
         problems = [*wrong.values(), *_out_of_range(self, frozenset(wrong))]
         if problems:
             raise ConfigError(problems)
+
+    @property
+    def applied_encoder_layers(self) -> tuple[int, ...]:
+        """The number of the encoder's layer at each place."""
+        return self.encoder_order or tuple(range(self.encoder_layers))
 
     @property
     def has_encoder(self) -> bool:
@@ -203,6 +214,8 @@ class ModelConfig:
         if missing:
             raise ConfigError(problems)
         try:
+            if isinstance(known.get("encoder_order"), list):
+                known["encoder_order"] = tuple(known["encoder_order"])
             if known.get("head") is not None:
                 known["head"] = HeadConfig.from_dict(known["head"])
             config = cls(**known)
@@ -249,7 +262,7 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> list[str]:
             lambda value: value is not None and value < 1,
             f"{name} must be at least 1, found {{}}",
         )
-    for name in ("d_head", "d_value"):
+    for name in ("d_head", "d_value", "d_embedding"):
         checks.add(
             [name],
             lambda size: size is not None and size < 1,
@@ -371,10 +384,41 @@ def _check_head(checks: _Checks) -> None:
         ["head", "d_model"],
         lambda head, width: (
             head is not None
-            and head.task not in ("embedding", "token-classification", "question-answering")
+            and head.task == "sequence-classification"
             and head.dense_size not in (0, width)
         ),
         "the dense layer of this head has d_model outputs: expected {1}, found {0.dense_size}",
+    )
+    checks.add(
+        ["head", "d_model", "d_embedding"],
+        lambda head, width, embedding: (
+            head is not None
+            and head.task == "masked-language-model"
+            and (head.dense_size or width) != (embedding or width)
+        ),
+        "the outputs of this head's dense layer are as many as those of the token embedding: "
+        "expected {1} (d_model) or {2} (d_embedding), found {0.dense_size}",
+    )
+    checks.add(
+        ["head", "d_embedding", "encoder_order", "positions"],
+        lambda head, embedding, order, positions: (
+            (embedding is not None or order is not None)
+            and (head is None or positions == "sinusoidal")
+        ),
+        "d_embedding {1} and encoder_order {2} are for encoder-only models with learned positions, "
+        "found head {0} and positions {3}",
+    )
+    checks.add(
+        ["encoder_layers", "encoder_order"],
+        lambda layers, order: (
+            order is not None and (len({*order}), min(order), max(order)) != (layers, 0, layers - 1)
+        ),
+        "encoder_order must have each number below encoder_layers {}, found {}",
+    )
+    checks.add(
+        ["head", "d_model"],
+        lambda head, width: head is not None and head.truncate_dim > head.embedding_size(width),
+        "head.truncate_dim must be at most the embedding's size, found {0.truncate_dim}",
     )
     checks.add(
         ["head", "source_vocab_size"],

@@ -158,12 +158,17 @@ class SSRU(nn.Module):
         return F.relu(carry(forget, (1 - forget) * self.update(x)))
 
 
-def make_norm(config: ModelConfig) -> Norm:
-    """Make a norm of the kind that a configuration states."""
+def make_norm(config: ModelConfig, size: int | None = None) -> Norm:
+    """Make a norm of the kind that a configuration states.
+
+    Args:
+        size: size of the vectors; None: d_model
+    """
+    size = size or config.d_model
     if config.norm == "rms":
-        return RMSNorm(config.d_model, gain=config.norm_gain, epsilon=config.norm_epsilon)
+        return RMSNorm(size, gain=config.norm_gain, epsilon=config.norm_epsilon)
     return LayerNorm(
-        config.d_model, gain=config.norm_gain, bias=config.norm_bias, epsilon=config.norm_epsilon
+        size, gain=config.norm_gain, bias=config.norm_bias, epsilon=config.norm_epsilon
     )
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from .config import ModelConfig
 from .generation import GenerationConfig
-from .head_config import HeadConfig
-from .layers import ACTIVATIONS, KeysValues, make_norm
+from .head_config import DenseActivation, HeadConfig, Pooling
+from .layers import ACTIVATIONS, KeysValues, LayerNorm, make_norm
 from .stacks import (
     Decoder,
     Embedding,
@@ -181,38 +181,64 @@ class LanguageModel(nn.Module):
 class Dense(nn.Module):
     """A linear layer and an activation, f(x W + b)."""
 
-    def __init__(self, head: HeadConfig, d_model: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, activation: DenseActivation, *, bias: bool = True
+    ) -> None:
         super().__init__()
-        self.linear = nn.Linear(d_model, head.dense_size, bias=head.dense_bias)
-        name = head.dense_activation
-        self.activation = nn.Identity() if name == "identity" else ACTIVATIONS[name]
+        self.linear = nn.Linear(inputs, outputs, bias=bias)
+        self.activation = nn.Identity() if activation == "identity" else ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer, [..., D] -> [..., dense_size]."""
+        """Apply the layer, [..., inputs] -> [..., outputs]."""
         return self.activation(self.linear(x))
 
 
 def _dense(head: HeadConfig, d_model: int) -> Dense | nn.Identity:
-    return Dense(head, d_model) if head.dense_size else nn.Identity()
+    if not head.dense_size:
+        return nn.Identity()
+    return Dense(d_model, head.dense_size, head.dense_activation)
+
+
+class Normalize(nn.Module):
+    """Division by the Euclidean length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize x, [B, E] -> [B, E]."""
+        return F.normalize(x, dim=-1)
+
+
+EMBEDDING_NORM_EPSILON = 1e-5
+"""The constant of sentence-transformers' module LayerNorm, which is PyTorch's default."""
 
 
 class EmbeddingHead(nn.Module):
-    """Pooling, a dense layer and normalization (Reimers & Gurevych 2019, section 3)."""
+    """Pooling, then dense layers and norms (Reimers & Gurevych 2019, section 3)."""
 
     def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
         super().__init__()
-        self.pooling, self.normalize = head.pooling, head.normalize
-        self.kept = head.truncate_dim or None
-        self.dense = _dense(head, config.d_model)
+        self.pooling, self.kept = head.pooling, head.truncate_dim or None
+        self.after_pooling, size = nn.Sequential(), head.pooled_size(config.d_model)
+        for layer in head.after_pooling:
+            match layer.kind:
+                case "dense":
+                    self.after_pooling.append(
+                        Dense(size, layer.size, layer.activation, bias=layer.bias)
+                    )
+                    size = layer.size
+                case "layer_norm":
+                    norm = LayerNorm(size, gain=True, bias=True, epsilon=EMBEDDING_NORM_EPSILON)
+                    self.after_pooling.append(norm)
+                case "normalize":
+                    self.after_pooling.append(Normalize())
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Pool hidden states [B, S, D], with a mask bool [B, S], to embeddings [B, E]."""
-        vector = self.dense(self._pooled(hidden, mask))
-        vector = F.normalize(vector, dim=-1) if self.normalize else vector
+        pooled = [self._pooled(mode, hidden, mask) for mode in self.pooling]
+        vector = self.after_pooling(pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1))
         return vector if self.kept is None else vector[:, : self.kept]
 
-    def _pooled(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        match self.pooling:
+    def _pooled(self, mode: Pooling, hidden: Tensor, mask: Tensor) -> Tensor:
+        match mode:
             case "cls":
                 return hidden[:, 0]
             case "max":
@@ -222,10 +248,10 @@ class EmbeddingHead(nn.Module):
                 return hidden.gather(1, last.expand(-1, -1, hidden.shape[-1]))[:, 0]
         # As a product, ONNX Runtime adds tokens in the same order whatever the padding.
         weight = mask[:, None].to(hidden.dtype)
-        if self.pooling == "weightedmean":  # later tokens count more (Muennighoff 2022)
+        if mode == "weightedmean":  # later tokens count more (Muennighoff 2022)
             weight = weight * torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
         count = weight.sum(-1)
-        if self.pooling == "mean_sqrt_len_tokens":
+        if mode == "mean_sqrt_len_tokens":
             count = count.sqrt()
         return (weight @ hidden)[:, 0] / count
 
@@ -261,7 +287,7 @@ class MaskedLanguageModelHead(nn.Module):
     def __init__(self, config: ModelConfig, head: HeadConfig, table: Tensor) -> None:
         super().__init__()
         self.dense = _dense(head, config.d_model)
-        self.norm = make_norm(config)
+        self.norm = make_norm(config, table.shape[1])
         self.weight = table
         self.bias = nn.Parameter(torch.zeros(table.shape[0]))
 

@@ -180,7 +180,11 @@ class Encoder(nn.Module):
         self.embedding = embedding
         self.uncounted = None if config.pad_has_position else config.pad_token_id
         self.relative_positions = _relative_positions(config, both_sides=True)
+        self.projection: nn.Module = nn.Identity()
+        if config.d_embedding is not None:
+            self.projection = nn.Linear(config.d_embedding, config.d_model)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.order = config.applied_encoder_layers
         self.norm = make_norm(config) if config.has_final_norm else nn.Identity()
 
     def forward(
@@ -207,8 +211,9 @@ class Encoder(nn.Module):
             x, mask = self.embedding(source, position, token_type), source_mask[:, None, None, :]
             if self.relative_positions is not None:
                 mask = self.relative_positions.masked(index[None], mask)
-        for layer in self.layers:
-            x = layer(x, mask)
+        x = self.projection(x)
+        for number in self.order:
+            x = self.layers[number](x, mask)
         return self.norm(x)
 
 
@@ -325,7 +330,7 @@ def source_embedding(
         tokens = (
             target_tokens
             if target_tokens is not None and config.tie_source_target
-            else nn.Embedding(config.source_vocab_size, config.d_model)
+            else nn.Embedding(config.source_vocab_size, config.d_embedding or config.d_model)
         )
         positions = config.max_source_positions
         return token_embedding(config, tokens, positions, types=config.token_types)
@@ -344,7 +349,7 @@ def token_embedding(
         _positions(config, positions),
         types=types,
         scale=config.scale_embedding,
-        norm=make_norm(config) if config.embedding_norm else None,
+        norm=make_norm(config, tokens.embedding_dim) if config.embedding_norm else None,
         dropout=config.dropout,
         without_position=None if config.pad_has_position else config.pad_token_id,
     )
@@ -357,7 +362,7 @@ def _positions(
         case "sinusoidal":
             return SinusoidalPositions(positions, config.d_model)
         case "learned" | "learned_and_relative":
-            return LearnedPositions(positions, config.d_model)
+            return LearnedPositions(positions, config.d_embedding or config.d_model)
     return None
 
 

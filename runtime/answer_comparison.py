@@ -17,7 +17,7 @@ from dragoman.settings.generation import GenerationOptions
 from .arguments import never_stopped
 from .audio.log_mel import sound
 from .decoding.results import RejectedError
-from .encoding.running import run
+from .encoding.front_end import run
 from .encoding.tokenizer import Tokenized
 from .format.known_answers import (
     PROJECTIONS,

@@ -127,6 +127,12 @@ def check_able(manifest: Manifest, method: str) -> None:
             f"rerank: expected a model with one label, the relevance, found {name} with "
             f"{len(manifest.head.labels)}: use model.classify"
         )
+    if method == "classify_zero_shot" and manifest.head is not None and "classify" in methods:
+        found = ", ".join(map(repr, manifest.head.labels))
+        raise AbilityError(
+            "zero-shot classification: expected a model of natural language inference, with a "
+            f"label that begins with entail and another one, found {name} with {found:.200}"
+        )
     *known, last = [*(f"model.{own}" for own in methods if own != "detokenize"), *commands]
     raise AbilityError(f"{method}: {name} is a model that {what}: use {', '.join(known)} or {last}")
 
@@ -144,6 +150,8 @@ def _abilities(manifest: Manifest) -> tuple[str, Sequence[str], Sequence[str]]:
         methods = ("encode", "hidden_states") if only == "encode" else (only,)
         if only == "classify" and len(manifest.head.labels) == 1:
             return what, (*methods, "rerank"), ("dragoman encode", "dragoman rerank")
+        if manifest.head.entailment is not None:
+            return what, (*methods, "classify_zero_shot"), ("dragoman encode", "dragoman classify")
         return what, methods, ("dragoman encode",)
     what = "turns texts into texts" if _translates(manifest) else "continues texts"
     if manifest.model.takes_audio:

@@ -27,7 +27,8 @@ from .attention.alignment import Alignment
 from .attention.reader import Attention
 from .backends.interface import Backend, BackendError, ClosedModelError, no_attention
 from .decoding.results import LiveUpdate, Result, SpokenLanguage, Token, TranscriptUpdate
-from .encoding.front_end import EncoderFrontEnd, EncoderMethods
+from .encoding.front_end import EncoderFrontEnd
+from .encoding.methods import EncoderMethods
 from .format.bundle import Bundle
 from .format.manifest import Manifest
 from .front_end import Source
@@ -47,8 +48,9 @@ class Model(EncoderMethods):
 
     Every model has `bundle`, `manifest`, `tokenize` and `close`. Models with a decoder have
     `generate`, `stream`, `score` and `detokenize`. Encoder-only models have the methods of their
-    head: `encode` and `hidden_states`, `classify`, `tag`, `fill` or `answer`. `attention`, and for
-    texts `align`, need a bundle with the attention graph.
+    head: `encode` and `hidden_states`, `classify` (and `classify_zero_shot` or `rerank`, by its
+    labels), `tag`, `fill` or `answer`. `attention`, and for texts `align`, need a bundle with the
+    attention graph.
 
     A call with `timeout`, in seconds, or `cancel`, such as a `threading.Event`, stops before its
     next step or batch with `DeadlineError` or `CancelError`, which hold its finished results. Other

@@ -79,7 +79,14 @@ WITHOUT_EFFECT = frozenset(
         # training
         *("dropout", "attention_dropout", "activation_dropout", "dropout_rate", "hidden_dropout"),
         *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"),
-        *("classif_dropout", "encoder_layerdrop", "decoder_layerdrop", "resid_pdrop", "embd_pdrop"),
+        *(
+            "classifier_dropout_prob",
+            "classif_dropout",
+            "encoder_layerdrop",
+            "decoder_layerdrop",
+            "resid_pdrop",
+            "embd_pdrop",
+        ),
         *("attn_pdrop", "seq_classif_dropout", "qa_dropout", "init_std", "initializer_range"),
         *("initializer_factor", "sinusoidal_pos_embds", "apply_spec_augment"),
         *(f"mask_{axis}_{what}" for axis in ("time", "feature") for what in ("prob", "length")),
@@ -95,7 +102,14 @@ WITHOUT_EFFECT = frozenset(
         *("static_position_embeddings", "extra_pos_embeddings", "do_blenderbot_90_layernorm"),
         *("n_ctx", "predict_special_tokens", "tie_weights_", "directionality", "pooler_fc_size"),
         *("pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head"),
-        *("pooler_type", "reorder_and_upcast_attn", "median_filter_width", "replacing_rate"),
+        *("gap_size", "net_structure_type", "num_memory_blocks", "down_scale_factor"),
+        *(
+            "layers_to_keep",
+            "pooler_type",
+            "reorder_and_upcast_attn",
+            "median_filter_width",
+            "replacing_rate",
+        ),
         *("student_encoder_layers", "student_decoder_layers", "vocab_hash", "mask_token"),
     }
 )
@@ -315,6 +329,7 @@ DENSE = KnownSettings(
     ),
     refused={"use_residual": (False,)},
 )
+LAYER_NORM = KnownSettings(read=frozenset({"dimension"}))
 NORMALIZE = KnownSettings(read=frozenset({"module_input_name", "module_output_name"}))
 """The keys of the `config.json` of a module of sentence-transformers."""
 

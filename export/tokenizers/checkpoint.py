@@ -17,17 +17,31 @@ from dragoman.files.regular_files import VOCABULARY_BYTES, read_regular
 from dragoman.runtime.texts.codecs.tokenizer_file import check_tokenizer, read_tokenizer
 
 from ..formats.json_files import read_json_if_present
-from .classes import (
-    CLASSES,
-    OF_MODELS,
-    TokenizerClass,
-    assemble,
-)
+from .classes import CLASSES, TokenizerClass, assemble
 from .files import LIBRARY_FILE, check_ids, read_library_file, read_vocabulary
 from .settings import CONFIG_FILE, read_settings
 from .vocabulary import Vocabulary, library_vocabulary, sentencepiece_vocabulary
 
 T = TypeVar("T")
+
+OF_MODELS: Mapping[str, str] = {
+    "albert": "AlbertTokenizer",
+    "bart": "RobertaTokenizer",
+    "bert": "BertTokenizer",
+    "camembert": "CamembertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "ElectraTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "mbart": "MBartTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "mt5": "T5Tokenizer",
+    "pegasus": "PegasusTokenizer",
+    "roberta": "RobertaTokenizer",
+    "t5": "T5Tokenizer",
+    "whisper": "WhisperTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
+"""The class of each `model_type`, for checkpoints that name none."""
 
 
 @dataclass(frozen=True)

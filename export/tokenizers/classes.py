@@ -251,6 +251,20 @@ def _of_barthez(charsmap: bytes | None) -> Any:
     )
 
 
+def _of_albert(tokenizer: Tokenizer, vocabulary: Vocabulary, settings: TokenizerSettings) -> None:
+    rules: list[Any] = [normalizers.Replace(quotes, '"') for quotes in ("``", "''")]
+    if not settings.flag("keep_accents", False):
+        rules += [normalizers.NFKD(), normalizers.StripAccents()]
+    if settings.flag("do_lower_case", True):
+        rules.append(normalizers.Lowercase())
+
+    def normalizer(charsmap: bytes | None) -> Any:
+        own = [] if charsmap is None else [normalizers.Precompiled(charsmap)]
+        return normalizers.Sequence([*rules, *own])
+
+    _pieces(normalizer=normalizer, optional_space=True)(tokenizer, vocabulary, settings)
+
+
 def _template(
     single: str, pair: str
 ) -> Callable[[Tokenizer, TokenizerSettings, Mapping[str, str]], Any]:
@@ -443,6 +457,14 @@ BARTHEZ = TokenizerClass(
     _pieces(splits=False, normalizer=_of_barthez, optional_space=True),
     unknown=3,
 )
+ALBERT = TokenizerClass(
+    "Unigram",
+    {**_BERT, "unk_token": "<unk>", "pad_token": "<pad>"}
+    | {"bos_token": "[CLS]", "eos_token": "[SEP]"},
+    _of_albert,
+    _template("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"),
+    unknown=1,
+)
 CLASSES: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(
         (
@@ -458,6 +480,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
         ),
         ROBERTA,
     ),
+    "AlbertTokenizer": ALBERT,
     "MPNetTokenizer": MPNET,
     "CamembertTokenizer": CAMEMBERT,
     "GPT2Tokenizer": GPT2,
@@ -471,21 +494,3 @@ CLASSES: Mapping[str, TokenizerClass] = {
     "BarthezTokenizer": BARTHEZ,
 }
 """Classes by name, without the suffix "Fast". Others use `tokenizer.json` as it is."""
-
-OF_MODELS: Mapping[str, str] = {
-    "bart": "RobertaTokenizer",
-    "bert": "BertTokenizer",
-    "camembert": "CamembertTokenizer",
-    "distilbert": "BertTokenizer",
-    "electra": "ElectraTokenizer",
-    "gpt2": "GPT2Tokenizer",
-    "mbart": "MBartTokenizer",
-    "mpnet": "MPNetTokenizer",
-    "mt5": "T5Tokenizer",
-    "pegasus": "PegasusTokenizer",
-    "roberta": "RobertaTokenizer",
-    "t5": "T5Tokenizer",
-    "whisper": "WhisperTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-}
-"""The class of each `model_type`, for checkpoints that name none."""

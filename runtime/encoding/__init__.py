@@ -1,4 +1,4 @@
 """Encoder-only models: embeddings, hidden states, classification, tagging, mask filling, answers.
 
-Reading order: results, tokenizer, running, tasks, front_end.
+Reading order: results, tokenizer, tasks, front_end, methods.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from dragoman.errors import shown
 from dragoman.settings.head import Head
 
-from ..arguments import CancelEvent, StopCheck, check_count, never_stopped, stop_check
+from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend
+from ..backends.rows import padded_length
+from ..decoding.batching import MAX_LOGITS, as_batch, batches, pad, run_or_split
 from ..decoding.results import RejectedError, TooManyTokensError, collected
+from ..format.contract import Role
 from ..format.manifest import Manifest
 from ..texts.front_end import check_ids, token_ids
 from .results import (
@@ -24,19 +27,23 @@ from .results import (
     Embedding,
     Filling,
     HiddenStates,
-    RankedDocument,
     Tagging,
-    arrays,
-    check_dimensions,
-    finished_as_arrays,
-    shortened,
-    stacked,
 )
-from .running import Made, Outputs, run
-from .tasks import answer, classification, filling, ranked, tagging
-from .tokenizer import InputTokenizer, ReadingKeywords, Tokenized
+from .tasks import Outputs, ZeroShot, answer, classification, filling, tagging
+from .tokenizer import Cut, Hypothesis, InputTokenizer, ReadingKeywords, Tokenized
 
+Made = TypeVar("Made")
 Result = TypeVar("Result", Embedding, HiddenStates, Classification, Tagging, Filling, Answer)
+
+MAX_BATCH_SIZE = 64
+MAX_BATCH_TOKENS = 4096
+"""Maximum number of tokens in a batch, including padding."""
+MAX_PAIRS = 4096
+"""Maximum number of pairs of a text and a label that are in memory."""
+LOGITS_PER_TOKEN = frozenset(
+    {"token-classification", "masked-language-model", "question-answering"}
+)
+"""Tasks with logits for every token."""
 
 
 class EncoderFrontEnd:
@@ -93,9 +100,17 @@ class EncoderFrontEnd:
         self,
         sources: Sequence[Any],
         check: StopCheck = never_stopped,
+        *,
+        zero_shot: ZeroShot | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Classification]:
-        """Classify each text or pair of texts."""
+        """Classify each text or pair of texts.
+
+        Args:
+            zero_shot: labels to classify texts by; None: those of the model
+        """
+        if zero_shot is not None:
+            return collected(self._zero_shot(sources, check, reading, zero_shot), len(sources))
         return self._each(
             sources,
             check,
@@ -144,9 +159,18 @@ class EncoderFrontEnd:
         check: StopCheck = never_stopped,
         *,
         longest: int,
+        stride: int | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Answer]:
-        """Answer questions, each a pair of question and context, in at most `longest` tokens."""
+        """Answer questions, each a pair of question and context, in at most `longest` tokens.
+
+        Args:
+            stride: tokens that windows of a context share which is too long for the model; None:
+                such a context is rejected, or cut
+        """
+        if stride is not None:
+            found = self._in_windows(sources, check, reading, longest, stride)
+            return collected(found, len(sources))
         return self._each(
             sources,
             check,
@@ -172,6 +196,111 @@ class EncoderFrontEnd:
         """Return a token as the vocabulary spells it; its id if the bundle has no tokenizers."""
         piece = None if self._tokenizer is None else self._tokenizer.piece(token)
         return str(token) if piece is None else piece
+
+    def _in_windows(
+        self,
+        sources: Sequence[Any],
+        check: StopCheck,
+        reading: ReadingKeywords,
+        longest: int,
+        stride: int,
+    ) -> Iterator[tuple[int, Answer]]:
+        """Yield the index of each source with the best answer of all windows of its context."""
+        windows: list[tuple[int, Tokenized]] = []
+        for index, source in enumerate(sources):
+            check()
+            try:
+                windows += [(index, each) for each in self._windows(source, stride, **reading)]
+            except RejectedError as error:
+                yield index, Answer(error=str(error))
+            if len(windows) >= MAX_PAIRS or index == len(sources) - 1:
+                yield from self._best_answers(sources, windows, check, longest)
+                windows = []
+
+    def _windows(
+        self, source: Any, stride: int, **reading: Unpack[ReadingKeywords]
+    ) -> list[Tokenized]:
+        """Return the tokens of a question with each window of its context."""
+        reading["truncate"] = False
+        try:
+            return [self.tokenize(source, **reading)]
+        except TooManyTokensError:
+            assert self._tokenizer is not None  # noqa: S101 (it has counted the tokens)
+            question, context = source
+            return self._tokenizer.windows(
+                question,
+                context,
+                stride,
+                split_special_tokens=reading.get("split_special_tokens", False),
+                prompt_name=reading.get("prompt_name"),
+            )
+
+    def _best_answers(
+        self,
+        sources: Sequence[Any],
+        windows: Sequence[tuple[int, Tokenized]],
+        check: StopCheck,
+        longest: int,
+    ) -> Iterator[tuple[int, Answer]]:
+        """Yield the most probable answer of the windows of each source."""
+        found: dict[int, dict[int, Answer]] = {}
+        counts = Counter(index for index, _ in windows)
+        results = run(
+            self._backend,
+            self._manifest,
+            self.head,
+            [text for _, text in windows],
+            lambda number, outputs: answer(
+                outputs, windows[number][1], sources[windows[number][0]][1], longest
+            ),
+            check,
+        )
+        for number, made in results:
+            index = windows[number][0]
+            own = found.setdefault(index, {})
+            own[number] = Answer(error=str(made)) if isinstance(made, RejectedError) else made
+            if len(own) == counts[index]:
+                each = [own[number] for number in sorted(own)]
+                failed = next((one for one in each if one.error is not None), None)
+                yield index, failed or max(each, key=lambda one: one.probability)
+
+    def _zero_shot(
+        self,
+        sources: Sequence[Any],
+        check: StopCheck,
+        reading: ReadingKeywords,
+        zero_shot: ZeroShot,
+    ) -> Iterator[tuple[int, Classification]]:
+        """Yield the index of each text with its classification by labels that are given."""
+        hypotheses = zero_shot.hypotheses
+        step = max(1, MAX_PAIRS // len(hypotheses))
+        for first in range(0, len(sources), step):
+            texts = sources[first : first + step]
+            pairs = [Hypothesis(text, sentence) for text in texts for sentence in hypotheses]
+            found: dict[int, dict[int, Any]] = {}
+            for number, made in self._made(
+                pairs,
+                check,
+                reading,
+                lambda outputs, text, _: (outputs.read("class_logits"), text.truncated),
+            ):
+                index, label = divmod(number, len(hypotheses))
+                own = found.setdefault(index, {})
+                own[label] = made
+                if len(own) == len(hypotheses):
+                    each = [own[label] for label in range(len(hypotheses))]
+                    yield first + index, self._judged(each, zero_shot)
+                    del found[index]
+
+    def _judged(self, each: Sequence[Any], zero_shot: ZeroShot) -> Classification:
+        """Return the classification of a text from the outcome for each label."""
+        error = next((one for one in each if isinstance(one, RejectedError)), None)
+        if error is not None:
+            return Classification(error=str(error))
+        logits, cut = zip(*each, strict=True)
+        return zero_shot.classification(
+            np.stack(logits).astype(np.float64), self.head, truncated=any(cut)
+        )
 
     def _each(
         self,
@@ -230,9 +359,14 @@ class EncoderFrontEnd:
     def _tokens(self, source: Any, **reading: Unpack[ReadingKeywords]) -> Tokenized:
         answers = self.head.task == "question-answering"
         pairs = answers or self.head.task == "sequence-classification"
+        is_hypothesis = isinstance(source, Hypothesis)
+        if is_hypothesis and not isinstance(source.text, str):
+            raise RejectedError(f"expected a text, found {shown(source.text)}")
         if isinstance(source, str) or _is_pair(source):
             if self._tokenizer is None:
                 expected = "a bundle with them, since answers are text" if answers else "token ids"
+                if is_hypothesis:
+                    expected = "a bundle with them, since labels are texts"
                 raise RejectedError(f"this bundle has no tokenizers: expected {expected}")
             if isinstance(source, str):
                 if answers:
@@ -240,7 +374,8 @@ class EncoderFrontEnd:
                 return self._tokenizer.encode(source, **reading)
             if not pairs:
                 raise RejectedError("expected a text, found a pair: this model reads one text")
-            return self._tokenizer.encode(*source, **reading)
+            cut: Cut | None = "only_first" if is_hypothesis else None
+            return self._tokenizer.encode(*source, cut=cut, **reading)
         if answers:
             raise RejectedError("expected a pair of question and context, both texts")
         ids = token_ids(source, or_text="a text or ")
@@ -283,179 +418,56 @@ def source_of_line(line: str, head: Head) -> LineSource:
     return (first, second) if head.task == "sequence-classification" and tab else line
 
 
-class EncoderMethods(ABC):
-    """The methods of `Model` for encoder-only models."""
+def run(
+    backend: Backend,
+    manifest: Manifest,
+    head: Head,
+    texts: Sequence[Tokenized],
+    make: Callable[[int, Outputs], Made],
+    check: StopCheck,
+) -> Iterator[tuple[int, Made | RejectedError]]:
+    """Run the graph on all texts and yield the index of each with the result of `make`.
 
-    @abstractmethod
-    def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
-        """Return the front end, for a call of a method with a list of inputs.
+    A batch that fails, for example out of memory, is halved; a text that fails in a batch of
+    its own is rejected.
 
-        Raises:
-            ClosedModelError: the model is closed.
-            AbilityError: the model does not have the method.
-            DragomanError: `inputs` is not a list.
-        """
+    Args:
+        make: called with the index of a text and its outputs, before the next batch is computed
+        check: called before each batch
 
-    def encode(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        dimensions: int | None = None,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> NDArray[np.float32]:
-        """Compute the embeddings of texts.
+    Raises:
+        StoppedError: `check` stopped the call.
+    """
 
-        Args:
-            texts: texts of any length, or token ids with the special tokens that the model expects
-            dimensions: the first components to return, normalized if the embedding is; None: all
-            reading: see `ReadingKeywords`; a warning counts the truncated texts
+    def made(indices: list[int]) -> list[Made | RejectedError]:
+        check()
+        found = _run(backend, manifest, head, [texts[i] for i in indices])
+        return [make(i, outputs) for i, outputs in zip(indices, found, strict=True)]
 
-        Returns:
-            embeddings [N, D] in the order of `texts`
+    multiple, most = backend.limits.source_multiple, manifest.model.max_source_positions
+    lengths = [padded_length(len(text.ids), multiple, most) for text in texts]
+    rows = min(MAX_BATCH_SIZE, backend.limits.rows or MAX_BATCH_SIZE)
+    tokens = min(tokens_of_batch(head), backend.limits.encoded or MAX_BATCH_TOKENS)
+    for batch in batches(lengths, max_batch_size=rows, max_batch_tokens=tokens):
+        yield from zip(batch, run_or_split(made, batch, RejectedError), strict=True)
 
-        Raises:
-            RejectedError: a text cannot be read, for example because it is too long; or an
-                embedding has fewer dimensions.
-            AbilityError: the model has another head.
-        """
-        encoder = self._encoder("encode", texts)
-        if dimensions is not None:
-            check_count("dimensions", dimensions)
-            check_dimensions(dimensions, encoder.head.outputs)
-        with finished_as_arrays():
-            embeddings = encoder.embeddings(texts, stop_check(timeout, cancel), **reading)
-        whole = stacked(embeddings, encoder.head.outputs)
-        if dimensions is None:
-            return whole
-        rows = [shortened(row, dimensions) for row in whole]
-        return np.array(rows, np.float32).reshape(len(rows), dimensions)
 
-    def hidden_states(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[NDArray[np.float32]]:
-        """Compute the last hidden state of every token, special tokens included.
+def tokens_of_batch(head: Head) -> int:
+    """Return the maximum number of tokens in a batch, including padding, that fit into memory."""
+    logits = head.outputs if head.task in LOGITS_PER_TOKEN else 1
+    return min(MAX_BATCH_TOKENS, MAX_LOGITS // logits)
 
-        Arguments and errors are as for `encode`.
 
-        Returns:
-            float32 [tokens, d_model] for each text
-        """
-        encoder = self._encoder("hidden_states", texts)
-        with finished_as_arrays():
-            states = encoder.hidden_states(texts, stop_check(timeout, cancel), **reading)
-        return arrays(states)
-
-    def classify(
-        self,
-        texts: Sequence[str | tuple[str, str] | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Classification]:
-        """Classify texts, or pairs of texts.
-
-        Args:
-            reading: see `ReadingKeywords`; `truncate` sets `truncated` in the result
-
-        Returns:
-            results in the order of `texts`. A text that cannot be read has an `error`; other texts
-            are not affected.
-
-        Raises:
-            AbilityError: the model has another head.
-        """
-        encoder = self._encoder("classify", texts)
-        return encoder.classify(texts, stop_check(timeout, cancel), **reading)
-
-    def rerank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        *,
-        top: int | None = None,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[RankedDocument]:
-        """Rank documents by their relevance to a query, as a cross-encoder scores each pair.
-
-        Args:
-            top: maximum number of documents to return; None: all
-            reading: see `ReadingKeywords`; `truncate` leaves out the end of long documents
-
-        Returns:
-            the documents, best first, then those that cannot be read, which have an `error`
-
-        Raises:
-            AbilityError: the model has another head, or several labels.
-            RejectedError: the query is not a text.
-        """
-        encoder = self._encoder("rerank", documents)
-        if not isinstance(query, str):
-            raise RejectedError(f"query: expected a text, found {shown(query)}")
-        try:
-            encoder.tokenize(query, **reading)
-        except RejectedError as error:
-            raise RejectedError(f"query: {error}") from error
-        if top is not None:
-            check_count("top", top)
-        pairs = [(query, document) for document in documents]
-        return ranked(encoder.classify(pairs, stop_check(timeout, cancel), **reading), top)
-
-    def tag(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Tagging]:
-        """Label every word of texts, and the entities that the words form; see `classify`."""
-        encoder = self._encoder("tag", texts)
-        return encoder.tag(texts, stop_check(timeout, cancel), **reading)
-
-    def fill(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        top: int = 5,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Filling]:
-        """Predict the tokens at the masks of texts; see `classify`.
-
-        Args:
-            texts: texts with at least one mask, such as `[MASK]`
-            top: number of candidates for each mask
-        """
-        encoder = self._encoder("fill", texts)
-        check_count("top", top)
-        return encoder.fill(texts, stop_check(timeout, cancel), top=top, **reading)
-
-    def answer(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        *,
-        longest: int = 15,
-        timeout: float | None = None,
-        cancel: CancelEvent | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Answer]:
-        """Find the spans of contexts that answer questions; see `classify`.
-
-        Args:
-            pairs: pairs of question and context
-            longest: maximum number of tokens in an answer
-        """
-        encoder = self._encoder("answer", pairs)
-        check_count("longest", longest)
-        return encoder.answer(pairs, stop_check(timeout, cancel), longest=longest, **reading)
+def _run(
+    backend: Backend, manifest: Manifest, head: Head, texts: Sequence[Tokenized]
+) -> list[Outputs]:
+    model = manifest.model
+    source, mask = as_batch([text.ids for text in texts], model, backend.limits.source_multiple)
+    types = None
+    if head.token_types:
+        types, _ = pad([text.types for text in texts], 0, source.shape[1])
+    encoded = backend.encode(source, mask, types)
+    found: dict[Role, NDArray[Any]] = {
+        tensor.role: encoded[tensor.name] for tensor in manifest.graphs["encoder"].outputs
+    }
+    return [Outputs(found, row, len(text.ids)) for row, text in enumerate(texts)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arguments import StoppedError
+from ..arguments import StoppedError, check_count
 from ..decoding.results import RejectedError, UnfinishedError
 
 NORMALIZED_WITHIN = 1e-3
@@ -177,8 +177,16 @@ class Answer:
     truncated: bool = False
 
 
-def check_dimensions(dimensions: int, available: int) -> None:
-    """Raise RejectedError unless an embedding has as many dimensions."""
+def check_dimensions(dimensions: int | None, available: int) -> None:
+    """Check that an embedding has as many dimensions; None: all.
+
+    Raises:
+        DragomanError: it is not an integer of at least 1.
+        RejectedError: an embedding has fewer.
+    """
+    if dimensions is None:
+        return
+    check_count("dimensions", dimensions)
     if not 1 <= dimensions <= available:
         raise RejectedError(f"dimensions: expected 1 to {available}, found {dimensions}")
 
@@ -219,9 +227,12 @@ def arrays(results: Sequence[Embedding | HiddenStates]) -> list[NDArray[np.float
     return [_array(result) for result in results]
 
 
-def stacked(embeddings: Sequence[Embedding], size: int) -> NDArray[np.float32]:
-    """Return embeddings of this size as one array [N, D]; see `arrays`."""
-    return np.array(arrays(embeddings), np.float32).reshape(len(embeddings), size)
+def stacked(
+    embeddings: Sequence[Embedding], size: int, dimensions: int | None = None
+) -> NDArray[np.float32]:
+    """Return embeddings of this size as one array [N, D]; see `arrays` and `shortened`."""
+    rows = [shortened(vector, dimensions) for vector in arrays(embeddings)]
+    return np.array(rows, np.float32).reshape(len(rows), dimensions or size)
 
 
 @contextmanager

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.errors import DragomanError, shown
 from dragoman.settings.head import Head
 
+from ..backends.interface import BackendError
+from ..format.contract import Role
 from .results import (
     Answer,
     Candidate,
@@ -19,8 +25,45 @@ from .results import (
     Tag,
     Tagging,
 )
-from .running import Outputs
 from .tokenizer import InputTokenizer, Tokenized
+
+PER_TOKEN: frozenset[Role] = frozenset({"hidden", "token_logits"})
+TEMPLATE = "This example is {}."
+"""The hypothesis of zero-shot classification, as in transformers."""
+MOST_LABELS = 1000
+"""The most labels of a zero-shot classification, each of which costs a pass for each text."""
+
+
+class Outputs:
+    """The graph's outputs for one text of a batch.
+
+    Reading an output copies it, so that the batch's memory can be reused.
+
+    Args:
+        found: outputs of the whole batch
+        row: row of the text
+        length: number of tokens of the text, without padding
+    """
+
+    def __init__(self, found: Mapping[Role, NDArray[Any]], row: int, length: int) -> None:
+        self._found, self._row, self._length = found, row, length
+
+    def read(self, role: Role, token: int | None = None) -> NDArray[np.float32]:
+        """Copy an output: a vector, or a row for each token.
+
+        Args:
+            token: index of the token whose row is read; None: all tokens
+
+        Raises:
+            BackendError: a value is not a finite number.
+        """
+        values = self._found[role][self._row]
+        if role in PER_TOKEN:
+            values = values[: self._length]
+        own: NDArray[np.float32] = (values if token is None else values[token]).astype(np.float32)
+        if not np.isfinite(own).all():
+            raise BackendError("the model's outputs are not finite numbers")
+        return own
 
 
 def classification(outputs: Outputs, head: Head, text: Tokenized) -> Classification:
@@ -32,9 +75,97 @@ def classification(outputs: Outputs, head: Head, text: Tokenized) -> Classificat
         scores = 1 / (1 + np.exp(-logits))
     else:
         scores = softmax(logits)
+    return Classification(_best_first(head.labels, scores), truncated=text.truncated)
+
+
+def _best_first(labels: Sequence[str], scores: NDArray[np.float64]) -> tuple[ScoredLabel, ...]:
+    """Return labels with their scores, best first; of equal scores, the first label first."""
     order = np.argsort(-scores, kind="stable")
-    labels = tuple(ScoredLabel(head.labels[i], float(scores[i])) for i in order.tolist())
-    return Classification(labels, truncated=text.truncated)
+    return tuple(ScoredLabel(labels[i], float(scores[i])) for i in order.tolist())
+
+
+@dataclass(frozen=True)
+class ZeroShot:
+    """Labels chosen at run time, each a hypothesis that a model of inference judges of a text.
+
+    The numbers are those of the pipeline `zero-shot-classification` of transformers (Yin et al.
+    2019).
+
+    Attributes:
+        labels: the labels, each of which replaces the `{}` of the template
+        template: the hypothesis
+        multi_label: whether each label has a probability of its own, so that several may be true
+
+    Raises:
+        DragomanError: on construction: labels are missing, empty, repeated or too many, or the
+            template has not exactly one `{}`.
+    """
+
+    labels: tuple[str, ...]
+    template: str = TEMPLATE
+    multi_label: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.labels) <= MOST_LABELS:
+            raise DragomanError(
+                f"labels: expected 1 to {MOST_LABELS:,} labels, found {len(self.labels):,}"
+            )
+        for label in self.labels:
+            if not isinstance(label, str) or not label.strip():
+                raise DragomanError(f"labels: expected texts, none empty, found {shown(label)}")
+        if len(set(self.labels)) < len(self.labels):
+            repeated = next(label for label in self.labels if self.labels.count(label) > 1)
+            raise DragomanError(f"labels: expected each label once, found {shown(repeated)} twice")
+        if not isinstance(self.template, str) or _fields(self.template) != [("", "", None)]:
+            raise DragomanError(
+                "hypothesis_template: expected a text with one {}, where the label goes, found "
+                f"{shown(self.template)}"
+            )
+        if not isinstance(self.multi_label, bool):
+            raise DragomanError(
+                f"multi_label: expected true or false, found {shown(self.multi_label)}"
+            )
+
+    @classmethod
+    def of(cls, labels: Any, template: Any = TEMPLATE, multi_label: Any = False) -> ZeroShot:
+        """Create from the arguments of a call, whose labels are any list."""
+        if isinstance(labels, str) or not isinstance(labels, Sequence):
+            raise DragomanError(f"labels: expected a list of texts, found {shown(labels)}")
+        return cls(tuple(labels), template, multi_label)
+
+    @property
+    def hypotheses(self) -> list[str]:
+        """The hypothesis of each label."""
+        return [self.template.format(label) for label in self.labels]
+
+    def classification(
+        self, logits: NDArray[np.float64], head: Head, *, truncated: bool
+    ) -> Classification:
+        """Return the labels of a text with their probabilities.
+
+        Without `multi_label`, these are a softmax over the labels' logits of entailment. With it,
+        or with one label, they are a softmax of contradiction and entailment for each label.
+
+        Args:
+            logits: the model's logits for each label's hypothesis, [labels, head.outputs]
+        """
+        entailment = head.entailment
+        assert entailment is not None  # noqa: S101 (checked by `check_able`)
+        if self.multi_label or len(self.labels) == 1:
+            contradiction = 0 if entailment else -1
+            scores = softmax(logits[:, [contradiction, entailment]])[:, 1]
+        else:
+            scores = softmax(logits[:, entailment])
+        return Classification(_best_first(self.labels, scores), truncated=truncated)
+
+
+def _fields(template: str) -> list[tuple[str, str | None, str | None]]:
+    """Return the name, format and conversion of each field of a template; none if it is invalid."""
+    try:
+        parsed = list(Formatter().parse(template))
+    except ValueError:
+        return []
+    return [(name, form, conversion) for _, name, form, conversion in parsed if name is not None]
 
 
 def ranked(found: Sequence[Classification], top: int | None = None) -> list[RankedDocument]:
@@ -125,6 +256,9 @@ def _filled(
 def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Answer:
     """Return the most probable answer span in the context.
 
+    Its probability is that of the pipeline `question-answering` of transformers, in which a special
+    token at the beginning stands for no answer.
+
     Args:
         longest: maximum number of tokens in an answer
     """
@@ -132,8 +266,13 @@ def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Ans
     of_context = _of_second(text)
     if not of_context.any():
         return Answer(error="expected a context with an answer, found an empty one")
-    logits[~of_context] = -np.inf
+    no_answer = text.segments[0] is None
+    excluded = ~of_context
+    excluded[0] &= not no_answer
+    logits[excluded] = -np.inf
     begins, ends = softmax(logits.T)
+    if no_answer:
+        begins[0] = ends[0] = 0
     longest = min(longest, len(begins))
     together = np.triu(np.outer(begins, ends)) - np.triu(np.outer(begins, ends), longest)
     first, last = np.unravel_index(int(together.argmax()), together.shape)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from tokenizers import Encoding
 
@@ -16,7 +19,25 @@ from ..texts.codecs.interface import UnknownSymbolsError
 from ..texts.codecs.library import LibraryCodec, LibraryTokenizer
 from ..texts.tokenizer import TooLongError, check_length
 
-Cut = Literal["longest_first", "only_second"]
+Cut = Literal["longest_first", "only_first", "only_second"]
+"""The text of a pair to truncate."""
+WHOLE: dict[Cut, tuple[str, str]] = {
+    "only_first": ("the hypothesis", "the text"),
+    "only_second": ("the question", "the context"),
+}
+"""The text of a pair that is never truncated, and the other one."""
+
+
+class Hypothesis(NamedTuple):
+    """A pair of texts for zero-shot classification: only the first one is truncated.
+
+    Attributes:
+        text: the text to classify
+        hypothesis: a sentence about it, such as "This example is about sports."
+    """
+
+    text: Any
+    hypothesis: str
 
 
 @dataclass(frozen=True)
@@ -54,6 +75,10 @@ class ReadingKeywords(TypedDict, total=False):
     truncate: bool
     split_special_tokens: bool
     prompt_name: str | None
+
+
+MOST_WINDOWS = 1000
+"""The most windows of a context, each of which costs a pass."""
 
 
 class InputTokenizer:
@@ -106,48 +131,83 @@ class InputTokenizer:
         truncate: bool = False,
         split_special_tokens: bool = False,
         prompt_name: str | None = None,
+        cut: Cut | None = None,
     ) -> Tokenized:
         """Tokenize a text or a pair of texts.
 
         Args:
             pair: the second text; empty: no second text
+            cut: the text of the pair to truncate; None: as the task requires
             truncate, split_special_tokens, prompt_name: see `ReadingKeywords`
 
         Raises:
-            TooManyTokensError: there are more tokens than the model reads, or the question leaves
-                no room for the truncated context.
+            TooManyTokensError: there are more tokens than the model reads, or the text that stays
+                whole leaves no room for the truncated one.
             RejectedError: the text has unknown symbols, or the tokenizer fails.
             DragomanError: the model has no such prompt.
         """
-        text = self._prompts.before(prompt_name) + text
-        try:
+        text, cut = self._prompts.before(prompt_name) + text, cut or self._cut
+        with _rejections():
             for part in (text, pair or ""):
                 part.encode()  # the library rejects lone surrogates
-                if not truncate:
+            try:
+                for part in () if truncate else (text, pair or ""):
                     check_length(self._codec, part, self._longest, split=split_special_tokens)
-            if truncate and self._cut == "only_second":
-                self._check_first(text, split_special_tokens)
-            encoding = self._encode(text, pair, truncate, split_special_tokens)
-        except UnicodeEncodeError as error:
-            raise RejectedError(f"expected Unicode, found a lone surrogate: {error}") from error
-        except UnknownSymbolsError as error:
-            raise RejectedError(str(error)) from error
-        except TooLongError as error:
-            raise TooManyTokensError(
-                f"text has {error}, expected at most {self._longest}"
-            ) from error
+            except TooLongError as error:
+                raise TooManyTokensError(
+                    f"text has {error}, expected at most {self._longest}"
+                ) from error
+            if truncate and cut in WHOLE:
+                whole = text if cut == "only_second" else pair or ""
+                self._check_room(whole, *WHOLE[cut], split=split_special_tokens)
+            encoding = self._encode(text, pair, cut if truncate else None, split_special_tokens)
         if len(encoding.ids) > self._longest:
             raise TooManyTokensError(
                 f"text has {len(encoding.ids)} tokens, expected at most {self._longest}"
             )
-        return Tokenized(
-            list(encoding.ids),
-            list(encoding.type_ids),
-            list(encoding.offsets),
-            list(encoding.word_ids),
-            list(encoding.sequence_ids),
-            truncated=bool(encoding.overflowing),
+        return _tokenized(encoding, truncated=bool(encoding.overflowing))
+
+    def windows(
+        self,
+        question: str,
+        context: str,
+        stride: int,
+        *,
+        split_special_tokens: bool = False,
+        prompt_name: str | None = None,
+    ) -> list[Tokenized]:
+        """Tokenize a question with each window of a context that is too long for the model.
+
+        Args:
+            stride: number of tokens that consecutive windows share
+            split_special_tokens, prompt_name: see `ReadingKeywords`
+
+        Raises:
+            TooManyTokensError: the question leaves no room for more than `stride` tokens of the
+                context, or there are too many windows.
+            RejectedError: a text has unknown symbols, or the tokenizer fails.
+        """
+        split, question = split_special_tokens, self._prompts.before(prompt_name) + question
+        with _rejections():
+            return self._windows(question, context, stride, split)
+
+    def _windows(self, question: str, context: str, stride: int, split: bool) -> list[Tokenized]:
+        self._check_room(question, *WHOLE["only_second"], split=split, least=stride + 1)
+        own, whole = (
+            len(self._reader.encode(text, special_tokens=False, split_special_tokens=split).ids)
+            for text in (question, context)
         )
+        room = self._longest - self._reader.tokenizer.num_special_tokens_to_add(True) - own
+        count = 1 + max(0, math.ceil((whole - room) / (room - stride)))
+        if count > MOST_WINDOWS:
+            raise TooManyTokensError(
+                f"the context has {whole} tokens, {count} windows that share {stride}: expected at "
+                f"most {MOST_WINDOWS}"
+            )
+        if count == 1:
+            return [_tokenized(self._encode(question, context, None, split))]
+        encoding = self._encode(question, context, "only_second", split, stride)
+        return [_tokenized(each) for each in (encoding, *encoding.overflowing)]
 
     def piece(self, token: int) -> str | None:
         """Return a token as the vocabulary spells it."""
@@ -164,29 +224,57 @@ class InputTokenizer:
         goes_on = before.strip() and both.startswith(before) and added.strip()
         return added if goes_on and not added[0].isspace() else None
 
-    def _check_first(self, text: str, split: bool) -> None:
-        """Check that the question leaves room for a token of the context.
+    def _check_room(self, text: str, name: str, other: str, *, split: bool, least: int = 1) -> None:
+        """Check that a text which stays whole leaves room for `least` tokens of the other one.
 
-        Only the context is truncated, and without room for it the library fails.
+        Only the other one is truncated, and without room for it the library fails.
         """
         around = self._reader.tokenizer.num_special_tokens_to_add(True)
-        room = max(0, self._longest - around - 1)
-        expected = f"expected at most {room}: only the context is cut"
+        room = max(0, self._longest - around - least)
+        expected = f"expected at most {room}: only {other} is cut"
+        if least > 1:
+            expected += f", into windows that share {least - 1} tokens"
         try:
             check_length(self._codec, text, room, split=split)
         except TooLongError as error:
-            raise TooManyTokensError(f"the question has {error}, {expected}") from error
+            raise TooManyTokensError(f"{name} has {error}, {expected}") from error
         tokens = len(
             self._reader.encode(text, special_tokens=False, split_special_tokens=split).ids
         )
         if tokens > room:
-            raise TooManyTokensError(f"the question has {tokens} tokens, {expected}")
+            raise TooManyTokensError(f"{name} has {tokens} tokens, {expected}")
 
-    def _encode(self, text: str, pair: str | None, truncate: bool, split: bool) -> Encoding:
+    def _encode(
+        self, text: str, pair: str | None, cut: Cut | None, split: bool, stride: int = 0
+    ) -> Encoding:
         return self._reader.encode(
             text,
             pair or None,
             special_tokens=True,
             split_special_tokens=split,
-            truncation={"max_length": self._longest, "strategy": self._cut} if truncate else None,
+            truncation=None
+            if cut is None
+            else {"max_length": self._longest, "strategy": cut, "stride": stride},
         )
+
+
+@contextmanager
+def _rejections() -> Iterator[None]:
+    """Let errors of the library reject a text."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise RejectedError(f"expected Unicode, found a lone surrogate: {error}") from error
+    except UnknownSymbolsError as error:
+        raise RejectedError(str(error)) from error
+
+
+def _tokenized(encoding: Encoding, *, truncated: bool = False) -> Tokenized:
+    return Tokenized(
+        list(encoding.ids),
+        list(encoding.type_ids),
+        list(encoding.offsets),
+        list(encoding.word_ids),
+        list(encoding.sequence_ids),
+        truncated=truncated,
+    )

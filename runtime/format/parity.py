@@ -100,6 +100,37 @@ class VectorParity:
 
 
 @dataclass(frozen=True)
+class Ranks:
+    """How well orders agree with the oracle's, as means over lists.
+
+    Attributes:
+        tau: Kendall's tau-b, 1 for the same order and -1 for the reverse
+        ndcg: NDCG of the first ten, where the oracle's scores, from 0 for its last document to 1
+            for its first, are the relevance
+    """
+
+    tau: float
+    ndcg: float
+
+
+@dataclass(frozen=True)
+class RankParity:
+    """The order in which documents are ranked, compared with the oracle's. It is not judged.
+
+    Attributes:
+        lists: number of orders: of the documents of a query by their score, or of all other texts
+            by the cosines of embeddings
+        documents: number of documents in all lists together
+        rounded: those of the oracle with weights and activations rounded to nearest; None at fp32
+    """
+
+    lists: int
+    documents: int
+    bundle: Ranks
+    rounded: Ranks | None
+
+
+@dataclass(frozen=True)
 class Divergence:
     """The first step at which a sequence differs from the oracle's.
 
@@ -384,6 +415,7 @@ class Parity:
         tokens: parity of generated sequences; empty for an encoder-only model
         tasks: results by metric, the most important first; empty without references
         vectors: parity of the embeddings of an encoder-only model
+        ranks: order of documents by the scores or embeddings of an encoder-only model
         checks: checks of settings, tokenizers, weights, graphs, steps and batches, in this order
         coverage: coverage of the checks; None: not recorded
         shortlist: what the shortlist costs; None: the bundle has none
@@ -400,6 +432,7 @@ class Parity:
     beams: Annotated[BeamParity | None, LEFT_OUT] = None
     distributions: Annotated[DistributionParity | None, LEFT_OUT] = None
     vectors: Annotated[VectorParity | None, LEFT_OUT] = None
+    ranks: Annotated[RankParity | None, LEFT_OUT] = None
     checks: Annotated[tuple[Check, ...], LEFT_OUT] = ()
     coverage: Annotated[Coverage | None, LEFT_OUT] = None
     shortlist: Annotated[ShortlistParity | None, LEFT_OUT] = None

@@ -16,9 +16,6 @@ from threading import Condition, Event, Thread
 from types import SimpleNamespace
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dragoman.errors import DragomanError, cannot_pickle, shown
 from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 
@@ -35,15 +32,7 @@ from ..arguments import (
 from ..audio import AudioWarning
 from ..backends.interface import BackendError, ClosedModelError, DeviceLostError
 from ..decoding.results import RejectedError, Result, Token, UnfinishedError
-from ..encoding.results import (
-    Answer,
-    Classification,
-    Filling,
-    Tagging,
-    arrays,
-    finished_as_arrays,
-    stacked,
-)
+from ..encoding.front_end import EncoderFrontEnd
 from ..encoding.tokenizer import ReadingKeywords
 from ..format.bundle import Bundle, read_bundle
 from ..format.known_answers import Check
@@ -52,7 +41,9 @@ from ..model import Model, parts_of
 from ..texts.outputs import TokenStream
 from .arrangement import load_arranged
 from .engine.encoder_engine import (
+    FRONT_END,
     MAX_WAITING,
+    AsyncEncoderMethods,
     EncoderEngine,
     EncoderHandle,
     open_engine,
@@ -97,7 +88,7 @@ def _in_thread(
     return call
 
 
-class AsyncModel:
+class AsyncModel(AsyncEncoderMethods):
     """A bundle ready to run in asyncio, made by `AsyncModel.load`.
 
     Its methods are those of `Model`, with the same results. Concurrent calls share batches
@@ -319,74 +310,6 @@ class AsyncModel:
     replace_unknown = _in_thread(Model.replace_unknown)
     """Return the text of a result without unknown tokens; see `Model.replace_unknown`."""
 
-    async def encode(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> NDArray[np.float32]:
-        """Compute the embeddings of texts; see `Model.encode`, and `generate` for errors."""
-        with finished_as_arrays():
-            found = await self._encode("encode", texts, timeout, reading)
-        return stacked(found, parts_of(self.model).encoder.head.outputs)
-
-    async def hidden_states(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[NDArray[np.float32]]:
-        """Compute the last hidden state of every token; see `Model.hidden_states`."""
-        with finished_as_arrays():
-            found = await self._encode("hidden_states", texts, timeout, reading)
-        return arrays(found)
-
-    async def classify(
-        self,
-        texts: Sequence[str | tuple[str, str] | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Classification]:
-        """Classify texts, or pairs of texts; see `Model.classify`."""
-        return await self._encode("classify", texts, timeout, reading)
-
-    async def tag(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        timeout: float | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Tagging]:
-        """Label every word of texts, and the entities that the words form; see `Model.tag`."""
-        return await self._encode("tag", texts, timeout, reading)
-
-    async def fill(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        top: int = 5,
-        timeout: float | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Filling]:
-        """Predict the tokens at the masks of texts; see `Model.fill`."""
-        check_count("top", top)
-        return await self._encode("fill", texts, timeout, reading, top=top)
-
-    async def answer(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        *,
-        longest: int = 15,
-        timeout: float | None = None,
-        **reading: Unpack[ReadingKeywords],
-    ) -> list[Answer]:
-        """Find the spans of contexts that answer questions; see `Model.answer`."""
-        check_count("longest", longest)
-        return await self._encode("answer", pairs, timeout, reading, longest=longest)
-
     async def _decode(
         self,
         sources: Sequence[Source],
@@ -432,13 +355,16 @@ class AsyncModel:
                     finished[index] = front_end.rejected(str(error))
                 running.popleft()
 
+    def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
+        with self._call(method, inputs, None):
+            return parts_of(self.model).encoder
+
     async def _encode(
         self, method: str, inputs: Any, timeout: Any, reading: ReadingKeywords, **more: Any
     ) -> list[Any]:
         with self._call(method, inputs, timeout) as limits:
             del limits["check"]  # the engine observes the time limit
-            name = "embeddings" if method == "encode" else method
-            handle = EncoderHandle(name, inputs, {**reading, **more}, **limits)
+            handle = EncoderHandle(FRONT_END[method], inputs, {**reading, **more}, **limits)
             return await outcome_of(cast("EncoderEngine", self._engine), handle)
 
     @property

@@ -82,7 +82,7 @@ def test_encoder_only_and_decoder_only_models() -> None:
         target_vocab_size=0,
         decoder_layers=0,
         max_target_positions=0,
-        head=HeadConfig(task="embedding", pooling="cls"),  # a mean is a product, too
+        head=HeadConfig(task="embedding", pooling=("cls",)),  # a mean is a product, too
     )
     model = EncoderModel(single).eval()
     source = torch.ones(ROWS, SOURCE, dtype=torch.long)

@@ -38,6 +38,7 @@ INPUTS = {
     "ForQuestionAnswering": "a\tb c\nab\tc d e\n",
 }
 """Lines as the command takes them, for each head."""
+LABELS = {"ForSequenceClassification": {"id2label": {0: "contradiction", 1: "entailment"}}}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,8 @@ def build(build_here: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Cal
         if head not in known:
             torch.manual_seed(0)
             directory = tmp_path_factory.mktemp(head)
-            model = getattr(transformers, f"Bert{head}")(transformers.BertConfig(**CONFIG))
+            config = transformers.BertConfig(**CONFIG | LABELS.get(head, {}))
+            model = getattr(transformers, f"Bert{head}")(config)
             model.save_pretrained(directory / "checkpoint")
             lines = "".join(f"{piece}\n" for piece in PIECES)
             (directory / "checkpoint" / "vocab.txt").write_text(lines)
@@ -111,8 +113,8 @@ def test_a_line_that_cannot_be_read(
 @pytest.mark.parametrize(
     ("head", "line", "pattern"),
     [
-        ("ForSequenceClassification", "a b", r"LABEL_[01]\t0\.\d{4}"),
-        ("ForSequenceClassification", "a\tb", r"LABEL_[01]\t0\.\d{4}"),
+        ("ForSequenceClassification", "a b", r"(contradiction|entailment)\t0\.\d{4}"),
+        ("ForSequenceClassification", "a\tb", r"(contradiction|entailment)\t0\.\d{4}"),
         ("ForTokenClassification", "a bc", r"a/LABEL_[01] bc/LABEL_[01]"),
         ("ForMaskedLM", "a [MASK] b", r"a .+ b"),
         ("ForQuestionAnswering", "a\tb c", r"b|c|b c"),
@@ -150,7 +152,7 @@ def test_the_wrong_command_names_the_right_one(
     for command, expected in (
         (("run", vectors, "a"), "computes embeddings: use model.encode, "),
         (("score", vectors), "computes embeddings: use model.encode, "),
-        (("run", labels, "a"), "classifies texts: use model.classify or dragoman encode"),
+        (("run", labels, "a"), "classifies texts: use model.classify, model.classify_zero_shot, "),
         (("encode", bundle, "a"), "turns texts into texts: use model.generate, "),
         (
             ("encode", labels, "a", "-o", tmp_path / "x.npy"),
@@ -198,6 +200,7 @@ def test_verify_and_inspect(build: Callable[[str], Path], dragoman: Dragoman) ->
         bundle = build(head)
         outcome = dragoman("verify", bundle, bundle.parent / "checkpoint")
         assert outcome.returncode == 0, outcome.stderr
+        assert ("ranks" in outcome.stdout) == (head == "Model")
         outcome = dragoman("inspect", bundle)
         assert outcome.returncode == 0 and "encoder-only; heads: 2 of size 8" in outcome.stdout
 
@@ -273,6 +276,8 @@ def reranker(build_here: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> 
     (directory / "checkpoint" / "vocab.txt").write_text("".join(f"{p}\n" for p in PIECES))
     done = build_here("build", directory / "checkpoint", "-o", directory / "bundle")
     assert done.returncode == 0, done.stderr
+    table = " ".join(done.stdout.split())
+    assert re.search(r"ranks .* Kendall's tau 1\.0000, NDCG@10 1\.0000", table), table
     return directory / "bundle"
 
 
@@ -295,3 +300,59 @@ def test_documents_are_ranked(reranker: Path, dragoman: Dragoman) -> None:
     assert long.stderr.startswith("document 2: ")
     bad = dragoman("rerank", reranker, "\udcff", "c")
     assert bad.returncode == 2 and bad.stderr.startswith("Error: query: ")
+
+
+def test_texts_are_classified_by_labels_that_are_given(
+    build: Callable[[str], Path], dragoman: Dragoman
+) -> None:
+    bundle = build("ForSequenceClassification")
+    texts = ["a\tb", "c", "a b c d e f g h a b"]
+    options = ("--labels", "e, f", "--hypothesis-template", "g {}")
+    with load(bundle, threads=1) as model:
+        own = model.classify(["ab", "c"])
+        expected = model.classify_zero_shot(texts, ["e", "f"], hypothesis_template="g {}")
+    done = dragoman("classify", bundle, *options, stdin="\n".join(texts).encode())
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        *(f"{e.label}\t{e.labels[0].score:.4f}" for e in expected[:2]),
+        "",
+    ]
+    assert done.stderr == f"line 3: {expected[2].error}\n"
+    each = dragoman("classify", bundle, *options, "--multi-label", "--truncate", "--json", *texts)
+    assert each.returncode == 0 and "1 of 3 lines were truncated" in each.stderr
+    found = [json.loads(line) for line in each.stdout.splitlines()]
+    assert [one["truncated"] for one in found] == [False, False, True]
+    assert {label["label"] for label in found[0]["labels"]} == {"e", "f"}
+    plain = dragoman("classify", bundle, "ab", "c")
+    assert plain.stdout.splitlines() == [f"{e.label}\t{e.labels[0].score:.4f}" for e in own]
+    for wrong, problem in (
+        (["--labels", "a,,b"], "labels: expected texts, none empty, found ''"),
+        (["--labels", "a", "--hypothesis-template", "b"], "hypothesis_template: expected a text"),
+        (["--multi-label"], "--multi-label: expected --labels, found none"),
+        (["--hypothesis-template", "{}"], "--hypothesis-template: expected --labels, found none"),
+    ):
+        done = dragoman("classify", bundle, "a", *wrong)
+        assert done.returncode == 2 and done.stderr.startswith(f"Error: {problem}")
+    done = dragoman("classify", build("Model"), "a", "--labels", "a")
+    assert done.returncode == 2 and "is a model that computes embeddings" in done.stderr
+
+
+def test_long_contexts_are_read_in_windows(
+    build: Callable[[str], Path], dragoman: Dragoman
+) -> None:
+    bundle = build("ForQuestionAnswering")
+    pairs = [("a", "b c d e f g h c a d b f g h e a c"), ("b", "c d")]
+    lines = "".join(f"{question}\t{context}\n" for question, context in pairs).encode()
+    with load(bundle, threads=1) as model:
+        expected = model.answer(pairs, stride=3)
+        assert all(found.error is None for found in expected)
+        assert model.answer(pairs)[0].error is not None
+    done = dragoman("encode", bundle, "--stride", "3", stdin=lines)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [found.text for found in expected]
+    for head, stride, problem in (
+        ("ForQuestionAnswering", "0", "stride: expected an integer of at least 1, found 0"),
+        ("Model", "3", "--stride: expected a model that answers questions, found embedding"),
+    ):
+        done = dragoman("encode", build(head), "a\tb", "--stride", stride)
+        assert done.returncode == 2 and done.stderr.startswith(f"Error: {problem}")

@@ -260,5 +260,5 @@ def test_an_unknown_family_lists_the_known_ones(dragoman: Dragoman, tmp_path: Pa
     (directory / "config.json").write_text('{"model_type": "llama"}')
     outcome = dragoman("build", directory, "-o", tmp_path / "out")
     assert outcome.returncode == 2
-    assert "expected one of bart, " in outcome.stderr
+    assert "expected one of albert, " in outcome.stderr
     assert "found 'llama'" in outcome.stderr

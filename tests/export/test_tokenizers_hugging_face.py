@@ -82,6 +82,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     numberings: dict[str, dict[str, Any]] = {
         "marian": {},
         "t5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+        "albert": {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+        | {"control_symbols": ["[CLS]", "[SEP]", "[MASK]"]},
     }
     for numbering, ids in numberings.items():
         for kind in ("unigram", "bpe"):
@@ -491,6 +493,22 @@ def test_mpnet(files: str, tmp_path: Path) -> None:
     else:
         (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
     assert_same_pairs(of_encoder(tmp_path, "mpnet", len(pieces)), hugging_face)
+
+
+@pytest.mark.parametrize("settings", [{}, {"keep_accents": True, "do_lower_case": False}], ids=str)
+@pytest.mark.parametrize("files", ["library", "sentencepiece"])
+def test_albert(files: str, settings: dict[str, Any], trained: Path, tmp_path: Path) -> None:
+    model = trained / "unigram-albert.model"
+    shutil.copyfile(model, tmp_path / "spiece.model")
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "AlbertTokenizer"} | settings)
+    )
+    hugging_face = transformers.AlbertTokenizer.from_pretrained(tmp_path)
+    if files == "library":
+        hugging_face.save_pretrained(tmp_path)
+        (tmp_path / "spiece.model").unlink()
+    assert hugging_face.convert_tokens_to_ids(["<pad>", "[CLS]", "[MASK]"]) == [0, 2, 4]
+    assert_same_pairs(of_encoder(tmp_path, "albert", len(hugging_face)), hugging_face)
 
 
 def test_camembert(trained: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
-from dragoman.reference_model import HeadConfig, ModelConfig, make_model
+from dragoman.reference_model import EmbeddingLayer, HeadConfig, ModelConfig, make_model
 from dragoman.runtime import Bundle, read_bundle
 from dragoman.runtime.format import onnx_graph
 from dragoman.runtime.format.onnx_graph import OPERATORS, graph_problems
@@ -51,10 +51,19 @@ ENCODER = dataclasses.replace(
     max_target_positions=0,
     pad_has_position=False,
     activation="tanh",
-    head=HeadConfig(task="embedding", dense_size=12, truncate_dim=6, normalize=True),
+    head=HeadConfig(
+        task="embedding",
+        pooling=("max", "mean"),
+        after_pooling=(
+            EmbeddingLayer(kind="dense", size=12, activation="tanh"),
+            EmbeddingLayer(kind="layer_norm"),
+            EmbeddingLayer(kind="normalize"),
+        ),
+        truncate_dim=6,
+    ),
 )
 POOLED = dataclasses.replace(
-    ENCODER, head=HeadConfig(task="embedding", pooling="mean_sqrt_len_tokens")
+    ENCODER, head=HeadConfig(task="embedding", pooling=("mean_sqrt_len_tokens",))
 )
 RECURRENT = dataclasses.replace(SMALL, decoder_kind="ssru")
 DECODER = dataclasses.replace(SMALL, source_vocab_size=0, encoder_layers=0, max_source_positions=0)

@@ -12,7 +12,14 @@ import pytest
 from dragoman.benchmarks.latency import source_lengths
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.runtime.format.model_spec import ModelSpec
-from dragoman.runtime.format.parity import BeamParity, Cosines, OnePassParity, VectorParity
+from dragoman.runtime.format.parity import (
+    BeamParity,
+    Cosines,
+    OnePassParity,
+    RankParity,
+    Ranks,
+    VectorParity,
+)
 from dragoman.verification.inputs.items import describe_sources, describe_windows
 from dragoman.verification.report.contents import counted, figure
 from dragoman.verification.report.gathering import licences_in, training_of
@@ -100,6 +107,7 @@ def test_a_row_for_each_comparison() -> None:
         parity(),
         beams=BeamParity(4, 8, 7, 1, 1e-6, True, 1e-6, 1e-3),
         vectors=VectorParity(40, Cosines(0.999812, 0.9921), Cosines(0.9997, 0.99), 0.98, False),
+        ranks=RankParity(40, 1560, Ranks(0.91234, 0.99876), Ranks(0.9, 0.99)),
     )
     rows = {check.what: check for check in checks_of(found, 2.1)}
     assert list(rows) == [
@@ -108,6 +116,7 @@ def test_a_row_for_each_comparison() -> None:
         "distributions, nats a token",
         "the same most probable choice",
         "cosines of 40 embeddings",
+        "order of 1,560 documents in 40 lists",
         "greedy outputs",
         "best of 4 beams",
         "word error",
@@ -117,6 +126,9 @@ def test_a_row_for_each_comparison() -> None:
         "cosines of 40 embeddings"
     ]
     assert rows["cosines of 40 embeddings"].found == "mean 0.999812, smallest 0.992100"
+    order = rows["order of 1,560 documents in 40 lists"]
+    assert order.found == "Kendall's tau 0.9123, NDCG@10 0.9988"
+    assert order.allowed == "not judged (rounding alone 0.9000, 0.9900)"
     assert rows["best of 4 beams"].found == "7 of 8 identical, 1 as good"
     assert rows["word error"].found == "31.44%, trained model 31.27%"
 

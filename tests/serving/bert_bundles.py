@@ -19,6 +19,7 @@ HEADS = {
     "answers": "ForQuestionAnswering",
     "relevance": "ForSequenceClassification",
 }
+LABELS = {"relevance": ("relevance",), "classes": ("contradiction", "entailment")}
 
 
 def make_berts(root: Path) -> dict[str, Path]:
@@ -29,7 +30,7 @@ def make_berts(root: Path) -> dict[str, Path]:
 def _make(root: Path, name: str, head: str) -> Path:
     torch.manual_seed(0)
     checkpoint, directory = root / f"{name}-checkpoint", root / name
-    labels = {"id2label": {0: "relevance"}} if name == "relevance" else {}
+    labels = {"id2label": dict(enumerate(LABELS[name]))} if name in LABELS else {}
     model = getattr(transformers, f"Bert{head}")(transformers.BertConfig(**CONFIG | labels))
     model.save_pretrained(checkpoint)
     (checkpoint / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))

@@ -50,11 +50,21 @@ def make_quantized(directory: Path) -> Path:
 
 def make_vectors(directory: Path) -> Path:
     """Embeddings of BERT: the mean over the tokens."""
+    return _make_bert(directory, "Model", {})
+
+
+def make_labels(directory: Path, *labels: str) -> Path:
+    """Labels of texts and pairs by BERT."""
+    return _make_bert(directory, "ForSequenceClassification", {"id2label": dict(enumerate(labels))})
+
+
+def _make_bert(directory: Path, head: str, settings: dict[str, Any]) -> Path:
     import torch
 
     torch.manual_seed(0)
     checkpoint = directory.with_name("bert")
-    transformers.BertModel(transformers.BertConfig(**CONFIG)).save_pretrained(checkpoint)
+    config = transformers.BertConfig(**CONFIG | settings)
+    getattr(transformers, f"Bert{head}")(config).save_pretrained(checkpoint)
     (checkpoint / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
     return _from_checkpoint(checkpoint, directory)
 
@@ -93,10 +103,12 @@ def optimized(
     return directory
 
 
-MAKERS = {
+MAKERS: dict[str, Callable[[Path], Path]] = {
     "letters": make_letters,
     "quantized": make_quantized,
     "vectors": make_vectors,
+    "relevance": lambda directory: make_labels(directory, "relevance"),
+    "classes": lambda directory: make_labels(directory, "contradiction", "entailment"),
     "speech": make_speech,
     "verses": make_verses,
 }

@@ -31,7 +31,7 @@ from dragoman.runtime import (
 from dragoman.runtime.backends.interface import BackendError, ClosedModelError
 from dragoman.runtime.decoding.results import Token
 from dragoman.runtime.decoding.running_batch import RunningBatch
-from dragoman.runtime.encoding import running
+from dragoman.runtime.encoding import front_end
 from dragoman.runtime.serving import async_model
 from dragoman.runtime.serving.engine.engine import DecodingEngine
 from dragoman.runtime.serving.engine.request_handle import DecodingHandle
@@ -152,6 +152,9 @@ def test_encoders_give_what_a_model_gives(bundle: Bundles, model: Models) -> Non
         whole, part, none = await asyncio.gather(*calls)
         np.testing.assert_array_equal(whole, expected)
         np.testing.assert_array_equal(part, expected[1:])
+        np.testing.assert_array_equal(await served.encode(texts, dimensions=5), expected[:, :5])
+        with pytest.raises(RejectedError, match="dimensions: expected 1 to 24, found 25"):
+            await served.encode(texts, dimensions=25)
         assert none.shape == (0, expected.shape[1])
         for one, other in zip(await served.hidden_states(texts), states, strict=True):
             np.testing.assert_array_equal(one, other)
@@ -163,6 +166,36 @@ def test_encoders_give_what_a_model_gives(bundle: Bundles, model: Models) -> Non
             await served.generate(["a"])
 
     run(bundle("vectors"), work)
+
+
+def test_rankings_and_given_labels_are_those_of_a_model(bundle: Bundles, model: Models) -> None:
+    query = "the man eats"
+    documents: list[Any] = ["paris", "food", 5, "the man"]
+    ranked = model("relevance").rerank(query, documents)
+    texts, labels = ["the man", "paris"], ["food", "paris", "a"]
+    classified = model("classes").classify_zero_shot(texts, labels, hypothesis_template="is {}")
+
+    async def rank(served: AsyncModel) -> None:
+        assert await served.rerank(query, documents) == ranked
+        assert await served.rerank(query, documents, top=1) == ranked[:1]
+        with pytest.raises(RejectedError, match="query: expected a text, found 3"):
+            await served.rerank(3, documents)  # type: ignore[arg-type]
+        with pytest.raises(DragomanError, match="top: expected an integer of at least 1"):
+            await served.rerank(query, documents, top=0)
+        with pytest.raises(AbilityError, match="a label that begins with entail"):
+            await served.classify_zero_shot(texts, labels)
+
+    async def classify(served: AsyncModel) -> None:
+        work = served.classify_zero_shot
+        calls = [work(texts[n:], labels, hypothesis_template="is {}") for n in (0, 1, 0)]
+        assert await asyncio.gather(*calls) == [classified, classified[1:], classified]
+        with pytest.raises(DragomanError, match="labels: expected each label once"):
+            await work(texts, ["a", "a"])
+        with pytest.raises(AbilityError, match="expected a model with one label"):
+            await served.rerank(query, documents)
+
+    run(bundle("relevance"), rank)
+    run(bundle("classes"), classify)
 
 
 def test_errors_are_those_of_a_model(bundle: Bundles, model: Models) -> None:
@@ -320,7 +353,7 @@ def test_time_runs_out_between_batches_of_an_encoder(
 
     begin = time.monotonic()
     clock = type("Clock", (), {"monotonic": staticmethod(lambda: begin + seconds)})
-    monkeypatch.setattr(running, "MAX_BATCH_SIZE", 2)
+    monkeypatch.setattr(front_end, "MAX_BATCH_SIZE", 2)
     for module in ("encoder_engine", "request_handle"):
         monkeypatch.setattr(f"dragoman.runtime.serving.engine.{module}.time", clock)
     monkeypatch.setattr("dragoman.runtime.serving.async_model.time", clock)

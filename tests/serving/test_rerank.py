@@ -147,7 +147,7 @@ def test_bodies_that_are_refused(case: str, client: httpx.Client) -> None:
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Any]]:
     directories = make_berts(tmp_path_factory.mktemp("berts"))
-    kept = {name: directories[name] for name in ("vectors", "classes")}
+    kept = {name: directories[name] for name in ("vectors", "classes", "answers")}
     with serving(kept) as client, contextlib.ExitStack() as stack:
         yield client, {name: stack.enter_context(load(d, threads=1)) for name, d in kept.items()}
 
@@ -182,9 +182,51 @@ def test_labels_of_text_embeddings_inference(encoders: tuple[httpx.Client, Any])
     assert [one, pair] == both.json() == expected
 
 
+def test_answers_from_windows(encoders: tuple[httpx.Client, Any]) -> None:
+    client, models = encoders
+    pairs = [["who eats", LONG + "food"], ["a", "b"]]
+    expected = models["answers"].answer([tuple(pair) for pair in pairs], stride=4)
+    body = {"model": "answers", "texts": pairs}
+    found = client.post("/v1/answer", json=body | {"stride": 4}).json()["results"]
+    assert [each["text"] for each in found] == [each.text for each in expected]
+    assert [each["error"] for each in found] == [None, None]
+    assert (
+        "expected at most 24" in client.post("/v1/answer", json=body).json()["results"][0]["error"]
+    )
+    refused = client.post("/v1/answer", json=body | {"stride": 0})
+    assert refused.status_code == 400 and "stride: expected an integer of at least" in refused.text
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_labels_that_are_given(encoders: tuple[httpx.Client, Any], multi_label: bool) -> None:
+    client, models = encoders
+    options = {"hypothesis_template": "is {}", "multi_label": multi_label}
+    labels, texts = ["food", "paris"], ["the man", "a", LONG]
+    expected = models["classes"].classify_zero_shot(texts, labels, **options)
+    answer = client.post("/v1/classify", json=ZERO_SHOT | {"texts": texts} | options).json()
+    assert [
+        [(each["label"], each["score"]) for each in result["labels"]]
+        for result in answer["results"]
+    ] == [[(each.label, each.score) for each in result.labels] for result in expected]
+    assert [result["error"] for result in answer["results"]] == [None, None, expected[2].error]
+
+
+ZERO_SHOT = PREDICT | {"labels": ["food", "paris"]}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "problem"),
     [
+        ("/v1/classify", ZERO_SHOT | {"texts": ["a"], "labels": []}, "labels: expected 1 to 1,000"),
+        ("/v1/classify", ZERO_SHOT | {"texts": ["a"], "labels": ["b", ""]}, "none empty, found ''"),
+        ("/v1/classify", ZERO_SHOT | {"texts": ["a"] * 9000}, "at most 16384 pairs of a text and"),
+        ("/v1/classify", PREDICT | {"texts": ["a"], "multi_label": True}, "expected labels, too"),
+        (
+            "/v1/classify",
+            ZERO_SHOT | {"texts": ["a"], "hypothesis_template": "{0.real}"},
+            "hypothesis_template: expected a text with one {}",
+        ),
+        ("/v1/classify", EMBED | {"texts": ["a"], "labels": ["a"]}, "vectors is a model that comp"),
         ("/embed", EMBED | {"inputs": []}, "inputs: expected 1 to "),
         ("/embed", EMBED | {"inputs": [[1, 2]]}, "inputs: expected texts, found [1, 2]"),
         (

@@ -114,6 +114,15 @@ ROUTES = {
         ({"model": "classes", "texts": ["the man", ["a", "b"], [2, 9, 3]]},),
         ("truncate", "timeout", "top"),
     ),
+    "zero-shot": Route(
+        "/v1/classify",
+        is_native,
+        (
+            {"model": "classes", "texts": ["the man"], "labels": ["food", "paris"]},
+            {"model": "classes", "texts": ["a", "b"], "labels": ["a"], "multi_label": True},
+            {"model": "classes", "texts": ["a"], "labels": ["a"], "hypothesis_template": "is {}"},
+        ),
+    ),
     **{
         f"rerank at {path}": Route(
             path,
@@ -155,7 +164,14 @@ ROUTES = {
     "answer": Route(
         "/v1/answer",
         is_native,
-        ({"model": "answers", "texts": [["the man", "paris is in france ."]], "longest": 3},),
+        (
+            {
+                "model": "answers",
+                "texts": [["the man", "paris is in france ."]],
+                "longest": 3,
+                "stride": 2,
+            },
+        ),
         ("truncate", "timeout"),
     ),
     "attention": Route(

@@ -1,10 +1,12 @@
-"""BERT (Devlin et al. 2018) and its relatives: DistilBERT, ELECTRA, RoBERTa, CamemBERT and MPNet.
+"""BERT (Devlin et al. 2018) and its relatives: ALBERT, DistilBERT, ELECTRA, RoBERTa, MPNet.
 
 MiniLM and most models of sentence-transformers are stored as BERT. DistilBERT (Sanh et al. 2019) is
-BERT without token types, with other names of weights. ELECTRA (Clark et al. 2020) has other heads;
-its small models have narrow embeddings, which are refused. RoBERTa (Liu et al. 2019), CamemBERT and
-XLM-RoBERTa differ from BERT in heads and positions, and from each other in the tokenizer. MPNet
-(Song et al. 2020) is RoBERTa without token types, with biases by distance, as T5's.
+BERT without token types, with other names of weights. ELECTRA (Clark et al. 2020) has other heads
+and may have narrow embeddings, which a linear map takes to hidden states. ALBERT (Lan et al. 2019)
+always has that map, and its places share the layers of a group. RoBERTa (Liu et al. 2019),
+CamemBERT and XLM-RoBERTa differ from BERT in heads and positions, and from each other in the
+tokenizer. MPNet (Song et al. 2020) is RoBERTa without token types, with biases by distance, as
+T5's.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dragoman.files.regular_files import VOCABULARY_BYTES, FileError, read_regul
 from dragoman.settings.head import Task
 
 from ...tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
+from ...tokenizers.classes import ALBERT as ALBERT_CLASS
 from ...tokenizers.classes import BERT as BERT_CLASS
 from ...tokenizers.classes import MPNET as MPNET_CLASS
 from ...tokenizers.classes import XLM_ROBERTA as XLM_ROBERTA_CLASS
@@ -158,7 +161,68 @@ ELECTRA = replace(
     class_prefix="Electra",
     defaults={**BERT_DEFAULTS, "hidden_size": 256, "num_attention_heads": 4, "embedding_size": 128}
     | {"intermediate_size": 1024},
+    parts={"encoder.projection": "embeddings_project", **BERT_PARTS},
     heads=ELECTRA_HEADS,
+    projection="embeddings_project",
+)
+
+
+ALBERT = replace(
+    BERT,
+    prefix="albert.",
+    class_prefix="Albert",
+    defaults={
+        **BERT_DEFAULTS,
+        "vocab_size": 30000,
+        "embedding_size": 128,
+        "hidden_size": 4096,
+        "num_hidden_groups": 1,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "inner_group_num": 1,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+    },
+    parts={
+        "encoder.projection": "encoder.embedding_hidden_mapping_in",
+        "encoder.embedding.tokens": "embeddings.word_embeddings",
+        "encoder.embedding.positions.table": "embeddings.position_embeddings.weight",
+        "encoder.embedding.types": "embeddings.token_type_embeddings",
+        "encoder.embedding.norm": "embeddings.LayerNorm",
+        "self_attention_residual.norm": "attention.LayerNorm",
+        "self_attention.output": "attention.dense",
+        "self_attention": "attention",
+        "feed_forward_residual.norm": "full_layer_layer_norm",
+        "feed_forward.inner": "ffn",
+        "feed_forward.outer": "ffn_output",
+        ".gain": ".weight",
+    },
+    heads={
+        **BERT_HEADS,
+        "sequence-classification": HeadNames(
+            {"dense.linear": "pooler", "output": "classifier"}, activation="tanh"
+        ),
+        "masked-language-model": HeadNames(
+            {
+                "dense.linear": "predictions.dense",
+                "norm": "predictions.LayerNorm",
+                "bias": "predictions.bias",
+                "weight": "predictions.decoder.weight",
+                "second_bias": "predictions.decoder.bias",
+            }
+        ),
+    },
+    tokenizers=(
+        TokenizerKind(
+            ("AlbertTokenizer",),
+            (
+                library_file,
+                partial(sentencepiece_file, file_name="spiece.model", kind=ALBERT_CLASS),
+            ),
+        ),
+    ),
+    projection="encoder.embedding_hidden_mapping_in",
+    shares_layers=True,
 )
 
 

@@ -52,6 +52,8 @@ class EncoderFamily:
         parts: parts of a parameter's name in `EncoderModel`, with replacements in this order
         heads: names of heads by task; embeddings have no entry
         positions: kind of the positions
+        projection: module that maps narrow embeddings to hidden states; "": they are refused
+        shares_layers: whether places of the encoder share layers, in groups (ALBERT)
         constants: fields of `config.json` with the only value that the library heeds
         positions_follow_padding: whether positions begin in the row after the padding token's id,
             as in fairseq
@@ -71,6 +73,8 @@ class EncoderFamily:
     positions: PositionKind = "learned"
     constants: Mapping[str, Any] = field(default_factory=dict)
     positions_follow_padding: bool = False
+    projection: str = ""
+    shares_layers: bool = False
 
     @property
     def settings(self) -> frozenset[str]:
@@ -96,10 +100,58 @@ class EncoderFamily:
             raise ConfigError(problems)
         return sizes
 
+    def embedding_size(self, values: Values) -> int | None:
+        """Return the size of the embeddings, if a map takes them to hidden states; None: none does.
+
+        ALBERT has the map for every size.
+
+        Raises:
+            ConfigError: the size is not an integer of at least 1, or other than that of hidden
+                states, which this family has no map for.
+        """
+        known = self.known(values)
+        width, size = known[self.fields["d_model"]], known.get("embedding_size")
+        if size is None or (size == width and not self.shares_layers):
+            return None
+        if not self.projection:
+            raise ConfigError(
+                [f"embedding_size: expected {shown(width)}, the hidden size, found {shown(size)}"]
+            )
+        if type(size) is not int or size < 1:
+            raise ConfigError([f"embedding_size: expected at least 1, found {shown(size)}"])
+        return size
+
+    def layer_order(self, values: Values) -> tuple[int, ...] | None:
+        """Return the number of the layer at each place of the encoder; None: each layer once.
+
+        Places share the layers of a group, each of which applies its `inner_group_num` layers in a
+        row (Lan et al. 2019, section 3.1).
+
+        Raises:
+            ConfigError: a number is not one, or there are too many places.
+        """
+        if not self.shares_layers:
+            return None
+        problems: list[str] = []
+        read = SettingsReader(self.known(values), problems)
+        names = ("num_hidden_layers", "num_hidden_groups", "inner_group_num")
+        places, groups, inner = (read.number(name, 1, least=1) for name in names)
+        if not problems and places * inner > MOST_PLACES:
+            problems.append(f"num_hidden_layers: expected at most {MOST_PLACES}, found {places}")
+        if not problems and groups > places:
+            problems.append(f"num_hidden_groups: expected at most {places}, found {groups}")
+        if problems:
+            raise ConfigError(problems)
+        own = [int(place / (places / groups)) for place in range(places)]  # as the library rounds
+        return tuple(group * inner + number for group in own for number in range(inner))
+
     def first_position(self, values: Values) -> int:
         """Return the first token's row in the table of positions."""
         return self.sizes(values)["pad_token_id"] + 1 if self.positions_follow_padding else 0
 
+
+MOST_PLACES = 1000
+"""The most places of an encoder whose layers are shared, so that no file of weights bounds them."""
 
 CLASSES: Mapping[str, Task] = {
     "Model": "embedding",
@@ -150,6 +202,8 @@ def head_of(
         return HeadConfig(task=task)
     names, known = family.heads[task], family.known(values)
     width = known[family.fields["d_model"]]
+    if task == "masked-language-model":
+        width = family.embedding_size(values) or width
     labels: tuple[str, ...] = ()
     multi_label = False
     if task in ("sequence-classification", "token-classification"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ MEAN_POOLING = (
     "sentence-transformers"
 )
 MASK_FIELD = "mask"
+LAYER = re.compile(r"^encoder\.layers\.(\d+)\.")
 
 
 def read_encoder(
@@ -90,7 +92,7 @@ def read_encoder(
         config,
         partial(EncoderModel, config),
         weights,
-        weight_name(family, head),
+        weight_name(family, head, values),
         origin,
         problems,
         notes=notes,
@@ -122,12 +124,7 @@ def config_of(
     for name, neutral in neutrals.items():
         if known.get(name, neutral) != neutral:
             problems.append(f"{name}: expected {neutral}, found {shown(known[name])}")
-    width = known[family.fields["d_model"]]
-    if known.get("embedding_size", width) != width:
-        problems.append(
-            f"embedding_size: expected {shown(width)}, the hidden size, found "
-            f"{shown(known['embedding_size'])}: a projection of embeddings is not supported"
-        )
+    order = family.layer_order(values)
     stated = {ours: known[theirs] for ours, theirs in family.fields.items()}
     types = family.sizes(values)["type_vocab_size"]
     if head.task not in PAIRS or types < 2:
@@ -150,18 +147,30 @@ def config_of(
             "scale_embedding": False,
             "token_types": types,
             "head": head,
+            "d_embedding": family.embedding_size(values),
+            "encoder_order": order,
         }
+        | ({} if order is None else {"encoder_layers": max(order) + 1})
         | fields,
     )
 
 
-def weight_name(family: EncoderFamily, head: HeadConfig) -> Callable[[str], str]:
-    """Return the function from a parameter of `EncoderModel` to its name, without the prefix."""
+def weight_name(
+    family: EncoderFamily, head: HeadConfig, values: Values | None = None
+) -> Callable[[str], str]:
+    """Return the function from a parameter of `EncoderModel` to its name, without the prefix.
+
+    Args:
+        values: fields of `config.json`; None: defaults
+    """
+    inner = family.known(values or {}).get("inner_group_num", 1)
     of_head = family.heads[head.task].parts if head.task in family.heads else {}
 
     def name_of(name: str) -> str:
         part = name.removeprefix("head.")
         if part == name:
+            if family.shares_layers:
+                name = LAYER.sub(lambda found: _grouped(int(found[1]), inner), name)
             return renamed(name, family.parts)
         for ours, theirs in of_head.items():
             if part == ours or part.startswith(f"{ours}."):
@@ -169,6 +178,11 @@ def weight_name(family: EncoderFamily, head: HeadConfig) -> Callable[[str], str]
         return name
 
     return name_of
+
+
+def _grouped(layer: int, inner: int) -> str:
+    """Return the name of a layer in a checkpoint whose layers are in groups."""
+    return f"encoder.albert_layer_groups.{layer // inner}.albert_layers.{layer % inner}."
 
 
 def base_layout(family: EncoderFamily) -> BaseLayout:

@@ -1,15 +1,15 @@
 """A directory of sentence-transformers: an encoder, and the modules that make its embeddings.
 
-`modules.json` lists the modules in order: Transformer (a Hugging Face directory), Pooling, then
-optionally Dense and Normalize (Reimers & Gurevych 2019). A cross-encoder is a Transformer alone.
+`modules.json` lists the modules in order: Transformer (a Hugging Face directory), Pooling, then any
+of Dense, LayerNorm and Normalize (Reimers & Gurevych 2019). A cross-encoder is a Transformer alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 from tokenizers import Tokenizer, normalizers
 
@@ -18,12 +18,13 @@ from dragoman.files.regular_files import SETTINGS_BYTES, FileError
 from dragoman.files.strict_json import read_json as read_any_json
 from dragoman.files.text_lines import printable
 from dragoman.reference_model import CheckpointError, ConfigError, HeadConfig
-from dragoman.reference_model.head_config import DenseActivation, Pooling
+from dragoman.reference_model.head_config import DenseActivation, EmbeddingLayer, Pooling
 from dragoman.runtime.format.texts import Prompts
 
 from ...formats.adapter_config import AdapterConfig, refuse_alone
 from ...formats.contents import (
     DENSE,
+    LAYER_NORM,
     NORMALIZE,
     SENTENCE_BERT,
     SENTENCE_TRANSFORMERS,
@@ -39,7 +40,7 @@ from .. import ENCODER_FAMILIES
 from ..checkpoint import Checkpoint
 from .loading import read_encoder
 
-EXPECTED_MODULES = "Transformer, Pooling and, optionally, Dense and Normalize"
+EXPECTED_MODULES = "Transformer, Pooling and any of Dense, LayerNorm and Normalize"
 
 SETTINGS_FILES = (
     "sentence_bert_config.json",
@@ -53,14 +54,14 @@ SETTINGS_FILES = (
 """Names of the settings file, in the library's order. Old versions named it after the class."""
 
 POOLING: dict[str, Pooling] = {
-    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Poolings by the flags that preceded the setting `pooling_mode`."""
+"""Poolings by the flags that preceded the setting `pooling_mode`, in the order of their vectors."""
 
 ACTIVATIONS: dict[str, DenseActivation] = {
     "Identity": "identity",
@@ -70,6 +71,9 @@ ACTIVATIONS: dict[str, DenseActivation] = {
     "SiLU": "silu",
 }
 """Activations by the names of PyTorch's classes."""
+
+MOST_POOLINGS = 12
+"""The most vectors of an embedding that are concatenated, each mode twice."""
 
 FEATURE = "sentence_embedding"
 """The feature that a module reads and writes by default."""
@@ -98,43 +102,43 @@ def read_sentence_transformers(
         CheckpointError, ConfigError, DragomanError: see `read_encoder`; or a module is not
             supported.
     """
-    modules = read_modules(directory)
-    kinds = [module.kind for module in modules if module.kind != "Dropout"]
-    of_kind = {module.kind: module.directory for module in modules}
+    modules = [module for module in read_modules(directory) if module.kind != "Dropout"]
+    kinds = [module.kind for module in modules]
     library = read_json_if_present(directory / LIBRARY_FILE)
     notes = SENTENCE_TRANSFORMERS.notes(LIBRARY_FILE, library)
     if kinds == ["Transformer"] and library.get("model_type") == "CrossEncoder":
-        read = _cross_encoder(directory, of_kind["Transformer"], library, all_kinds, adapters)
+        read = _cross_encoder(directory, modules[0].directory, library, all_kinds, adapters)
         return replace(read, notes=(*read.notes, *notes))
-    expected = ["Transformer", "Pooling", *(["Dense"] if "Dense" in of_kind else [])]
-    normalize = kinds == [*expected, "Normalize"]
-    if not normalize and kinds != expected:
+    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= LAYERS.keys():
         found = printable(", ".join(kinds)) or "none"
         raise CheckpointError(
             directory / MODULES_FILE,
             [f"expected the modules {EXPECTED_MODULES}, in this order, found {found}"],
         )
-    transformer = of_kind["Transformer"]
+    transformer, pooling = modules[0].directory, modules[1].directory
     prompts = _prompts(directory / LIBRARY_FILE, library)
     head_weights: Weights = {}
-    pooling = _pooling(of_kind["Pooling"], prompts, notes)
-    head: dict[str, Any] = {"pooling": pooling, "normalize": normalize}
-    if normalize:
-        stated = of_kind["Normalize"] / CONFIG_FILE
-        _check_features(stated, read_json_if_present(stated), NORMALIZE, notes)
-    if "Dense" in of_kind:
-        head |= _dense(of_kind["Dense"], head_weights, notes)
+    layers: list[EmbeddingLayer] = []
+    modes = _pooling(pooling, prompts, notes)
+    for module in modules[2:]:
+        layer, weights = LAYERS[module.kind](module.directory, notes)
+        head_weights |= {
+            f"head.after_pooling.{len(layers)}.{name}": w for name, w in weights.items()
+        }
+        layers.append(layer)
     settings, path = _settings(transformer, "feature-extraction", "last_hidden_state", notes)
     values = _configuration(transformer)
     family = ENCODER_FAMILIES[_model_type(values)]
-    size = head.get("dense_size") or values.get(family.fields["d_model"])
-    head["truncate_dim"] = _kept(directory / LIBRARY_FILE, library, size)
+    head = HeadConfig(task="embedding", pooling=modes, after_pooling=tuple(layers))
+    width = values.get(family.fields["d_model"])
+    size = head.embedding_size(width) if type(width) is int else None
+    kept = _kept(directory / LIBRARY_FILE, library, size)
     checkpoint = read_encoder(
         transformer,
         values,
         family,
         all_kinds,
-        head=HeadConfig(task="embedding", **head),
+        head=replace(head, truncate_dim=kept),
         longest=_longest(settings, path, transformer),
         head_weights=head_weights,
         adapters=adapters,
@@ -268,8 +272,8 @@ def _longest(settings: Values, path: Path | None, transformer: Path) -> int | No
     raise CheckpointError(path, [f"max_seq_length: expected a number, found {shown(longest)}"])
 
 
-def _pooling(directory: Path, prompts: Prompts, notes: list[str]) -> Pooling:
-    """Return the pooling of a directory.
+def _pooling(directory: Path, prompts: Prompts, notes: list[str]) -> tuple[Pooling, ...]:
+    """Return the poolings of a directory, in the order of their vectors.
 
     Args:
         prompts: the model's prompts, which must be pooled with their texts
@@ -281,21 +285,20 @@ def _pooling(directory: Path, prompts: Prompts, notes: list[str]) -> Pooling:
     stated = values.get("pooling_mode")
     if stated is None:
         flags = [name for name in values if name.startswith("pooling_mode_") and values[name]]
-        stated = [POOLING.get(name, name) for name in flags] or "mean"
+        in_order = [*(name for name in POOLING if name in flags), *flags]
+        stated = [POOLING.get(name, name) for name in dict.fromkeys(in_order)] or "mean"
     modes = stated if isinstance(stated, list) else [stated]
     known: tuple[Pooling, ...] = get_args(Pooling)
-    for mode in known:
-        if modes == [mode]:
-            if values.get("include_prompt") is False and any(prompts.texts.values()):
-                raise CheckpointError(
-                    path,
-                    ["include_prompt: expected true, since prompts are pooled with their texts"],
-                )
-            return mode
-    found = printable(", ".join(map(str, modes))) or "none"
-    raise CheckpointError(
-        path, [f"pooling_mode: expected one of {', '.join(known)}, found {found:.200}"]
-    )
+    if not 1 <= len(modes) <= MOST_POOLINGS or any(mode not in known for mode in modes):
+        found = printable(", ".join(map(str, modes))) or "none"
+        raise CheckpointError(
+            path, [f"pooling_mode: expected some of {', '.join(known)}, found {found:.200}"]
+        )
+    if values.get("include_prompt") is False and any(prompts.texts.values()):
+        raise CheckpointError(
+            path, ["include_prompt: expected true, since prompts are pooled with their texts"]
+        )
+    return tuple(modes)
 
 
 def _check_features(path: Path, values: Values, keys: KnownSettings, notes: list[str]) -> None:
@@ -311,8 +314,8 @@ def _check_features(path: Path, values: Values, keys: KnownSettings, notes: list
         raise CheckpointError(path, problems)
 
 
-def _dense(directory: Path, weights: Weights, notes: list[str]) -> dict[str, Any]:
-    """Read the dense layer as fields of the head; add its weights to `weights`."""
+def _dense(directory: Path, notes: list[str]) -> tuple[EmbeddingLayer, Weights]:
+    """Read a dense layer, and its weights by the names of `Dense`."""
     path = directory / CONFIG_FILE
     values = read_json(path)
     _check_features(path, values, DENSE, notes)
@@ -327,13 +330,32 @@ def _dense(directory: Path, weights: Weights, notes: list[str]) -> dict[str, Any
         raise CheckpointError(
             path, [f"activation_function: expected one of PyTorch's {known}, found {found:.200}"]
         )
-    stored, _ = read_weights(directory)
-    weights |= {f"head.dense.{weight}": tensor for weight, tensor in stored.items()}
-    return {
-        "dense_size": size,
-        "dense_bias": values.get("bias", True),
-        "dense_activation": activation,
-    }
+    weights, _ = read_weights(directory)
+    bias = values.get("bias", True)
+    return EmbeddingLayer(kind="dense", size=size, activation=activation, bias=bias), weights
+
+
+def _layer_norm(directory: Path, notes: list[str]) -> tuple[EmbeddingLayer, Weights]:
+    """Read a layer normalization, and its weights by the names of `LayerNorm`."""
+    path = directory / CONFIG_FILE
+    _check_features(path, read_json(path), LAYER_NORM, notes)
+    weights, _ = read_weights(directory)
+    names = {"norm.weight": "gain", "norm.bias": "bias"}
+    return EmbeddingLayer(kind="layer_norm"), {names.get(n, n): w for n, w in weights.items()}
+
+
+def _normalize(directory: Path, notes: list[str]) -> tuple[EmbeddingLayer, Weights]:
+    path = directory / CONFIG_FILE
+    _check_features(path, read_json_if_present(path), NORMALIZE, notes)
+    return EmbeddingLayer(kind="normalize"), {}
+
+
+LAYERS: dict[str, Callable[[Path, list[str]], tuple[EmbeddingLayer, Weights]]] = {
+    "Dense": _dense,
+    "LayerNorm": _layer_norm,
+    "Normalize": _normalize,
+}
+"""The functions that read the modules after Pooling."""
 
 
 def _prompts(path: Path, library: Values) -> Prompts:

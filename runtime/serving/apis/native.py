@@ -15,9 +15,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from dragoman.errors import DragomanError, listed, nearest, shown
 
-from ...arguments import abilities_data
+from ...arguments import abilities_data, check_able, check_count
 from ...attention.reader import Attention, Weights
 from ...decoding.results import Result, Token, result_data
+from ...encoding.tasks import TEMPLATE, ZeroShot
 from ...format.manifest import Manifest
 from ...model import Model
 from ...scoring.interface import ScoringOptions
@@ -36,6 +37,8 @@ from .http import Endpoint, Events, Protocol, attributed, server_sent_event, sta
 
 MOST_RESULTS = 1000
 """The largest `top` of a mask and `longest` of an answer."""
+MOST_PAIRS = 16 * MOST_SOURCES
+"""The most pairs of a text and a label in a request."""
 SCORING_OPTIONS = sorted({f.name for f in dataclasses.fields(ScoringOptions)} - {"max_batch_size"})
 
 
@@ -199,7 +202,10 @@ def _from_base64(text: str) -> bytes:
 
 
 async def _run_encoder(service: Service, request: Request, *, method: str) -> Response:
-    """Run a method of an encoder-only model on `texts`, which may be pairs."""
+    """Run a method of an encoder-only model on `texts`, which may be pairs.
+
+    With `labels`, texts are classified by them instead of the model's own.
+    """
     fields = Fields(json_object(await request.body()))
     served = attributed(request, service.models.get(fields.take("model", str)))
     seconds, texts = fields.take("timeout", (float, int)), fields.require("texts", list)
@@ -209,10 +215,39 @@ async def _run_encoder(service: Service, request: Request, *, method: str) -> Re
         options["top"] = _count(fields, "top", 5)
     if method == "answer":
         options["longest"] = _count(fields, "longest", 15)
+        if (stride := fields.take("stride", int)) is not None:
+            check_count("stride", stride)
+            options["stride"] = stride
+    if method == "classify":
+        options["zero_shot"] = _zero_shot(fields, len(texts))
     fields.end()
+    if options.get("zero_shot") is not None:
+        check_able(served.manifest, "classify_zero_shot")
     results = await service.run_encoder(served, method, texts, options, seconds=seconds)
     data = [_encoder_data(result) for result in results]
     return JSONResponse({"model": served.name, "results": data})
+
+
+def _zero_shot(fields: Fields, texts: int) -> ZeroShot | None:
+    """Take the labels to classify by; None: those of the model.
+
+    Raises:
+        BodyError: there are too many pairs of a text and a label, or no labels for other fields.
+    """
+    labels = fields.take("labels", list)
+    template = fields.take("hypothesis_template", str)
+    multi_label = fields.take("multi_label", bool)
+    if labels is None:
+        if template is not None or multi_label is not None:
+            given = "multi_label" if template is None else "hypothesis_template"
+            raise BodyError(f"{given}: expected labels, too, found none")
+        return None
+    if len(labels) * texts > MOST_PAIRS:
+        raise BodyError(
+            f"labels: expected at most {MOST_PAIRS} pairs of a text and a label, found "
+            f"{len(labels) * texts}"
+        )
+    return ZeroShot.of(labels, TEMPLATE if template is None else template, bool(multi_label))
 
 
 def _count(fields: Fields, name: str, default: int) -> int:

@@ -7,16 +7,35 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from threading import Thread
-from typing import Any
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.errors import cannot_pickle
 
-from ...arguments import StoppedError
+from ...arguments import StoppedError, check_count
 from ...backends.interface import DeviceLostError, Steps
 from ...decoding.results import UnfinishedError
 from ...decoding.scheduler import Observer
+from ...encoding.front_end import EncoderFrontEnd
+from ...encoding.methods import pairs_of
+from ...encoding.results import (
+    Answer,
+    Classification,
+    Filling,
+    RankedDocument,
+    Tagging,
+    arrays,
+    check_dimensions,
+    finished_as_arrays,
+    stacked,
+)
+from ...encoding.tasks import TEMPLATE, ZeroShot, ranked
+from ...encoding.tokenizer import ReadingKeywords
 from ...model import Model, parts_of
 from .engine import DecodingEngine, rows_of
 from .request_handle import RequestHandle
@@ -32,6 +51,134 @@ ABILITIES = {
     "answer": "answer",
 }
 """The methods of `EncoderFrontEnd`, and the methods of `Model` that do the same."""
+FRONT_END = {ability: method for method, ability in ABILITIES.items()} | {
+    "hidden_states": "hidden_states",
+    "classify_zero_shot": "classify",
+    "rerank": "classify",
+}
+"""The methods of `AsyncEncoderMethods`, and the method of `EncoderFrontEnd` that each calls."""
+
+
+class AsyncEncoderMethods(ABC):
+    """The methods of `AsyncModel` for encoder-only models: those of `EncoderMethods`, awaited."""
+
+    @abstractmethod
+    def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
+        """Return the front end, for a call of a method; see `EncoderMethods`."""
+
+    @abstractmethod
+    async def _encode(
+        self, method: str, inputs: Any, timeout: Any, reading: ReadingKeywords, **more: Any
+    ) -> list[Any]:
+        """Await the results of a method of `Model` for inputs.
+
+        Args:
+            more: further arguments of the method of `EncoderFrontEnd` that does the same
+        """
+
+    async def encode(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        dimensions: int | None = None,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> NDArray[np.float32]:
+        """Compute the embeddings of texts; see `Model.encode`, and `generate` for errors."""
+        size = self._encoder("encode", texts).head.outputs
+        check_dimensions(dimensions, size)
+        with finished_as_arrays():
+            found = await self._encode("encode", texts, timeout, reading)
+        return stacked(found, size, dimensions)
+
+    async def hidden_states(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[NDArray[np.float32]]:
+        """Compute the last hidden state of every token; see `Model.hidden_states`."""
+        with finished_as_arrays():
+            found = await self._encode("hidden_states", texts, timeout, reading)
+        return arrays(found)
+
+    async def classify(
+        self,
+        texts: Sequence[str | tuple[str, str] | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Classification]:
+        """Classify texts, or pairs of texts; see `Model.classify`."""
+        return await self._encode("classify", texts, timeout, reading)
+
+    async def classify_zero_shot(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Classification]:
+        """Classify texts by labels that are given; see `Model.classify_zero_shot`."""
+        self._encoder("classify_zero_shot", texts)
+        own = ZeroShot.of(labels, hypothesis_template, multi_label)
+        return await self._encode("classify_zero_shot", texts, timeout, reading, zero_shot=own)
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top: int | None = None,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[RankedDocument]:
+        """Rank documents by their relevance to a query; see `Model.rerank`."""
+        encoder = self._encoder("rerank", documents)
+        pairs = pairs_of(encoder, query, documents, top, reading)
+        return ranked(await self._encode("rerank", pairs, timeout, reading), top)
+
+    async def tag(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Tagging]:
+        """Label every word of texts, and the entities that the words form; see `Model.tag`."""
+        return await self._encode("tag", texts, timeout, reading)
+
+    async def fill(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        top: int = 5,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Filling]:
+        """Predict the tokens at the masks of texts; see `Model.fill`."""
+        check_count("top", top)
+        return await self._encode("fill", texts, timeout, reading, top=top)
+
+    async def answer(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        longest: int = 15,
+        stride: int | None = None,
+        timeout: float | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Answer]:
+        """Find the spans of contexts that answer questions; see `Model.answer`."""
+        check_count("longest", longest)
+        if stride is not None:
+            check_count("stride", stride)
+        more = {"longest": longest, "stride": stride}
+        return await self._encode("answer", pairs, timeout, reading, **more)
 
 
 class EncoderHandle(RequestHandle[list[Any]]):

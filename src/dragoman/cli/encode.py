@@ -1,11 +1,11 @@
-"""The command `dragoman encode`."""
+"""The commands of encoder-only models: `dragoman encode`, `classify` and `rerank`."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,9 +16,10 @@ from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_fi
 from dragoman.files.regular_files import write_whole
 from dragoman.files.text_lines import IDS_EXPECTED, Line, token_ids, unreadable
 from dragoman.runtime import Model, RejectedError, load
-from dragoman.runtime.arguments import AbilityError, check_able
+from dragoman.runtime.arguments import AbilityError, check_able, check_count
 from dragoman.runtime.encoding import results
 from dragoman.runtime.encoding.front_end import source_of_line
+from dragoman.runtime.encoding.tasks import TEMPLATE, ZeroShot
 from dragoman.runtime.encoding.tokenizer import ReadingKeywords
 from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.model import parts_of
@@ -43,13 +44,19 @@ GROUP = 1024
 @click.option(
     "--truncate",
     is_flag=True,
-    help="Truncate lines that are too long for the model [they are rejected].",
+    help="Cut lines that are too long for the model [rejected].",
+)
+@click.option(
+    "--stride",
+    type=int,
+    metavar="N",
+    help="Read long contexts in windows that share N tokens.",
 )
 @split_option
 @click.option(
     "--prompt-name",
     metavar="NAME",
-    help="Prompt of the model to put before each text [the model's default].",
+    help="Prompt to put before texts [the model's default].",
 )
 @click.option(
     "--dimensions",
@@ -86,6 +93,7 @@ def encode(
     bundle: Path,
     texts: tuple[str, ...],
     truncate: bool,
+    stride: int | None,
     split_special_tokens: bool,
     prompt_name: str | None,
     dimensions: int | None,
@@ -118,9 +126,6 @@ def encode(
             raise DragomanError("--json: expected no --output, which holds embeddings only")
         refuse_existing(output, force)
         refuse_unwritable_file(output)
-    groups: Iterable[Sequence[Line]] = [texts]
-    if not texts:
-        groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None if closed
     with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
         if model.manifest.head is None:
             check_able(model.manifest, "encode")
@@ -130,22 +135,98 @@ def encode(
                 raise AbilityError(
                     f"{option}: expected a model that computes embeddings, found {head.task}"
                 )
+        if stride is not None:
+            check_count("stride", stride)
+            if head.task != "question-answering":
+                raise AbilityError(
+                    f"--stride: expected a model that answers questions, found {head.task}"
+                )
         if dimensions is not None:
             results.check_dimensions(dimensions, head.outputs)
         writer = _Writer(head.task, dimensions, as_json=as_json, keep=output is not None)
-        for lines in in_parts(groups, GROUP):
+        for lines in _lines(texts):
             _encode(
                 model,
                 lines,
                 writer,
                 top=top,
+                stride=stride,
                 truncate=truncate,
                 split_special_tokens=split_special_tokens,
                 prompt_name=prompt_name,
             )
-            sys.stdout.flush()
         if output is not None:
             _save(output, writer.vectors, dimensions or head.outputs)
+    writer.summarize()
+    return 1 if writer.rejected else 0
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("texts", nargs=-1)
+@click.option(
+    "--labels",
+    metavar="A,B,...",
+    help="Classify by these labels, with a model of natural language inference [the model's].",
+)
+@click.option(
+    "--hypothesis-template",
+    metavar="TEXT",
+    help=f"The hypothesis, with {{}} where the label goes [{TEMPLATE}].",
+)
+@click.option(
+    "--multi-label",
+    is_flag=True,
+    help="Give each label a probability of its own, so that several may be true.",
+)
+@click.option(
+    "--truncate",
+    is_flag=True,
+    help="Leave out the end of texts that are too long for the model [they are rejected].",
+)
+@split_option
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON object, with all labels.")
+@backend_option
+@device_option
+@check_option
+@threads_option
+def classify(
+    bundle: Path,
+    texts: tuple[str, ...],
+    labels: str | None,
+    hypothesis_template: str | None,
+    multi_label: bool,
+    truncate: bool,
+    split_special_tokens: bool,
+    as_json: bool,
+    backend: str | None,
+    device: str | None,
+    check: Check,
+    threads: int | None,
+) -> int:
+    """Classify TEXTS, or the lines of standard input, by any labels.
+
+    A line is written for each text: the best label, a tab and its probability. Labels that the
+    model was not trained on need a model of natural language inference. A text that is rejected
+    gives an empty line and a message, and the exit status is 1.
+
+    \b
+    dragoman classify bundles/nli --labels food,travel "The soup was cold."
+    dragoman classify bundles/nli --labels food,travel --multi-label --json < reviews.txt
+    """
+    zero_shot = _zero_shot(labels, hypothesis_template, multi_label)
+    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
+        check_able(model.manifest, "classify" if zero_shot is None else "classify_zero_shot")
+        writer = _Writer("sequence-classification", None, as_json=as_json, keep=False)
+        for lines in _lines(texts):
+            _encode(
+                model,
+                lines,
+                writer,
+                zero_shot=zero_shot,
+                truncate=truncate,
+                split_special_tokens=split_special_tokens,
+            )
     writer.summarize()
     return 1 if writer.rejected else 0
 
@@ -214,6 +295,29 @@ def rerank(
         else:
             click.echo(f"{each.score:.6g}\t{text}")
     return 1 if problems else 0
+
+
+def _zero_shot(labels: str | None, template: str | None, multi_label: bool) -> ZeroShot | None:
+    """Return the labels to classify by; None: those of the model.
+
+    Raises:
+        DragomanError: they are invalid, or missing while an option needs them.
+    """
+    if labels is None:
+        if template is not None or multi_label:
+            option = "--multi-label" if template is None else "--hypothesis-template"
+            raise DragomanError(f"{option}: expected --labels, found none")
+        return None
+    given = [label.strip() for label in labels.split(",")]
+    return ZeroShot.of(given, TEMPLATE if template is None else template, multi_label)
+
+
+def _lines(texts: Sequence[str]) -> Iterator[Sequence[Line]]:
+    """Yield texts, or the lines of standard input, in parts."""
+    groups: Iterable[Sequence[Line]] = [texts]
+    if not texts:
+        groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None if closed
+    return in_parts(groups, GROUP)
 
 
 class _Writer:
@@ -290,31 +394,34 @@ def _encode(
     lines: Sequence[Line],
     writer: _Writer,
     *,
-    top: int,
+    top: int = 1,
+    stride: int | None = None,
+    zero_shot: ZeroShot | None = None,
     **reading: Unpack[ReadingKeywords],
 ) -> None:
     encoder = parts_of(model).encoder
     head = encoder.head
-    sources = [_source(model, head, line) for line in lines]
+    sources = [_source(model, head, line, is_text=zero_shot is not None) for line in lines]
     good = [source.value for source in sources if isinstance(source, _Source)]
     found: Sequence[Any]
     match head.task:
         case "embedding":
             found = encoder.embeddings(good, **reading)
         case "sequence-classification":
-            found = model.classify(good, **reading)
+            found = encoder.classify(good, zero_shot=zero_shot, **reading)
         case "token-classification":
             found = model.tag(good, **reading)
         case "masked-language-model":
             found = model.fill(good, top=top, **reading)
         case "question-answering":
-            found = model.answer(good, **reading)
+            found = model.answer(good, stride=stride, **reading)
     following = iter(found)
     for source in sources:
         if isinstance(source, _Source):
             writer.write(next(following), source.value)
         else:
             writer.write(_rejected(head.task, source))
+    sys.stdout.flush()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,10 +431,16 @@ class _Source:
     value: Any
 
 
-def _source(model: Model, head: Head, line: Line) -> _Source | str:
-    """Parse a line, or return why it is invalid."""
+def _source(model: Model, head: Head, line: Line, *, is_text: bool) -> _Source | str:
+    """Parse a line, or return why it is invalid.
+
+    Args:
+        is_text: whether the line is one text, tabs included
+    """
     if isinstance(line, UnicodeDecodeError):
         return unreadable(line)
+    if is_text:
+        return _Source(line)
     if model.manifest.tokenizers is None and head.task != "question-answering":
         ids = token_ids(line)
         return IDS_EXPECTED if ids is None else _Source(ids)

@@ -154,6 +154,9 @@ def _parity(parity: Parity | None) -> str:
     if parity.vectors is not None:
         cosines = parity.vectors.bundle
         text += f"; cosines of embeddings {cosines.mean:.6f}, smallest {cosines.smallest:.6f}"
+    if parity.ranks is not None:
+        ranks = parity.ranks.bundle
+        text += f"; order of documents: Kendall's tau {ranks.tau:.4f}, NDCG@10 {ranks.ndcg:.4f}"
     if parity.beams is not None:
         beams = parity.beams
         identical = "none" if beams.undecided else str(beams.identical)

@@ -82,6 +82,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "attention": ("attention", "Draw the attention of a model."),
     "bench": ("bench", "Measure latency, throughput and memory of a bundle."),
     "build": ("building.build", "Export, optimize and verify a checkpoint: a bundle to deploy."),
+    "classify": ("encode", "Classify texts by any labels (models of language inference)."),
     "deploy": ("building.deploy", "Prepare bundles for other servers."),
     "detect-language": ("run", "Tell which language is spoken in recordings."),
     "doctor": ("doctor", "Show versions and the machine, and what is wrong with them."),

@@ -52,6 +52,17 @@ class Head(HeadTask):
     token_types: int = 0
     mask_token_id: int | None = None
 
+    @property
+    def entailment(self) -> int | None:
+        """The logit that says a hypothesis follows from a text, as transformers finds it.
+
+        None: this is not a model of natural language inference.
+        """
+        if self.task != "sequence-classification" or len(self.labels) < 2:
+            return None
+        found = (label.lower().startswith("entail") for label in self.labels)
+        return next((number for number, is_it in enumerate(found) if is_it), None)
+
     def problems(self, vocabulary: int) -> list[str]:
         """Return the values out of range for a source vocabulary of this size, one line each."""
         problems = [

@@ -206,6 +206,7 @@ def _check_encoder(
         rounded,
         [[int(token) for token in source] for source in inputs.sources],
         None if inputs.lines is None else [line.tokens.types for line in inputs.lines],
+        queries=None if inputs.lines is None else [line.query for line in inputs.lines],
         random=inputs.random,
         advance=advance,
     )
@@ -223,6 +224,7 @@ def _check_encoder(
         tokens=TokenParity(0, 0, (), True),  # an encoder-only model generates no tokens
         distributions=found.distributions,
         vectors=found.vectors,
+        ranks=found.ranks,
         checks=tuple(checks),
         coverage=coverage,
     )

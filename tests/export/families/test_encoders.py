@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -17,7 +20,7 @@ from torch import Tensor
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.optimize.target_bundle import optimize_bundle
-from dragoman.reference_model import CheckpointError, ConfigError, EncoderModel, pad
+from dragoman.reference_model import CheckpointError, ConfigError, EncoderModel, ModelConfig, pad
 from dragoman.runtime import load
 
 transformers: Any = importlib.import_module("transformers")
@@ -46,6 +49,8 @@ DISTILBERT: dict[str, Any] = {
     "initializer_range": 0.3,
     "pad_token_id": PAD,
 }
+GROUPS = {"num_hidden_groups": 2, "inner_group_num": 3}
+"""Of five places, three apply the first group and two the second, each three layers in a row."""
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", BERT | {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3}),
     "roberta": (
@@ -60,9 +65,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Camembert",
         BERT | {"max_position_embeddings": 15, "pad_token_id": 1, "type_vocab_size": 1},
     ),
-    "electra": ("Electra", BERT | {"embedding_size": 24}),
+    "electra": ("Electra", BERT | {"embedding_size": 13}),
     "mpnet": ("MPNet", BERT | {"max_position_embeddings": 15, "pad_token_id": 1}),
     "distilbert": ("DistilBert", DISTILBERT),
+    "albert": ("Albert", BERT | {"embedding_size": 10, "num_hidden_layers": 5} | GROUPS),
 }
 PADDED = {name: fields["pad_token_id"] == 1 for name, (_, fields) in FAMILIES.items()}
 """Whether positions begin after the padding token's id."""
@@ -118,6 +124,9 @@ def make(tmp_path: Path) -> Make:
             tokenizer = Tokenizer(WordLevel(words, "<unk>"))
             tokenizer.add_special_tokens(list(words))
             tokenizer.save(str(directory / "tokenizer.json"))
+        elif family == "albert":
+            pieces = [(piece, 0.0) for piece in ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")]
+            transformers.AlbertTokenizer(vocab=pieces).save_pretrained(directory)
         else:
             (directory / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
         return theirs, directory
@@ -197,15 +206,87 @@ def test_a_masked_language_model_says_that_it_lacks_the_row_of_padding(make: Mak
 def test_other_shapes(family: str, shape: str, head: str, make: Make) -> None:
     names = DISTILBERT_NAMES if family == "distilbert" else {}
     changes = {names.get(name, name): value for name, value in SHAPES[shape].items()}
-    changes |= {"embedding_size": changes["hidden_size"]} if family == "electra" else {}
+    if family in ("electra", "albert"):  # as wide as the model: ALBERT maps them all the same
+        changes |= {"embedding_size": changes["hidden_size"]}
+    if family == "albert":
+        changes |= {"num_hidden_groups": changes["num_hidden_layers"], "inner_group_num": 1}
     theirs, directory = make(family, head, **changes)
     # Scores of 128 numbers are large: what they are compared by is not float32's rounding.
     assert_same(theirs.double(), read(directory).double())
 
 
-def test_narrow_embeddings_are_refused(make: Make) -> None:
-    _, directory = make("electra", "Model", embedding_size=8)
-    with pytest.raises(ConfigError, match="embedding_size: expected 24, the hidden size, found 8"):
+def test_places_of_albert_share_their_layers(make: Make) -> None:
+    _, directory = make("albert", "Model")
+    config = read(directory).config
+    assert (config.encoder_layers, config.d_embedding) == (6, 10)
+    assert config.encoder_order == (0, 1, 2) * 3 + (3, 4, 5) * 2
+    assert ModelConfig.from_json(json.dumps(config.to_dict())) == config
+
+
+@pytest.mark.parametrize("target", ["neutral", "cpu", "int8", "int4"])
+def test_shared_weights_are_stored_once(target: str, make: Make, tmp_path: Path) -> None:
+    """In the bundle, too, whose graph names one initializer at all places of a layer."""
+    theirs, directory = make("albert", "Model")
+    neutral, folder = tmp_path / "neutral", tmp_path / target
+    neutral.mkdir()
+    bundle = export_bundle(read(directory), neutral, name="albert", attention=True)
+    if target != "neutral":
+        folder.mkdir()
+        precision: Any = "fp32" if target == "cpu" else target
+        optimize_bundle(bundle, folder, target="cpu", precision=precision)
+    graph = onnx.load(folder / "encoder.onnx", load_external_data=False).graph
+    read_by: dict[str, int] = {}
+    for node in graph.node:
+        for name in node.input:
+            read_by[name] = read_by.get(name, 0) + 1
+    places = {
+        f"encoder.layers.{layer}.feed_forward.outer.weight": 3 - layer // 3 for layer in range(6)
+    }
+    for weight, count in places.items():
+        own = [each.name for each in graph.initializer if each.name.startswith(weight)]
+        assert own and all(read_by[name] == count for name in own), own
+    numbers = sum(math.prod(each.dims) for each in graph.initializer if len(each.dims) == 2)
+    assert numbers <= sum(p.numel() for p in theirs.base_model.parameters())
+    with load(folder, threads=1) as model:
+        sources = [[2, *range(4, 15), 3], [2], [2, 9, 3]]
+        expected = outputs_of(theirs, *pad(sources, PAD), None)[1].numpy()
+        found = model.encode(sources)
+        if target in ("neutral", "cpu"):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+        else:
+            cosines = (found * expected).sum(1)
+            cosines /= np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+            assert cosines.min() > 0.98
+        weights = model.attention(sources[0]).encoder
+        theirs.set_attn_implementation("eager")
+        with torch.inference_mode():
+            maps = theirs(torch.tensor(sources[:1]), output_attentions=True).attentions
+        assert weights is not None and len(weights) == len(maps) == 15
+        if target in ("neutral", "cpu"):
+            for own_map, their_map in zip(weights, maps, strict=True):
+                np.testing.assert_allclose(own_map, their_map[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"embedding_size": 0}, "embedding_size: expected at least 1, found 0"),
+        ({"embedding_size": "8"}, "embedding_size: expected at least 1, found '8'"),
+        ({"num_hidden_groups": 6}, "num_hidden_groups: expected at most 5, found 6"),
+        ({"num_hidden_layers": 400}, "num_hidden_layers: expected at most 1000, found 400"),
+        ({"inner_group_num": 0}, "inner_group_num: expected at least 1, found 0"),
+        ({"inner_group_num": 2.5}, "inner_group_num: expected an integer, found 2.5"),
+        ({"num_hidden_layers": 10**18}, "num_hidden_layers: expected at most 1000"),
+    ],
+    ids=str,
+)
+def test_sizes_of_albert_that_are_refused(
+    changes: dict[str, Any], problem: str, make: Make
+) -> None:
+    _, directory = make("albert", "Model")
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ConfigError, match=problem):
         read(directory)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import CancelError, Model, load, read_bundle
-from dragoman.runtime.encoding import running
+from dragoman.runtime.encoding import front_end
 from dragoman.runtime.format.manifest import Precision
 
 from ..conftest import SetAfter
@@ -38,7 +38,7 @@ class Recorded:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "MAX_BATCH_SIZE", 2)
+    monkeypatch.setattr(front_end, "MAX_BATCH_SIZE", 2)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -72,7 +72,7 @@ def test_batches_are_bounded_by_their_logits(
     model = make(head).ours
     recorded = Recorded(model)
     monkeypatch.setattr(model.backend, "encode", recorded.encode)
-    monkeypatch.setattr(running, "MAX_LOGITS", 16 * len(PIECES))
+    monkeypatch.setattr(front_end, "MAX_LOGITS", 16 * len(PIECES))
     texts = ["a b c [MASK] e", *["a [MASK]"] * 6]
     if head == "ForMaskedLM":
         assert all(filling.error is None for filling in model.fill(texts))

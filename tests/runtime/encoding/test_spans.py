@@ -15,8 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
-from dragoman.runtime.encoding.running import Outputs
-from dragoman.runtime.encoding.tasks import answer, filling, tagging
+from dragoman.runtime.encoding.tasks import Outputs, answer, filling, tagging
 from dragoman.runtime.encoding.tokenizer import InputTokenizer
 from dragoman.settings.head import Head
 

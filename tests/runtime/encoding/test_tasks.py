@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from dragoman.runtime import AbilityError, DragomanError, RejectedError
+from dragoman.runtime.encoding import front_end, tokenizer
 from dragoman.runtime.encoding.results import shortened
 from dragoman.runtime.model import parts_of
 
-from .conftest import POSITIONS, Make
+from .conftest import POSITIONS, Case, Make
 
 transformers: Any = importlib.import_module("transformers")
 
@@ -158,27 +159,91 @@ def test_a_filled_text_is_one_text(make: Make) -> None:
     assert several.text == tokenizer.decode(ids, skip_special_tokens=True)
 
 
+def best_answer(case: Case, pair: tuple[str, str], longest: int, **cut: Any) -> Any:
+    """Probability, start and end, as the pipeline of transformers 4 has them.
+
+    It tries every beginning and end in every window. [CLS] counts as a place of the answer, that
+    there is none, and is no answer. The library splits the context.
+    """
+    encoded = case.tokenizer(
+        *pair, padding=True, return_tensors="pt", return_offsets_mapping=True, **cut
+    )
+    spans = encoded.pop("offset_mapping").tolist()
+    encoded.pop("overflow_to_sample_mapping", None)
+    with torch.inference_mode():
+        found = case.theirs(**encoded)
+    answers = []
+    for row, own in enumerate(spans):
+        context = [i for i, segment in enumerate(encoded.sequence_ids(row)) if segment == 1]
+        begins = found.start_logits[row, [0, *context]].softmax(0)[1:].tolist()
+        ends = found.end_logits[row, [0, *context]].softmax(0)[1:].tolist()
+        answers += [
+            (begins[i] * ends[j], own[context[i]][0], own[context[j]][1])
+            for i in range(len(context))
+            for j in range(i, min(i + longest, len(context)))
+        ]
+    return max(answers)
+
+
+def assert_best(case: Case, result: Any, pair: tuple[str, str], longest: int, **cut: Any) -> None:
+    best, start, end = best_answer(case, pair, longest, **cut)
+    assert result.error is None and not result.truncated
+    assert (result.start, result.end, result.text) == (start, end, pair[1][start:end])
+    assert result.probability == pytest.approx(best, abs=1e-5)
+
+
 def test_answer(make: Make) -> None:
-    """By trying every beginning and end."""
-    theirs, tokenizer, ours = make("ForQuestionAnswering")
+    case = make("ForQuestionAnswering")
     pairs = [("Paris is in", "the man is in France. a food"), ("a", "b"), ("the man eats", "food")]
     for longest in (1, 2, 15, 10**30):
-        for pair, result in zip(pairs, ours.answer(pairs, longest=longest), strict=True):
-            encoded = tokenizer(*pair, return_tensors="pt", return_offsets_mapping=True)
-            spans = encoded.pop("offset_mapping")[0].tolist()
-            with torch.inference_mode():
-                found = theirs(**encoded)
-            context = [i for i, segment in enumerate(encoded.sequence_ids(0)) if segment == 1]
-            begins = found.start_logits[0, context].softmax(0).tolist()
-            ends = found.end_logits[0, context].softmax(0).tolist()
-            best, first, last = max(
-                (begins[i] * ends[j], i, j)
-                for i in range(len(context))
-                for j in range(i, min(i + longest, len(context)))
-            )
-            start, end = spans[context[first]][0], spans[context[last]][1]
-            assert (result.start, result.end, result.text) == (start, end, pair[1][start:end])
-            assert result.probability == pytest.approx(best, abs=1e-5)
+        for pair, result in zip(pairs, case.ours.answer(pairs, longest=longest), strict=True):
+            assert_best(case, result, pair, longest)
+
+
+@pytest.mark.parametrize("stride", [1, 5, 12])
+def test_answers_from_windows(stride: int, make: Make) -> None:
+    """Of contexts of one window, of two, and of many; the order and the others change nothing."""
+    case = make("ForQuestionAnswering")
+    words = ["paris", "the", "eats", "in", "is", "man", "food", *"abcdefghijklmnopqrstuvwx"]
+    choice = np.random.default_rng(0).choice  # no window is like another
+    contexts = [" ".join(choice(words, count)) for count in (3, 17, 25, 75)]
+    pairs = [("who eats", context) for context in contexts] + [("is the man in", contexts[-1])]
+    cut = {"truncation": "only_second", "max_length": POSITIONS, "stride": stride}
+    for longest in (1, 4, 15):
+        found = case.ours.answer(pairs, longest=longest, stride=stride)
+        for pair, result in zip(pairs, found, strict=True):
+            assert_best(case, result, pair, longest, return_overflowing_tokens=True, **cut)
+        assert case.ours.answer(pairs[::-1], longest=longest, stride=stride) == found[::-1]
+        assert case.ours.answer(pairs[-1:], longest=longest, stride=stride) == found[-1:]
+
+
+def test_windows_that_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = make("ForQuestionAnswering").ours
+    long = "the man is " * 30
+    pairs: list[Any] = [
+        ("a b", long),
+        ("a", ""),
+        3,
+        ("a", "\udcff" + long),
+        ("a", "b"),
+        ("a", long),
+    ]
+    wide = ours.answer(pairs, stride=19)
+    room = "expected at most 1: only the context is cut, into windows that share 19 tokens"
+    assert wide[0].error == f"the question has 2 tokens, {room}"
+    assert wide[1].error == "expected a context with an answer, found an empty one"
+    assert wide[2].error == "expected a pair of question and context, both texts"
+    assert "lone surrogate" in (wide[3].error or "")
+    assert wide[4].text == "b" and wide[5].text
+    monkeypatch.setattr(tokenizer, "MOST_WINDOWS", 70)
+    monkeypatch.setattr(front_end, "MAX_PAIRS", 1)  # each source by itself
+    (one,) = ours.answer(pairs[-1:], stride=19)
+    shared = "71 windows that share 19: expected at most 70"
+    assert one.error == f"the context has 90 tokens, {shared}"
+    assert ours.answer(pairs[:5], stride=19) == wide[:5]
+    for stride in (0, 1.5, True):
+        with pytest.raises(DragomanError, match="stride: expected an integer of at least 1"):
+            ours.answer(pairs, stride=stride)  # type: ignore[arg-type]
 
 
 def test_an_empty_context_has_no_answer(make: Make) -> None:

@@ -84,6 +84,7 @@ def print_parity(parity: Parity) -> None:
         *_tensor_rows(parity),
         *_distribution_rows(parity),
         *_vector_rows(parity),
+        *_rank_rows(parity),
         *_token_rows(parity),
         *_beam_rows(parity),
         *_shortlist_rows(parity),
@@ -218,6 +219,18 @@ def _vector_rows(parity: Parity) -> list[tuple[str, ...]]:
         allowed += f" (rounding alone {vectors.rounded.mean:.6f})"
     what = f"cosine of {vectors.vectors} embeddings"
     return [("embeddings", what, found, allowed, verdict(vectors.passed))]
+
+
+def _rank_rows(parity: Parity) -> list[tuple[str, ...]]:
+    ranks = parity.ranks
+    if ranks is None:
+        return []
+    found = f"Kendall's tau {ranks.bundle.tau:.4f}, NDCG@10 {ranks.bundle.ndcg:.4f}"
+    alone = ""
+    if ranks.rounded is not None:
+        alone = f"not judged (rounding alone {ranks.rounded.tau:.4f}, {ranks.rounded.ndcg:.4f})"
+    what = f"order of {ranks.documents} documents in {ranks.lists} lists"
+    return [("ranks", what, found, alone or "not judged", "")]
 
 
 def _token_rows(parity: Parity) -> list[tuple[str, ...]]:

@@ -3,13 +3,15 @@
 Level 1 compares what the graph computes, number by number. Level 2 is the task. Embeddings are
 compared by the cosine of the angle between them, and logits as distributions, whose best label must
 be the oracle's at fp32, but for ties. Below fp32 both are held to what the precision does to the
-oracle itself, see `rounded_oracle`.
+oracle itself, see `rounded_oracle`. The orders that scores or embeddings give are recorded, and not
+judged.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,22 +21,32 @@ from numpy.typing import NDArray
 from dragoman.reference_model import EncoderModel
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.batching import batches, pad
-from dragoman.runtime.encoding.running import tokens_of_batch
+from dragoman.runtime.encoding.front_end import tokens_of_batch
 from dragoman.runtime.format.contract import Role
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import (
     NOT_FINITE,
     Cosines,
     DistributionParity,
+    RankParity,
+    Ranks,
     TensorParity,
     VectorParity,
 )
 from dragoman.settings.head import Head
 
+from ..inputs.items import spread
 from ..tolerances import COSINE_LIMITS, NEGLIGIBLE, ROUNDING_MULTIPLES, TOLERANCES
 from .distances import DifferenceMeter, DistributionMeter
 
 MAX_ROWS, MAX_TOKENS = 32, 2048
+
+MOST_RANKED = 256
+"""Maximum number of documents in a list, spread evenly. Each embedding is also a query."""
+TIED = 1e-5
+"""Scores this close are equal, so that documents with the same text have no order."""
+FIRST = 10
+"""The documents at the top of a list that count in NDCG."""
 
 Outputs = dict[Role, NDArray[Any]]
 
@@ -44,6 +56,7 @@ class EncodedBatch:
     """A batch of sources, with what the oracle, the rounded oracle and the bundle compute.
 
     Attributes:
+        indices: the index of each source
         source: token ids [B, S]
         mask: [B, S], True at tokens
         types: the segment of each token, [B, S]; None: the model has no segments
@@ -52,6 +65,7 @@ class EncodedBatch:
         found: the outputs of the bundle
     """
 
+    indices: Sequence[int]
     source: NDArray[np.int64]
     mask: NDArray[np.bool_]
     types: NDArray[np.int64] | None
@@ -67,11 +81,13 @@ class EncoderParity:
     Attributes:
         vectors: the parity of embeddings, for embedding models
         distributions: the parity of distributions, for other models
+        ranks: the order of embeddings, or of the scores of a model with one label
     """
 
     tensors: list[TensorParity]
     vectors: VectorParity | None
     distributions: DistributionParity | None
+    ranks: RankParity | None
 
 
 def compare_encoder(
@@ -81,6 +97,7 @@ def compare_encoder(
     sources: Sequence[Sequence[int]],
     types: Sequence[Sequence[int]] | None,
     *,
+    queries: Sequence[str] | None = None,
     random: bool,
     advance: Callable[[int], None],
 ) -> EncoderParity:
@@ -90,6 +107,8 @@ def compare_encoder(
         rounded: None at fp32
         sources: token ids
         types: the segment of each token; None: see `encoded_batches`
+        queries: the query of each source, among whose documents it is ranked; None: all are
+            documents of one query
         random: whether the sources are random, so that nothing is said about quality
     """
     precision, head = model.manifest.precision, model.manifest.head
@@ -97,11 +116,13 @@ def compare_encoder(
     meters: dict[str, DifferenceMeter] = {}
     vectors = VectorMeter(precision, random=random)
     distributions = DistributionMeter(precision, None, random=random)
+    ranks = RankMeter(head, queries or [""] * len(sources))
     for batch in encoded_batches(model, oracle, rounded, sources, types, advance):
         for role, expected in batch.expected.items():
             per_token = role in ("hidden", "token_logits")
             rows = batch.mask if per_token else slice(None)
             meters.setdefault(role, DifferenceMeter()).add(batch.found[role][rows], expected[rows])
+        ranks.add(batch)
         if head.task == "embedding":
             vectors.add(batch)
         else:
@@ -110,8 +131,8 @@ def compare_encoder(
     tolerance = TOLERANCES[precision] if precision == "fp32" else None
     tensors = [meter.result(name, tolerance) for name, meter in meters.items()]
     if head.task == "embedding":
-        return EncoderParity(tensors, vectors.result(), None)
-    return EncoderParity(tensors, None, distributions.result(labels=True))
+        return EncoderParity(tensors, vectors.result(), None, ranks.result())
+    return EncoderParity(tensors, None, distributions.result(labels=True), ranks.result())
 
 
 def encoded_batches(
@@ -140,6 +161,7 @@ def encoded_batches(
         segments = pad([types[i] for i in batch], 0)[0] if head.token_types else None
         encoded = model.backend.encode(source, mask, segments)
         yield EncodedBatch(
+            batch,
             source,
             mask,
             segments,
@@ -228,3 +250,108 @@ def cosines(expected: NDArray[Any], found: NDArray[Any]) -> list[float]:
     cosines = (wide * other).sum(1) / np.maximum(lengths, 1 / NOT_FINITE)
     values: list[float] = np.nan_to_num(cosines, nan=-1, posinf=-1, neginf=-1).clip(-1, 1).tolist()
     return values
+
+
+@dataclass
+class RankMeter:
+    """Measures how far bundle and oracle rank documents alike, over several batches.
+
+    A model with one label ranks the documents of each query by its score. Embeddings rank, for
+    each text, all others by their cosine.
+
+    Attributes:
+        queries: the query of each source
+    """
+
+    head: Head
+    queries: Sequence[str]
+    _read: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
+
+    def add(self, batch: EncodedBatch) -> None:
+        """Keep the scores or embeddings of another batch."""
+        role: Role = "class_logits"
+        if self.head.task == "embedding":
+            role = "embedding"
+        elif self.head.task != "sequence-classification" or self.head.outputs > 1:
+            return
+        outputs = {"oracle": batch.expected, "bundle": batch.found}
+        if batch.rounded is not None:
+            outputs["rounded"] = batch.rounded
+        for row, index in enumerate(batch.indices):
+            values = {name: found[role][row].astype(np.float64) for name, found in outputs.items()}
+            self._read[index] = {n: np.nan_to_num(v, posinf=0, neginf=0) for n, v in values.items()}
+
+    def result(self) -> RankParity | None:
+        """Compare all orders; None: there are none."""
+        documents, found = 0, defaultdict[str, list[Ranks]](list)
+        for scores in self._lists():
+            oracle, places = scores["oracle"], {name: tied(own) for name, own in scores.items()}
+            if not places["oracle"].any():
+                continue  # no order
+            documents += len(oracle)
+            for name in scores.keys() - {"oracle"}:
+                tau = kendall_tau(places["oracle"], places[name])
+                found[name].append(Ranks(tau, ndcg(oracle, places[name])))
+        if not documents:
+            return None
+        means = {
+            name: Ranks(*(float(mean) for mean in np.mean([(r.tau, r.ndcg) for r in ranks], 0)))
+            for name, ranks in found.items()
+        }
+        return RankParity(len(found["bundle"]), documents, means["bundle"], means.get("rounded"))
+
+    def _lists(self) -> Iterator[dict[str, NDArray[np.float64]]]:
+        """Yield the scores of the documents of each list, by who computed them."""
+        if self.head.task == "embedding":
+            read = [self._read[i] for i in spread(sorted(self._read), MOST_RANKED)]
+            vectors = {name: np.stack([each[name] for each in read]) for name in read[0]}
+            for index in range(len(read) if len(read) > 2 else 0):
+                yield {
+                    name: np.delete(np.array(cosines(rows[index : index + 1], rows)), index)
+                    for name, rows in vectors.items()
+                }
+            return
+        own = defaultdict[str, list[int]](list)
+        for index in sorted(self._read):
+            own[self.queries[index]].append(index)
+        for indices in own.values():
+            read = [self._read[i] for i in spread(indices, MOST_RANKED)]
+            if len(read) > 1:
+                yield {name: np.concatenate([each[name] for each in read]) for name in read[0]}
+
+
+def tied(scores: NDArray[Any], within: float = TIED) -> NDArray[np.int64]:
+    """Number the scores in ascending order from 0, those of neighbours this close alike."""
+    order = np.argsort(scores)
+    numbers = np.zeros(len(scores), np.int64)
+    numbers[order[1:]] = np.cumsum(np.diff(scores[order]) > within)
+    return numbers
+
+
+def kendall_tau(expected: NDArray[Any], found: NDArray[Any]) -> float:
+    """Compute Kendall's tau-b of two lists of scores (Kendall 1945).
+
+    It is the share of pairs in the same order minus that of pairs in the other, adjusted for ties;
+    0 if all scores of a list are equal.
+    """
+    one, other = (np.sign(np.subtract.outer(scores, scores)) for scores in (expected, found))
+    ordered = float(np.count_nonzero(one)) * float(np.count_nonzero(other))
+    return float((one * other).sum() / ordered**0.5) if ordered else 0.0
+
+
+def ndcg(expected: NDArray[Any], found: NDArray[Any], first: int = FIRST) -> float:
+    """Compute NDCG (Jarvelin & Kekalainen 2002) of the first documents by the found scores.
+
+    The relevance of a document is its expected score, moved and scaled to between 0 and 1.
+    Documents of equal found scores share the discounts of their places.
+
+    Args:
+        expected: scores that are not all equal
+    """
+    relevance = (expected - expected.min()) / (expected.max() - expected.min())
+    places = np.arange(len(found))
+    discounts = np.where(places < first, 1 / np.log2(places + 2), 0)
+    values, group, sizes = np.unique(-found, return_inverse=True, return_counts=True)
+    shared = np.bincount(np.repeat(np.arange(len(values)), sizes), discounts) / sizes
+    best = np.sort(relevance)[::-1] @ discounts
+    return float(relevance @ shared[group] / best)

@@ -42,6 +42,11 @@ class EncoderLine(NamedTuple):
     source: LineSource
     tokens: Tokenized
 
+    @property
+    def query(self) -> str:
+        """The first text of a pair; "" for one text."""
+        return "" if isinstance(self.source, str) else self.source[0]
+
 
 def calibration_sources(bundle: Bundle, file: Path) -> Sources:
     """Read the sources of a calibration from a file, without references.

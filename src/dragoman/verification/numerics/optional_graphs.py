@@ -123,16 +123,19 @@ def _oracle_attention(
         else:
             logits = oracle_pass(oracle, source, mask, read)[1][0]
     found: dict[Role, list[Array]] = {}
-    for name, values in weights.items():
+    for name, values in weights:
         kind = f"{name.split('.')[0]}.{name.rpartition('.')[2]}"
         found.setdefault(KINDS[kind], []).append(values[0].numpy())
     return {role: np.stack(layers) for role, layers in found.items()}, logits
 
 
 @contextlib.contextmanager
-def _recorded(oracle: ReferenceModel) -> Iterator[dict[str, Tensor]]:
-    """Record the weights of each attention by the module's name while the model runs."""
-    weights: dict[str, Tensor] = {}
+def _recorded(oracle: ReferenceModel) -> Iterator[list[tuple[str, Tensor]]]:
+    """Record the weights of each attention, with the module's name, in the order of the calls.
+
+    A layer that several places share is called at each of them.
+    """
+    weights: list[tuple[str, Tensor]] = []
     attentions = {
         name: module
         for name, module in oracle.named_modules()
@@ -144,8 +147,8 @@ def _recorded(oracle: ReferenceModel) -> Iterator[dict[str, Tensor]]:
         def attend(
             query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
         ) -> Tensor:
-            weights[name] = attention_weights(query, key, mask, scale)
-            return weights[name] @ value
+            weights.append((name, attention_weights(query, key, mask, scale)))
+            return weights[-1][1] @ value
 
         return attend
 

@@ -24,6 +24,7 @@ def checks_of(parity: Parity, explained: float | None = None) -> tuple[Check, ..
         *_tensors(parity),
         *_distributions(parity.distributions, "a token" if parity.tokens.sequences else ""),
         *_embeddings(parity),
+        *_ranks(parity),
         *_tokens(parity, explained),
         *_task(parity),
     )
@@ -169,6 +170,18 @@ def _embeddings(parity: Parity) -> Iterator[Check]:
         allowed += f" (rounding alone {vectors.rounded.mean:.6f})"
     what = f"cosines of {vectors.vectors:,} embeddings"
     yield Check("numbers", what, found, allowed, vectors.passed)
+
+
+def _ranks(parity: Parity) -> Iterator[Check]:
+    ranks = parity.ranks
+    if ranks is None:
+        return
+    found = f"Kendall's tau {ranks.bundle.tau:.4f}, NDCG@10 {ranks.bundle.ndcg:.4f}"
+    allowed = "not judged"
+    if ranks.rounded is not None:
+        allowed += f" (rounding alone {ranks.rounded.tau:.4f}, {ranks.rounded.ndcg:.4f})"
+    what = f"order of {ranks.documents:,} documents in {ranks.lists:,} lists"
+    yield Check("numbers", what, found, allowed, True)
 
 
 def _tokens(parity: Parity, explained: float | None) -> Iterator[Check]:

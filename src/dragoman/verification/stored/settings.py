@@ -217,7 +217,7 @@ def _attention(model: ReferenceModel, name: GraphName) -> GraphSpec:
     """Specify a graph that shows attention, with the number of layers of each kind."""
     config = model.config
     layers = {
-        "encoder_attention": config.encoder_layers,
+        "encoder_attention": len(config.applied_encoder_layers),
         "self_attention": config.decoder_layers,
         "cross_attention": config.decoder_layers,
     }

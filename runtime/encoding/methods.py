@@ -1,0 +1,262 @@
+"""The methods of `Model` for encoder-only models."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.errors import shown
+
+from ..arguments import CancelEvent, check_count, stop_check
+from ..decoding.results import RejectedError
+from .front_end import EncoderFrontEnd
+from .results import (
+    Answer,
+    Classification,
+    Filling,
+    RankedDocument,
+    Tagging,
+    arrays,
+    check_dimensions,
+    finished_as_arrays,
+    stacked,
+)
+from .tasks import TEMPLATE, ZeroShot, ranked
+from .tokenizer import ReadingKeywords
+
+
+class EncoderMethods(ABC):
+    """The methods of `Model` for encoder-only models."""
+
+    @abstractmethod
+    def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
+        """Return the front end, for a call of a method with a list of inputs.
+
+        Raises:
+            ClosedModelError: the model is closed.
+            AbilityError: the model does not have the method.
+            DragomanError: `inputs` is not a list.
+        """
+
+    def encode(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        dimensions: int | None = None,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> NDArray[np.float32]:
+        """Compute the embeddings of texts.
+
+        Args:
+            texts: texts of any length, or token ids with the special tokens that the model expects
+            dimensions: the first components to return, normalized if the embedding is; None: all
+            reading: see `ReadingKeywords`; a warning counts the truncated texts
+
+        Returns:
+            embeddings [N, D] in the order of `texts`
+
+        Raises:
+            RejectedError: a text cannot be read, for example because it is too long; or an
+                embedding has fewer dimensions.
+            AbilityError: the model has another head.
+        """
+        encoder = self._encoder("encode", texts)
+        check_dimensions(dimensions, encoder.head.outputs)
+        with finished_as_arrays():
+            embeddings = encoder.embeddings(texts, stop_check(timeout, cancel), **reading)
+        return stacked(embeddings, encoder.head.outputs, dimensions)
+
+    def hidden_states(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[NDArray[np.float32]]:
+        """Compute the last hidden state of every token, special tokens included.
+
+        Arguments and errors are as for `encode`.
+
+        Returns:
+            float32 [tokens, d_model] for each text
+        """
+        encoder = self._encoder("hidden_states", texts)
+        with finished_as_arrays():
+            states = encoder.hidden_states(texts, stop_check(timeout, cancel), **reading)
+        return arrays(states)
+
+    def classify(
+        self,
+        texts: Sequence[str | tuple[str, str] | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Classification]:
+        """Classify texts, or pairs of texts.
+
+        Args:
+            reading: see `ReadingKeywords`; `truncate` sets `truncated` in the result
+
+        Returns:
+            results in the order of `texts`. A text that cannot be read has an `error`; other texts
+            are not affected.
+
+        Raises:
+            AbilityError: the model has another head.
+        """
+        encoder = self._encoder("classify", texts)
+        return encoder.classify(texts, stop_check(timeout, cancel), **reading)
+
+    def classify_zero_shot(
+        self,
+        texts: Sequence[str],
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Classification]:
+        """Classify texts by labels that the model was not trained on.
+
+        A model of natural language inference judges for each text and label whether the text
+        entails a hypothesis about the label. The probabilities are those of the pipeline
+        `zero-shot-classification` of transformers.
+
+        Args:
+            labels: different texts, at most 1,000
+            hypothesis_template: the hypothesis, with `{}` where the label goes
+            multi_label: whether each label has a probability of its own, so that several may be
+                true, instead of one that sums to 1 with the others
+            reading: see `ReadingKeywords`; `truncate` leaves out the end of the text, never of the
+                hypothesis
+
+        Returns:
+            results in the order of `texts`, each with all labels, best first. A text that cannot
+            be read has an `error`; other texts are not affected.
+
+        Raises:
+            AbilityError: the model has another head, or no label for entailment.
+            DragomanError: labels or template are not as described.
+        """
+        encoder = self._encoder("classify_zero_shot", texts)
+        zero_shot = ZeroShot.of(labels, hypothesis_template, multi_label)
+        check = stop_check(timeout, cancel)
+        return encoder.classify(texts, check, zero_shot=zero_shot, **reading)
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top: int | None = None,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[RankedDocument]:
+        """Rank documents by their relevance to a query, as a cross-encoder scores each pair.
+
+        Args:
+            top: maximum number of documents to return; None: all
+            reading: see `ReadingKeywords`; `truncate` leaves out the end of long documents
+
+        Returns:
+            the documents, best first, then those that cannot be read, which have an `error`
+
+        Raises:
+            AbilityError: the model has another head, or several labels.
+            RejectedError: the query is not a text.
+        """
+        encoder = self._encoder("rerank", documents)
+        pairs = pairs_of(encoder, query, documents, top, reading)
+        return ranked(encoder.classify(pairs, stop_check(timeout, cancel), **reading), top)
+
+    def tag(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Tagging]:
+        """Label every word of texts, and the entities that the words form; see `classify`."""
+        encoder = self._encoder("tag", texts)
+        return encoder.tag(texts, stop_check(timeout, cancel), **reading)
+
+    def fill(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        top: int = 5,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Filling]:
+        """Predict the tokens at the masks of texts; see `classify`.
+
+        Args:
+            texts: texts with at least one mask, such as `[MASK]`
+            top: number of candidates for each mask
+        """
+        encoder = self._encoder("fill", texts)
+        check_count("top", top)
+        return encoder.fill(texts, stop_check(timeout, cancel), top=top, **reading)
+
+    def answer(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        longest: int = 15,
+        stride: int | None = None,
+        timeout: float | None = None,
+        cancel: CancelEvent | None = None,
+        **reading: Unpack[ReadingKeywords],
+    ) -> list[Answer]:
+        """Find the spans of contexts that answer questions; see `classify`.
+
+        Args:
+            pairs: pairs of question and context
+            longest: maximum number of tokens in an answer
+            stride: number of tokens that windows of a context share which is too long for the
+                model, `doc_stride` of transformers: the best answer of all windows is returned.
+                None: such a context is rejected, or cut with `truncate`
+        """
+        encoder = self._encoder("answer", pairs)
+        check_count("longest", longest)
+        if stride is not None:
+            check_count("stride", stride)
+        check = stop_check(timeout, cancel)
+        return encoder.answer(pairs, check, longest=longest, stride=stride, **reading)
+
+
+def pairs_of(
+    encoder: EncoderFrontEnd,
+    query: object,
+    documents: Sequence[str],
+    top: object,
+    reading: ReadingKeywords,
+) -> list[tuple[str, str]]:
+    """Return the pairs of a query and each document, after checking the arguments of `rerank`.
+
+    Raises:
+        RejectedError: the query is not a text, or too long.
+        DragomanError: `top` is not None or an integer of at least 1.
+    """
+    if not isinstance(query, str):
+        raise RejectedError(f"query: expected a text, found {shown(query)}")
+    try:
+        encoder.tokenize(query, **reading)
+    except RejectedError as error:
+        raise RejectedError(f"query: {error}") from error
+    if top is not None:
+        check_count("top", top)
+    return [(query, document) for document in documents]
