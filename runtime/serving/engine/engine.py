@@ -20,6 +20,7 @@ from ...model import Model, parts_of
 from ...speech.recording import Spectrogram
 from ...speech.transcriber import PendingSpeech, check_streamed
 from ...texts.outputs import TokenStream
+from ...texts.sentences import check_unsplit
 from .request_handle import DecodingHandle, Listener, QueuedRequest
 from .request_queue import RequestQueue
 from .worker import Worker
@@ -126,13 +127,19 @@ class DecodingEngine:
                 f"{shown(options.num_return_sequences)}"
             )
         front_end = parts_of(self.model, "generate").front_end
-        if listener is not None and self.model.manifest.speech is not None:
-            check_streamed(options)
+        if listener is not None:
+            is_text = self.model.manifest.speech is None
+            (check_unsplit if is_text else check_streamed)(options)
         pending = front_end.begin(source, self._limited(options), check)
         if isinstance(pending, Result):
             return pending
         if isinstance(pending, PendingSpeech):
             pending.on_segments = on_segments
+        if options.split and len(pending.jobs) > MOST_OUTPUTS:
+            raise DragomanError(
+                f"split: expected at most {MOST_OUTPUTS} sentences and samples of them, found "
+                f"{len(pending.jobs)}"
+            )
         width = max(job.strategy.width for job in pending.jobs)
         if width > self.batch_size:
             raise DragomanError(

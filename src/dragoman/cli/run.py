@@ -268,6 +268,7 @@ def _check_forms(
             ("--cut-at-silence", given_options["cut_at_silence"]),
             ("--scores", scores),
             ("--resume", resume is not None),
+            ("--split", given_options["split"]),
             ("--n-best", given_options["num_return_sequences"] > 1),
         ):
             if given:

@@ -230,10 +230,14 @@ def check_aligned_options(
     """Check that the options support word alignments."""
     for name, given in (("--alignments", alignments), ("--replace-unknown", replace)):
         if given and (
-            stream or given_options["num_return_sequences"] > 1 or given_options["timestamps"]
+            stream
+            or given_options["num_return_sequences"] > 1
+            or given_options["timestamps"]
+            or given_options["split"]
         ):
             raise click.UsageError(
-                f"{name}: expected without --stream, --n-best and --timestamps: it is of one output"
+                f"{name}: expected without --stream, --n-best, --timestamps and --split: it is of "
+                "one output"
             )
 
 
