@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, cast
 
 from dragoman.errors import DragomanError, shown
@@ -230,27 +230,31 @@ def _continues(text: str, place: int) -> bool:
 
 def is_unspaced(character: str) -> bool:
     """Return whether a character belongs to a script without spaces, such as Chinese or Thai."""
-    return any(first <= ord(character) <= last for first, last in _UNSPACED)
+    code = ord(character)
+    return code >= _UNSPACED[0][0] and any(first <= code <= last for first, last in _UNSPACED)
 
 
 def joined(text: str, spans: Sequence[Span], outputs: Sequence[str]) -> str:
-    """Return a text with outputs in place of its sentences.
+    """Return a text with outputs in place of its sentences; see `gaps`."""
+    between = gaps(text, spans, outputs)
+    return "".join(chain.from_iterable(zip(between, [*outputs, ""], strict=True)))
+
+
+def gaps(text: str, spans: Sequence[Span], outputs: Sequence[str]) -> list[str]:
+    """Return what is before, between and after the sentences of a text.
 
     Where sentences follow each other without white space in a script that has none, outputs in a
     script with spaces are separated by one.
     """
-    pieces, end = list[str](), 0
-    for (begin, following), output in zip(spans, outputs, strict=True):
-        gap = text[end:begin]
-        if not gap and pieces and output and pieces[-1]:
-            beside = (pieces[-1][-1], output[0])
-            if is_unspaced(text[begin - 1]) and not any(
-                is_unspaced(character) or character.isspace() for character in beside
-            ):
-                gap = " "
-        pieces += [gap, output]
-        end = following
-    return "".join([*pieces, text[end:]])
+    edges = [0, *chain.from_iterable(spans), len(text)]
+    found = [text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)]
+    for number in range(1, len(spans)):
+        beside = outputs[number - 1][-1:] + outputs[number][:1]
+        has_spaces = not any(is_unspaced(c) or c.isspace() for c in beside)
+        was_unspaced = not found[number] and is_unspaced(text[spans[number][0] - 1])
+        if len(beside) == 2 and has_spaces and was_unspaced:
+            found[number] = " "
+    return found
 
 
 class PendingSentences:
