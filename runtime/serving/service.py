@@ -36,6 +36,7 @@ from .engine.engine import (
     Arrived,
     DecodingEngine,
     arriving,
+    check_sentences,
     listener_of,
     prepared,
     tokens_of,
@@ -111,6 +112,7 @@ class Service:
             prepare = partial(engine.prepare, since=since, seconds=seconds)
             read = await prepared(self._reading_pool, prepare, sources, options)
             handles = [one for one in read if not isinstance(one, Result)]
+            check_sentences(handles, options)
             try:
                 engine.submit(*handles)
                 for handle in handles:

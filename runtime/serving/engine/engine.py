@@ -135,11 +135,6 @@ class DecodingEngine:
             return pending
         if isinstance(pending, PendingSpeech):
             pending.on_segments = on_segments
-        if options.split and len(pending.jobs) > MOST_OUTPUTS:
-            raise DragomanError(
-                f"split: expected at most {MOST_OUTPUTS} sentences and samples of them, found "
-                f"{len(pending.jobs)}"
-            )
         width = max(job.strategy.width for job in pending.jobs)
         if width > self.batch_size:
             raise DragomanError(
@@ -216,6 +211,20 @@ class DecodingEngine:
                 f"{shown(options.max_new_tokens)}"
             )
         return options
+
+
+def check_sentences(
+    handles: Sequence[DecodingHandle], options: Sequence[GenerationOptions]
+) -> None:
+    """Check how many sentences the texts of a request have, if they are split.
+
+    Raises:
+        DragomanError: there are too many.
+    """
+    if any(each.split for each in options):
+        found = sum(handle.count for handle in handles)
+        if found > MOST_OUTPUTS:
+            raise DragomanError(f"expected at most {MOST_OUTPUTS} sentences in all, found {found}")
 
 
 async def prepared(
