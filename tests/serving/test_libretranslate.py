@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def libre(server: httpx.Client) -> Any:
 
 def hide(patch: pytest.MonkeyPatch, *packages: str) -> None:
     """Let packages be missing for the server."""
-    find = libretranslate.find_spec
+    find = importlib.util.find_spec
     patch.setattr(
         libretranslate, "find_spec", lambda name: None if name in packages else find(name)
     )
