@@ -87,7 +87,7 @@ RECORDINGS = 32
     "document_format",
     type=click.Choice(tuple(dict.fromkeys((*SUBTITLE_FORMATS, *DOCUMENT_FORMS)))),
     metavar="NAME",
-    help="Speech: write subtitles: srt, vtt, tsv, lrc. Texts: translate a file: html, srt, txt.",
+    help="Of speech: srt, vtt, tsv, lrc; of a file of text: html, srt, txt.",
 )
 @output(
     "--resume",
@@ -137,7 +137,6 @@ def run(
 
     \b
     dragoman run bundles/en-de "Where is the dragoman?" --beams 4 --n-best 3 --scores
-    dragoman run bundles/en-de page.html --format html > page.de.html
     """
     check_prefix_file(prefix_file, given_options)
     _check_forms(given_options, scores=scores, as_json=as_json, stream=stream, resume=resume)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from dragoman import DragomanError
-from dragoman.files.regular_files import memory_of_machine, read_regular
+from dragoman.files.regular_files import read_regular
 from dragoman.files.text_lines import one_line, undecodable
 from dragoman.runtime import (
     DeviceLostError,
@@ -224,6 +224,10 @@ def whole(lines_of: Callable[[Result], Iterable[str]]) -> TranscriptForm:
     return lines
 
 
+DOCUMENT_BYTES = 64 << 20
+"""The most for a document, as for a request of the server."""
+
+
 def write_document(model: Model, path: str | None, form: str, options: GenerationOptions) -> int:
     """Translate a document and write it to standard output.
 
@@ -244,7 +248,7 @@ def write_document(model: Model, path: str | None, form: str, options: Generatio
     if path is None:
         content = sys.stdin.buffer.read() if sys.stdin else b""
     else:
-        content = read_regular(Path(path), memory_of_machine())
+        content = read_regular(Path(path), DOCUMENT_BYTES)
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

@@ -207,9 +207,7 @@ class GenerationOptions(TranscriptionOptions):
     split: Annotated[
         bool,
         SWITCH,
-        CommandOption(
-            "content", "Translate the sentences of each line, and keep what is between.", sets=True
-        ),
+        CommandOption("content", "Translate each sentence of a line by itself.", sets=True),
     ] = False
     split_language: Annotated[
         str | None,
@@ -315,6 +313,7 @@ class GenerationOptions(TranscriptionOptions):
             "Show special tokens in outputs.",
             "--keep-special-tokens",
             sets=False,
+            hidden=True,
         ),
     ] = True
     max_batch_size: Annotated[
