@@ -11,20 +11,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.audio import LogMel
-from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
 from dragoman.runtime.backends.rows import unwritten
 from dragoman.runtime.decoding.request import EncoderInput, as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import ROLES, GraphSpec, Owner, Slot
 from dragoman.runtime.format.manifest import Manifest, Precision, Range, TensorRTEngines
 from dragoman.runtime.format.writing import new_directory
+
+if TYPE_CHECKING:
+    from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
 
 Feed = Mapping[str, NDArray[Any]]
 """A value for each input of a graph, by name."""
@@ -84,6 +86,8 @@ def record_steps(
     if sources is None:
         sources = random_sources(manifest, [lengths.best] * rows, np.random.default_rng(0))
     source, mask = as_batch(_fitting(sources, rows, lengths), model)
+    from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
+
     backend = OnnxRuntimeBackend(graphs, threads=None)
     if not model.has_encoder:
         prompt = source[:, : capacity - 1]

@@ -57,7 +57,7 @@ class TextFrontEnd:
     ) -> PendingText | PendingSentences | Result:
         """Tokenize a text and create its jobs; see `front_end.FrontEnd.begin`."""
         check()
-        return self._begin(source, self._plan(options))
+        return self._begin(source, self._plan(options), check)
 
     def stream(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
@@ -180,22 +180,25 @@ class TextFrontEnd:
         return TextPlan.of(options, self._manifest, self._codec)
 
     def _begin(
-        self, source: Any, plan: TextPlan | DragomanError
+        self, source: Any, plan: TextPlan | DragomanError, check: StopCheck
     ) -> PendingText | PendingSentences | Result:
         try:
             if isinstance(plan, DragomanError):
                 raise RejectedError(str(plan))
             if plan.options.split:
-                return self._begin_sentences(source, plan)
+                return self._begin_sentences(source, plan, check)
         except RejectedError as error:
             return self.rejected(str(error))
         return self._begin_whole(source, plan)
 
-    def _begin_sentences(self, text: Any, plan: TextPlan) -> PendingSentences | Result:
+    def _begin_sentences(
+        self, text: Any, plan: TextPlan, check: StopCheck
+    ) -> PendingSentences | Result:
         if not isinstance(text, str):
             raise RejectedError("split: expected a text, found token ids")
 
         def fits(part: str) -> bool:
+            check()
             try:
                 self.tokenize(part, plan.options.source_language, split_special_tokens=splits)
             except RejectedError as error:
@@ -205,7 +208,12 @@ class TextFrontEnd:
         splits = bool(plan.options.split_special_tokens)
         plan = dataclasses.replace(plan, options=plan.options.replace(truncate=False))
         spans = sentence_spans(text, language_of(plan.options, self._manifest))
-        return begun_sentences(text, plan, spans, lambda part: self._begin_whole(part, plan), fits)
+
+        def begin(part: str) -> PendingText | Result:
+            check()
+            return self._begin_whole(part, plan)
+
+        return begun_sentences(text, plan, spans, begin, fits)
 
     def _begin_whole(self, source: Any, plan: TextPlan) -> PendingText | Result:
         try:
@@ -227,7 +235,7 @@ class TextFrontEnd:
         plans = planned(options, len(sources), self._plan)
         for index, (source, plan) in enumerate(zip(sources, plans, strict=True)):
             check()
-            begun = self._begin(source, plan)
+            begun = self._begin(source, plan, check)
             if isinstance(begun, Result):
                 yield index, begun
             else:

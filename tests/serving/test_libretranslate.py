@@ -185,6 +185,11 @@ def test_without_the_detector(
         ("/detect", {"q": ["a"]}, "q: expected"),
         ("/detect", {"q": "a", "source": "en"}, "unknown: source"),
         ("/translate", {"q": "a", "target": "nl"}, "expected languages of a bundle"),
+        (
+            "/translate",
+            {"q": "a" * 4_000_001, "source": "en", "target": "es", "format": "html"},
+            "q: expected at most 4,000,000 characters of HTML, found 4,000,001",
+        ),
     ],
 )
 def test_mistakes(server: httpx.Client, path: str, body: dict[str, Any], words: str) -> None:

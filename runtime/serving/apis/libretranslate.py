@@ -39,6 +39,8 @@ from .bodies import MOST_SOURCES, BodyError, Fields, json_object, spelled
 from .http import Endpoint, Protocol, attributed, opened_form
 
 MOST_ALTERNATIVES = 16
+MOST_HTML = 4_000_000
+"""The most characters of HTML in a request."""
 DETECTOR = "py3langid"
 """The package that detects languages."""
 DETECTED_CHARACTERS = 20_000
@@ -196,6 +198,9 @@ async def _translated_html(
     source: str,
 ) -> list[list[str]]:
     """Translate HTML; see `documents.translate_document`."""
+    size = sum(map(len, texts))
+    if size > MOST_HTML:
+        raise BodyError(f"q: expected at most {MOST_HTML:,} characters of HTML, found {size:,}")
     check_split(options.replace(split=True), served.manifest)
     options = _split(options, source)
     language = language_of(options, served.manifest)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.runtime import DragomanError, GenerationOptions, Model, load
+from dragoman.runtime import (
+    CancelError,
+    DeadlineError,
+    DragomanError,
+    GenerationOptions,
+    Model,
+    load,
+)
 from dragoman.runtime.texts import sentences
 from dragoman.runtime.texts.sentences import (
     base_language,
@@ -307,8 +313,13 @@ def test_without_the_packages(model: Model, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_call_is_stopped_between_sentences(model: Model) -> None:
-    event: Callable[[], threading.Event] = threading.Event
-    cancelled = event()
+    cancelled = threading.Event()
     cancelled.set()
-    with pytest.raises(DragomanError, match="cancelled"):
+    with pytest.raises(CancelError):
         model.generate([TEXT], split=True, cancel=cancelled)
+
+
+def test_cutting_is_stopped(model: Model) -> None:
+    """A million characters without a stop would take seconds."""
+    with pytest.raises(DeadlineError):
+        model.generate(["x" * 1_000_000], split=True, timeout=0.05)
