@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from dragoman.errors import DragomanError
-from dragoman.optimize.random_inputs import random_sources
+from dragoman.optimize.step_inputs import random_sources
 from dragoman.runtime import GenerationOptions, load, read_bundle
 from dragoman.runtime.backends import check_backend
 from dragoman.runtime.decoding.results import Result

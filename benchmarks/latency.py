@@ -20,12 +20,12 @@ import numpy as np
 
 from dragoman import __version__
 from dragoman.errors import DragomanError
-from dragoman.optimize.random_inputs import random_sources
+from dragoman.optimize.step_inputs import random_sources
 from dragoman.runtime import Bundle, Model, load
 from dragoman.runtime.backends import check_backend
 from dragoman.runtime.backends.cuda.backend import DeviceBackend
 from dragoman.runtime.backends.cuda.state import DeviceState
-from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.verification.report.contents import Percentiles, Speed, Timing
 

@@ -21,6 +21,7 @@ from dragoman.reference_model.recipes.recipe import (
 )
 from dragoman.runtime.format.manifest import Adapter, Origin
 
+from .exporter import audio_features
 from .families import STATE_DICT_READERS
 from .families.checkpoint import Checkpoint
 from .families.ctranslate2 import read_ctranslate2
@@ -40,7 +41,6 @@ from .formats.detection import (
 )
 from .formats.json_files import Values, read_json_if_present
 from .locating import LocatedCheckpoint
-from .model_description import audio_features
 from .registry import FormatName
 from .tokenizers.files import LIBRARY_FILE, TokenizerFiles, read_library_file
 from .tokenizers.settings import CONFIG_FILE as TOKENIZER_CONFIG_FILE

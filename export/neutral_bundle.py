@@ -27,11 +27,15 @@ from dragoman.runtime.format.plain_data import to_plain
 from dragoman.runtime.format.texts import Languages, Tokenizers
 from dragoman.runtime.format.writing import BundleWriter
 
-from .exporter import ExportedGraph, check_file, check_graph, export_graph, graph_names
-from .model_description import (
+from .exporter import (
+    ExportedGraph,
     audio_features,
+    check_file,
+    check_graph,
     default_max_new_tokens,
+    export_graph,
     generation_settings,
+    graph_names,
     head,
     model_spec,
     speech_tokens,

@@ -17,7 +17,7 @@ from dragoman.onnx_graphs.optional_graphs import (
     candidates_graph,
     candidates_spec,
 )
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import DataType, GraphSpec, TensorSpec
 from dragoman.runtime.format.manifest import PassRecord, Precision

@@ -30,6 +30,7 @@ from .decoding.results import (
     UnfinishedError,
     Word,
 )
+from .documents import TranslatedDocument, translate_document
 from .encoding.results import (
     Answer,
     Candidate,
@@ -103,11 +104,13 @@ __all__ = [
     "TextStream",
     "Token",
     "TranscriptUpdate",
+    "TranslatedDocument",
     "UnfinishedError",
     "Word",
     "load",
     "perplexity",
     "read_bundle",
+    "translate_document",
 ]
 
 

@@ -21,7 +21,7 @@ from dragoman.errors import DragomanError
 
 from .answer_comparison import Outcome, encode, generate, options_of_answer
 from .audio.log_mel import sound
-from .decoding.batching import as_batch, pad
+from .decoding.request import as_batch, pad
 from .format.known_answers import EncodedAnswer, GeneratedAnswer, KnownAnswers
 from .format.parity import (
     NOT_FINITE,

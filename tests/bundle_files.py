@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dragoman.reference_model import ReferenceModel
 from dragoman.runtime import load, read_bundle
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput
 from dragoman.runtime.format.known_answers import KnownAnswers
 from dragoman.runtime.format.manifest import MANIFEST_FILE, FileRecord
 from dragoman.runtime.format.writing import add_known_answers, write_manifest

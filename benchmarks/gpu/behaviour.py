@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import click
 import numpy as np
 
-from dragoman.optimize.random_inputs import random_sources
+from dragoman.optimize.step_inputs import random_sources
 from dragoman.optimize.tensorrt.profiles import default_source_range
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.arguments import StoppedError

@@ -251,7 +251,7 @@ def _tokens(config: ModelConfig) -> dict[str, Any]:
 
 
 def _features(config: ModelConfig) -> dict[str, Any]:
-    from dragoman.export.model_description import audio_features
+    from dragoman.export.exporter import audio_features
 
     features = audio_features(config)
     assert features is not None

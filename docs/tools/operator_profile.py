@@ -20,10 +20,10 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from dragoman.optimize.random_inputs import random_sources
+from dragoman.optimize.step_inputs import random_sources
 from dragoman.runtime import read_bundle
 from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend
-from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.decoding.request import as_batch
 
 MATRIX_PRODUCTS = frozenset(
     {

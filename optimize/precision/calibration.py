@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.runtime.backends.rows import unwritten
-from dragoman.runtime.decoding.batching import EncoderInput, as_batch, batches, pad
+from dragoman.runtime.decoding.request import EncoderInput, as_batch, batches, pad
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import GraphSpec, Owner, Role
 from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
@@ -24,8 +24,8 @@ from dragoman.runtime.model import Model
 from dragoman.runtime.speech.prompts import greedy_options
 
 from ..graph_values import is_weight, producer
-from ..random_inputs import random_sources
 from ..running import InMemoryBackend, Runner, Samples, with_outputs
+from ..step_inputs import random_sources
 
 SOURCES = 96
 WINDOWS = 4

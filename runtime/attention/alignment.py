@@ -16,7 +16,7 @@ from dragoman.settings.speech import AudioFeatures
 
 from ..arguments import StopCheck, StoppedError
 from ..backends.interface import Backend, BackendError, DeviceLostError
-from ..decoding.batching import as_batch
+from ..decoding.request import as_batch
 from ..format.contract import Slot
 from ..format.manifest import Manifest
 from ..scoring.interface import ScoredPair, ScoringOptions

@@ -16,7 +16,7 @@ from dragoman.settings.generation import GenerationOptions
 
 from ..arguments import StopCheck, StoppedError, never_stopped
 from ..backends.interface import Backend
-from ..decoding.batching import as_batch
+from ..decoding.request import as_batch
 from ..decoding.results import RejectedError, Result
 from ..encoding.front_end import EncoderFrontEnd
 from ..format.contract import Role

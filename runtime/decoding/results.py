@@ -158,7 +158,8 @@ class Result:
         hypotheses: for text, the requested hypotheses; the first is the output. Beams are ranked;
             samples are in the order of their numbers. Empty for an input that was not decoded, and
             for speech.
-        warnings: for speech, what is missing or damaged in the audio file, a line each
+        warnings: lines for the user: what is missing or damaged in an audio file, or which
+            sentences of a split text were cut
         voice: for speech decoded with `vad`, begin and end of each stretch of speech in seconds;
             the rest of the recording was not decoded; else None
         unknown_characters: for text, the characters of the source that the vocabulary lacks, in
@@ -293,7 +294,7 @@ def json_line(result: Result) -> str:
 
 def result_data(result: Result) -> dict[str, Any]:
     """Return a result as plain data, with hypotheses for text or segments for speech."""
-    data = {
+    data: dict[str, Any] = {
         "text": result.text,
         "tokens": result.tokens,
         "log_probability": result.log_probability,
@@ -304,6 +305,7 @@ def result_data(result: Result) -> dict[str, Any]:
     }
     if result.segments is None:
         data["truncated"] = result.truncated
+        data |= {"warnings": result.warnings} if result.warnings else {}
         return data | {"hypotheses": [_hypothesis(h) for h in result.hypotheses]}
     return data | {
         "language": result.language,

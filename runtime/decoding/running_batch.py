@@ -18,8 +18,7 @@ from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend, BackendError, DecodingState
 from ..format.contract import Slot
 from ..format.model_spec import ModelSpec
-from .batching import as_batch, pad
-from .request import PrefixToken, Request
+from .request import PrefixToken, Request, as_batch, pad
 from .search import (
     SELECTED_TOKENS,
     RequiredOutputs,

@@ -16,7 +16,7 @@ from dragoman.settings.head import Head
 from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend
 from ..backends.rows import padded_length
-from ..decoding.batching import MAX_LOGITS, as_batch, batches, pad, run_or_split
+from ..decoding.request import MAX_LOGITS, as_batch, batches, pad, run_or_split
 from ..decoding.results import RejectedError, TooManyTokensError, collected
 from ..format.contract import Role
 from ..format.manifest import Manifest

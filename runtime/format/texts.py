@@ -111,6 +111,12 @@ def closest(code: str, known: Collection[str]) -> list[str]:
     return [folded[name] for name in difflib.get_close_matches(code.casefold(), folded, 3, 0.0)]
 
 
+def languages_of_name(name: str) -> tuple[str, str] | None:
+    """Return source and target language at the end of a bundle's name, such as opus-mt-en-de."""
+    codes = [part for part in name.split("-")[-2:] if 2 <= len(part) <= 3 and part.isalpha()]
+    return (codes[0], codes[1]) if len(codes) == 2 else None
+
+
 @dataclass(frozen=True)
 class Prompts:
     """Texts that an embedding model puts before a source text.

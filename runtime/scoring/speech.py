@@ -16,7 +16,7 @@ from dragoman.settings.speech import AudioFeatures, SpeechTokens
 from ..arguments import StopCheck, never_stopped
 from ..audio import AudioError, LogMel
 from ..backends.interface import Backend
-from ..decoding.batching import as_batch, run_or_split
+from ..decoding.request import as_batch, run_or_split
 from ..decoding.results import RejectedError, collected
 from ..format.manifest import Manifest
 from ..speech.prompts import PromptRequest

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend, BackendError
-from ..decoding.batching import MAX_LOGITS, EncoderInput, as_batch, batches, pad, run_or_split
+from ..decoding.request import MAX_LOGITS, EncoderInput, as_batch, batches, pad, run_or_split
 from ..decoding.results import collected
 from ..format.model_spec import ModelSpec
 from .interface import ScoredPair, rejected

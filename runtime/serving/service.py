@@ -16,7 +16,7 @@ from dragoman.settings.fields import replaced
 from dragoman.settings.generation import GenerationOptions
 from dragoman.settings.speech import LanguageOptions
 
-from ..arguments import DeadlineError, check_able
+from ..arguments import DeadlineError, check_able, never_stopped, stop_check
 from ..attention.reader import Attention, as_target, generation_of
 from ..audio.voice_activity import ending_pause
 from ..backends.interface import no_attention
@@ -36,6 +36,7 @@ from .engine.engine import (
     Arrived,
     DecodingEngine,
     arriving,
+    check_sentences,
     listener_of,
     prepared,
     tokens_of,
@@ -108,9 +109,13 @@ class Service:
         since, seconds = self._limits(seconds)
         options = [self._with_default(each) for each in options]
         async with served.engine(DecodingEngine) as engine:
-            prepare = partial(engine.prepare, since=since, seconds=seconds)
+            # A long text without stops takes long to be cut.
+            splits = any(each.split for each in options)
+            check = stop_check(max(seconds, 1e-3)) if splits else never_stopped
+            prepare = partial(engine.prepare, since=since, seconds=seconds, check=check)
             read = await prepared(self._reading_pool, prepare, sources, options)
             handles = [one for one in read if not isinstance(one, Result)]
+            check_sentences(handles, options)
             try:
                 engine.submit(*handles)
                 for handle in handles:

@@ -29,7 +29,7 @@ from .timestamps import TimestampProcessor
 FOR_TEXTS = (
     *("source_language", "target_language", "max_new_tokens_per_source_token"),
     *("must_contain", "must_not_contain", "num_return_sequences", "alternatives"),
-    *("end_token_id", "truncate"),
+    *("end_token_id", "truncate", "split", "split_language"),
 )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from itertools import chain, takewhile
 from typing import Any
 
@@ -16,11 +17,19 @@ from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend
 from ..decoding.results import RejectedError, Result, TooManyTokensError, collected
 from ..decoding.running_batch import Job, SelectedToken, only_strategy, stream_tokens
-from ..decoding.scheduler import Scheduler
+from ..decoding.scheduler import Scheduler, source_length
 from ..format.manifest import Manifest
 from ..front_end import planned
 from .outputs import PendingText, nothing
 from .plan import TextPlan
+from .sentences import (
+    PendingSentences,
+    begun_sentences,
+    check_split,
+    check_unsplit,
+    language_of,
+    sentence_spans,
+)
 from .shortlist import Shortlist
 from .tokenizer import EncodedSource, TextCodec, TooLongError, UnknownSymbolsError
 
@@ -54,16 +63,17 @@ class TextFrontEnd:
 
     def begin(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
-    ) -> PendingText | Result:
+    ) -> PendingText | PendingSentences | Result:
         """Tokenize a text and create its jobs; see `front_end.FrontEnd.begin`."""
         check()
-        return self._begin(source, self._plan(options))
+        return self._begin(source, self._plan(options), check)
 
     def stream(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
     ) -> Iterator[SelectedToken]:
         """Yield the tokens of one output as they are selected."""
         plan = self._plan(options)
+        check_unsplit(options)
         found, _ = self.encoded(source, options)
         if not found.tokens:
             return iter(())
@@ -175,12 +185,47 @@ class TextFrontEnd:
         return self._whole([*tokens[: longest - len(last)], *reversed(last)], language, splits)
 
     def _plan(self, options: GenerationOptions) -> TextPlan:
+        check_split(options, self._manifest)
         return TextPlan.of(options, self._manifest, self._codec, self._shortlist)
 
-    def _begin(self, source: Any, plan: TextPlan | DragomanError) -> PendingText | Result:
+    def _begin(
+        self, source: Any, plan: TextPlan | DragomanError, check: StopCheck
+    ) -> PendingText | PendingSentences | Result:
         try:
             if isinstance(plan, DragomanError):
                 raise RejectedError(str(plan))
+            if plan.options.split:
+                return self._begin_sentences(source, plan, check)
+        except RejectedError as error:
+            return self.rejected(str(error))
+        return self._begin_whole(source, plan)
+
+    def _begin_sentences(
+        self, text: Any, plan: TextPlan, check: StopCheck
+    ) -> PendingSentences | Result:
+        if not isinstance(text, str):
+            raise RejectedError("split: expected a text, found token ids")
+
+        def fits(part: str) -> bool:
+            check()
+            try:
+                self.tokenize(part, plan.options.source_language, split_special_tokens=splits)
+            except RejectedError as error:
+                return not isinstance(error, TooManyTokensError)
+            return True
+
+        splits = bool(plan.options.split_special_tokens)
+        plan = dataclasses.replace(plan, options=plan.options.replace(truncate=False))
+        spans = sentence_spans(text, language_of(plan.options, self._manifest))
+
+        def begin(part: str) -> PendingText | Result:
+            check()
+            return self._begin_whole(part, plan)
+
+        return begun_sentences(text, plan, spans, begin, fits)
+
+    def _begin_whole(self, source: Any, plan: TextPlan) -> PendingText | Result:
+        try:
             found, truncated = self.encoded(source, plan.options)
             if not found.tokens:
                 return nothing(self.text(()), "empty")
@@ -195,19 +240,19 @@ class TextFrontEnd:
         check: StopCheck,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results in order of completion, with the indices of their sources."""
-        accepted: dict[int, PendingText] = {}
+        accepted: dict[int, PendingText | PendingSentences] = {}
         plans = planned(options, len(sources), self._plan)
         for index, (source, plan) in enumerate(zip(sources, plans, strict=True)):
             check()
-            begun = self._begin(source, plan)
-            if isinstance(begun, PendingText):
-                accepted[index] = begun
-            else:
+            begun = self._begin(source, plan, check)
+            if isinstance(begun, Result):
                 yield index, begun
+            else:
+                accepted[index] = begun
         yield from self._decoded(accepted, check)
 
     def _decoded(
-        self, accepted: dict[int, PendingText], check: StopCheck
+        self, accepted: dict[int, PendingText | PendingSentences], check: StopCheck
     ) -> Iterator[tuple[int, Result]]:
         """Yield results in order of completion, with the indices of their sources."""
         if not accepted:
@@ -216,9 +261,11 @@ class TextFrontEnd:
         scheduler: Scheduler[tuple[int, int]] = Scheduler(
             self._backend, self._manifest.model, rows=rows, tokens=tokens
         )
-        for index in _largest_first(accepted):
-            for job in accepted[index].jobs:
-                scheduler.add(Job((index, job.key), job.request, job.strategy))
+        jobs = [(index, job) for index, pending in accepted.items() for job in pending.jobs]
+        # Sources of the same width can share batches. With the longest first, a source that does
+        # not fit into memory fails immediately.
+        for index, job in sorted(jobs, key=lambda each: self._size(each[1]), reverse=True):
+            scheduler.add(Job((index, job.key), job.request, job.strategy))
         for outcome in scheduler.run(check):
             index, number = outcome.job.key
             result = accepted[index].add(number, outcome)
@@ -226,7 +273,11 @@ class TextFrontEnd:
                 del accepted[index]
                 yield index, result
 
-    def _batch_limits(self, accepted: Sequence[PendingText]) -> tuple[int, int]:
+    def _size(self, job: Job[Any]) -> tuple[int, int]:
+        """Return the width of a job, and the length of its source."""
+        return job.strategy.width, source_length(job, self._manifest.model)
+
+    def _batch_limits(self, accepted: Sequence[PendingText | PendingSentences]) -> tuple[int, int]:
         """Return the maximum rows and source tokens of a batch of these inputs."""
         limits = [pending.plan.limits for pending in accepted]
         sizes = [limit.max_batch_size for limit in limits if limit.max_batch_size is not None]
@@ -234,27 +285,13 @@ class TextFrontEnd:
         if sizes:
             rows = min(sizes)
         else:
-            longest = max(len(pending.source.tokens) for pending in accepted)
+            longest = max(pending.longest for pending in accepted)
             encoded = longest if self._manifest.model.has_encoder else 1
             capacity = max(job.request.capacity for pending in accepted for job in pending.jobs)
             fitting = self._backend.rows_that_fit(encoded, capacity)
             rows = fitting or DEFAULT_BATCH_SIZE
             tokens = tokens if fitting is None else rows * longest
         return min(rows, self._backend.limits.rows or rows), tokens
-
-
-def _largest_first(accepted: Mapping[int, PendingText]) -> list[int]:
-    """Return sources in the order of decoding: by width, longest first.
-
-    Sources of the same width can share batches. With the longest first, a source that does not fit
-    into memory fails immediately.
-    """
-
-    def size(index: int) -> tuple[int, int]:
-        pending = accepted[index]
-        return pending.plan.strategies[0].width, len(pending.source.tokens)
-
-    return sorted(accepted, key=size, reverse=True)
 
 
 def token_ids(

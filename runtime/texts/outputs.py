@@ -107,6 +107,11 @@ class PendingText:
         """Tokens that the output begins with."""
         return self.plan.prefix
 
+    @property
+    def longest(self) -> int:
+        """The number of tokens of the source."""
+        return len(self.source.tokens)
+
     def add(
         self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
     ) -> Result | Sequence[Job[int]]:

@@ -436,7 +436,7 @@ def test_doubtful_windows_and_prompts(dragoman: Dragoman, built: Path, clips: Pa
         (("--format", "srt", "--json"), "--format and --json exclude each other"),
         (("--format", "srt", "--stream"), "--format and --stream exclude each other"),
         (("--format", "srt", "--no-timestamps"), "--format: expected without --no-timestamps"),
-        (("--format", "srt", "b.flac"), "--format: expected one recording, found 2"),
+        (("--format", "srt", "b.flac"), "--format: expected one file, found 2"),
         (("--format", "ass"), "expected"),
         (("--words", "--stream"), "--stream and --words exclude each other"),
         (("--words", "--scores"), "--scores: expected without --words"),

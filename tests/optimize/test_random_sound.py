@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman.optimize.random_inputs import random_sound
+from dragoman.optimize.step_inputs import random_sound
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from dragoman.benchmarks.compare.tasks.speech import read_clips, word_error
 from dragoman.benchmarks.models.real_models import whisper
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
-from dragoman.export.model_description import audio_features
+from dragoman.export.exporter import audio_features
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.audio import LogMel

@@ -361,15 +361,17 @@ def test_libretranslate_keeps_lines(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"q": "a\n" * 1025}, "q: expected at most 1024 lines, found 1025"),
+        ({"q": "a\n" * 1025}, "expected at most 1024 sentences in all, found 1025"),
         ({"target": "de"}, "expected languages of a bundle"),
-        ({"format": "html"}, "format: expected text"),
+        ({"format": "pdf"}, "format: expected text or html"),
+        ({"q": "<p>a</p>" * 1025, "format": "html"}, "q: expected at most 1024 sentences"),
+        ({"q": "<b>" * 999, "format": "html"}, "tags: expected at most 200 elements within"),
         ({"targets": "de"}, "unknown: targets; the nearest is target"),
         ({"q": None}, "q: required field is missing"),
         ({"alternatives": 99}, "alternatives: expected 0 to 16"),
         ({"alternatives": "9" * 5000}, "alternatives: expected 0 to 16"),
         ({"model": "speech"}, "model: expected a translation model, speech is another"),
-        ({"q": "x" * 99}, "expected at most 32"),
+        ({"q": "a1"}, "unknown to this model: '1'"),
     ],
 )
 def test_libretranslate_mistakes(server: httpx.Client, change: dict[str, Any], words: str) -> None:

@@ -88,7 +88,7 @@ def test_a_lost_device_is_one_however_it_is_found() -> None:
 def test_open_paths() -> None:
     found = {e.path for p in PROTOCOLS for e in p.endpoints if e.is_open}
     health = {"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"}
-    assert found == {*health, "/translate", "/languages"}
+    assert found == {*health, "/translate", "/detect", "/languages"}
 
 
 def test_each_path_begins_with_a_prefix_of_its_protocol() -> None:

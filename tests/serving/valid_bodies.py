@@ -230,9 +230,11 @@ ROUTES = {
         (
             {"q": "dragoman", "source": "en", "target": "xx", "alternatives": 2},
             {"q": ["a", "it"], "source": "auto", "target": "xx", "model": "letters-en-xx"},
+            {"q": "<p>a <b>it</b></p>", "source": "en", "target": "xx", "format": "html"},
         ),
         ("format", "api_key", "model", "alternatives"),
     ),
+    "detect": Route("/detect", is_plain, ({"q": "dragoman"}, {"q": ""}), ("api_key", "source")),
 }
 
 

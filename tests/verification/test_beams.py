@@ -17,7 +17,7 @@ from dragoman.reference_model import (
     beam_search_uncached,
 )
 from dragoman.runtime import GenerationOptions, Model
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import BeamParity, Parity, TokenParity
 from dragoman.verification.checks import beams

@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from docs.tools.costs.counting import Part
 from docs.tools.operator_profile import ProfiledBackend
-from dragoman.optimize.random_inputs import random_sources
+from dragoman.optimize.step_inputs import random_sources
 from dragoman.runtime import Bundle
-from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.contract import GraphName
 
 Times = dict[Part, float]

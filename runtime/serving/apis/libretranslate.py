@@ -1,25 +1,52 @@
-"""LibreTranslate's API: /translate and /languages."""
+"""LibreTranslate's API: /translate, /detect and /languages."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from codecs import BOM_UTF8
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from functools import cache, partial
+from importlib.util import find_spec
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dragoman.errors import DragomanError, shown
+from dragoman.errors import DragomanError, listed, shown
 from dragoman.settings.generation import GenerationOptions
 
-from ...decoding.results import RejectedError
+from ...decoding.results import RejectedError, Result
+from ...documents import (
+    Document,
+    aligned_by_number,
+    pairs_to_align,
+    read_document,
+    reading_of,
+)
+from ...format.texts import languages_of_name
+from ...texts.sentences import (
+    base_language,
+    check_split,
+    language_of,
+    splitter_is_installed,
+)
+from ...texts.tag_places import WordPairs
 from ..models import ServedModel
 from ..service import Service
 from .bodies import MOST_SOURCES, BodyError, Fields, json_object, spelled
 from .http import Endpoint, Protocol, attributed, opened_form
 
 MOST_ALTERNATIVES = 16
+MOST_HTML = 4_000_000
+"""The most characters of HTML in a request."""
+DETECTOR = "py3langid"
+"""The package that detects languages."""
+DETECTED_CHARACTERS = 20_000
+"""The most characters of a request that its language is detected from."""
+OTHER_LABELS = {"nb": "no", "fil": "tl"}
+"""What the detector calls languages that have another code there."""
 LINE_BREAK = re.compile("(\r\n|[\n\r\v\f\x85\u2028\u2029])")
 
 
@@ -38,8 +65,8 @@ async def _translate(service: Service, request: Request) -> Response:
     alternatives = fields.take("alternatives", (int, str), 0)
     model = fields.take("model", str)
     fields.end()
-    if text_format != "text":
-        raise BodyError(f"format: expected text, found {shown(text_format)}")
+    if text_format not in ("text", "html"):
+        raise BodyError(f"format: expected text or html, found {shown(text_format)}")
     if str(alternatives) not in map(str, range(MOST_ALTERNATIVES + 1)):
         raise BodyError(
             f"alternatives: expected 0 to {MOST_ALTERNATIVES}, found {shown(alternatives)}"
@@ -47,23 +74,191 @@ async def _translate(service: Service, request: Request) -> Response:
     texts = [query] if isinstance(query, str) else query
     if not all(isinstance(text, str) for text in texts) or len(texts) > MOST_SOURCES:
         raise BodyError(f"q: expected a string, or at most {MOST_SOURCES} strings")
+    detected = None
+    if source == "auto":
+        source, detected = await _detected_source(service, texts, target, model)
     served = attributed(request, _translator(service, source, target, model))
     with spelled({"source_language": "source", "target_language": "target"}):
         options = _options(served, source, target, int(alternatives))
-        lines = _lines(texts)
-        results = await service.generate(served, lines, [options] * len(lines))
-    for result in results:
-        if result.error is not None:
-            raise RejectedError(result.error)
-    translations = [[h.text or "" for h in result.hypotheses] or [""] for result in results]
-    outputs = _with_breaks(texts, dict(zip(lines, translations, strict=True)))
+        if text_format == "html":
+            outputs = await _translated_html(service, served, texts, options, source)
+        elif splitter_is_installed():
+            outputs = await _translated_texts(service, served, texts, _split(options, source))
+        else:
+            outputs = await _translated_lines(service, served, texts, options)
     is_single = isinstance(query, str)
     translated = [output[0] for output in outputs]
     answer: dict[str, Any] = {"translatedText": translated[0] if is_single else translated}
     if int(alternatives):
         others = [output[1:] for output in outputs]
         answer["alternatives"] = others[0] if is_single else others
+    if detected is not None:
+        answer["detectedLanguage"] = detected if is_single else [detected] * len(texts)
     return JSONResponse(answer)
+
+
+async def _detect(service: Service, request: Request) -> Response:
+    """List the languages that a text may be in, the most probable one first."""
+    values = await _body_fields(request)
+    service.api_keys.check(request.headers, values.pop("api_key", None))
+    fields = Fields(values)
+    query = fields.require("q", str)
+    fields.end()
+    codes = {source for served in service.models.all for source, _ in _language_pairs(served)}
+    return JSONResponse(await asyncio.to_thread(detected_languages, [query], codes))
+
+
+async def _detected_source(
+    service: Service, texts: Sequence[str], target: str, model: str | None
+) -> tuple[str, dict[str, Any] | None]:
+    """Return the source language of texts, and what `/translate` says about it.
+
+    If there is only one language that is translated to the target, it need not be detected.
+    """
+    models = service.models.all if model is None else [_named(service, model)]
+    pairs = [pair for served in models for pair in _language_pairs(served)]
+    codes = {source for source, to in pairs if to == target}
+    if not codes or (len(codes) == 1 and find_spec(DETECTOR) is None):
+        return (*codes, "auto")[0], None
+    (best, *_) = await asyncio.to_thread(detected_languages, texts, codes)
+    return best["language"], best
+
+
+def detected_languages(texts: Sequence[str], codes: Iterable[str]) -> list[dict[str, Any]]:
+    """Detect the language of texts.
+
+    Args:
+        codes: the languages among which it is, as models name them
+
+    Returns:
+        languages with confidences of at least one percent, the most probable one first
+
+    Raises:
+        DragomanError: the package is missing, or no language is among those that it knows.
+    """
+    for package in (DETECTOR, "langcodes"):
+        if find_spec(package) is None:
+            raise DragomanError(
+                f"detection of languages: expected the package {package}, found none: pip install "
+                "'dragoman[detect]'"
+            )
+    identifier = _identifier()
+    known = set(identifier.labels)
+    labels: dict[str, str] = {}
+    for code in sorted(codes, reverse=True):
+        language = base_language(code) or ""
+        label = OTHER_LABELS.get(language, language)
+        labels |= {label: code} if label in known else {}
+    if not labels:
+        raise DragomanError(
+            f"detection of languages: expected a language that py3langid knows, found "
+            f"{listed(codes) or 'no source language'}"
+        )
+    among = copy(identifier)
+    among.set_languages(labels)
+    beginning = " ".join(text[:DETECTED_CHARACTERS] for text in texts)[:DETECTED_CHARACTERS]
+    found = [
+        {"confidence": float(round(100 * share)), "language": labels[label]}
+        for label, share in among.rank(beginning)
+    ]
+    return [one for one in found if one["confidence"]] or found[:1]
+
+
+@cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def _split(options: GenerationOptions, source: str) -> GenerationOptions:
+    """Return options with which texts are split by the rules of a language."""
+    is_known = source != "auto" and base_language(source) is not None
+    return options.replace(split=True, split_language=source if is_known else None)
+
+
+async def _translated_texts(
+    service: Service, served: ServedModel, texts: Sequence[str], options: GenerationOptions
+) -> list[list[str]]:
+    """Translate texts sentence by sentence.
+
+    Returns:
+        the outputs of each text, the best first
+    """
+    results = await service.generate(served, texts, [options] * len(texts))
+    _check_results(results)
+    return [[h.text or "" for h in result.hypotheses] or [result.text or ""] for result in results]
+
+
+async def _translated_html(
+    service: Service,
+    served: ServedModel,
+    texts: Sequence[str],
+    options: GenerationOptions,
+    source: str,
+) -> list[list[str]]:
+    """Translate HTML; see `documents.translate_document`."""
+    size = sum(map(len, texts))
+    if size > MOST_HTML:
+        raise BodyError(f"q: expected at most {MOST_HTML:,} characters of HTML, found {size:,}")
+    check_split(options.replace(split=True), served.manifest)
+    options = _split(options, source)
+    language = language_of(options, served.manifest)
+    read = partial(read_document, form="html", language=language)
+    documents = await asyncio.to_thread(lambda: [read(text) for text in texts])
+    sentences = [sentence for document in documents for sentence in document.sentences]
+    if len(sentences) > MOST_SOURCES:
+        raise BodyError(f"q: expected at most {MOST_SOURCES} sentences, found {len(sentences)}")
+    each = list(dict.fromkeys(sentences))
+    results = await service.generate(served, each, [options] * len(each))
+    _check_results(results)
+    of_sentence = dict(zip(each, results, strict=True))
+    outputs = []
+    for document in documents:
+        own = [of_sentence[sentence] for sentence in document.sentences]
+        count = min((len(result.hypotheses) or 1 for result in own), default=1)
+        outputs.append(
+            [await _html_of(service, served, document, own, options, rank) for rank in range(count)]
+        )
+    return outputs
+
+
+async def _html_of(
+    service: Service,
+    served: ServedModel,
+    document: Document,
+    results: Sequence[Result],
+    options: GenerationOptions,
+    rank: int,
+) -> str:
+    """Return a document with the outputs of a rank, whose tags are aligned with their words."""
+    pairs = pairs_to_align(document, results, served.manifest, rank)
+    found: dict[int, WordPairs] = {}
+    if pairs:
+        reading, seconds = vars(reading_of(options)), service.options.timeout
+        alignments = await service.run_with_model(
+            served, lambda model: model.align(list(pairs.values()), timeout=seconds, **reading)
+        )
+        found = aligned_by_number(pairs, alignments)
+    texts = [result.hypotheses[rank].text or "" if result.hypotheses else "" for result in results]
+    return await asyncio.to_thread(document.translated, texts, found)
+
+
+async def _translated_lines(
+    service: Service, served: ServedModel, texts: Sequence[str], options: GenerationOptions
+) -> list[list[str]]:
+    """Translate texts line by line, where texts cannot be split into sentences."""
+    lines = _lines(texts)
+    results = await service.generate(served, lines, [options] * len(lines))
+    _check_results(results)
+    translations = [[h.text or "" for h in result.hypotheses] or [""] for result in results]
+    return _with_breaks(texts, dict(zip(lines, translations, strict=True)))
+
+
+def _check_results(results: Sequence[Result]) -> None:
+    for result in results:
+        if result.error is not None:
+            raise RejectedError(result.error)
 
 
 def _lines(texts: Sequence[str]) -> list[str]:
@@ -154,9 +349,20 @@ def _language_pairs(served: ServedModel) -> list[tuple[str, str]]:
     if languages is not None:
         codes = sorted(languages.tokens)
         return [(source, target) for source in codes for target in codes if source != target]
-    parts = served.name.split("-")
-    codes = [part for part in parts[-2:] if 2 <= len(part) <= 3 and part.isalpha()]
-    return [(codes[0], codes[1])] if len(codes) == 2 else []
+    named = languages_of_name(served.name)
+    return [named] if named else []
+
+
+def _named(service: Service, name: str) -> ServedModel:
+    """Return the translation model of a name.
+
+    Raises:
+        DragomanError: there is none.
+    """
+    served = service.models.get(name)
+    if not _translates(served):  # a speech model would read texts as file paths
+        raise DragomanError(f"model: expected a translation model, {served.name} is another")
+    return served
 
 
 def _translator(service: Service, source: str, target: str, model: str | None) -> ServedModel:
@@ -166,10 +372,7 @@ def _translator(service: Service, source: str, target: str, model: str | None) -
         DragomanError: there is no such model.
     """
     if model is not None:
-        served = service.models.get(model)
-        if not _translates(served):  # a speech model would read texts as file paths
-            raise DragomanError(f"model: expected a translation model, {served.name} is another")
-        return served
+        return _named(service, model)
     candidates = [served for served in service.models.all if _translates(served)]
     for served in candidates:
         pairs = _language_pairs(served)
@@ -198,8 +401,9 @@ PROTOCOL = Protocol(
     (
         # The handlers check the key, which may be in the body.
         Endpoint("/translate", _translate, is_open=True),
+        Endpoint("/detect", _detect, is_open=True),
         Endpoint("/languages", _languages, method="GET", is_open=True),
     ),
-    prefixes=("/translate", "/languages"),
+    prefixes=("/translate", "/detect", "/languages"),
     error_body=error_body,
 )

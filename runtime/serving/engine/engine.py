@@ -20,6 +20,7 @@ from ...model import Model, parts_of
 from ...speech.recording import Spectrogram
 from ...speech.transcriber import PendingSpeech, check_streamed
 from ...texts.outputs import TokenStream
+from ...texts.sentences import check_unsplit
 from .request_handle import DecodingHandle, Listener, QueuedRequest
 from .request_queue import RequestQueue
 from .worker import Worker
@@ -126,8 +127,9 @@ class DecodingEngine:
                 f"{shown(options.num_return_sequences)}"
             )
         front_end = parts_of(self.model, "generate").front_end
-        if listener is not None and self.model.manifest.speech is not None:
-            check_streamed(options)
+        if listener is not None:
+            is_text = self.model.manifest.speech is None
+            (check_unsplit if is_text else check_streamed)(options)
         pending = front_end.begin(source, self._limited(options), check)
         if isinstance(pending, Result):
             return pending
@@ -209,6 +211,20 @@ class DecodingEngine:
                 f"{shown(options.max_new_tokens)}"
             )
         return options
+
+
+def check_sentences(
+    handles: Sequence[DecodingHandle], options: Sequence[GenerationOptions]
+) -> None:
+    """Check how many sentences the texts of a request have, if they are split.
+
+    Raises:
+        DragomanError: there are too many.
+    """
+    if any(each.split for each in options):
+        found = sum(handle.count for handle in handles)
+        if found > MOST_OUTPUTS:
+            raise DragomanError(f"expected at most {MOST_OUTPUTS} sentences in all, found {found}")
 
 
 async def prepared(

@@ -23,11 +23,16 @@ from dragoman.progress import Progress
 
 from .build import BuiltBundle, ParityFailedError, build, export
 from .optimize import OptimizedBundle, optimize, optimize_onnx
-from .polygraphy import write_polygraphy
 from .report import report
 from .sensitivity import sensitivity
 from .signatures import SignatureError, sign, verify_signature
-from .verify import AnswersVerification, Verification, verify, verify_known_answers
+from .verify import (
+    AnswersVerification,
+    Verification,
+    verify,
+    verify_known_answers,
+    write_polygraphy,
+)
 
 if TYPE_CHECKING:
     from dragoman.optimize.step_inputs import PolygraphyFiles

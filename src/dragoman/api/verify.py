@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, refuse_unwritable
 from dragoman.export.locating import locate_checkpoint
 from dragoman.progress import Progress, Silent
 from dragoman.runtime import load
@@ -24,7 +24,7 @@ from dragoman.runtime.known_answers import conclude, machine_of
 from dragoman.runtime.oracle_comparison import compare_with_oracle, unloaded
 from dragoman.verification.verdict import describe_failure
 
-from .preflight import check_comparison
+from .preflight import check_comparison, check_inputs
 from .signatures import SIGNATURE_FILE, is_signed
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ def open_like(bundle: Bundle, located: LocatedCheckpoint) -> OpenedCheckpoint:
         CheckpointError, ConfigError, DragomanError: see `open_checkpoint`.
     """
     from dragoman.export.checkpoints import open_checkpoint, shorten_window
-    from dragoman.export.model_description import audio_features
+    from dragoman.export.exporter import audio_features
 
     opened = open_checkpoint(located)
     audio, own = bundle.manifest.audio, audio_features(opened.model.config)
@@ -371,3 +371,69 @@ def _problem(
         except (DragomanError, OSError) as error:  # the failure is still reported
             where = f"the first differing tensor cannot be located ({error})"
             return f"{describe_failure(parity)}; {where}"
+
+
+if TYPE_CHECKING:
+    from dragoman.optimize.step_inputs import PolygraphyFiles
+
+
+def write_polygraphy(
+    bundle: str | Path,
+    directory: str | Path,
+    *,
+    graphs: str | Path | None = None,
+    inputs: str | Path | None = None,
+) -> PolygraphyFiles:
+    """Write inputs of the graphs as files for Polygraphy, with the commands to run.
+
+    Decoder inputs are those of the first two, a middle and the last step of decoding. Numbers are
+    stored as text, which takes a third more space.
+
+    Args:
+        directory: new directory, written atomically
+        graphs: bundle with ONNX graphs of the same model, to compare with; required for engines
+        inputs: file of texts, one per line, or directory of audio clips; None: random inputs
+
+    Returns:
+        the rows of every input, the numbers of the written decoder steps, and the files' size
+
+    Raises:
+        BundleError: a bundle is damaged.
+        BackendError: ONNX Runtime cannot run the graphs.
+        DragomanError: a path is wrong, the graphs are missing or belong to another model, the
+            bundle is in bf16, or the directory cannot be written.
+    """
+    directory = Path(directory)
+    read = read_bundle(Path(bundle))
+    compared = None if graphs is None else read_bundle(Path(graphs))
+    if directory.exists():
+        raise DragomanError(f"{directory} already exists: choose another name, or remove it")
+    refuse_unwritable(directory)
+    file = check_inputs(inputs)
+    _check_compared(read, compared)
+
+    from dragoman.optimize.step_inputs import write_polygraphy_files
+
+    sources = None
+    if file is not None:
+        from dragoman.verification.inputs.sources import calibration_sources
+
+        sources = calibration_sources(compared or read, file).encodable
+    return write_polygraphy_files(read, directory, graphs=compared, sources=sources)
+
+
+def _check_compared(bundle: Bundle, graphs: Bundle | None) -> None:
+    if graphs is None:
+        if bundle.manifest.executable.format != "onnx":
+            raise DragomanError(
+                f"{bundle.directory}: expected graphs of the same model besides engines (graphs; "
+                "--graphs): a bundle that ONNX Runtime can run, such as one of target neutral"
+            )
+        return
+    if graphs.manifest.executable.format != "onnx":
+        raise DragomanError(f"{graphs.directory}: expected ONNX graphs, found engines")
+    if graphs.manifest.architecture != bundle.manifest.architecture:
+        raise DragomanError(
+            f"{graphs.directory} holds another model than {bundle.directory}: expected the same "
+            "architecture"
+        )

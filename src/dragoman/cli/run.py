@@ -27,6 +27,7 @@ from dragoman.runtime.arguments import with_prefix
 from dragoman.runtime.audio.voice_activity import RATE, detector_is_installed
 from dragoman.runtime.decoding.results import SUBTITLE_FORMATS, SubtitleFormat
 from dragoman.runtime.decoding.strategies import strategies
+from dragoman.runtime.documents import DOCUMENT_FORMS
 from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.model import parts_of
 from dragoman.runtime.texts.front_end import TextFrontEnd
@@ -45,6 +46,7 @@ from .run_output import (
     timed,
     timed_words,
     whole,
+    write_document,
 )
 from .shared.decoding_options import (
     check_prefix_file,
@@ -82,10 +84,10 @@ RECORDINGS = 32
 )
 @output(
     "--format",
-    "subtitle_format",
-    type=click.Choice(SUBTITLE_FORMATS),
+    "document_format",
+    type=click.Choice(tuple(dict.fromkeys((*SUBTITLE_FORMATS, *DOCUMENT_FORMS)))),
     metavar="NAME",
-    help="Speech: write the subtitles of one recording: srt, vtt, tsv, lrc.",
+    help="Of speech: srt, vtt, tsv, lrc; of a file of text: html, srt, txt.",
 )
 @output(
     "--resume",
@@ -118,7 +120,7 @@ def run(
     prefix_file: Path | None,
     scores: bool,
     as_json: bool,
-    subtitle_format: SubtitleFormat | None,
+    document_format: str | None,
     resume: Path | None,
     stream: bool,
     alignments: bool,
@@ -138,8 +140,8 @@ def run(
     """
     check_prefix_file(prefix_file, given_options)
     _check_forms(given_options, scores=scores, as_json=as_json, stream=stream, resume=resume)
-    if subtitle_format is not None:
-        _check_subtitles(texts, given_options, scores=scores, as_json=as_json, stream=stream)
+    if document_format is not None:
+        _check_format(texts, given_options, scores=scores, as_json=as_json, stream=stream)
     check_aligned_options(
         given_options, stream=stream, alignments=alignments, replace=replace_unknown
     )
@@ -161,15 +163,22 @@ def run(
         manifest, rows = model.manifest, model.backend.limits.rows
         form = None
         if manifest.speech is not None and not stream:
+            subtitle_format = _subtitle_format(document_format, texts)
+            if subtitle_format is not None and not options.word_timestamps:
+                options = options.replace(timestamps=True)
             form = _transcript_form(manifest, options, subtitle_format, scores, as_json)
             _warn_without_detector(manifest, options, greedy=greedy)
-        for name, value in (("--format", subtitle_format), ("--resume", resume)):
-            if value is not None and form is None:
-                raise click.UsageError(f"{name}: for speech models; a text has no times")
+        elif resume is not None:
+            raise click.UsageError("--resume: for speech models; a text is translated at once")
         with option_names(context.command):
             once = greedy or (stream and manifest.speech is not None)
             options = for_bundle(options, manifest, greedy=once, rows=rows)
             _check(model, options, stream=stream)
+            if form is None and document_format is not None:
+                if alignments or replace_unknown or prefix_file is not None:
+                    name = "--prefix-file" if prefix_file else "--alignments, --replace-unknown"
+                    raise click.UsageError(f"{name}: expected without --format")
+                return write_document(model, texts[0] if texts else None, document_format, options)
         aligner = None
         if alignments or replace_unknown:
             aligner = Aligner(model, options, alignments=alignments, replace=replace_unknown)
@@ -230,7 +239,7 @@ def detect_language(
     return 1 if rejected else 0
 
 
-def _check_subtitles(
+def _check_format(
     texts: Sequence[str],
     given_options: dict[str, Any],
     *,
@@ -238,16 +247,27 @@ def _check_subtitles(
     as_json: bool,
     stream: bool,
 ) -> None:
-    """Check that subtitles of one recording can be written, and let segments be timed."""
+    """Check that subtitles, or a document, can be written."""
     for name, given in (("--json", as_json), ("--scores", scores), ("--stream", stream)):
         if given:
             raise click.UsageError(f"--format and {name} exclude each other")
-    if len(texts) != 1:
-        raise click.UsageError(f"--format: expected one recording, found {len(texts)}")
+    if len(texts) > 1:
+        raise click.UsageError(f"--format: expected one file, found {len(texts)}")
     if given_options["timestamps"] is False:
         raise click.UsageError("--format: expected without --no-timestamps: subtitles have times")
-    if not given_options["word_timestamps"]:
-        given_options["timestamps"] = True
+
+
+def _subtitle_format(name: str | None, recordings: Sequence[str]) -> SubtitleFormat | None:
+    """Return the format of the subtitles of one recording; None: none were requested."""
+    if name is None:
+        return None
+    if not recordings:
+        raise click.UsageError("--format: expected one recording, found none")
+    for known in SUBTITLE_FORMATS:
+        if name == known:
+            return known
+    expected = ", ".join(SUBTITLE_FORMATS)
+    raise click.UsageError(f"--format: expected one of {expected} for speech, found {name}")
 
 
 def _check_forms(
@@ -268,6 +288,7 @@ def _check_forms(
             ("--cut-at-silence", given_options["cut_at_silence"]),
             ("--scores", scores),
             ("--resume", resume is not None),
+            ("--split", given_options["split"]),
             ("--n-best", given_options["num_return_sequences"] > 1),
         ):
             if given:

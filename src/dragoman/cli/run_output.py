@@ -7,12 +7,14 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import click
 
 from dragoman import DragomanError
-from dragoman.files.text_lines import one_line
+from dragoman.files.regular_files import read_regular
+from dragoman.files.text_lines import one_line, undecodable
 from dragoman.runtime import (
     DeviceLostError,
     GenerationOptions,
@@ -21,6 +23,7 @@ from dragoman.runtime import (
     Result,
     Segment,
     TranscriptUpdate,
+    translate_document,
 )
 from dragoman.runtime.arguments import check_able
 from dragoman.runtime.attention.alignment import NO_WORDS
@@ -30,6 +33,7 @@ from dragoman.runtime.decoding.results import (
     span,
     subtitle_entries,
 )
+from dragoman.runtime.documents import DOCUMENT_FORMS
 
 from .shared.terminal import notify
 
@@ -220,6 +224,43 @@ def whole(lines_of: Callable[[Result], Iterable[str]]) -> TranscriptForm:
     return lines
 
 
+DOCUMENT_BYTES = 64 << 20
+"""The most for a document, as for a request of the server."""
+
+
+def write_document(model: Model, path: str | None, form: str, options: GenerationOptions) -> int:
+    """Translate a document and write it to standard output.
+
+    Args:
+        path: the file; None: standard input
+
+    Returns:
+        the exit status
+
+    Raises:
+        DragomanError: the file cannot be read, or as for `translate_document`.
+    """
+    known = {each: each for each in DOCUMENT_FORMS}
+    if form not in known:
+        raise click.UsageError(
+            f"--format: expected one of {', '.join(known)} for texts, found {form}"
+        )
+    if path is None:
+        content = sys.stdin.buffer.read() if sys.stdin else b""
+    else:
+        content = read_regular(Path(path), DOCUMENT_BYTES)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = 1 + content.count(b"\n", 0, error.start)
+        raise DragomanError(undecodable(content[error.start], error.start, line)) from error
+    translated = translate_document(model, text, known[form], options)
+    for warning in translated.warnings:
+        notify(f"Warning: {warning}")
+    click.echo(translated.text.encode(), nl=False)
+    return 0
+
+
 Pairs = tuple[tuple[int, int], ...]
 """A word alignment: the numbers of a source word and a target word, in pairs."""
 
@@ -230,10 +271,14 @@ def check_aligned_options(
     """Check that the options support word alignments."""
     for name, given in (("--alignments", alignments), ("--replace-unknown", replace)):
         if given and (
-            stream or given_options["num_return_sequences"] > 1 or given_options["timestamps"]
+            stream
+            or given_options["num_return_sequences"] > 1
+            or given_options["timestamps"]
+            or given_options["split"]
         ):
             raise click.UsageError(
-                f"{name}: expected without --stream, --n-best and --timestamps: it is of one output"
+                f"{name}: expected without --stream, --n-best, --timestamps and --split: it is of "
+                "one output"
             )
 
 

@@ -18,6 +18,7 @@ from dragoman.errors import DragomanError, shown
 from .fields import (
     FLAG,
     SWITCH,
+    TEXT,
     Bounds,
     Check,
     CommandOption,
@@ -104,6 +105,15 @@ class GenerationOptions(TranscriptionOptions):
             its source; without effect if the bundle has none
         truncate: texts: whether a source that is too long is cut at its end, as the checkpoint's
             tokenizer does, special tokens kept; otherwise it is rejected
+        split: texts: whether each text is split into sentences, which are decoded at once, and
+            whose outputs are joined with the white space, line breaks and list markers of the text.
+            Line breaks end sentences. A sentence that is too long is cut, and a warning says so.
+            Limits of tokens and forbidden phrases apply to each sentence. The n-th output has the
+            n-th of each sentence; scores and log-probabilities are sums. `tokens` are those of all
+            sentences, with the end tokens between them. A text with a sentence that cannot be
+            decoded is rejected. Excludes streams, `prefix` and `must_contain`
+        split_language: with `split`: the language whose rules find sentences, such as "de"; None:
+            `source_language`, or that of the bundle, or English
         num_beams: number of beams; 1: greedy search or sampling; None: 1 with `do_sample`, else the
             bundle's default
         num_return_sequences: number of outputs per input: at most `num_beams` beams, or
@@ -207,6 +217,18 @@ class GenerationOptions(TranscriptionOptions):
         SWITCH,
         CommandOption("content", "Cut sources that are too long, instead of rejecting them."),
     ] = False
+    split: Annotated[
+        bool,
+        SWITCH,
+        CommandOption("content", "Translate each sentence of a line by itself.", sets=True),
+    ] = False
+    split_language: Annotated[
+        str | None,
+        TEXT,
+        CommandOption(
+            "content", "With --split: the language of the sentences.", metavar="CODE", hidden=True
+        ),
+    ] = None
     num_beams: Annotated[
         int | None,
         integer(1),
@@ -304,6 +326,7 @@ class GenerationOptions(TranscriptionOptions):
             "Show special tokens in outputs.",
             "--keep-special-tokens",
             sets=False,
+            hidden=True,
         ),
     ] = True
     max_batch_size: Annotated[
@@ -393,6 +416,8 @@ class GenerationKeywords(TranscriptionKeywords, total=False):
     renormalize_logits: bool | None
     shortlist: bool
     truncate: bool
+    split: bool
+    split_language: str | None
     num_beams: int | None
     num_return_sequences: int
     length_penalty: float | None

@@ -17,7 +17,7 @@ from dragoman.optimize.fusions.matching import FLOATS
 from dragoman.optimize.precision.calibration import calibration_batches
 from dragoman.optimize.running import Outputs, Runner, Samples, difference, with_outputs
 from dragoman.runtime import Bundle
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput
 
 from .tolerances import TOLERANCES
 

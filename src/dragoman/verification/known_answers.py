@@ -20,7 +20,7 @@ from dragoman.reference_model import AutoregressiveModel, EncoderModel, Referenc
 from dragoman.runtime import Model
 from dragoman.runtime.answer_comparison import encode, generate, projections
 from dragoman.runtime.audio.log_mel import LogMel, sound
-from dragoman.runtime.decoding.batching import EncoderInput, as_batch
+from dragoman.runtime.decoding.request import EncoderInput, as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.known_answers import (
     LARGEST_FILE,

@@ -38,7 +38,7 @@ from dragoman.reference_model.layers import KeysValues
 from dragoman.reference_model.models import MaskedLanguageModelHead
 from dragoman.reference_model.stacks import Output
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.batching import EncoderInput, as_batch, batches, pad
+from dragoman.runtime.decoding.request import EncoderInput, as_batch, batches, pad
 from dragoman.runtime.format.manifest import Manifest, Precision
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.scoring.teacher_forcing import forcing_batches

@@ -20,7 +20,7 @@ from dragoman.optimize.targets import find_target
 from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
 from dragoman.runtime import Bundle, Model
 from dragoman.runtime.backends import check_backend, open_backend
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput
 from dragoman.runtime.format.parity import (
     Check,
     Divergence,

@@ -14,8 +14,8 @@ import torch
 
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
+from dragoman.export.exporter import default_max_new_tokens, generation_settings
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.export.model_description import default_max_new_tokens, generation_settings
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import (
     AutoregressiveModel,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.export.checkpoints import read_checkpoint
-from dragoman.export.model_description import default_max_new_tokens
+from dragoman.export.exporter import default_max_new_tokens
 from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig, Transformer
 
 from ...random_weights import random_transformer

@@ -15,12 +15,12 @@ import torch
 
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
-from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.export.model_description import (
+from dragoman.export.exporter import (
     default_max_new_tokens,
     generation_settings,
     model_spec,
 )
+from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import Transformer, greedy_cached, greedy_uncached, pad
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.bundle import Bundle

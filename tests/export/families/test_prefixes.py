@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from dragoman.export import export_bundle
+from dragoman.export.exporter import generation_settings
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.export.model_description import generation_settings
 from dragoman.runtime import GenerationOptions, Model
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.bundle import Bundle

@@ -32,7 +32,7 @@ from dragoman.runtime.backends.onnxruntime import cpu_state as state_module
 from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend, session_options
 from dragoman.runtime.backends.onnxruntime.cpu_state import HostState
 from dragoman.runtime.backends.onnxruntime.host_buffers import HostBuffer
-from dragoman.runtime.decoding.batching import pad
+from dragoman.runtime.decoding.request import pad
 from dragoman.runtime.format.manifest import Precision
 
 Pair = tuple[Transformer, Model]

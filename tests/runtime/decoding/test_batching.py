@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from dragoman.runtime.decoding.batching import batches, pad
+from dragoman.runtime.decoding.request import batches, pad
 
 LENGTHS = {
     "one": [4],

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.export.exporter import generation_settings, model_spec, speech_tokens
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.export.model_description import generation_settings, model_spec, speech_tokens
 from dragoman.runtime.backends import open_backend
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.model import Model

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dragoman.optimize.emulation import emulated_bundle
-from dragoman.optimize.random_inputs import random_sources
+from dragoman.optimize.step_inputs import random_sources
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.backends import open_backend
-from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.manifest import Precision
 
 from ...speech_models import noise

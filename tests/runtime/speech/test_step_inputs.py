@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from dragoman.optimize.random_inputs import random_sources
-from dragoman.optimize.step_inputs import record_steps
+from dragoman.optimize.step_inputs import random_sources, record_steps
 from dragoman.runtime import read_bundle
 from dragoman.runtime.backends import open_backend
-from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.decoding.request import as_batch
 
 
 def test_each_step_continues_the_prompt(exported: Callable[[str], tuple[Any, Path]]) -> None:

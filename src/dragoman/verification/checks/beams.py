@@ -14,7 +14,7 @@ import numpy as np
 
 from dragoman.reference_model import AutoregressiveModel, beam_search_uncached
 from dragoman.runtime import Model, Result
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput
 from dragoman.runtime.decoding.results import NO_OUTPUT
 from dragoman.runtime.format.parity import NOT_FINITE, BeamParity
 from dragoman.runtime.speech.prompts import prompt_options

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dragoman.reference_model import AutoregressiveModel, LanguageModel
 from dragoman.reference_model.decoding import most_new_tokens
 from dragoman.runtime import Model, Result
-from dragoman.runtime.decoding.batching import EncoderInput, as_batch, pad
+from dragoman.runtime.decoding.request import EncoderInput, as_batch, pad
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import NOT_FINITE, OnePassParity, OtherChoice
 from dragoman.runtime.scoring.teacher_forcing import forcing_batches, log_probabilities_of

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dragoman.reference_model import EncoderModel
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.batching import batches, pad
+from dragoman.runtime.decoding.request import batches, pad
 from dragoman.runtime.encoding.front_end import tokens_of_batch
 from dragoman.runtime.format.contract import Role
 from dragoman.runtime.format.manifest import Precision

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import DecodingState
-from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.parity import NOT_FINITE, Check, ShortlistParity, TaskParity
 from dragoman.runtime.speech.prompts import greedy_options
 from dragoman.runtime.texts.shortlist import read_shortlist

@@ -21,7 +21,7 @@ from dragoman.errors import DragomanError
 from dragoman.metrics import Metric
 from dragoman.reference_model import AutoregressiveModel
 from dragoman.runtime import Model, ScoringOptions
-from dragoman.runtime.decoding.batching import as_batch, pad
+from dragoman.runtime.decoding.request import as_batch, pad
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import NOT_FINITE, ReferenceParity, TaskParity
 from dragoman.runtime.model import parts_of

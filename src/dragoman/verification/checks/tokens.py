@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dragoman.reference_model import AutoregressiveModel
 from dragoman.reference_model.decoding import uncached_logits
 from dragoman.runtime import Model, Result
-from dragoman.runtime.decoding.batching import MAX_LOGITS, EncoderInput
+from dragoman.runtime.decoding.request import MAX_LOGITS, EncoderInput
 from dragoman.runtime.format.parity import NOT_FINITE, Divergence, OnePassParity, TokenParity
 from dragoman.runtime.speech.prompts import greedy_options
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE

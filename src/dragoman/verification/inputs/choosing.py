@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dragoman.errors import DragomanError, shown
 from dragoman.export.checkpoints import OpenedCheckpoint
-from dragoman.export.model_description import audio_features
-from dragoman.export.model_description import head as described_head
+from dragoman.export.exporter import audio_features
+from dragoman.export.exporter import head as described_head
 from dragoman.metrics import PERPLEXITY
 from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
 from dragoman.runtime.audio import LogMel

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.export.checkpoints import OpenedCheckpoint
+from dragoman.export.exporter import speech_tokens
 from dragoman.export.formats.json_files import read_json_if_present
-from dragoman.export.model_description import speech_tokens
 from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.metrics import metrics_that_judge
 from dragoman.reference_model import EncoderModel

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.export.checkpoints import OpenedCheckpoint
-from dragoman.export.model_description import audio_features
+from dragoman.export.exporter import audio_features
 from dragoman.metrics import PERPLEXITY, Metric, find_metric
 from dragoman.metrics.metric import References as TextReferences
 from dragoman.metrics.metric import bootstrap_chance, bootstrap_spread, check_pairs
-from dragoman.optimize.random_inputs import random_sound
+from dragoman.optimize.step_inputs import random_sound
 from dragoman.reference_model import ReferenceModel
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.runtime.audio import LogMel
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput
 
 from .items import References, describe_sources, describe_windows
 from .sources import EncoderLine

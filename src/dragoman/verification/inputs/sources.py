@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError, shown
 from dragoman.reference_model.recipes import read_lines
 from dragoman.runtime.audio import AudioError, LogMel, read_audio
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput
 from dragoman.runtime.decoding.results import RejectedError
 from dragoman.runtime.encoding.front_end import LineSource, source_of_line
 from dragoman.runtime.encoding.tokenizer import InputTokenizer, Tokenized

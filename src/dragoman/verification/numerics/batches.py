@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.batching import as_batch, pad
+from dragoman.runtime.decoding.request import as_batch, pad
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import divergence

@@ -18,7 +18,7 @@ from dragoman.optimize.graph_pass import PassError
 from dragoman.reference_model import AutoregressiveModel, ReferenceModel
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import BackendError
-from dragoman.runtime.decoding.batching import EncoderInput, as_batch, pad
+from dragoman.runtime.decoding.request import EncoderInput, as_batch, pad
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import Check, Coverage

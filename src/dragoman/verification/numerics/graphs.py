@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.batching import as_batch, batches, pad
+from dragoman.runtime.decoding.request import as_batch, batches, pad
 from dragoman.runtime.format.contract import Role
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 

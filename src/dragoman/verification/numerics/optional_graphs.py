@@ -17,7 +17,7 @@ from dragoman.optimize.running import run
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.reference_model.attention import MultiHeadAttention, attention_weights
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import Role, Slot
 from dragoman.runtime.format.neutral_graphs import aligning_layers

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dragoman.reference_model import ReferenceModel, Transformer
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput
 
 MOST_OPERATIONS = 2e11
 """Multiplications that the oracle may take for the vocabulary; the ends of the capacity are

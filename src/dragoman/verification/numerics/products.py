@@ -21,7 +21,7 @@ from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.optimize.dequantized import QuantizedWeight, quantized_weights
 from dragoman.optimize.precision.rounding import parts_of_outputs
 from dragoman.reference_model import EncoderModel, ReferenceModel
-from dragoman.runtime.decoding.batching import as_batch
+from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.parity import Check

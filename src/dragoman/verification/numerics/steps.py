@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import Prediction
-from dragoman.runtime.decoding.batching import as_batch, pad
+from dragoman.runtime.decoding.request import as_batch, pad
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import divergence

@@ -23,7 +23,7 @@ from dragoman.optimize.targets import Graphs
 from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
 from dragoman.runtime import Model
 from dragoman.runtime.backends.onnxruntime.cpu import OnnxRuntimeBackend, session_options
-from dragoman.runtime.decoding.batching import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput
 from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.verification.checks.distances import DistanceMeter

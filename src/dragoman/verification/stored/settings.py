@@ -17,8 +17,7 @@ import onnx_ir as ir
 
 from dragoman.errors import shown
 from dragoman.export.checkpoints import OpenedCheckpoint
-from dragoman.export.exporter import graph_names, graph_spec
-from dragoman.export.model_description import audio_features, head, model_spec
+from dragoman.export.exporter import audio_features, graph_names, graph_spec, head, model_spec
 from dragoman.export.neutral_bundle import manifest_of
 from dragoman.onnx_graphs.optional_graphs import candidates_spec
 from dragoman.optimize.tensorrt.engine_bundle import pinned_spec
