@@ -18,10 +18,9 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, pattern
 
 from ..graph_pass import ROUNDING, Changes, Property, RulePass
-from ..graph_values import new_weight
+from ..graph_values import UnsupportedPatternError, describe, is_number, make_rule, new_weight, rank
 from .attention_masks import check_type, total_mask
 from .attention_scores import Scores, find_scores
-from .matching import UnsupportedPatternError, describe, is_number, make_rule, rank
 
 
 @dataclass(frozen=True)

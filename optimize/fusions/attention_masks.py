@@ -17,8 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..emulation import HALVES
-from ..graph_values import constant, producer
-from .matching import UnsupportedPatternError
+from ..graph_values import UnsupportedPatternError, constant, producer
 
 LOWEST = 0.98
 """The share of the lowest number of a type that counts as finite for ONNX Runtime's Attention."""

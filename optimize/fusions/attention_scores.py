@@ -11,9 +11,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ..graph_values import number, producer
+from ..graph_values import (
+    FLOATS,
+    UnsupportedPatternError,
+    describe,
+    first_input,
+    number,
+    producer,
+    rank,
+    split_constant,
+)
 from .attention_masks import Mask
-from .matching import FLOATS, UnsupportedPatternError, describe, first_input, rank, split_constant
 
 ABSORBS = 16.0
 """A fill value acts like -inf if adjacent floats are this far apart there, since adding a score to

@@ -25,8 +25,7 @@ from onnxscript.version_converter import ConvertVersionPass
 
 from ..checking.interface import remove_identities
 from ..graph_pass import ROUNDING, Changes, PassError, Property
-from ..graph_values import constant, infer_shapes
-from .matching import describe, make_rule
+from ..graph_values import constant, describe, infer_shapes, make_rule
 
 OPSET = 23
 """The opset of fused graphs, the first with Attention and RMSNormalization."""

@@ -14,8 +14,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..graph_values import number, producer
-from .matching import UnsupportedPatternError, describe, is_number, make_rule
+from ..graph_values import UnsupportedPatternError, describe, is_number, make_rule, number, producer
 
 Polynomial = Mapping[int, float]
 """The coefficients of a polynomial, by power."""

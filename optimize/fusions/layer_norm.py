@@ -11,14 +11,16 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
 
 from ..graph_pass import RulePass
-from ..graph_values import constant, number, producer
-from .matching import (
+from ..graph_values import (
     FLOATS,
     UnsupportedPatternError,
+    constant,
     describe,
     first_input,
     is_number,
     make_rule,
+    number,
+    producer,
     rank,
     reduction_axes,
     split_constant,

@@ -20,9 +20,8 @@ from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.model_spec import ModelSpec
 
 from ..fusions.cleanup import Tidy
-from ..fusions.matching import FLOATS
 from ..graph_pass import GraphPass, RulePass
-from ..graph_values import producer
+from ..graph_values import FLOATS, producer
 from ..precision.weight_only import EngineWeightOnly
 from ..targets import TargetRecipe
 from .engine_bundle import build_engines

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import load_graph, module_of
-from dragoman.optimize.fusions.matching import FLOATS
+from dragoman.optimize.graph_values import FLOATS
 from dragoman.optimize.precision.calibration import calibration_batches
 from dragoman.optimize.running import Outputs, Runner, Samples, difference, with_outputs
 from dragoman.runtime import Bundle
