@@ -17,11 +17,13 @@ from dragoman.onnx_graphs.optional_graphs import (
     candidates_graph,
     candidates_spec,
 )
+from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
 from dragoman.runtime.decoding.request import EncoderInput
-from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.bundle import Bundle, without_shortlist
 from dragoman.runtime.format.contract import DataType, GraphSpec, TensorSpec
 from dragoman.runtime.format.manifest import PassRecord, Precision
-from dragoman.runtime.format.writing import BundleWriter
+from dragoman.runtime.format.writing import BundleWriter, write_manifest
+from dragoman.runtime.texts.shortlist import read_shortlist
 
 from .pipeline import apply_passes
 from .precision.calibration import calibration_batches
@@ -73,6 +75,7 @@ def optimize_bundle(
     """
     chosen = find_target(target)
     chosen.check_source(bundle, precision)
+    listed, bundle = bundle, without_shortlist(bundle)
     graphs, records = fused_graphs(bundle, chosen, precision, progress)
     kept = kept_products(rounded_products(graphs), keep_fp32)
     if precision != "fp32":
@@ -116,7 +119,14 @@ def optimize_bundle(
     files = writer(directory)
     write_graphs(models, specs, files)
     files.copy_tokenizers(bundle)
-    return files.finish(optimized)
+    finished = files.finish(optimized)
+    record = listed.manifest.shortlist
+    if record is None:
+        return finished
+    shortlist = read_shortlist(listed.path(record.file), listed.manifest.model)
+    finished = add_shortlist(finished, shortlist)
+    write_manifest(finished.manifest, directory)
+    return finished
 
 
 def fused_graphs(

@@ -132,13 +132,20 @@ class Target:
 
         Raises:
             DragomanError: the bundle is not neutral in fp32, the result would be the same, or the
-                target does not offer the precision or the decoder's kind.
+                target does not offer the precision, the decoder's kind or the shortlist.
         """
         manifest = bundle.manifest
         if self.executable == "tensorrt" and manifest.model.state_size is not None:
             raise DragomanError(
                 f"target {self.name}: expected a decoder with self-attention, found a recurrent "
                 "one, which runs on the processor: build for target cpu or neutral"
+            )
+        if manifest.shortlist is not None and (
+            self.executable == "tensorrt" or precision == "bf16"
+        ):
+            raise DragomanError(
+                f"target {self.name}, {precision}: expected a bundle without a shortlist, which "
+                "ONNX Runtime decodes with on the processor: export one without"
             )
         if (manifest.target, manifest.precision) != ("neutral", "fp32"):
             raise DragomanError(

@@ -16,8 +16,10 @@ tokens; then the offsets of each source token's target tokens, u64, and the targ
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import struct
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -32,6 +34,7 @@ from dragoman.files.regular_files import FileError, read_regular
 from dragoman.reference_model.recipes.examples import read_pairs
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.model_spec import ModelSpec
+from dragoman.runtime.format.neutral_graphs import kind_of
 from dragoman.runtime.texts.codecs.interface import TokenizerError, UnknownSymbolsError
 from dragoman.runtime.texts.shortlist import LARGEST_FILE, LONGEST_ENTRY, Shortlist
 from dragoman.runtime.texts.tokenizer import TextCodec, TooLongError
@@ -70,7 +73,7 @@ def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
         DragomanError: the file cannot be read, is none of these kinds, or is for another
             vocabulary; or the bundle's model is of another kind.
     """
-    _check_model(bundle)
+    check_shortlist_model(bundle.manifest.model)
     model, generation = bundle.manifest.model, bundle.manifest.generation
     try:
         data = read_regular(path, LARGEST_FILE)
@@ -81,17 +84,22 @@ def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
     else:
         vocabularies = _vocabularies(bundle)
         lines = _lines(path, data)
-        if any("\t" in line and not _is_number(line.split()[-1]) for line in lines):
+        if lines[0].count("\t") == 1:
             found = _of_ctranslate2(path, lines, vocabularies)
         else:
             found = _of_lexicon(path, lines, vocabularies)
     return found.with_always(bundle.manifest.end_tokens, generation.suppressed_token_ids)
 
 
-def _check_model(bundle: Bundle) -> None:
-    manifest = bundle.manifest
-    if manifest.kind != "sequence-to-sequence" or manifest.model.takes_audio:
-        found = "a speech model" if manifest.model.takes_audio else manifest.kind
+def check_shortlist_model(model: ModelSpec) -> None:
+    """Check that a model can have a shortlist.
+
+    Raises:
+        DragomanError: it does not translate texts.
+    """
+    kind = kind_of(model)
+    if kind != "sequence-to-sequence" or model.takes_audio:
+        found = "a speech model" if model.takes_audio else kind
         raise DragomanError(f"shortlist: expected an encoder-decoder model of texts, found {found}")
 
 
@@ -110,7 +118,7 @@ def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -
             model is of another kind or has no tokenizers.
         LanguageError: the language is unknown, or is required and missing.
     """
-    _check_model(bundle)
+    check_shortlist_model(bundle.manifest.model)
     manifest = bundle.manifest
     if manifest.tokenizers is None:
         raise DragomanError("shortlist: expected a model with tokenizers to learn from texts")
@@ -184,12 +192,13 @@ def _linked(
 def _lines(path: Path, data: bytes) -> list[str]:
     try:
         if data[:2] == b"\x1f\x8b":
-            with gzip.open(path) as file:
+            with gzip.open(io.BytesIO(data)) as file:
                 data = file.read(LARGEST_FILE + 1)
             if len(data) > LARGEST_FILE:
                 raise DragomanError(f"{path}: expected at most {LARGEST_FILE} bytes, found more")
-        lines = [line for line in data.decode().split("\n") if line.strip()]
-    except (UnicodeDecodeError, OSError, EOFError) as error:
+        text = data.decode("utf-8-sig")
+        lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise DragomanError(
             f"{path}: expected a shortlist: lines of source token, target token and probability, "
             f"vmap.txt of CTranslate2, or a .bin file of Marian: {error}"
@@ -199,12 +208,9 @@ def _lines(path: Path, data: bytes) -> list[str]:
     return lines
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+def _words(line: str) -> list[str]:
+    """Split a line at spaces and tabs: other white space may be part of a token."""
+    return [word for word in line.replace("\t", " ").split(" ") if word]
 
 
 def _vocabularies(bundle: Bundle) -> Vocabularies:
@@ -225,7 +231,7 @@ def _vocabularies(bundle: Bundle) -> Vocabularies:
 def _of_lexicon(path: Path, lines: list[str], known: Vocabularies) -> Shortlist:
     pairs: list[tuple[str, str, float]] = []
     for number, line in enumerate(lines, 1):
-        words = line.split()
+        words = _words(line)
         try:
             first, second, probability = words[0], words[1], float(words[2])
         except (IndexError, ValueError):
@@ -236,7 +242,13 @@ def _of_lexicon(path: Path, lines: list[str], known: Vocabularies) -> Shortlist:
                 f"found {shown(line)}"
             )
         pairs.append((first, second, probability))
-    if any(probability < 0 for *_, probability in pairs):
+    values = [value for *_, value in pairs]
+    if min(values) < 0:
+        if max(values) > 0:
+            raise DragomanError(
+                f"{path}: expected probabilities or their logarithms, found {min(values):g} and "
+                f"{max(values):g}"
+            )
         pairs = [(first, second, math.exp(min(0.0, value))) for first, second, value in pairs]
     if _begins_with_target(pairs):
         pairs = [(second, first, probability) for first, second, probability in pairs]
@@ -279,20 +291,20 @@ def _of_ctranslate2(path: Path, lines: list[str], known: Vocabularies) -> Shortl
     unknown = _Unknown(path, len(lines))
     for number, line in enumerate(lines, 1):
         sources, tab, targets = line.partition("\t")
-        if not tab or not targets.split():
+        if not tab or not _words(targets):
             raise DragomanError(
                 f"{path}: line {number}: expected source tokens, a tab and target tokens, found "
                 f"{shown(line)}"
             )
-        ids = [known.source(token) for token in sources.split()]
-        allowed = {known.target(token) for token in targets.split()} - {None}
+        ids = [known.source(token) for token in _words(sources)]
+        allowed = {known.target(token) for token in _words(targets)} - {None}
         if len(ids) > LONGEST_ENTRY:
             raise DragomanError(
                 f"{path}: line {number}: expected at most {LONGEST_ENTRY} source tokens, found "
                 f"{len(ids)}"
             )
         if None in ids or not allowed:
-            unknown.add(sources if None in ids else targets.split()[0])
+            unknown.add(sources if None in ids else _words(targets)[0])
             continue
         own = entries.setdefault(tuple(i for i in ids if i is not None), set()) if ids else always
         own.update(token for token in allowed if token is not None)
@@ -314,7 +326,8 @@ def _of_marian(path: Path, data: bytes, model: ModelSpec) -> Shortlist:
     if largest >= vocabulary or first > vocabulary or offsets > sources + 1:
         raise DragomanError(
             f"{path}: expected a shortlist for vocabularies of {sources} and {vocabulary} tokens, "
-            f"found one with {max(0, offsets - 1)} source tokens and the target token {largest}"
+            f"found one with {max(0, offsets - 1)} source tokens, the target token {largest} and "
+            f"{first} tokens that are always allowed"
         )
     if offsets and ((np.diff(starts) < 0).any() or starts[0] < 0 or starts[-1] > words):
         raise DragomanError(f"{path}: expected ascending offsets, found others: it is damaged")

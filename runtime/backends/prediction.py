@@ -83,8 +83,9 @@ class ShortlistPrediction:
     @cached_property
     def normalizers(self) -> NDArray[np.float32]:
         """The logarithm of the sum of exp(logits) over all allowed tokens, [B]."""
-        chosen = self.choice.tokens[:, None] == self._tokens
-        allowed: NDArray[np.float32] = self._scores[chosen] - self.choice.log_probabilities
+        places = (self.choice.tokens[:, None] == self._tokens).argmax(axis=1)[:, None]
+        chosen = np.take_along_axis(self._scores, places, 1)[:, 0]
+        allowed: NDArray[np.float32] = chosen - self.choice.log_probabilities
         if not self._suppressed:
             return allowed
         excluded = np.where(self._are_suppressed, self._scores, -np.inf)
@@ -101,7 +102,7 @@ class ShortlistPrediction:
             scores = np.where(self._are_suppressed, np.float32(-np.inf), scores)
         if count > scores.shape[1]:
             scores = np.pad(scores, ((0, 0), (0, count - scores.shape[1])), constant_values=-np.inf)
-        places = best_tokens(scores, min(count, self._vocabulary))
+        places = _best_places(scores, min(count, self._vocabulary))
         found = np.take_along_axis(scores, places, 1)
         tokens = np.take_along_axis(self._tokens, np.minimum(places, self._tokens.shape[1] - 1), 1)
         possible = found > -np.inf
@@ -110,6 +111,20 @@ class ShortlistPrediction:
     @cached_property
     def _are_suppressed(self) -> NDArray[np.bool_]:
         return np.isin(self._tokens, list(self._suppressed))
+
+
+def _best_places(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """Return the places of the `count` largest scores of each row, of equal ones the first.
+
+    Unlike those of `best_tokens`, they do not depend on how many scores of -inf follow.
+    """
+    bits = scores.view(np.int32)
+    ordered = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits).astype(np.int64)
+    keys = (ordered << 32) - np.arange(scores.shape[1])
+    best = np.argpartition(-keys, count - 1, axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(keys, best, 1), axis=1)
+    places: NDArray[np.int64] = np.take_along_axis(best, order, 1).astype(np.int64)
+    return places
 
 
 def _drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: int) -> Candidates:

@@ -132,8 +132,9 @@ TOKENS_MULTIPLE = 64
 
 ONNX Runtime sums this many numbers at once, and the remaining ones otherwise. Padding adds zeros,
 so that the sum of a row depends on its own tokens only."""
-LEAST_TOKENS = 2 * TOKENS_MULTIPLE
-"""The least number of columns of a product, which are summed in another order if they are fewer."""
+LEAST_OF_THREAD = 2 * TOKENS_MULTIPLE
+"""The least number of columns of a product of floating point numbers for each thread. With fewer,
+ONNX Runtime adds them in another order."""
 _PADDING = -1
 
 ALLOWED_TOKEN, ALLOWED_COLUMN = Slot("allowed_token"), Slot("allowed_column")
@@ -149,6 +150,7 @@ class BatchShortlist:
         gather: returns the weights of tokens
         allowed: the tokens that each source allows
         vocabulary: number of tokens of the vocabulary
+        least: the least number of tokens whose weights are gathered
         former: the shortlist of the batch before, whose weights are kept if they suffice
 
     Attributes:
@@ -160,9 +162,11 @@ class BatchShortlist:
         gather: Gather,
         allowed: Sequence[NDArray[np.int64]],
         vocabulary: int,
+        least: int = TOKENS_MULTIPLE,
         former: BatchShortlist | None = None,
     ) -> None:
-        self._gather, self._allowed, self._vocabulary = gather, list(allowed), vocabulary
+        self._gather, self._allowed = gather, list(allowed)
+        self._vocabulary, self._least = vocabulary, least
         self._columns: NDArray[np.int64]
         self.weights: dict[Slot, NDArray[Any]]
         is_needed = np.zeros(vocabulary, np.bool_)
@@ -172,7 +176,7 @@ class BatchShortlist:
             self._columns, self.weights = former._columns, former.weights
             return
         needed = np.flatnonzero(is_needed)
-        size = max(LEAST_TOKENS, -(-len(needed) // TOKENS_MULTIPLE) * TOKENS_MULTIPLE)
+        size = max(self._least, -(-len(needed) // TOKENS_MULTIPLE) * TOKENS_MULTIPLE)
         self._columns = np.full(vocabulary, _PADDING)
         self._columns[needed] = np.arange(len(needed))
         self.weights = gather(np.pad(needed, (0, size - len(needed))))
@@ -189,8 +193,8 @@ class BatchShortlist:
         Args:
             staying: the sources of this batch that are not retired
         """
-        nothing = self._allowed[0][:0]
-        allowed = [nothing] * max(len(self._allowed), max(sources) + 1)
+        idle = self._allowed[0][:1]  # of rows whose results nobody reads
+        allowed = [idle] * max(len(self._allowed), max(sources) + 1)
         for source in staying:
             allowed[source] = self._allowed[source]
         for source, to in enumerate(sources):
@@ -216,4 +220,4 @@ class BatchShortlist:
         }
 
     def _of(self, allowed: Sequence[NDArray[np.int64]]) -> BatchShortlist:
-        return BatchShortlist(self._gather, allowed, self._vocabulary, self)
+        return BatchShortlist(self._gather, allowed, self._vocabulary, self._least, self)

@@ -197,6 +197,8 @@ class RunningBatch(Generic[Key]):
         sources = [decoded.job.request.source for decoded in group]
         lists = (decoded.job.request.allowed for decoded in group)
         allowed = [tokens for tokens in lists if tokens is not None]
+        if allowed and len(allowed) < len(group):
+            raise ValueError("expected requests that all have a shortlist, or none")
         source, mask = as_batch(sources, self._model, self._backend.limits.source_multiple)
         state = self._backend.start(
             source, mask, prompts, self._capacity, self._width, read.sum(axis=1), allowed or None

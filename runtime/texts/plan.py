@@ -102,7 +102,8 @@ class TextPlan:
         """Create the decoding request of a source.
 
         Raises:
-            RejectedError: the limit leaves no room for an output or for the required phrases.
+            RejectedError: the limit leaves no room for an output or for the required phrases,
+                or the shortlist allows no token.
         """
         limit, settings, prefix = self.limits.new_tokens(len(source)), self.settings, self.prefix
         prompt = self.prompt
@@ -150,7 +151,13 @@ class TextPlan:
         if not self.options.shortlist:
             return np.arange(self.vocabulary)
         required = chain.from_iterable(chain.from_iterable(self.phrases.required))
-        return self.shortlist.allowed(source, chain(self.end_tokens, required))
+        allowed = self.shortlist.allowed(source, chain(self.end_tokens, required))
+        if not len(allowed):
+            raise RejectedError(
+                "the bundle's shortlist allows no token for this source; shortlist=False "
+                "(--no-shortlist) decodes with the whole vocabulary"
+            )
+        return allowed
 
 
 def with_rules(manifest: Manifest, options: GenerationOptions, codec: TextCodec | None) -> Manifest:

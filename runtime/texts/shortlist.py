@@ -13,9 +13,11 @@ import functools
 import io
 import math
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +28,8 @@ from ..format.manifest import BundleError, ShortlistRecord
 from ..format.model_spec import ModelSpec
 
 SHORTLIST_FILE = "shortlist.npz"
-LARGEST_FILE = 2**30
-"""The largest size of the file and of its arrays, in bytes."""
+LARGEST_FILE, MOST_ENTRIES = 2**28, 2**20
+"""The largest size of the file and of its arrays, in bytes, and the most entries."""
 LONGEST_ENTRY = 8
 """The largest number of source tokens of an entry."""
 _ARRAYS = {"sources": 2, "offsets": 1, "tokens": 1, "always": 1}
@@ -118,7 +120,7 @@ def read_shortlist(path: Path, model: ModelSpec) -> Shortlist:
         arrays = _arrays(read_regular(path, LARGEST_FILE))
     except FileError as error:
         raise BundleError(str(path), [error.problem]) from error
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         problem = f"expected the arrays of a shortlist: {error}"
         raise BundleError(str(path), [problem]) from error
     sources, offsets = arrays["sources"], arrays["offsets"]
@@ -126,6 +128,9 @@ def read_shortlist(path: Path, model: ModelSpec) -> Shortlist:
     whole = len(offsets) == len(sources) + 1 and offsets[0] == 0 and offsets[-1] == len(tokens)
     if not whole or (np.diff(offsets) < 0).any() or sources.shape[1] > LONGEST_ENTRY:
         raise BundleError(str(path), ["expected the tokens of each entry, found other offsets"])
+    if len(sources) > MOST_ENTRIES:
+        problem = f"expected at most {MOST_ENTRIES} entries, found {len(sources)}"
+        raise BundleError(str(path), [problem])
     for name, found, size in (
         ("source", sources, model.source_vocab_size or 0),
         ("target", tokens, model.target_vocab_size),
@@ -141,23 +146,46 @@ def read_shortlist(path: Path, model: ModelSpec) -> Shortlist:
             sources.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True
         )
     }
+    if len(entries) < len(sources):
+        raise BundleError(str(path), ["expected entries of different source tokens, found equal"])
     return Shortlist(entries, always)
 
 
-def _arrays(data: bytes) -> dict[str, NDArray[np.integer]]:
-    """Read the arrays of an archive, which must be integers.
+def _arrays(data: bytes) -> dict[str, NDArray[np.integer[Any]]]:
+    """Read the arrays of an archive, which must be integers, without trusting their sizes.
 
     Raises:
-        ValueError, KeyError, OSError, BadZipFile, NotImplementedError: it is no such archive.
+        ValueError, KeyError, OSError, EOFError, BadZipFile, zlib.error: it is no such archive.
     """
+    arrays = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        size = math.fsum(entry.file_size for entry in archive.infolist())
-    if size > LARGEST_FILE:
-        raise ValueError(f"arrays of {size:.0f} bytes are more than {LARGEST_FILE}")
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in _ARRAYS}
-    for name, axes in _ARRAYS.items():
-        if arrays[name].ndim != axes or not np.issubdtype(arrays[name].dtype, np.integer):
-            found = f"{arrays[name].dtype} of shape {list(arrays[name].shape)}"
-            raise ValueError(f"{name}: expected integers with {axes} axes, found {found}")
+        members = [archive.getinfo(f"{name}.npy") for name in _ARRAYS]
+        if sum(member.file_size for member in members) > LARGEST_FILE:
+            raise ValueError(f"expected arrays of at most {LARGEST_FILE} bytes, found more")
+        for (name, axes), member in zip(_ARRAYS.items(), members, strict=True):
+            known = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            if member.flag_bits & 1 or member.compress_type not in known:
+                raise ValueError(f"{name}: expected a plain or deflated member, found another")
+            with archive.open(member) as file:
+                numbers = file.read(member.file_size)
+            arrays[name] = _array(name, numbers, axes)
     return arrays
+
+
+def _array(name: str, data: bytes, axes: int) -> NDArray[np.integer[Any]]:
+    """Read an array in NumPy's format, of which nothing is allocated that is not there."""
+    file = io.BytesIO(data)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError(f"{name}: expected version 1.0 of NumPy's format, found another")
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+    if len(shape) != axes or not np.issubdtype(dtype, np.integer) or by_columns:
+        raise ValueError(
+            f"{name}: expected integers with {axes} axes, found {dtype} of shape {list(shape)}"
+        )
+    rest = data[file.tell() :]
+    if math.prod(shape) * dtype.itemsize != len(rest):
+        raise ValueError(
+            f"{name}: expected numbers of shape {list(shape)}, found {len(rest)} bytes"
+        )
+    found: NDArray[np.integer[Any]] = np.frombuffer(rest, dtype).reshape(shape)
+    return found

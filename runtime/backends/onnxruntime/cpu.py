@@ -26,7 +26,15 @@ from ...format.bundle import Bundle
 from ...format.contract import SHORTLIST_GRAPHS, GraphName, Owner, Role, Slot
 from ...format.onnx_graph import WEIGHTS_FILE
 from ..interface import BackendError, ClosedModelError, Encoded, Limits, no_attention
-from ..rows import POSITION_MULTIPLE, BatchShortlist, padded_length, part_of, unwritten
+from ..rows import (
+    LEAST_OF_THREAD,
+    POSITION_MULTIPLE,
+    TOKENS_MULTIPLE,
+    BatchShortlist,
+    padded_length,
+    part_of,
+    unwritten,
+)
 from .cpu_state import CACHED_TOKENS, LOGITS_AT_ONCE, HostState
 from .sessions import open_session, releasing_pages, run
 
@@ -198,7 +206,8 @@ class OnnxRuntimeBackend:
         shortlist = None
         if allowed is not None:
             vocabulary = self.manifest.model.target_vocab_size
-            shortlist = BatchShortlist(self._shortlist_weights, allowed, vocabulary)
+            least = self._least_tokens_of_shortlist
+            shortlist = BatchShortlist(self._shortlist_weights, allowed, vocabulary, least)
         return HostState(
             (encoder, self.session(graph)),
             self.manifest,
@@ -228,8 +237,19 @@ class OnnxRuntimeBackend:
         ONNX Runtime adds in another order for one row than for several if it multiplies by floating
         point numbers that are inputs.
         """
+        return self._least_rows if self._has_exact_shortlist else 2
+
+    @property
+    def _least_tokens_of_shortlist(self) -> int:
+        if self._has_exact_shortlist:
+            return TOKENS_MULTIPLE
+        return LEAST_OF_THREAD * (self._threads or os.cpu_count() or 1)
+
+    @property
+    def _has_exact_shortlist(self) -> bool:
+        """Whether the logits of a shortlist are sums of integers, whose order does not matter."""
         weights = self.manifest.graphs["shortlist_weights"].outputs
-        return self._least_rows if any(tensor.dtype == "int8" for tensor in weights) else 2
+        return any(tensor.dtype == "int8" for tensor in weights)
 
     def encode(
         self,

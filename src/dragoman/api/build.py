@@ -156,7 +156,7 @@ def build(
             f"attention: expected a target of graphs, found {chosen.name}: engines do not show "
             "attention; build another bundle for it"
         )
-    check_shortlist(shortlist, shortlist_from, chosen)
+    check_shortlist(shortlist, shortlist_from, chosen, precision)
     check_output(output, overwrite)
     comparison = check_comparison(
         threads,
@@ -172,7 +172,12 @@ def build(
     located = locate_checkpoint(checkpoint, revision, progress, adapters)
 
     from dragoman.export.checkpoints import open_checkpoint
-    from dragoman.export.formats.shortlists import learned_shortlist, shortlist_of
+    from dragoman.export.exporter import model_spec
+    from dragoman.export.formats.shortlists import (
+        check_shortlist_model,
+        learned_shortlist,
+        shortlist_of,
+    )
     from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
     from dragoman.runtime.format.writing import add_known_answers, new_directory, write_manifest
     from dragoman.verification.inputs.choosing import inputs_for
@@ -184,6 +189,8 @@ def build(
 
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(located, audio_window)
+    if shortlist is not None or shortlist_from is not None:
+        check_shortlist_model(model_spec(opened.model.config))
     if request is not None and old is None:  # fail early
         config = opened.model.config
         request.for_model(config, config.max_target_positions)

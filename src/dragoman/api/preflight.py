@@ -98,7 +98,9 @@ def check_memory(weights: Iterable[Sized], precision: Precision) -> None:
         )
 
 
-def check_shortlist(path: str | Path | None, pairs: str | Path | None, target: Target) -> None:
+def check_shortlist(
+    path: str | Path | None, pairs: str | Path | None, target: Target, precision: Precision
+) -> None:
     """Check the file of a shortlist, or of pairs to learn it from, and the target.
 
     Raises:
@@ -113,6 +115,10 @@ def check_shortlist(path: str | Path | None, pairs: str | Path | None, target: T
         raise DragomanError(
             f"shortlist: expected a target of graphs, found {target.name}: engines compute the "
             "logits of the whole vocabulary"
+        )
+    if precision == "bf16":
+        raise DragomanError(
+            "shortlist: expected a precision that ONNX Runtime runs on the processor, found bf16"
         )
     if not Path(path).is_file():
         raise DragomanError(f"shortlist: expected a file, found none at {path}")

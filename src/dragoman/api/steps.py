@@ -10,6 +10,7 @@ from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.neutral_bundle import export_bundle, share_weights
 from dragoman.optimize.targets import Target
 from dragoman.progress import Progress
+from dragoman.runtime.backends.interface import NO_SHORTLIST, BackendError
 from dragoman.runtime.format.bundle import Bundle, without_shortlist
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import Parity
@@ -84,6 +85,8 @@ def compare(
     """
     progress.stage("comparing settings and tokenizers")
     listed, bundle = bundle, without_shortlist(bundle)
+    if listed.manifest.shortlist is not None and backend not in (None, "onnxruntime"):
+        raise BackendError(NO_SHORTLIST)
     stored = compare_stored(bundle, checkpoint, inputs)
     if not all(check.passed for check in stored):
         return unrun(stored, inputs)

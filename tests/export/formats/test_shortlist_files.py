@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import math
 import struct
@@ -17,6 +18,7 @@ from dragoman.export.formats.shortlists import (
     ITERATIONS,
     MAGIC,
     _ibm_model_1,
+    check_shortlist_model,
     learned_shortlist,
     shortlist_of,
 )
@@ -118,6 +120,21 @@ def test_a_vmap_has_entries_of_several_tokens(bundle: Bundle, tmp_path: Path) ->
     assert set(found.allowed([a, b]).tolist()) == {*ids(bundle, "K", "S", "AA", "B", "AE"), END}
 
 
+def test_ids_in_a_vmap_and_white_space_in_tokens(
+    numbered: Bundle, bundle: Bundle, tmp_path: Path
+) -> None:
+    """Three numbers in a line are no lexicon if a tab follows the sources."""
+    found = shortlist_of(written(tmp_path, "5\t10 11\n6\t13 14\n5 6\t40\n", "vmap.txt"), numbered)
+    assert {k: v.tolist() for k, v in found.entries.items()} == {
+        (5,): [10, 11],
+        (6,): [13, 14],
+        (5, 6): [40],
+    }
+    text = "\ufeffa AA 0.5\r\nb B 1.0\r\nb\u00a0 B 1.0\r\n"
+    found = shortlist_of(written(tmp_path, text), bundle)
+    assert found.entries.keys() == {(source_id(bundle, letter),) for letter in "ab"}
+
+
 def binary(offsets: list[int], words: list[int], first: int = 4) -> bytes:
     head = struct.pack("<6Q", MAGIC, 0, first, 100, len(offsets), len(words))
     return (
@@ -144,10 +161,12 @@ def test_a_binary_file_of_marian(numbered: Bundle, tmp_path: Path) -> None:
         (b"a AA nan\n", "line 1: expected source token, target token and probability"),
         (b"q1 w2 0.5\ne3 r4 0.5\na AA 1\n", "found others in 2 of 3 lines, the first one 'q1'"),
         (b"a b c d e f g h i\tB\n", "line 1: expected at most 8 source tokens, found 9"),
+        (b"a AA -0.5\nb B 0.5\n", "expected probabilities or their logarithms, found -0.5 and 0.5"),
+        (b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03garbage", "expected a shortlist: lines of sou"),
         (b"a\tB AA\na\t\n", "line 2: expected source tokens, a tab and target tokens"),
         (binary([0, 1], [7])[:-2], "it is cut"),
         (binary([0, 1], [7])[:20], "expected a shortlist of Marian, found 20 bytes"),
-        (binary([0, 1], [42]), "one with 1 source tokens and the target token 42"),
+        (binary([0, 1], [42]), "one with 1 source tokens, the target token 42"),
         (binary([0] * 31, [7]), "one with 30 source tokens"),
         (binary([0, 1], [7], first=43), "expected a shortlist for vocabularies of 29 and 42"),
         (binary([2, 1], [7, 8]), "expected ascending offsets"),
@@ -161,19 +180,14 @@ def test_bad_files_are_refused(data: bytes, message: str, bundle: Bundle, tmp_pa
         shortlist_of(path, bundle)
 
 
-def test_only_translation_models_have_shortlists(tmp_path: Path) -> None:
-    import dataclasses
-
-    from ...small_bundle import small_bundle
-
-    (tmp_path / "small").mkdir()
-    path = small_bundle(tmp_path / "small", 9)
-    from dragoman.runtime import read_bundle
-
-    bundle = read_bundle(path)
-    manifest = dataclasses.replace(bundle.manifest, kind="language-model")
+def test_only_translation_models_have_shortlists(numbered: Bundle) -> None:
+    model = dataclasses.replace(
+        numbered.manifest.model, source_vocab_size=0, max_source_positions=0
+    )
     with pytest.raises(DragomanError, match="expected an encoder-decoder model of texts"):
-        shortlist_of(written(tmp_path, LEXICON), dataclasses.replace(bundle, manifest=manifest))
+        check_shortlist_model(model)
+    with pytest.raises(DragomanError, match="found a speech model"):
+        check_shortlist_model(dataclasses.replace(model, source_vocab_size=None))
 
 
 PAIRS = "ab\tB AE\nac\tK AE\nbc\tB K\nabc\tB K AE\ncc\tK\nb\tB\n"

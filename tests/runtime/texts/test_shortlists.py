@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,13 +21,22 @@ from dragoman import DragomanError, api
 from dragoman.export import export_bundle
 from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
 from dragoman.optimize.target_bundle import optimize_bundle
+from dragoman.optimize.targets import find_target
 from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
 from dragoman.reference_model.models import as_batch
 from dragoman.runtime import Model, load, read_bundle
+from dragoman.runtime.backends.interface import StepOutput
+from dragoman.runtime.backends.prediction import ShortlistPrediction
+from dragoman.runtime.decoding.request import as_batch as batch_of
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import BundleError, Precision
 from dragoman.runtime.format.writing import write_manifest
-from dragoman.runtime.texts.shortlist import SHORTLIST_FILE, Shortlist, read_shortlist
+from dragoman.runtime.texts.shortlist import (
+    MOST_ENTRIES,
+    SHORTLIST_FILE,
+    Shortlist,
+    read_shortlist,
+)
 from dragoman.settings.generation import GenerationOptions
 
 from ...random_weights import random_transformer
@@ -191,6 +200,85 @@ def test_outputs_are_batch_invariant(
             assert single == found
 
 
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A product of 160 inputs, which are more than are added at once, in fp32 and with threads."""
+    changes: dict[str, Any] = {"d_model": 160, "num_heads": 4, "decoder_layers": 1}
+    model = random_transformer(ModelConfig(**SHAPE | changes | {"target_vocab_size": 900}), seed=2)
+    neutral = export_bundle(model, tmp_path_factory.mktemp("wide"), name="wide")
+    made = optimize_bundle(neutral, tmp_path_factory.mktemp("wide-cpu"), target="cpu")
+    random = np.random.default_rng(3)
+    entries: dict[tuple[int, ...], NDArray[np.int32]] = {
+        (source,): np.unique(random.choice(900, 30)).astype(np.int32) for source in range(SOURCES)
+    }
+    shortlist = Shortlist(entries, np.arange(2, 20, dtype=np.int32))
+    return add_shortlist(made, shortlist)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_sums_do_not_depend_on_neighbours_and_threads(wide: Bundle, threads: int) -> None:
+    sources = sources_of(6)
+    with load(wide, threads=1, check="never") as model:
+        alone = [model.generate([s], max_new_tokens=5, num_beams=2)[0] for s in sources]
+    with load(wide, threads=threads, check="never") as model:
+        assert model.generate(sources, max_new_tokens=5, num_beams=2) == alone
+
+
+def test_fewer_sources_join_than_have_left(wide: Bundle) -> None:
+    """Rows of sources that have left allow something, and disturb no others."""
+    with load(wide, threads=1, check="never") as model:
+        shortlist = read_shortlist(wide.path(SHORTLIST_FILE), model.manifest.model)
+        sources = sources_of(5)
+        spec, allowed = model.manifest.model, [shortlist.allowed(s) for s in sources]
+
+        def started(numbers: Sequence[int]) -> Any:
+            source, mask = batch_of([sources[i] for i in numbers], spec, 4)
+            prompt = np.full((len(numbers), 1), spec.start_token_id)
+            lists = [allowed[i] for i in numbers]
+            return model.backend.start(source, mask, prompt, 8, 2, allowed=lists)
+
+        state, other, single = started([0, 1, 2, 3]), started([4]), started([4])
+        state.retire(np.array([1, 2]))
+        state.join(other, np.array([1]))
+        found, expected = state.advance(), single.advance()
+        for name in ("tokens", "log_probabilities"):
+            ours, theirs = getattr(found.candidates(3), name), getattr(expected.candidates(3), name)
+            assert np.array_equal(ours[2:4], theirs)
+        assert np.array_equal(found.normalizers[2:4], expected.normalizers)
+        assert (found.choice.tokens >= 0).all()
+
+
+def test_candidates_do_not_depend_on_padding() -> None:
+    """Of equal scores, the tokens with the lowest ids come first."""
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        scores = random.integers(-2, 2, (2, 64)).astype(np.float32)
+        tokens = np.sort(random.choice(500, (2, 64), replace=False), axis=1)
+        chosen = scores.argmax(1)
+        choice = StepOutput(
+            np.take_along_axis(tokens, chosen[:, None], 1)[:, 0], np.full(2, -1.0, np.float32)
+        )
+        padded = np.pad(scores, ((0, 0), (0, 128)), constant_values=-np.inf)
+        more = np.pad(tokens, ((0, 0), (0, 128)), constant_values=-1)
+        pairs = ((scores, tokens), (padded, more))
+        found = [ShortlistPrediction(*pair, choice, (), 500).candidates(7) for pair in pairs]
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :7]
+        assert np.array_equal(found[0].tokens, np.take_along_axis(tokens, order, 1))
+        assert np.array_equal(found[0].tokens, found[1].tokens)
+
+
+def test_a_neutral_bundle_keeps_its_shortlist(bundles: Bundles, tmp_path: Path) -> None:
+    source = bundles["tied", "neutral", "fp32"]
+    made = api.optimize(source, tmp_path / "int8", precision="int8").bundle
+    assert made.manifest.shortlist == read_bundle(source).manifest.shortlist
+    with load(made, threads=1) as model, load(bundles["tied", "cpu", "int8"], threads=1) as other:
+        sources = sources_of(3)
+        assert model.generate(sources) == other.generate(sources)
+    for target, precision in (("tensorrt-rtx", "fp16"), ("neutral", "bf16")):
+        with pytest.raises(DragomanError, match="expected a bundle without a shortlist"):
+            find_target(target).check_source(read_bundle(source), cast("Precision", precision))
+
+
 def test_every_strategy_keeps_to_the_allowed_tokens(
     bundles: Bundles,
 ) -> None:
@@ -309,7 +397,12 @@ def _archive(tmp_path: Path, **changes: Any) -> Path:
         ({"tokens": None}, "expected the arrays of a shortlist"),
         ({"tokens": np.array([[4, 6]])}, "expected integers with 1 axes"),
         ({"tokens": np.array([4.0, 6.0])}, "expected integers"),
-        ({"tokens": np.array([4, "6"], object)}, "expected the arrays of a shortlist"),
+        ({"tokens": np.array([4, "6"], object)}, "expected integers with 1 axes, found object"),
+        (
+            {"sources": np.array([[1], [1]], np.int32)},
+            "expected entries of different source",
+        ),
+        ({"sources": np.ones((1 << 21, 1), np.int8)}, "expected the tokens of each entry"),
     ],
 )
 def test_damaged_files_are_refused(
@@ -317,6 +410,35 @@ def test_damaged_files_are_refused(
 ) -> None:
     path = _archive(tmp_path, **changes)
     with pytest.raises(BundleError, match=message):
+        read_shortlist(path, neutral["tied"].manifest.model)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.replace(b"'shape': (2,)", b"'shape': (9,)"),
+        lambda data: data.replace(b"NUMPY", b"NUMPI"),
+        lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+    ],
+)
+def test_arrays_that_are_not_there_are_refused(
+    change: Any, tmp_path: Path, neutral: dict[str, Bundle]
+) -> None:
+    """The last one has another CRC."""
+    path = _archive(tmp_path)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(BundleError, match="expected the arrays of a shortlist"):
+        read_shortlist(path, neutral["tied"].manifest.model)
+
+
+def test_too_many_entries_are_refused(tmp_path: Path, neutral: dict[str, Bundle]) -> None:
+    count = MOST_ENTRIES + 1
+    changes: dict[str, Any] = {
+        "sources": np.ones((count, 1), np.int8),
+        "offsets": np.array([0] * count + [2]),
+    }
+    path = _archive(tmp_path, **changes)
+    with pytest.raises(BundleError, match=f"expected at most {MOST_ENTRIES} entries"):
         read_shortlist(path, neutral["tied"].manifest.model)
 
 
