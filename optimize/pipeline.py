@@ -17,7 +17,7 @@ from .checking.branches import not_executed
 from .checking.interface import Interface, keep_declarations, keep_interface
 from .checking.rounding import NEAR, Yardstick
 from .graph_pass import GraphPass, PassError, Property
-from .running import Outputs, Runner, Samples, difference, distance, resolution
+from .running import Outputs, Runner, Samples, difference, distance, is_large, resolution
 
 RUN_SECONDS = 600.0
 """The longest time of a run of a foreign graph, whose loops may not end on random inputs."""
@@ -135,7 +135,8 @@ class _Outputs:
                 self.unrunnable = error
 
     def _run(self, model: ir.Model) -> list[Outputs]:
-        runner = Runner(model)
+        # Threads cost more than they save in small graphs.
+        runner = Runner(model, threads=None if is_large(model) else 1)
         limit = None if self._yardstick is None else RUN_SECONDS
         return [runner.run(samples, seconds=limit) for samples in self._sets]
 

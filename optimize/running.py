@@ -36,6 +36,9 @@ from .graph_values import MICROSOFT, constant, new_weight, replace_by
 Samples = Mapping[str, NDArray[np.generic]]
 """One value for each input of a graph."""
 
+WINDOWS = 2
+"""The number of windows of audio in samples of an encoder: each is 1,500 positions of Whisper."""
+
 
 def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Samples:
     """Make sample inputs of a graph of the contract, from a seed.
@@ -82,6 +85,8 @@ def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
         "capacity": min(9, model.max_target_positions),
     }
     for tensor in spec.inputs:
+        if tensor.role == "source" and model.takes_audio:
+            sizes["source_batch"] = WINDOWS
         if tensor.role == "source":
             continue  # audio features have other axes
         for axis, size in zip(ROLES[tensor.role].axes, tensor.shape, strict=True):
@@ -261,6 +266,12 @@ class Runner:
 
 LARGE_BYTES = 1 << 26
 """Tables from this size are not transposed for a product."""
+
+
+def is_large(model: ir.Model) -> bool:
+    """Return whether the weights of a graph take more than a small model's."""
+    values = (value.const_value for value in model.graph.initializers.values())
+    return sum(tensor.nbytes for tensor in values if tensor is not None) > 4 * LARGE_BYTES
 
 
 def _multiplied_tables(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:
