@@ -204,6 +204,7 @@ STORED = {
     "cpu-base-1-2-threads-intel-xeon-amx": "greedy",
     "cpu-big-1-2-threads": "greedy",
     "cpu-base-4-beams-1-2-threads": "beams",
+    "cpu-base-shortlist-1-threads": "greedy",
     "before-slots-base-batch-1": "greedy",
     "before-slots-base-batches-1-8-32": "greedy",
     "language-model-gpt2-1-2-threads": "language-model",
