@@ -32,6 +32,8 @@ TEMPLATE = "This example is {}."
 """The hypothesis of zero-shot classification, as in transformers."""
 MOST_LABELS = 1000
 """The most labels of a zero-shot classification, each of which costs a pass for each text."""
+MOST_CHARACTERS = 1000
+"""The most characters of a label, and of a template: each label makes a hypothesis of both."""
 
 
 class Outputs:
@@ -97,8 +99,8 @@ class ZeroShot:
         multi_label: whether each label has a probability of its own, so that several may be true
 
     Raises:
-        DragomanError: on construction: labels are missing, empty, repeated or too many, or the
-            template has not exactly one `{}`.
+        DragomanError: on construction: labels are missing, empty, repeated or too many, the
+            template has not exactly one `{}`, or a label or the template is too long.
     """
 
     labels: tuple[str, ...]
@@ -113,9 +115,12 @@ class ZeroShot:
         for label in self.labels:
             if not isinstance(label, str) or not label.strip():
                 raise DragomanError(f"labels: expected texts, none empty, found {shown(label)}")
+            _check_characters("labels", label)
         if len(set(self.labels)) < len(self.labels):
             repeated = next(label for label in self.labels if self.labels.count(label) > 1)
             raise DragomanError(f"labels: expected each label once, found {shown(repeated)} twice")
+        if isinstance(self.template, str):
+            _check_characters("hypothesis_template", self.template)
         if not isinstance(self.template, str) or _fields(self.template) != [("", "", None)]:
             raise DragomanError(
                 "hypothesis_template: expected a text with one {}, where the label goes, found "
@@ -157,6 +162,13 @@ class ZeroShot:
         else:
             scores = softmax(logits[:, entailment])
         return Classification(_best_first(self.labels, scores), truncated=truncated)
+
+
+def _check_characters(name: str, text: str) -> None:
+    if len(text) > MOST_CHARACTERS:
+        raise DragomanError(
+            f"{name}: expected at most {MOST_CHARACTERS:,} characters, found {len(text):,}"
+        )
 
 
 def _fields(template: str) -> list[tuple[str, str | None, str | None]]:

@@ -192,12 +192,22 @@ class InputTokenizer:
             return self._windows(question, context, stride, split)
 
     def _windows(self, question: str, context: str, stride: int, split: bool) -> list[Tokenized]:
+        def tokens(text: str) -> int:
+            own = self._reader.encode(text, special_tokens=False, split_special_tokens=split)
+            return len(own.ids)
+
         self._check_room(question, *WHOLE["only_second"], split=split, least=stride + 1)
-        own, whole = (
-            len(self._reader.encode(text, special_tokens=False, split_special_tokens=split).ids)
-            for text in (question, context)
-        )
-        room = self._longest - self._reader.tokenizer.num_special_tokens_to_add(True) - own
+        around = self._reader.tokenizer.num_special_tokens_to_add(True)
+        room = self._longest - around - tokens(question)
+        longest = room + (MOST_WINDOWS - 1) * (room - stride)
+        try:
+            check_length(self._codec, context, longest, split=split)
+        except TooLongError as error:
+            raise TooManyTokensError(
+                f"the context has {error}: expected at most {longest}, of {MOST_WINDOWS} windows "
+                f"that share {stride}"
+            ) from error
+        whole = tokens(context)
         count = 1 + max(0, math.ceil((whole - room) / (room - stride)))
         if count > MOST_WINDOWS:
             raise TooManyTokensError(

@@ -326,6 +326,7 @@ def test_texts_are_classified_by_labels_that_are_given(
     plain = dragoman("classify", bundle, "ab", "c")
     assert plain.stdout.splitlines() == [f"{e.label}\t{e.labels[0].score:.4f}" for e in own]
     for wrong, problem in (
+        (["--labels", "a" * 1001], "labels: expected at most 1,000 characters, found 1,001"),
         (["--labels", "a,,b"], "labels: expected texts, none empty, found ''"),
         (["--labels", "a", "--hypothesis-template", "b"], "hypothesis_template: expected a text"),
         (["--multi-label"], "--multi-label: expected --labels, found none"),

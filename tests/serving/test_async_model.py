@@ -176,6 +176,17 @@ def test_rankings_and_given_labels_are_those_of_a_model(bundle: Bundles, model: 
     classified = model("classes").classify_zero_shot(texts, labels, hypothesis_template="is {}")
 
     async def rank(served: AsyncModel) -> None:
+        loop, tokenize = threading.get_ident(), front_end.EncoderFrontEnd.tokenize
+        threads: list[int] = []
+
+        def spy(encoder: front_end.EncoderFrontEnd, *given: Any, **reading: Any) -> Any:
+            threads.append(threading.get_ident())
+            return tokenize(encoder, *given, **reading)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(front_end.EncoderFrontEnd, "tokenize", spy)
+            assert await served.rerank(query, documents) == ranked
+        assert threads and loop not in threads
         assert await served.rerank(query, documents) == ranked
         assert await served.rerank(query, documents, top=1) == ranked[:1]
         with pytest.raises(RejectedError, match="query: expected a text, found 3"):

@@ -226,6 +226,16 @@ ZERO_SHOT = PREDICT | {"labels": ["food", "paris"]}
             ZERO_SHOT | {"texts": ["a"], "hypothesis_template": "{0.real}"},
             "hypothesis_template: expected a text with one {}",
         ),
+        (
+            "/v1/classify",
+            ZERO_SHOT | {"texts": ["a"], "hypothesis_template": "{}" + "b" * 999},
+            "hypothesis_template: expected at most 1,000 characters, found 1,001",
+        ),
+        (
+            "/v1/classify",
+            ZERO_SHOT | {"texts": ["a"], "labels": ["a", "b" * 1001]},
+            "labels: expected at most 1,000 characters, found 1,001",
+        ),
         ("/v1/classify", EMBED | {"texts": ["a"], "labels": ["a"]}, "vectors is a model that comp"),
         ("/embed", EMBED | {"inputs": []}, "inputs: expected 1 to "),
         ("/embed", EMBED | {"inputs": [[1, 2]]}, "inputs: expected texts, found [1, 2]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from itertools import combinations
@@ -99,11 +100,11 @@ def test_numbers_by_their_definitions(ties: bool) -> None:
             assert ndcg(expected, found) == pytest.approx(ndcg_by_places(expected, found))
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("ties", [False, True])
 def test_numbers_of_other_libraries(ties: bool) -> None:
-    reason = "not a requirement of development"
-    stats: Any = pytest.importorskip("scipy.stats", reason=reason)
-    metrics: Any = pytest.importorskip("sklearn.metrics", reason=reason)
+    stats: Any = importlib.import_module("scipy.stats")
+    metrics: Any = importlib.import_module("sklearn.metrics")
     for expected, found in lists(ties=ties):
         theirs = stats.kendalltau(expected, found).statistic
         assert kendall_tau(expected, found) == pytest.approx(np.nan_to_num(theirs))
@@ -263,6 +264,15 @@ def test_models_and_inputs_without_an_order(
     assert compare("scores", "fp32", count=1).ranks is None
     assert compare("embeddings", "fp32", count=2).ranks is None
     monkeypatch.setattr(encoders, "MOST_RANKED", 5)
+    meters = []
+    result = encoders.RankMeter.result
+
+    def spy(meter: encoders.RankMeter) -> RankParity | None:
+        meters.append(meter)
+        return result(meter)
+
+    monkeypatch.setattr(encoders.RankMeter, "result", spy)
     for kind, expected in (("scores", (1, 5)), ("embeddings", (5, 20))):
         found = compare(kind, "fp32").ranks
         assert found is not None and (found.lists, found.documents) == expected
+        assert list(meters.pop()._read) == [0, 4, 9, 13, 18]  # no others are kept

@@ -139,7 +139,8 @@ class AsyncEncoderMethods(ABC):
     ) -> list[RankedDocument]:
         """Rank documents by their relevance to a query; see `Model.rerank`."""
         encoder = self._encoder("rerank", documents)
-        pairs = pairs_of(encoder, query, documents, top, reading)
+        # Tokenizing a long query takes time, in which other requests go on.
+        pairs = await asyncio.to_thread(pairs_of, encoder, query, documents, top, reading)
         return ranked(await self._encode("rerank", pairs, timeout, reading), top)
 
     async def tag(

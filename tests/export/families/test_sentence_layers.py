@@ -208,12 +208,11 @@ LIBRARY: dict[str, tuple[Any, list[tuple[str, int]]]] = {
 }
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("case", LIBRARY)
 def test_the_library_itself(case: str, bert: Path, tmp_path: Path) -> None:
     """A model that sentence-transformers saves has the embeddings that it computes."""
-    library: Any = pytest.importorskip(
-        "sentence_transformers", reason="not a requirement of development: brings scipy and sklearn"
-    )
+    library: Any = importlib.import_module("sentence_transformers")
     modules_of: Any = importlib.import_module("sentence_transformers.sentence_transformer.modules")
     torch.manual_seed(5)
     poolings, kinds = LIBRARY[case]

@@ -14,6 +14,7 @@ from dragoman.runtime import AbilityError, DragomanError, RejectedError
 from dragoman.runtime.encoding import front_end, tokenizer
 from dragoman.runtime.encoding.results import shortened
 from dragoman.runtime.model import parts_of
+from dragoman.runtime.texts.codecs.library import LibraryTokenizer
 
 from .conftest import POSITIONS, Case, Make
 
@@ -241,6 +242,20 @@ def test_windows_that_are_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -
     shared = "71 windows that share 19: expected at most 70"
     assert one.error == f"the context has 90 tokens, {shared}"
     assert ours.answer(pairs[:5], stride=19) == wide[:5]
+    encoded: list[int] = []
+    encode = LibraryTokenizer.encode
+
+    def spy(reader: Any, text: str, *rest: Any, **options: Any) -> Any:
+        encoded.append(len(text))
+        return encode(reader, text, *rest, **options)
+
+    monkeypatch.setattr(LibraryTokenizer, "encode", spy)
+    (one,) = ours.answer([("a", "the man is " * 100_000)], stride=19)
+    assert re.fullmatch(
+        r"the context has at least \d+ tokens: expected at most 89, of 70 windows that share 19",
+        one.error or "",
+    )
+    assert max(encoded) < 10_000  # not the whole context
     for stride in (0, 1.5, True):
         with pytest.raises(DragomanError, match="stride: expected an integer of at least 1"):
             ours.answer(pairs, stride=stride)  # type: ignore[arg-type]

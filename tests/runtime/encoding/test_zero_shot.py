@@ -147,6 +147,16 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "one text": ("food", {}, "labels: expected a list of texts, found 'food'"),
     "no list": ({"a": 1}, {}, "labels: expected a list of texts, found"),
     "multi_label": (["a"], {"multi_label": 1}, "multi_label: expected true or false, found 1"),
+    "a long label": (
+        ["a", "b" * 1001],
+        {},
+        "labels: expected at most 1,000 characters, found 1,001",
+    ),
+    "a long template": (
+        ["a"],
+        {"hypothesis_template": "{}" + "b" * 10**6},
+        "hypothesis_template: expected at most 1,000 characters, found 1,000,002",
+    ),
     **{
         f"template {template!r}": (
             ["a"],

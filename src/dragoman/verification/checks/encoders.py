@@ -265,10 +265,20 @@ class RankMeter:
 
     head: Head
     queries: Sequence[str]
-    _read: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
+    _chosen: list[list[int]] = field(init=False)
+    """The sources of each list; for embeddings, of one list that each of them ranks."""
+    _read: dict[int, dict[str, NDArray[Any]]] = field(init=False)
+    """The scores or embeddings of the chosen sources, by who computed them."""
+
+    def __post_init__(self) -> None:
+        lists = defaultdict[str, list[int]](list)
+        for index, query in enumerate(self.queries):
+            lists["" if self.head.task == "embedding" else query].append(index)
+        self._chosen = [spread(indices, MOST_RANKED) for indices in lists.values()]
+        self._read = {index: {} for indices in self._chosen for index in indices}
 
     def add(self, batch: EncodedBatch) -> None:
-        """Keep the scores or embeddings of another batch."""
+        """Keep the scores or embeddings of the chosen sources of another batch."""
         role: Role = "class_logits"
         if self.head.task == "embedding":
             role = "embedding"
@@ -278,6 +288,8 @@ class RankMeter:
         if batch.rounded is not None:
             outputs["rounded"] = batch.rounded
         for row, index in enumerate(batch.indices):
+            if index not in self._read:
+                continue
             values = {name: found[role][row].astype(np.float64) for name, found in outputs.items()}
             self._read[index] = {n: np.nan_to_num(v, posinf=0, neginf=0) for n, v in values.items()}
 
@@ -302,8 +314,9 @@ class RankMeter:
 
     def _lists(self) -> Iterator[dict[str, NDArray[np.float64]]]:
         """Yield the scores of the documents of each list, by who computed them."""
+        lists = [[self._read[i] for i in indices if self._read[i]] for indices in self._chosen]
         if self.head.task == "embedding":
-            read = [self._read[i] for i in spread(sorted(self._read), MOST_RANKED)]
+            (read,) = lists
             vectors = {name: np.stack([each[name] for each in read]) for name in read[0]}
             for index in range(len(read) if len(read) > 2 else 0):
                 yield {
@@ -311,11 +324,7 @@ class RankMeter:
                     for name, rows in vectors.items()
                 }
             return
-        own = defaultdict[str, list[int]](list)
-        for index in sorted(self._read):
-            own[self.queries[index]].append(index)
-        for indices in own.values():
-            read = [self._read[i] for i in spread(indices, MOST_RANKED)]
+        for read in lists:
             if len(read) > 1:
                 yield {name: np.concatenate([each[name] for each in read]) for name in read[0]}
 
