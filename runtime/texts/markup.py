@@ -41,7 +41,12 @@ CLOSED_BY_OTHERS = frozenset(
     "body colgroup dd dt head html li optgroup option p tbody td tfoot th thead tr".split()  # noqa: SIM905
 )
 """Elements whose end tag may be left out, so that they need not be nested."""
-LEFT_ALONE = frozenset("code math pre script style svg textarea xmp".split())  # noqa: SIM905
+LEFT_ALONE = frozenset(
+    (  # noqa: SIM905
+        "code iframe math noembed noframes noscript plaintext pre script style svg textarea xmp"
+    ).split()
+)
+"""Elements that are not translated, among them those whose tags a tokenizer takes for text."""
 
 
 @dataclass(frozen=True)

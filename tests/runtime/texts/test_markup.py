@@ -84,6 +84,14 @@ CASES = {
         "<style>p > a {}</style><script>if (a<b) '</p>'</script>one two<!-- c -->",
         "<style>p > a {}</style><script>if (a<b) '</p>'</script>TWO ONE<!-- c -->",
     ),
+    "no script": (
+        "one<noscript>a <img src=x> b</noscript> two<iframe>c <b>d</b></iframe>three four",
+        "ONE<noscript>a <img src=x> b</noscript> TWO<iframe>c <b>d</b></iframe>FOUR THREE",
+    ),
+    "other raw text": (
+        "<noframes>a <b>b</b></noframes>one <noembed>a <i>b</noembed> two<plaintext>a <b>b</b>",
+        "<noframes>a <b>b</b></noframes><noembed>a <i>b</noembed> TWO ONE<plaintext>a <b>b</b>",
+    ),
     "entities": ("AT&amp;T &lt;3 &copy;&nbsp;x", "X © &lt;3 AT&amp;T"),
     "plain text": ("one < two & three", "THREE &amp; TWO &lt; ONE"),
     "crlf": ("<p>one\r\n two</p>\r\n", "<p>TWO ONE</p>\r\n"),
