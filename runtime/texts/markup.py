@@ -170,8 +170,8 @@ class Markup:
         sentences: what is to be translated
 
     Raises:
-        DragomanError: there are too many elements, or elements within each other; or the package
-            turbohtml is missing.
+        DragomanError: there are too many elements, or elements within each other; the tokenizer
+            does not find all of the text; or the package turbohtml is missing.
     """
 
     def __init__(self, text: str, language: str, *, entities: bool = True) -> None:
@@ -179,7 +179,8 @@ class Markup:
         # Tokenizers of HTML make all line breaks LF.
         self._break = "\r\n" if "\r\n" in text else "\n"
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-        self._parts = list(_parts(_left_alone(_events(text, entities=entities))))
+        events = _checked(_events(text, entities=entities), text)
+        self._parts = list(_parts(_left_alone(events)))
         self.sentences: list[str] = []
         for part in self._parts:
             if isinstance(part, _Paragraph):
@@ -235,6 +236,22 @@ class Markup:
         return escape(text, quote=False) if self._entities else text
 
 
+def _checked(events: Iterable[_Event], text: str) -> Iterator[_Event]:
+    """Yield parts of HTML, after a check that together they are the text."""
+    done, is_whole = 0, True
+    for event in events:
+        is_whole = text.startswith(event.raw, done)
+        if not is_whole:
+            break
+        done += len(event.raw)
+        yield event
+    if not is_whole or done < len(text):
+        raise DragomanError(
+            f"tags: expected HTML that a tokenizer finds all parts of, found other text at "
+            f"character {done}"
+        )
+
+
 def _events(text: str, *, entities: bool) -> Iterator[_Event]:
     """Yield the parts of HTML, which together are the text."""
     if "<" not in text and not (entities and "&" in text):
@@ -246,19 +263,24 @@ def _events(text: str, *, entities: bool) -> Iterator[_Event]:
         raise DragomanError(
             "tags: expected the package turbohtml, found none: pip install 'dragoman[html]'"
         ) from error
+    # Tokenizers of HTML make U+FFFD of NUL in some places.
+    readable = text.replace("\0", "\ufffd")
     done = tags = 0
     nested: list[str] = []
-    for token in tokenize(text, resolve_references=False, capture_source=True):
+    for token in tokenize(readable, resolve_references=False, capture_source=True):
         if token.type is TokenType.TEXT:
-            for event in _written(token.data or "", text, done):
-                yield event
-                done += len(event.raw)
+            for size, is_text in _written(token.data or "", readable, done):
+                raw = text[done : done + size]
+                yield _Event(raw, raw if is_text else None)
+                done += size
             continue
-        raw = token.source or ""
-        begin = max(done, text.find(raw, done))
+        begin = readable.find(token.source or "", done)
+        if begin < 0:
+            return  # `_checked` refuses it
         if begin > done:  # what no token has, such as </>
             yield _Event(text[done:begin])
-        done = begin + len(raw)
+        done = begin + len(token.source or "")
+        raw = text[begin:done]
         if token.type is TokenType.CHARACTER_REFERENCE:
             yield _Event(raw, token.data if entities else raw)
         elif token.type in (TokenType.START_TAG, TokenType.END_TAG):
@@ -277,8 +299,8 @@ def _events(text: str, *, entities: bool) -> Iterator[_Event]:
         yield _Event(text[done:])
 
 
-def _written(found: str, text: str, begin: int) -> Iterator[_Event]:
-    """Yield the parts of a text that a token has, and those that it leaves out."""
+def _written(found: str, text: str, begin: int) -> Iterator[tuple[int, bool]]:
+    """Yield the sizes of the parts of a text, and whether a token has them or leaves them out."""
     place = 0
     while place < len(found) and begin < len(text):
         size = 0
@@ -290,12 +312,12 @@ def _written(found: str, text: str, begin: int) -> Iterator[_Event]:
         pairs = list(zip(same, other, strict=False))
         size += next((n for n, (one, two) in enumerate(pairs) if one != two), len(pairs))
         if size:
-            yield _Event(found[place : place + size], found[place : place + size])
+            yield size, True
         place, begin = place + size, begin + size
         if place < len(found):
-            left_out = text[begin : begin + (3 if text.startswith("</>", begin) else 1)]
-            yield _Event(left_out)
-            begin += len(left_out)
+            left_out = min(3 if text.startswith("</>", begin) else 1, len(text) - begin)
+            yield left_out, False
+            begin += left_out
 
 
 def _nest(nested: list[str], tag: str, *, is_end: bool) -> None:

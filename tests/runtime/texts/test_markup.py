@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.runtime import DragomanError
-from dragoman.runtime.texts.markup import MOST_NESTED, MOST_TAGS, Markup
+from dragoman.runtime.texts.markup import MOST_NESTED, MOST_TAGS, Markup, _checked, _events
 
 
 @dataclass(frozen=True)
@@ -247,6 +247,26 @@ def test_bad_html_keeps_its_tags(html: str, seed: int) -> None:
     assert markup_of(found) == markup_of(html)
     unchanged = Markup(html, "en")
     assert "".join(unchanged.translated(unchanged.sentences).split()) or not html.strip()
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(PIECES | st.text(max_size=2), max_size=12).map("".join), st.booleans())
+def test_parts_of_html_are_the_text(html: str, entities: bool) -> None:
+    text = html.replace("\r\n", "\n").replace("\r", "\n")
+    assert "".join(event.raw for event in _events(text, entities=entities)) == text
+
+
+@pytest.mark.parametrize("tag", ["title", "textarea", "script", "p", "a\0b", "b c='\0'"])
+def test_nul_is_kept(tag: str) -> None:
+    html = f"<{tag}>1\0 2</{tag.split()[0]}>3<!-- \0 --><i>\0</i>4&\0;</\0>"
+    assert translated(html) == html
+
+
+def test_html_that_is_not_found_is_refused() -> None:
+    events = list(_events("<b>one</b>", entities=True))
+    for wrong in (events[1:], events[:-1], [*events, events[-1]]):
+        with pytest.raises(DragomanError, match="tags: expected HTML that a tokenizer finds all"):
+            list(_checked(wrong, "<b>one</b>"))
 
 
 @pytest.mark.parametrize(
