@@ -5,9 +5,11 @@ Block elements divide the text into paragraphs, in which inline elements are pla
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from typing import Any
 
 from dragoman.errors import DragomanError
@@ -21,9 +23,14 @@ _BLOCK = 256
 """Characters that are compared at once."""
 WHITE_SPACE = " \t\n\r\f"
 """What HTML takes for one space."""
+_RUNS = re.compile(f"[{WHITE_SPACE}]+|[^{WHITE_SPACE}]+")
 
 MOST_TAGS = 100_000
-"""The most tags of a document."""
+"""The most tags of a document, and whatever else is markup, such as comments."""
+_TOO_MANY = (
+    f"tags: expected at most {MOST_NESTED} elements within each other and {MOST_TAGS:,} tags, "
+    "found more"
+)
 VOID = frozenset(
     "area base br col embed hr img input link meta param source track wbr".split()  # noqa: SIM905
 )
@@ -77,22 +84,21 @@ class _Paragraph:
         self.spans: list[Span] = []
         self.first = 0
         """The number of the first sentence in the document."""
-        self.before = ""
-        """White space before the text."""
+        self._before: list[str] = []
         self._characters: list[str] = []
-        self._spaces: dict[int, str] = {}
+        self._spaces: dict[int, list[str]] = {}
         self._open: list[tuple[str, Inline]] = []
 
     def add_text(self, raw: str, text: str) -> None:
         """Add characters. White space in a row is a space."""
         self.raw.append(raw)
         characters = self._characters
-        for character in text:
-            if character not in WHITE_SPACE:
-                characters.append(character)
+        for run in _RUNS.findall(text):
+            if run[0] not in WHITE_SPACE:
+                characters.extend(run)
                 continue
             if not characters and not self.inline:
-                self.before += character
+                self._before.append(run)
                 continue
             if characters and characters[-1] != " ":
                 characters.append(" ")
@@ -100,9 +106,17 @@ class _Paragraph:
             for one in reversed(self._siblings):
                 if not one.begin == one.end == place:
                     break
-                one.is_spaced, is_first = True, False
+                is_first = False
+                if one.is_spaced:  # so are those before it
+                    break
+                one.is_spaced = True
             if characters and is_first:
-                self._spaces[place - 1] = self._spaces.get(place - 1, "") + character
+                self._spaces.setdefault(place - 1, []).append(run)
+
+    @property
+    def before(self) -> str:
+        """White space before the text."""
+        return "".join(self._before)
 
     @property
     def text(self) -> str:
@@ -143,8 +157,7 @@ class _Paragraph:
         """Make tags by themselves of the elements that do not end here."""
         while len(self._open) > place:
             _, element = self._open.pop()
-            siblings = self._siblings
-            siblings[siblings.index(element) + 1 :] = element.children
+            self._siblings.extend(element.children)  # the element is the last one
             element.children, element.is_cut = [], True
 
     def split(self, language: str, first: int) -> None:
@@ -156,7 +169,8 @@ class _Paragraph:
 
     def written(self, begin: int, end: int) -> str:
         """Return a part of the text between sentences, with its white space as it was written."""
-        return "".join(self._spaces.get(n, self._characters[n]) for n in range(begin, end))
+        each = (self._spaces.get(n, self._characters[n]) for n in range(begin, end))
+        return "".join(chain.from_iterable(each))
 
 
 class Markup:
@@ -238,8 +252,11 @@ class Markup:
 
 def _checked(events: Iterable[_Event], text: str) -> Iterator[_Event]:
     """Yield parts of HTML, after a check that together they are the text."""
-    done, is_whole = 0, True
+    done, count, is_whole = 0, 0, True
     for event in events:
+        count += event.text is None
+        if count > MOST_TAGS:
+            raise DragomanError(_TOO_MANY)
         is_whole = text.startswith(event.raw, done)
         if not is_whole:
             break
@@ -265,7 +282,7 @@ def _events(text: str, *, entities: bool) -> Iterator[_Event]:
         ) from error
     # Tokenizers of HTML make U+FFFD of NUL in some places.
     readable = text.replace("\0", "\ufffd")
-    done = tags = 0
+    done = 0
     nested: list[str] = []
     for token in tokenize(readable, resolve_references=False, capture_source=True):
         if token.type is TokenType.TEXT:
@@ -284,12 +301,10 @@ def _events(text: str, *, entities: bool) -> Iterator[_Event]:
         if token.type is TokenType.CHARACTER_REFERENCE:
             yield _Event(raw, token.data if entities else raw)
         elif token.type in (TokenType.START_TAG, TokenType.END_TAG):
-            tags += 1
             tag, is_end = token.tag or "", token.type is TokenType.END_TAG
             _nest(nested, tag, is_end=is_end)
-            if len(nested) > MOST_NESTED or tags > MOST_TAGS:
-                what = f"{MOST_NESTED} elements within each other and {MOST_TAGS:,} tags"
-                raise DragomanError(f"tags: expected at most {what}, found more")
+            if len(nested) > MOST_NESTED:
+                raise DragomanError(_TOO_MANY)
             yield _Event(
                 raw, None, tag, is_end=is_end, is_left_alone=not is_end and _is_left_alone(token)
             )

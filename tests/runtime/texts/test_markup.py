@@ -270,7 +270,14 @@ def test_html_that_is_not_found_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "html", ["<b>" * 1_000_000, "<div><b>" * 1000 + "x", "x<b></b>" * 60_000, "<p>x" * 200_000]
+    "html",
+    [
+        "<b>" * 1_000_000,
+        "<div><b>" * 1000 + "x",
+        "x<b></b>" * 60_000,
+        "<p>x" * 200_000,
+        "<!---->" * 200_000,
+    ],
 )
 def test_too_many_tags_are_refused(html: str) -> None:
     with pytest.raises(DragomanError) as caught:
@@ -295,3 +302,19 @@ def test_hostile_tags_are_read_in_linear_time() -> None:
         with suppress(DragomanError):
             translated(piece * (90_000 // len(piece)))
         assert time.perf_counter() - begun < 20, piece
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "x " + "<i></i> " * 30_000,
+        "x " + "<!-- -->" * 90_000 + " " * 300_000,
+        "x <i></i>" + " \n" * 500_000,
+        " </>" * 90_000,
+        "x " + "<i><b></i>" * 30_000,
+    ],
+)
+def test_white_space_beside_tags_is_read_in_linear_time(html: str) -> None:
+    begun = time.perf_counter()
+    Markup(html, "en")
+    assert time.perf_counter() - begun < 10
