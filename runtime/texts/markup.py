@@ -14,6 +14,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 
+from ..arguments import StopCheck, never_stopped
 from .sentences import Span, gaps, sentence_spans
 from .tag_places import Inline, WordPairs, Words
 
@@ -160,12 +161,12 @@ class _Paragraph:
             self._siblings.extend(element.children)  # the element is the last one
             element.children, element.is_cut = [], True
 
-    def split(self, language: str, first: int) -> None:
+    def split(self, language: str, first: int, check: StopCheck) -> None:
         """Find the sentences; there are none in a text without letters."""
         self._leave_open(0)
         self.first = first
         if any(map(str.isalpha, self._characters)):
-            self.spans = sentence_spans(self.text, language, lines=False)
+            self.spans = sentence_spans(self.text, language, lines=False, check=check)
 
     def written(self, begin: int, end: int) -> str:
         """Return a part of the text between sentences, with its white space as it was written."""
@@ -179,6 +180,7 @@ class Markup:
     Args:
         language: of its sentences, see `sentences.base_language`
         entities: whether the text has character references, such as `&amp;`
+        check: called while the text is read
 
     Attributes:
         sentences: what is to be translated
@@ -188,17 +190,24 @@ class Markup:
             does not find all of the text; or the package turbohtml is missing.
     """
 
-    def __init__(self, text: str, language: str, *, entities: bool = True) -> None:
+    def __init__(
+        self,
+        text: str,
+        language: str,
+        *,
+        entities: bool = True,
+        check: StopCheck = never_stopped,
+    ) -> None:
         self._entities = entities
         # Tokenizers of HTML make all line breaks LF.
         self._break = "\r\n" if "\r\n" in text else "\n"
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-        events = _checked(_events(text, entities=entities), text)
+        events = _checked(_events(text, entities=entities), text, check)
         self._parts = list(_parts(_left_alone(events)))
         self.sentences: list[str] = []
         for part in self._parts:
             if isinstance(part, _Paragraph):
-                part.split(language, len(self.sentences))
+                part.split(language, len(self.sentences), check)
                 whole = part.text
                 self.sentences += [whole[slice(*span)] for span in part.spans]
 
@@ -213,31 +222,40 @@ class Markup:
         ]
 
     def translated(
-        self, outputs: Sequence[str], alignments: Mapping[int, WordPairs] | None = None
+        self,
+        outputs: Sequence[str],
+        alignments: Mapping[int, WordPairs] | None = None,
+        check: StopCheck = never_stopped,
     ) -> str:
         """Return the document with outputs in place of its sentences.
 
         Args:
             alignments: word alignments by the numbers of sentences; without one, words are aligned
                 by their places in the sentence
+            check: called while tags are placed
         """
         pieces = []
         for part in self._parts:
+            check()
             if isinstance(part, str):
                 pieces.append(part)
             elif not part.spans:
                 pieces += part.raw
             else:
-                pieces.append(self._paragraph(part, outputs, alignments or {}))
+                pieces.append(self._paragraph(part, outputs, alignments or {}, check))
         text = "".join(pieces)
         return text if self._break == "\n" else text.replace("\n", self._break)
 
     def _paragraph(
-        self, part: _Paragraph, outputs: Sequence[str], alignments: Mapping[int, WordPairs]
+        self,
+        part: _Paragraph,
+        outputs: Sequence[str],
+        alignments: Mapping[int, WordPairs],
+        check: StopCheck,
     ) -> str:
         own, text = outputs[part.first : part.first + len(part.spans)], part.text
         edges = [0, *(edge for span in part.spans for edge in span), len(text)]
-        words = Words(text, self._encoded)
+        words = Words(text, self._encoded, check)
         between = gaps(text, part.spans, own)
         for n, (begin, end) in enumerate(zip(edges[::2], edges[1::2], strict=True)):
             is_added = between[n] != text[begin:end]
@@ -250,10 +268,13 @@ class Markup:
         return escape(text, quote=False) if self._entities else text
 
 
-def _checked(events: Iterable[_Event], text: str) -> Iterator[_Event]:
+def _checked(
+    events: Iterable[_Event], text: str, check: StopCheck = never_stopped
+) -> Iterator[_Event]:
     """Yield parts of HTML, after a check that together they are the text."""
     done, count, is_whole = 0, 0, True
     for event in events:
+        check()
         count += event.text is None
         if count > MOST_TAGS:
             raise DragomanError(_TOO_MANY)

@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from dragoman.runtime import DragomanError, Model, RejectedError, TranslatedDocument, load
+from dragoman.runtime import (
+    DeadlineError,
+    DragomanError,
+    Model,
+    RejectedError,
+    TranslatedDocument,
+    load,
+)
 from dragoman.runtime import translate_document as translate
-from dragoman.runtime.documents import NO_ALIGNMENT, Subtitles
+from dragoman.runtime.documents import NO_ALIGNMENT, Subtitles, read_document
 
 from ..zoo import prose_bundle
 
@@ -108,6 +115,8 @@ def test_subtitles(model: Model, line_break: str) -> None:
         ("one two three four", 9, "one\ntwo\nthree\nfour"),
         ('a <font color="x y">bb cc</font>', 2, 'a <font color="x y">bb\ncc</font>'),
         ("one", 2, "one"),
+        ("a < b is less, not more", 2, "a < b is less,\nnot more"),
+        ("<3 you and <b x>me too", 2, "<3 you and\n<b x>me too"),
         ("", 2, ""),
     ],
 )
@@ -148,6 +157,30 @@ def test_long_sentences_are_cut_with_a_warning(model: Model) -> None:
 def test_mistakes(model: Model, form: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(DragomanError, match=words):
         translate(model, "<p>One</p>", form, **options)
+
+
+def test_what_is_no_text(model: Model) -> None:
+    with pytest.raises(DragomanError, match="text: expected a text, found 5"):
+        translate(model, 5, "html")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("calls", [1, 40])
+@pytest.mark.parametrize("form", ["html", "srt"])
+def test_reading_and_placing_are_stopped(form: Any, calls: int) -> None:
+    text = f"1\n0 --> 1\n{'<i>one</i> two ' * 50}"
+    left = [calls]
+
+    def check() -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise DeadlineError("late")
+
+    with pytest.raises(DeadlineError):
+        read_document(text, form, "en", check)
+    document = read_document(text, form, "en")
+    left[0] = calls
+    with pytest.raises(DeadlineError):
+        document.translated(document.sentences, {}, check)
 
 
 def test_a_sentence_that_cannot_be_decoded(model: Model) -> None:
