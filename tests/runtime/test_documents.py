@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dragoman.cli import run_output
 from dragoman.runtime import (
     DeadlineError,
     DragomanError,
+    GenerationOptions,
     Model,
     RejectedError,
     TranslatedDocument,
@@ -191,3 +194,10 @@ def test_a_sentence_that_cannot_be_decoded(model: Model) -> None:
 def test_ids_are_no_text(ids_model: Model) -> None:
     with pytest.raises(DragomanError, match="split: expected a bundle with tokenizers"):
         translate(ids_model, "1", "txt")
+
+
+def test_standard_input_has_a_limit(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_output, "DOCUMENT_BYTES", 4)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"<p>12")))
+    with pytest.raises(DragomanError, match="standard input: expected at most 4 bytes"):
+        run_output.write_document(model, None, "html", GenerationOptions())
