@@ -10,7 +10,7 @@ from typing import Literal, Protocol, Unpack, get_args
 from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 
-from .arguments import CancelEvent, options_of, stop_check
+from .arguments import CancelEvent, StopCheck, never_stopped, options_of, stop_check
 from .attention.alignment import Alignment
 from .decoding.results import Hypothesis, RejectedError, Result
 from .format.manifest import Manifest
@@ -52,9 +52,16 @@ class Document(Protocol):
         """The numbers of the sentences among whose words tags are placed."""
 
     def translated(
-        self, outputs: Sequence[str], alignments: Mapping[int, WordPairs] | None = None
+        self,
+        outputs: Sequence[str],
+        alignments: Mapping[int, WordPairs] | None = None,
+        check: StopCheck = never_stopped,
     ) -> str:
-        """Return the document with outputs in place of its sentences."""
+        """Return the document with outputs in place of its sentences.
+
+        Args:
+            check: called while tags are placed
+        """
 
 
 class PlainText:
@@ -66,7 +73,10 @@ class PlainText:
         self.sentences = [text.removeprefix("\ufeff")]
 
     def translated(
-        self, outputs: Sequence[str], alignments: Mapping[int, WordPairs] | None = None
+        self,
+        outputs: Sequence[str],
+        alignments: Mapping[int, WordPairs] | None = None,
+        check: StopCheck = never_stopped,
     ) -> str:
         """Return the translation."""
         return f"{self._mark}{outputs[0]}"
@@ -76,6 +86,9 @@ _CUE_START = re.compile(r"(?:\{\\[^}\n]*\}|[-\u2013\u2014\s])*")
 """Places of ASS, such as {\\an8}, and dashes before what somebody says."""
 
 
+_TAG = re.compile("(</?[a-zA-Z][^<>]*>)")
+
+
 class Subtitles:
     """Subtitles in the form of SubRip: numbers, times, and texts up to the next blank line.
 
@@ -83,7 +96,8 @@ class Subtitles:
     are texts of their own.
     """
 
-    def __init__(self, text: str, language: str) -> None:
+    def __init__(self, text: str, language: str, check: StopCheck = never_stopped) -> None:
+        self._check = check
         self._parts: list[str | Markup] = []
         self._lines: dict[int, int] = {}
         """The number of lines of a text."""
@@ -112,7 +126,7 @@ class Subtitles:
         start = _CUE_START.match(text)
         body = text[start.end() if start else 0 :]
         end = body[len(body.rstrip()) :]
-        markup = Markup(body.rstrip(), language, entities=False)
+        markup = Markup(body.rstrip(), language, entities=False, check=self._check)
         first = len(self.sentences)
         self._lines[len(self._parts) + 1] = len(lines)
         self._parts += [text[: len(text) - len(body)], markup, end]
@@ -120,17 +134,21 @@ class Subtitles:
         self.aligned += [first + n for n in markup.aligned]
 
     def translated(
-        self, outputs: Sequence[str], alignments: Mapping[int, WordPairs] | None = None
+        self,
+        outputs: Sequence[str],
+        alignments: Mapping[int, WordPairs] | None = None,
+        check: StopCheck = never_stopped,
     ) -> str:
         """Return the subtitles with other texts."""
         pieces, first = list[str](), 0
         for place, part in enumerate(self._parts):
+            check()
             if isinstance(part, str):
                 pieces.append(part)
                 continue
             last = first + len(part.sentences)
             own = {n - first: pairs for n, pairs in (alignments or {}).items() if first <= n < last}
-            text = part.translated(outputs[first:last], own)
+            text = part.translated(outputs[first:last], own, check)
             if part.sentences:
                 text = self._break.join(_lines(text, self._lines[place]))
             pieces.append(text)
@@ -153,27 +171,31 @@ def _lines(text: str, count: int) -> list[str]:
 
 def _outside_of_tags(text: str) -> list[str]:
     """Split a text at spaces that are not within a tag."""
-    words: list[str] = []
-    for word in text.split(" "):
-        if words and words[-1].rfind("<") > words[-1].rfind(">"):
-            words[-1] += f" {word}"
-        elif word:
-            words.append(word)
-    return words
+    words: list[list[str]] = [[]]
+    for number, part in enumerate(_TAG.split(text)):
+        first, *others = [part] if number % 2 else part.split(" ")
+        words[-1].append(first)
+        words += [[word] for word in others]
+    return [word for word in map("".join, words) if word]
 
 
-def read_document(text: str, form: DocumentForm, language: str) -> Document:
+def read_document(
+    text: str, form: DocumentForm, language: str, check: StopCheck = never_stopped
+) -> Document:
     """Find the sentences of a document.
 
     Args:
         language: their language, see `texts.sentences.base_language`
+        check: called while the document is read
 
     Raises:
         DragomanError: the document has too many tags, or a package is missing.
     """
     if form == "txt":
         return PlainText(text)
-    return Markup(text, language) if form == "html" else Subtitles(text, language)
+    if form == "html":
+        return Markup(text, language, check=check)
+    return Subtitles(text, language, check)
 
 
 def outputs_of(results: Sequence[Result]) -> list[Sequence[Hypothesis]]:
@@ -255,6 +277,8 @@ def translate_document(
         raise DragomanError(
             f"form: expected one of {', '.join(DOCUMENT_FORMS)}, found {shown(form)}"
         )
+    if not isinstance(text, str):
+        raise DragomanError(f"text: expected a text, found {shown(text)}")
     check = stop_check(timeout, cancel)
     resolved = options_of(options, changes).replace(split=True)
     if resolved.num_return_sequences > 1:
@@ -262,7 +286,7 @@ def translate_document(
         raise DragomanError(f"num_return_sequences: expected 1 for a document, found {count}")
     parts, manifest = parts_of(model, "generate"), model.manifest
     check_split(resolved, manifest)
-    document = read_document(text, form, language_of(resolved, manifest))
+    document = read_document(text, form, language_of(resolved, manifest), check)
     results = parts.front_end.generate(document.sentences, resolved, check)
     outputs = outputs_of(results)
     pairs = pairs_to_align(document, results, manifest)
@@ -275,5 +299,5 @@ def translate_document(
     warnings = [warning for result in results for warning in result.warnings]
     if document.aligned and "attention" not in manifest.graphs:
         warnings.append(NO_ALIGNMENT)
-    translated = document.translated(texts, aligned_by_number(pairs, found))
+    translated = document.translated(texts, aligned_by_number(pairs, found), check)
     return TranslatedDocument(translated, tuple(dict.fromkeys(warnings)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from itertools import chain, takewhile
 from typing import Any
@@ -215,8 +214,7 @@ class TextFrontEnd:
             return True
 
         splits = bool(plan.options.split_special_tokens)
-        plan = dataclasses.replace(plan, options=plan.options.replace(truncate=False))
-        spans = sentence_spans(text, language_of(plan.options, self._manifest))
+        spans = sentence_spans(text, language_of(plan.options, self._manifest), check=check)
 
         def begin(part: str) -> PendingText | Result:
             check()

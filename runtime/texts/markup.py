@@ -5,13 +5,16 @@ Block elements divide the text into paragraphs, in which inline elements are pla
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from typing import Any
 
 from dragoman.errors import DragomanError
 
+from ..arguments import StopCheck, never_stopped
 from .sentences import Span, gaps, sentence_spans
 from .tag_places import Inline, WordPairs, Words
 
@@ -21,9 +24,14 @@ _BLOCK = 256
 """Characters that are compared at once."""
 WHITE_SPACE = " \t\n\r\f"
 """What HTML takes for one space."""
+_RUNS = re.compile(f"[{WHITE_SPACE}]+|[^{WHITE_SPACE}]+")
 
 MOST_TAGS = 100_000
-"""The most tags of a document."""
+"""The most tags of a document, and whatever else is markup, such as comments."""
+_TOO_MANY = (
+    f"tags: expected at most {MOST_NESTED} elements within each other and {MOST_TAGS:,} tags, "
+    "found more"
+)
 VOID = frozenset(
     "area base br col embed hr img input link meta param source track wbr".split()  # noqa: SIM905
 )
@@ -41,7 +49,12 @@ CLOSED_BY_OTHERS = frozenset(
     "body colgroup dd dt head html li optgroup option p tbody td tfoot th thead tr".split()  # noqa: SIM905
 )
 """Elements whose end tag may be left out, so that they need not be nested."""
-LEFT_ALONE = frozenset("code math pre script style svg textarea xmp".split())  # noqa: SIM905
+LEFT_ALONE = frozenset(
+    (  # noqa: SIM905
+        "code iframe math noembed noframes noscript plaintext pre script style svg textarea xmp"
+    ).split()
+)
+"""Elements that are not translated, among them those whose tags a tokenizer takes for text."""
 
 
 @dataclass(frozen=True)
@@ -72,22 +85,21 @@ class _Paragraph:
         self.spans: list[Span] = []
         self.first = 0
         """The number of the first sentence in the document."""
-        self.before = ""
-        """White space before the text."""
+        self._before: list[str] = []
         self._characters: list[str] = []
-        self._spaces: dict[int, str] = {}
+        self._spaces: dict[int, list[str]] = {}
         self._open: list[tuple[str, Inline]] = []
 
     def add_text(self, raw: str, text: str) -> None:
         """Add characters. White space in a row is a space."""
         self.raw.append(raw)
         characters = self._characters
-        for character in text:
-            if character not in WHITE_SPACE:
-                characters.append(character)
+        for run in _RUNS.findall(text):
+            if run[0] not in WHITE_SPACE:
+                characters.extend(run)
                 continue
             if not characters and not self.inline:
-                self.before += character
+                self._before.append(run)
                 continue
             if characters and characters[-1] != " ":
                 characters.append(" ")
@@ -95,9 +107,17 @@ class _Paragraph:
             for one in reversed(self._siblings):
                 if not one.begin == one.end == place:
                     break
-                one.is_spaced, is_first = True, False
+                is_first = False
+                if one.is_spaced:  # so are those before it
+                    break
+                one.is_spaced = True
             if characters and is_first:
-                self._spaces[place - 1] = self._spaces.get(place - 1, "") + character
+                self._spaces.setdefault(place - 1, []).append(run)
+
+    @property
+    def before(self) -> str:
+        """White space before the text."""
+        return "".join(self._before)
 
     @property
     def text(self) -> str:
@@ -138,20 +158,20 @@ class _Paragraph:
         """Make tags by themselves of the elements that do not end here."""
         while len(self._open) > place:
             _, element = self._open.pop()
-            siblings = self._siblings
-            siblings[siblings.index(element) + 1 :] = element.children
+            self._siblings.extend(element.children)  # the element is the last one
             element.children, element.is_cut = [], True
 
-    def split(self, language: str, first: int) -> None:
+    def split(self, language: str, first: int, check: StopCheck) -> None:
         """Find the sentences; there are none in a text without letters."""
         self._leave_open(0)
         self.first = first
         if any(map(str.isalpha, self._characters)):
-            self.spans = sentence_spans(self.text, language, lines=False)
+            self.spans = sentence_spans(self.text, language, lines=False, check=check)
 
     def written(self, begin: int, end: int) -> str:
         """Return a part of the text between sentences, with its white space as it was written."""
-        return "".join(self._spaces.get(n, self._characters[n]) for n in range(begin, end))
+        each = (self._spaces.get(n, self._characters[n]) for n in range(begin, end))
+        return "".join(chain.from_iterable(each))
 
 
 class Markup:
@@ -160,25 +180,34 @@ class Markup:
     Args:
         language: of its sentences, see `sentences.base_language`
         entities: whether the text has character references, such as `&amp;`
+        check: called while the text is read
 
     Attributes:
         sentences: what is to be translated
 
     Raises:
-        DragomanError: there are too many elements, or elements within each other; or the package
-            turbohtml is missing.
+        DragomanError: there are too many elements, or elements within each other; the tokenizer
+            does not find all of the text; or the package turbohtml is missing.
     """
 
-    def __init__(self, text: str, language: str, *, entities: bool = True) -> None:
+    def __init__(
+        self,
+        text: str,
+        language: str,
+        *,
+        entities: bool = True,
+        check: StopCheck = never_stopped,
+    ) -> None:
         self._entities = entities
         # Tokenizers of HTML make all line breaks LF.
         self._break = "\r\n" if "\r\n" in text else "\n"
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-        self._parts = list(_parts(_left_alone(_events(text, entities=entities))))
+        events = _checked(_events(text, entities=entities), text, check)
+        self._parts = list(_parts(_left_alone(events)))
         self.sentences: list[str] = []
         for part in self._parts:
             if isinstance(part, _Paragraph):
-                part.split(language, len(self.sentences))
+                part.split(language, len(self.sentences), check)
                 whole = part.text
                 self.sentences += [whole[slice(*span)] for span in part.spans]
 
@@ -193,31 +222,40 @@ class Markup:
         ]
 
     def translated(
-        self, outputs: Sequence[str], alignments: Mapping[int, WordPairs] | None = None
+        self,
+        outputs: Sequence[str],
+        alignments: Mapping[int, WordPairs] | None = None,
+        check: StopCheck = never_stopped,
     ) -> str:
         """Return the document with outputs in place of its sentences.
 
         Args:
             alignments: word alignments by the numbers of sentences; without one, words are aligned
                 by their places in the sentence
+            check: called while tags are placed
         """
         pieces = []
         for part in self._parts:
+            check()
             if isinstance(part, str):
                 pieces.append(part)
             elif not part.spans:
                 pieces += part.raw
             else:
-                pieces.append(self._paragraph(part, outputs, alignments or {}))
+                pieces.append(self._paragraph(part, outputs, alignments or {}, check))
         text = "".join(pieces)
         return text if self._break == "\n" else text.replace("\n", self._break)
 
     def _paragraph(
-        self, part: _Paragraph, outputs: Sequence[str], alignments: Mapping[int, WordPairs]
+        self,
+        part: _Paragraph,
+        outputs: Sequence[str],
+        alignments: Mapping[int, WordPairs],
+        check: StopCheck,
     ) -> str:
         own, text = outputs[part.first : part.first + len(part.spans)], part.text
         edges = [0, *(edge for span in part.spans for edge in span), len(text)]
-        words = Words(text, self._encoded)
+        words = Words(text, self._encoded, check)
         between = gaps(text, part.spans, own)
         for n, (begin, end) in enumerate(zip(edges[::2], edges[1::2], strict=True)):
             is_added = between[n] != text[begin:end]
@@ -228,6 +266,28 @@ class Markup:
 
     def _encoded(self, text: str) -> str:
         return escape(text, quote=False) if self._entities else text
+
+
+def _checked(
+    events: Iterable[_Event], text: str, check: StopCheck = never_stopped
+) -> Iterator[_Event]:
+    """Yield parts of HTML, after a check that together they are the text."""
+    done, count, is_whole = 0, 0, True
+    for event in events:
+        check()
+        count += event.text is None
+        if count > MOST_TAGS:
+            raise DragomanError(_TOO_MANY)
+        is_whole = text.startswith(event.raw, done)
+        if not is_whole:
+            break
+        done += len(event.raw)
+        yield event
+    if not is_whole or done < len(text):
+        raise DragomanError(
+            f"tags: expected HTML that a tokenizer finds all parts of, found other text at "
+            f"character {done}"
+        )
 
 
 def _events(text: str, *, entities: bool) -> Iterator[_Event]:
@@ -241,28 +301,31 @@ def _events(text: str, *, entities: bool) -> Iterator[_Event]:
         raise DragomanError(
             "tags: expected the package turbohtml, found none: pip install 'dragoman[html]'"
         ) from error
-    done = tags = 0
+    # Tokenizers of HTML make U+FFFD of NUL in some places.
+    readable = text.replace("\0", "\ufffd")
+    done = 0
     nested: list[str] = []
-    for token in tokenize(text, resolve_references=False, capture_source=True):
+    for token in tokenize(readable, resolve_references=False, capture_source=True):
         if token.type is TokenType.TEXT:
-            for event in _written(token.data or "", text, done):
-                yield event
-                done += len(event.raw)
+            for size, is_text in _written(token.data or "", readable, done):
+                raw = text[done : done + size]
+                yield _Event(raw, raw if is_text else None)
+                done += size
             continue
-        raw = token.source or ""
-        begin = max(done, text.find(raw, done))
+        begin = readable.find(token.source or "", done)
+        if begin < 0:
+            return  # `_checked` refuses it
         if begin > done:  # what no token has, such as </>
             yield _Event(text[done:begin])
-        done = begin + len(raw)
+        done = begin + len(token.source or "")
+        raw = text[begin:done]
         if token.type is TokenType.CHARACTER_REFERENCE:
             yield _Event(raw, token.data if entities else raw)
         elif token.type in (TokenType.START_TAG, TokenType.END_TAG):
-            tags += 1
             tag, is_end = token.tag or "", token.type is TokenType.END_TAG
             _nest(nested, tag, is_end=is_end)
-            if len(nested) > MOST_NESTED or tags > MOST_TAGS:
-                what = f"{MOST_NESTED} elements within each other and {MOST_TAGS:,} tags"
-                raise DragomanError(f"tags: expected at most {what}, found more")
+            if len(nested) > MOST_NESTED:
+                raise DragomanError(_TOO_MANY)
             yield _Event(
                 raw, None, tag, is_end=is_end, is_left_alone=not is_end and _is_left_alone(token)
             )
@@ -272,8 +335,8 @@ def _events(text: str, *, entities: bool) -> Iterator[_Event]:
         yield _Event(text[done:])
 
 
-def _written(found: str, text: str, begin: int) -> Iterator[_Event]:
-    """Yield the parts of a text that a token has, and those that it leaves out."""
+def _written(found: str, text: str, begin: int) -> Iterator[tuple[int, bool]]:
+    """Yield the sizes of the parts of a text, and whether a token has them or leaves them out."""
     place = 0
     while place < len(found) and begin < len(text):
         size = 0
@@ -285,12 +348,12 @@ def _written(found: str, text: str, begin: int) -> Iterator[_Event]:
         pairs = list(zip(same, other, strict=False))
         size += next((n for n, (one, two) in enumerate(pairs) if one != two), len(pairs))
         if size:
-            yield _Event(found[place : place + size], found[place : place + size])
+            yield size, True
         place, begin = place + size, begin + size
         if place < len(found):
-            left_out = text[begin : begin + (3 if text.startswith("</>", begin) else 1)]
-            yield _Event(left_out)
-            begin += len(left_out)
+            left_out = min(3 if text.startswith("</>", begin) else 1, len(text) - begin)
+            yield left_out, False
+            begin += left_out
 
 
 def _nest(nested: list[str], tag: str, *, is_end: bool) -> None:

@@ -10,14 +10,15 @@ import dataclasses
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from importlib.util import find_spec
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, cast
 
 from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
 
+from ..arguments import StopCheck, never_stopped
 from ..decoding.results import Hypothesis, RejectedError, Result
 from ..decoding.running_batch import DecodedJob, Job
 from ..decoding.scheduler import FailedJob
@@ -32,6 +33,10 @@ Span = tuple[int, int]
 PACKAGES = ("sentencex", "langcodes")
 """The packages that split texts."""
 DEFAULT_LANGUAGE = "en"
+LONGEST_PIECE = 10_000
+"""The most characters that are searched for sentences at once."""
+LONGEST_CODE = 64
+"""The most characters of the code of a language."""
 
 _MARKER = re.compile(r"\s*(?:(?:[-*+>#•‣◦·\u2013\u2014]+|\(?\d{1,3}\))\s+)*")
 _DASHES = "\u2013\u2014"
@@ -71,6 +76,11 @@ def check_split(options: GenerationOptions, manifest: Manifest) -> None:
     if manifest.tokenizers is None:
         raise DragomanError("split: expected a bundle with tokenizers, found one of token ids only")
     whole = options.given(("prefix", "must_contain"))
+    if options.truncate:
+        raise DragomanError(
+            "truncate: expected none with split, which cuts long sentences into parts; leave "
+            "truncate out"
+        )
     if whole:
         raise DragomanError(
             f"{', '.join(whole)}: expected none with split: which sentence has it is not known"
@@ -98,12 +108,16 @@ def check_unsplit(options: GenerationOptions) -> None:
         )
 
 
-@cache
 def base_language(code: str) -> str | None:
     """Return the shortest code of a language, without script and region; None if it is no code.
 
     "de", "deu", "de_DE" and "deu_Latn" are "de".
     """
+    return _base_language(code) if len(code) <= LONGEST_CODE else None
+
+
+@lru_cache(1024)
+def _base_language(code: str) -> str | None:
     import langcodes
 
     try:
@@ -121,12 +135,15 @@ def language_of(options: GenerationOptions, manifest: Manifest) -> str:
     return (code and base_language(code)) or DEFAULT_LANGUAGE
 
 
-def sentence_spans(text: str, language: str, *, lines: bool = True) -> list[Span]:
+def sentence_spans(
+    text: str, language: str, *, lines: bool = True, check: StopCheck = never_stopped
+) -> list[Span]:
     """Return the sentences of a text, without the white space around them.
 
     Args:
         language: code of the language, see `base_language`
         lines: whether line breaks end sentences, and lines may begin with list markers
+        check: called now and then
 
     Returns:
         spans in order, each of which has a letter. If the text has none, all its parts.
@@ -137,7 +154,7 @@ def sentence_spans(text: str, language: str, *, lines: bool = True) -> list[Span
         marker = _MARKER.match(line) if lines else None
         rest = line[marker.end() if marker else 0 :]
         at = begin + len(line) - len(rest)
-        for part in _segments(rest, language):
+        for part in _segments(rest, language, check):
             if part.strip():
                 found.append(stripped(text, at, at + len(part)))
             at += len(part)
@@ -147,12 +164,44 @@ def sentence_spans(text: str, language: str, *, lines: bool = True) -> list[Span
     return [span for span in found if any(map(str.isalpha, text[slice(*span)]))] or found
 
 
-def _segments(text: str, language: str) -> list[str]:
-    """Return the sentences of a line, each with the white space after it."""
+def _segments(text: str, language: str, check: StopCheck) -> list[str]:
+    """Return the sentences of a line, each with the white space after it.
+
+    The line is handed over in pieces, since sentencex takes quadratic time for quotes that are not
+    closed.
+    """
+    edges, begin, is_open = list[int](), 0, False
+    while begin < len(text):
+        check()
+        end = _end_of_piece(text, begin)
+        found = _segments_of_piece(text[begin:end], language)
+        starts = list(accumulate(map(len, found), initial=begin))[:-1]
+        edges += starts[1:] if is_open else starts
+        # The last sentence may go on; a piece of one sentence goes on in the next one.
+        is_open = len(found) == 1
+        if end < len(text) and not is_open:
+            end = edges.pop()
+        begin = end
+    return [text[a:b] for a, b in pairwise([*edges, len(text)])]
+
+
+def _end_of_piece(text: str, begin: int) -> int:
+    """Return where a piece of a line ends: after a line break, or else white space, if possible."""
+    end = begin + LONGEST_PIECE
+    if end >= len(text):
+        return len(text)
+    for mark in "\n ":
+        place = text.rfind(mark, begin + LONGEST_PIECE // 2, end)
+        if place >= 0:
+            return place + 1
+    return end
+
+
+def _segments_of_piece(text: str, language: str) -> list[str]:
     import sentencex
 
     try:
-        parts = cast(list[str], sentencex.segment(language, text))
+        parts = [part for part in cast(list[str], sentencex.segment(language, text)) if part]
     except UnicodeEncodeError:  # a lone surrogate, for which the tokenizer rejects the text
         return [text]
     return parts if "".join(parts) == text else [text]

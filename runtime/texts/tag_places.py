@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..arguments import StopCheck, never_stopped
 from .sentences import Span, is_unspaced
 
 
@@ -67,10 +68,13 @@ class Words:
 
     Args:
         encode: writes a part of the translation
+        check: called while tags are placed
     """
 
-    def __init__(self, text: str, encode: Callable[[str], str]) -> None:
-        self._text, self._encode = text, encode
+    def __init__(
+        self, text: str, encode: Callable[[str], str], check: StopCheck = never_stopped
+    ) -> None:
+        self._text, self._encode, self._check = text, encode, check
         self._target = ""
         self._source_spans: list[Span] = []
         self._spans: list[Span] = []
@@ -86,6 +90,7 @@ class Words:
 
     def add(self, span: Span, output: str, alignment: WordPairs | None) -> None:
         """Add a sentence and its translation."""
+        self._check()
         sentence = self._text[slice(*span)]
         sources, targets = _units(sentence), _units(output)
         count = len(sources)
@@ -131,6 +136,7 @@ class Words:
         """
         text, waiting, cuts = "", list[Inline](), 0
         for one in inline:
+            self._check()
             if not one.is_cut:
                 waiting.append(one)
                 continue
@@ -161,6 +167,7 @@ class Words:
         low, high = zip(*sorted(taken.values()), strict=True) if taken else ((), ())
         places: list[tuple[Span, int]] = []
         for n, one in enumerate(inline):
+            self._check()
             if n in taken:
                 places.append((taken[n], n))
                 continue
@@ -175,6 +182,7 @@ class Words:
             places.append(((place, place), n))
         text, done = "", characters[0]
         for own, n in sorted(places):
+            self._check()
             one = inline[n]
             begin, end = self._characters(one, own, units, characters)
             begin, end = max(begin, done), max(end, done)
@@ -196,12 +204,14 @@ class Words:
         """Return the words of each element that has any; those of two never overlap."""
         members = {}
         for n, one in enumerate(inline):
+            self._check()
             each = (t for w in range(*self._words_of(one)) for t in self._targets.get(w, ()))
             members[n] = sorted(t for t in each if units[0] <= t < units[1])
         found: dict[int, Span] = {}
         begins: list[int] = []
         ends: dict[int, int] = {}
         for n in sorted(members, key=lambda n: (-len(members[n]), n)):
+            self._check()
             span = _densest(members[n], begins, ends)
             if span is not None:
                 found[n] = span

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.runtime import DragomanError, Model, RejectedError, TranslatedDocument, load
+from dragoman.cli import run_output
+from dragoman.runtime import (
+    DeadlineError,
+    DragomanError,
+    GenerationOptions,
+    Model,
+    RejectedError,
+    TranslatedDocument,
+    load,
+)
 from dragoman.runtime import translate_document as translate
-from dragoman.runtime.documents import NO_ALIGNMENT, Subtitles
+from dragoman.runtime.documents import NO_ALIGNMENT, Subtitles, read_document
 
 from ..zoo import prose_bundle
 
@@ -108,6 +118,8 @@ def test_subtitles(model: Model, line_break: str) -> None:
         ("one two three four", 9, "one\ntwo\nthree\nfour"),
         ('a <font color="x y">bb cc</font>', 2, 'a <font color="x y">bb\ncc</font>'),
         ("one", 2, "one"),
+        ("a < b is less, not more", 2, "a < b is less,\nnot more"),
+        ("<3 you and <b x>me too", 2, "<3 you and\n<b x>me too"),
         ("", 2, ""),
     ],
 )
@@ -150,6 +162,30 @@ def test_mistakes(model: Model, form: Any, options: dict[str, Any], words: str) 
         translate(model, "<p>One</p>", form, **options)
 
 
+def test_what_is_no_text(model: Model) -> None:
+    with pytest.raises(DragomanError, match="text: expected a text, found 5"):
+        translate(model, 5, "html")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("calls", [1, 40])
+@pytest.mark.parametrize("form", ["html", "srt"])
+def test_reading_and_placing_are_stopped(form: Any, calls: int) -> None:
+    text = f"1\n0 --> 1\n{'<i>one</i> two ' * 50}"
+    left = [calls]
+
+    def check() -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise DeadlineError("late")
+
+    with pytest.raises(DeadlineError):
+        read_document(text, form, "en", check)
+    document = read_document(text, form, "en")
+    left[0] = calls
+    with pytest.raises(DeadlineError):
+        document.translated(document.sentences, {}, check)
+
+
 def test_a_sentence_that_cannot_be_decoded(model: Model) -> None:
     with pytest.raises(RejectedError, match="sentence 2 of 2: unknown"):
         translate(model, "<p>One.</p><p>a\ud800</p>", "html")
@@ -158,3 +194,10 @@ def test_a_sentence_that_cannot_be_decoded(model: Model) -> None:
 def test_ids_are_no_text(ids_model: Model) -> None:
     with pytest.raises(DragomanError, match="split: expected a bundle with tokenizers"):
         translate(ids_model, "1", "txt")
+
+
+def test_standard_input_has_a_limit(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_output, "DOCUMENT_BYTES", 4)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"<p>12")))
+    with pytest.raises(DragomanError, match="standard input: expected at most 4 bytes"):
+        run_output.write_document(model, None, "html", GenerationOptions())

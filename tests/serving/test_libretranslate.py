@@ -96,6 +96,23 @@ def test_html(server: httpx.Client, model: Model) -> None:
     assert several == {"translatedText": [expected, plain]}
 
 
+def test_a_request_of_html_has_one_time_limit(prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alignments of further documents begin with what is left of it."""
+    left: list[float] = []
+    align = Model.align
+
+    def noted(self: Model, pairs: Any, **options: Any) -> Any:
+        left.append(options["timeout"])
+        return align(self, pairs, **options)
+
+    monkeypatch.setattr(Model, "align", noted)
+    body = {"q": ["<b>The man</b> came."] * 3, "source": "en", "target": "es", "format": "html"}
+    with serving({"prose-en-es": prose}) as client:
+        assert client.post("/translate", json=body).status_code == 200
+    assert len(left) == 3 and left[0] < 600
+    assert left == sorted(left, reverse=True) and len(set(left)) == 3
+
+
 def test_alternatives_of_html(server: httpx.Client, model: Model) -> None:
     body = {"q": "<p>The <b>man</b> came.</p>", "source": "en", "target": "es", "format": "html"}
     answer = server.post("/translate", json=body | {"alternatives": 1}).json()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -17,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from dragoman.errors import DragomanError, listed, shown
 from dragoman.settings.generation import GenerationOptions
 
+from ...arguments import StopCheck, stop_check
 from ...decoding.results import RejectedError, Result
 from ...documents import (
     Document,
@@ -204,13 +206,17 @@ async def _translated_html(
     check_split(options.replace(split=True), served.manifest)
     options = _split(options, source)
     language = language_of(options, served.manifest)
-    read = partial(read_document, form="html", language=language)
+    seconds = service.options.timeout
+    end, check = time.monotonic() + seconds, stop_check(seconds)
+    read = partial(read_document, form="html", language=language, check=check)
     documents = await asyncio.to_thread(lambda: [read(text) for text in texts])
     sentences = [sentence for document in documents for sentence in document.sentences]
     if len(sentences) > MOST_SOURCES:
         raise BodyError(f"q: expected at most {MOST_SOURCES} sentences, found {len(sentences)}")
     each = list(dict.fromkeys(sentences))
-    results = await service.generate(served, each, [options] * len(each))
+    results = await service.generate(
+        served, each, [options] * len(each), seconds=end - time.monotonic()
+    )
     _check_results(results)
     of_sentence = dict(zip(each, results, strict=True))
     outputs = []
@@ -218,7 +224,10 @@ async def _translated_html(
         own = [of_sentence[sentence] for sentence in document.sentences]
         count = min((len(result.hypotheses) or 1 for result in own), default=1)
         outputs.append(
-            [await _html_of(service, served, document, own, options, rank) for rank in range(count)]
+            [
+                await _html_of(service, served, document, own, options, rank, end, check)
+                for rank in range(count)
+            ]
         )
     return outputs
 
@@ -230,18 +239,28 @@ async def _html_of(
     results: Sequence[Result],
     options: GenerationOptions,
     rank: int,
+    end: float,
+    check: StopCheck,
 ) -> str:
-    """Return a document with the outputs of a rank, whose tags are aligned with their words."""
+    """Return a document with the outputs of a rank, whose tags are aligned with their words.
+
+    Args:
+        end: when the request ends, by the monotonic clock
+        check: raises an error from then on
+    """
+    check()
     pairs = pairs_to_align(document, results, served.manifest, rank)
     found: dict[int, WordPairs] = {}
     if pairs:
-        reading, seconds = vars(reading_of(options)), service.options.timeout
+        reading, seconds = vars(reading_of(options)), max(end - time.monotonic(), 1e-3)
         alignments = await service.run_with_model(
-            served, lambda model: model.align(list(pairs.values()), timeout=seconds, **reading)
+            served,
+            lambda model: model.align(list(pairs.values()), timeout=seconds, **reading),
+            seconds=seconds,
         )
         found = aligned_by_number(pairs, alignments)
     texts = [result.hypotheses[rank].text or "" if result.hypotheses else "" for result in results]
-    return await asyncio.to_thread(document.translated, texts, found)
+    return await asyncio.to_thread(document.translated, texts, found, check)
 
 
 async def _translated_lines(

@@ -238,7 +238,7 @@ def write_document(model: Model, path: str | None, form: str, options: Generatio
         the exit status
 
     Raises:
-        DragomanError: the file cannot be read, or as for `translate_document`.
+        DragomanError: the file cannot be read or is too large, or as for `translate_document`.
     """
     known = {each: each for each in DOCUMENT_FORMS}
     if form not in known:
@@ -246,7 +246,11 @@ def write_document(model: Model, path: str | None, form: str, options: Generatio
             f"--format: expected one of {', '.join(known)} for texts, found {form}"
         )
     if path is None:
-        content = sys.stdin.buffer.read() if sys.stdin else b""
+        content = sys.stdin.buffer.read(DOCUMENT_BYTES + 1) if sys.stdin else b""
+        if len(content) > DOCUMENT_BYTES:
+            raise DragomanError(
+                f"standard input: expected at most {DOCUMENT_BYTES} bytes, found more"
+            )
     else:
         content = read_regular(Path(path), DOCUMENT_BYTES)
     try:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.runtime import DragomanError
-from dragoman.runtime.texts.markup import MOST_NESTED, MOST_TAGS, Markup
+from dragoman.runtime.texts.markup import MOST_NESTED, MOST_TAGS, Markup, _checked, _events
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,14 @@ CASES = {
     "script and style": (
         "<style>p > a {}</style><script>if (a<b) '</p>'</script>one two<!-- c -->",
         "<style>p > a {}</style><script>if (a<b) '</p>'</script>TWO ONE<!-- c -->",
+    ),
+    "no script": (
+        "one<noscript>a <img src=x> b</noscript> two<iframe>c <b>d</b></iframe>three four",
+        "ONE<noscript>a <img src=x> b</noscript> TWO<iframe>c <b>d</b></iframe>FOUR THREE",
+    ),
+    "other raw text": (
+        "<noframes>a <b>b</b></noframes>one <noembed>a <i>b</noembed> two<plaintext>a <b>b</b>",
+        "<noframes>a <b>b</b></noframes><noembed>a <i>b</noembed> TWO ONE<plaintext>a <b>b</b>",
     ),
     "entities": ("AT&amp;T &lt;3 &copy;&nbsp;x", "X © &lt;3 AT&amp;T"),
     "plain text": ("one < two & three", "THREE &amp; TWO &lt; ONE"),
@@ -241,8 +249,35 @@ def test_bad_html_keeps_its_tags(html: str, seed: int) -> None:
     assert "".join(unchanged.translated(unchanged.sentences).split()) or not html.strip()
 
 
+@settings(max_examples=400, deadline=None)
+@given(st.lists(PIECES | st.text(max_size=2), max_size=12).map("".join), st.booleans())
+def test_parts_of_html_are_the_text(html: str, entities: bool) -> None:
+    text = html.replace("\r\n", "\n").replace("\r", "\n")
+    assert "".join(event.raw for event in _events(text, entities=entities)) == text
+
+
+@pytest.mark.parametrize("tag", ["title", "textarea", "script", "p", "a\0b", "b c='\0'"])
+def test_nul_is_kept(tag: str) -> None:
+    html = f"<{tag}>1\0 2</{tag.split()[0]}>3<!-- \0 --><i>\0</i>4&\0;</\0>"
+    assert translated(html) == html
+
+
+def test_html_that_is_not_found_is_refused() -> None:
+    events = list(_events("<b>one</b>", entities=True))
+    for wrong in (events[1:], events[:-1], [*events, events[-1]]):
+        with pytest.raises(DragomanError, match="tags: expected HTML that a tokenizer finds all"):
+            list(_checked(wrong, "<b>one</b>"))
+
+
 @pytest.mark.parametrize(
-    "html", ["<b>" * 1_000_000, "<div><b>" * 1000 + "x", "x<b></b>" * 60_000, "<p>x" * 200_000]
+    "html",
+    [
+        "<b>" * 1_000_000,
+        "<div><b>" * 1000 + "x",
+        "x<b></b>" * 60_000,
+        "<p>x" * 200_000,
+        "<!---->" * 200_000,
+    ],
 )
 def test_too_many_tags_are_refused(html: str) -> None:
     with pytest.raises(DragomanError) as caught:
@@ -267,3 +302,19 @@ def test_hostile_tags_are_read_in_linear_time() -> None:
         with suppress(DragomanError):
             translated(piece * (90_000 // len(piece)))
         assert time.perf_counter() - begun < 20, piece
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "x " + "<i></i> " * 30_000,
+        "x " + "<!-- -->" * 90_000 + " " * 300_000,
+        "x <i></i>" + " \n" * 500_000,
+        " </>" * 90_000,
+        "x " + "<i><b></i>" * 30_000,
+    ],
+)
+def test_white_space_beside_tags_is_read_in_linear_time(html: str) -> None:
+    begun = time.perf_counter()
+    Markup(html, "en")
+    assert time.perf_counter() - begun < 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -147,6 +148,34 @@ def test_too_long_sentences_are_cut(text: str, most: int, expected: Parts) -> No
     assert [text[slice(*span)] for span in spans] == expected
 
 
+@pytest.mark.parametrize("quote", ['"', "\u201c", "(", "\u00ab"])
+def test_quotes_that_are_not_closed_take_linear_time(quote: str) -> None:
+    text = f"{quote}One two. " * 30_000
+    begun = time.perf_counter()
+    assert "".join(parts_of(text)).replace(" ", "") == text.replace(" ", "")
+    assert time.perf_counter() - begun < 30
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_sentences_of_long_texts_are_whole(lines: bool) -> None:
+    numbers = [f"Number {n} is {'very ' * (n % 50)}large." for n in range(2000)]
+    assert parts_of(" ".join(numbers), lines=lines) == numbers
+    assert parts_of("\u4f60\u597d\u3002" * 9000, "zh", lines=lines) == ["\u4f60\u597d\u3002"] * 9000
+
+
+def test_the_search_for_sentences_is_stopped() -> None:
+    calls = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise CancelError("stop")
+
+    with pytest.raises(CancelError):
+        sentence_spans("One. " * 10_000, "en", check=check)
+    assert len(calls) == 3
+
+
 def test_outputs_in_a_script_with_spaces_are_separated() -> None:
     text = "你好。走吧\uff01 好"
     spans = sentence_spans(text, "zh")
@@ -165,6 +194,7 @@ def test_outputs_in_a_script_with_spaces_are_separated() -> None:
 )
 def test_language_codes(code: str, expected: str | None) -> None:
     assert base_language(code) == expected
+    assert sentences._base_language.cache_info().maxsize == 1024
 
 
 def test_the_language_is_the_bundle_s(model: Model) -> None:
@@ -245,8 +275,6 @@ def test_a_sentence_that_is_too_long_is_cut(model: Model) -> None:
     assert found.warnings == (
         "1 sentence is too long for the model and translated in parts: at character 4",
     )
-    (cut,) = model.generate([f"Hi. {long}"], split=True, truncate=True)
-    assert cut == found and not cut.truncated
     (two,) = model.generate([f"{long}\n{long}"], split=True)
     assert two.warnings == (
         "2 sentences are too long for the model and translated in parts: the first at character 0",
@@ -284,6 +312,12 @@ def test_what_cannot_be_read_is_rejected(text_model: Model, model: Model) -> Non
         ({"must_contain": ["ba"], "num_beams": 2}, "must_contain: expected none with split"),
         ({"split_language": "?!"}, "split_language: expected a code such as de, found '[?]!'"),
         ({"split": False, "split_language": "de"}, "split_language: expected with split"),
+        (
+            {"truncate": True},
+            "truncate: expected none with split, which cuts long sentences into parts; leave "
+            "truncate out",
+        ),
+        ({"split_language": "de-" + "x" * 70}, "split_language: expected a code such as de"),
         ({"split": 1}, "split: expected True or False"),
     ],
 )
