@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, takewhile
 from typing import Any
 
@@ -61,11 +61,19 @@ class TextFrontEnd:
         return collected(self._results(sources, options, check), len(sources))
 
     def begin(
-        self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
+        self,
+        source: Any,
+        options: GenerationOptions,
+        check: StopCheck = never_stopped,
+        check_count: Callable[[int], None] | None = None,
     ) -> PendingText | PendingSentences | Result:
-        """Tokenize a text and create its jobs; see `front_end.FrontEnd.begin`."""
+        """Tokenize a text and create its jobs; see `front_end.FrontEnd.begin`.
+
+        Args:
+            check_count: called with the number of sentences, if the text is split
+        """
         check()
-        return self._begin(source, self._plan(options), check)
+        return self._begin(source, self._plan(options), check, check_count)
 
     def stream(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
@@ -188,19 +196,27 @@ class TextFrontEnd:
         return TextPlan.of(options, self._manifest, self._codec, self._shortlist)
 
     def _begin(
-        self, source: Any, plan: TextPlan | DragomanError, check: StopCheck
+        self,
+        source: Any,
+        plan: TextPlan | DragomanError,
+        check: StopCheck,
+        check_count: Callable[[int], None] | None = None,
     ) -> PendingText | PendingSentences | Result:
         try:
             if isinstance(plan, DragomanError):
                 raise RejectedError(str(plan))
             if plan.options.split:
-                return self._begin_sentences(source, plan, check)
+                return self._begin_sentences(source, plan, check, check_count)
         except RejectedError as error:
             return self.rejected(str(error))
         return self._begin_whole(source, plan)
 
     def _begin_sentences(
-        self, text: Any, plan: TextPlan, check: StopCheck
+        self,
+        text: Any,
+        plan: TextPlan,
+        check: StopCheck,
+        check_count: Callable[[int], None] | None,
     ) -> PendingSentences | Result:
         if not isinstance(text, str):
             raise RejectedError("split: expected a text, found token ids")
@@ -215,6 +231,8 @@ class TextFrontEnd:
 
         splits = bool(plan.options.split_special_tokens)
         spans = sentence_spans(text, language_of(plan.options, self._manifest), check=check)
+        if check_count is not None:
+            check_count(len(spans))
 
         def begin(part: str) -> PendingText | Result:
             check()

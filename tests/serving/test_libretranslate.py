@@ -234,3 +234,7 @@ def test_other_protocols_split(server: httpx.Client, model: Model) -> None:
     many = server.post("/v1/generate", json=body | {"source": "a\n" * 1025})
     assert many.status_code == 400
     assert "expected at most 1024 sentences in all, found 1025" in many.text
+    outputs = {"source": "a\n" * 600, "num_beams": 2, "num_return_sequences": 2}
+    many = server.post("/v1/generate", json=body | outputs)
+    assert many.status_code == 400
+    assert "expected at most 512 sentences in all with 2 outputs each, found 600" in many.text

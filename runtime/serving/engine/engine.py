@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from dragoman.errors import DragomanError, cannot_pickle, shown
@@ -16,9 +17,11 @@ from ...backends.interface import DeviceLostError, Steps
 from ...decoding.results import Result, Segment, Token
 from ...decoding.running_batch import Job, SelectedToken, only_strategy
 from ...decoding.scheduler import Observer
+from ...front_end import Pending
 from ...model import Model, parts_of
 from ...speech.recording import Spectrogram
 from ...speech.transcriber import PendingSpeech, check_streamed
+from ...texts.front_end import TextFrontEnd
 from ...texts.outputs import TokenStream
 from ...texts.sentences import check_unsplit
 from .request_handle import DecodingHandle, Listener, QueuedRequest
@@ -130,7 +133,12 @@ class DecodingEngine:
         if listener is not None:
             is_text = self.model.manifest.speech is None
             (check_unsplit if is_text else check_streamed)(options)
-        pending = front_end.begin(source, self._limited(options), check)
+        limited = self._limited(options)
+        if isinstance(front_end, TextFrontEnd):
+            counted = partial(check_outputs, outputs=options.num_return_sequences)
+            pending: Pending | Result = front_end.begin(source, limited, check, counted)
+        else:
+            pending = front_end.begin(source, limited, check)
         if isinstance(pending, Result):
             return pending
         if isinstance(pending, PendingSpeech):
@@ -222,9 +230,25 @@ def check_sentences(
         DragomanError: there are too many.
     """
     if any(each.split for each in options):
-        found = sum(handle.count for handle in handles)
-        if found > MOST_OUTPUTS:
-            raise DragomanError(f"expected at most {MOST_OUTPUTS} sentences in all, found {found}")
+        check_outputs(sum(handle.count for handle in handles), 1)
+
+
+def check_outputs(sentences: int, outputs: int) -> None:
+    """Check how many outputs sentences have in all.
+
+    Args:
+        sentences: number of sentences
+        outputs: number of outputs of each
+
+    Raises:
+        DragomanError: there are too many.
+    """
+    if sentences * outputs > MOST_OUTPUTS:
+        of_each = f" with {outputs} outputs each" if outputs > 1 else ""
+        raise DragomanError(
+            f"expected at most {MOST_OUTPUTS // outputs} sentences in all{of_each}, "
+            f"found {sentences}"
+        )
 
 
 async def prepared(
