@@ -173,7 +173,7 @@ def build(
 
     from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.exporter import model_spec
-    from dragoman.export.formats.shortlists import (
+    from dragoman.export.shortlists import (
         check_shortlist_model,
         learned_shortlist,
         shortlist_of,

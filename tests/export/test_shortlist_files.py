@@ -13,7 +13,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.export import export_bundle
-from dragoman.export.formats.shortlists import (
+from dragoman.export.shortlists import (
     BEST,
     ITERATIONS,
     MAGIC,
@@ -24,7 +24,7 @@ from dragoman.export.formats.shortlists import (
 )
 from dragoman.runtime.format.bundle import Bundle
 
-from ...zoo import letters_model, letters_tokenizers
+from ..zoo import letters_model, letters_tokenizers
 
 END = 2
 
