@@ -17,7 +17,7 @@ from .format.manifest import Manifest
 from .model import Model, parts_of
 from .scoring.interface import ScoringOptions
 from .texts.markup import Markup
-from .texts.sentences import check_split, language_of
+from .texts.sentences import check_split, language_of, of_sentence
 from .texts.tag_places import WordPairs
 
 DocumentForm = Literal["html", "srt", "txt"]
@@ -204,10 +204,9 @@ def outputs_of(results: Sequence[Result]) -> list[Sequence[Hypothesis]]:
     Raises:
         RejectedError: a sentence was rejected.
     """
-    for number, result in enumerate(results, 1):
+    for number, result in enumerate(results):
         if result.error is not None:
-            where = f"sentence {number} of {len(results)}: " if len(results) > 1 else ""
-            raise RejectedError(f"{where}{result.error}")
+            raise RejectedError(of_sentence(result.error, number, len(results)))
     return [result.hypotheses for result in results]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -243,8 +243,7 @@ class EncoderFrontEnd:
         longest: int,
     ) -> Iterator[tuple[int, Answer]]:
         """Yield the most probable answer of the windows of each source."""
-        found: dict[int, dict[int, Answer]] = {}
-        counts = Counter(index for index, _ in windows)
+        groups = [index for index, _ in windows]
         results = run(
             self._backend,
             self._manifest,
@@ -255,14 +254,10 @@ class EncoderFrontEnd:
             ),
             check,
         )
-        for number, made in results:
-            index = windows[number][0]
-            own = found.setdefault(index, {})
-            own[number] = Answer(error=str(made)) if isinstance(made, RejectedError) else made
-            if len(own) == counts[index]:
-                each = [own[number] for number in sorted(own)]
-                failed = next((one for one in each if one.error is not None), None)
-                yield index, failed or max(each, key=lambda one: one.probability)
+        for index, each in _grouped(results, groups):
+            answers = [Answer(error=str(m)) if isinstance(m, RejectedError) else m for m in each]
+            failed = next((one for one in answers if one.error is not None), None)
+            yield index, failed or max(answers, key=lambda one: one.probability)
 
     def _zero_shot(
         self,
@@ -277,20 +272,15 @@ class EncoderFrontEnd:
         for first in range(0, len(sources), step):
             texts = sources[first : first + step]
             pairs = [Hypothesis(text, sentence) for text in texts for sentence in hypotheses]
-            found: dict[int, dict[int, Any]] = {}
-            for number, made in self._made(
+            made = self._made(
                 pairs,
                 check,
                 reading,
                 lambda outputs, text, _: (outputs.read("class_logits"), text.truncated),
-            ):
-                index, label = divmod(number, len(hypotheses))
-                own = found.setdefault(index, {})
-                own[label] = made
-                if len(own) == len(hypotheses):
-                    each = [own[label] for label in range(len(hypotheses))]
-                    yield first + index, self._judged(each, zero_shot)
-                    del found[index]
+            )
+            groups = [first + number // len(hypotheses) for number in range(len(pairs))]
+            for index, each in _grouped(made, groups):
+                yield index, self._judged(each, zero_shot)
 
     def _judged(self, each: Sequence[Any], zero_shot: ZeroShot) -> Classification:
         """Return the classification of a text from the outcome for each label."""
@@ -416,6 +406,24 @@ def source_of_line(line: str, head: Head) -> LineSource:
             raise RejectedError("expected a question, a tab and a context, found no tab")
         return first, second
     return (first, second) if head.task == "sequence-classification" and tab else line
+
+
+def _grouped(
+    results: Iterable[tuple[int, Made]], groups: Sequence[int]
+) -> Iterator[tuple[int, list[Made]]]:
+    """Yield each group with its results, in the order of their numbers, once all are there.
+
+    Args:
+        groups: the group of each number
+    """
+    counts, found = Counter(groups), dict[int, dict[int, Made]]()
+    for number, result in results:
+        group = groups[number]
+        own = found.setdefault(group, {})
+        own[number] = result
+        if len(own) == counts[group]:
+            yield group, [own[number] for number in sorted(own)]
+            del found[group]
 
 
 def run(

@@ -41,6 +41,15 @@ def result_of(
         return codec.decode(tokens, skip_special_tokens=skip_special_tokens) if codec else None
 
     hypotheses = tuple(_hypothesis(sequence, prefix, decode) for sequence in sequences)
+    return as_result(hypotheses)
+
+
+def as_result(hypotheses: Sequence[Hypothesis], **more: Any) -> Result:
+    """Return the result with these outputs, best first.
+
+    Args:
+        more: further fields of the result
+    """
     best = hypotheses[0]
     return Result(
         best.text,
@@ -49,7 +58,8 @@ def result_of(
         best.finish_reason,
         end_token=best.end_token,
         score=best.score,
-        hypotheses=hypotheses,
+        hypotheses=tuple(hypotheses),
+        **more,
     )
 
 

@@ -24,7 +24,7 @@ from ..decoding.running_batch import DecodedJob, Job
 from ..decoding.scheduler import FailedJob
 from ..format.manifest import Manifest
 from ..format.texts import languages_of_name
-from .outputs import PendingText, nothing
+from .outputs import PendingText, as_result, nothing
 from .plan import TextPlan
 
 Span = tuple[int, int]
@@ -369,7 +369,7 @@ def joined_result(
     """
     failed = [n for n, result in enumerate(results) if result.error is not None]
     if failed:
-        reason = _of_sentence(results[failed[0]].error or "", failed[0], len(results))
+        reason = of_sentence(results[failed[0]].error or "", failed[0], len(results))
         return nothing("", "rejected", reason)
     decoded = [result for result in results if result.hypotheses]
     count = min(len(result.hypotheses) for result in decoded)
@@ -379,16 +379,9 @@ def joined_result(
         texts = iter([hypothesis.text or "" for hypothesis in each])
         outputs = [next(texts) if result.hypotheses else "" for result in results]
         hypotheses.append(_in_a_row(joined(text, spans, outputs), each))
-    best = hypotheses[0]
-    return Result(
-        best.text,
-        best.tokens,
-        best.log_probability,
-        best.finish_reason,
-        end_token=best.end_token,
-        score=best.score,
+    return as_result(
+        hypotheses,
         truncated=any(result.truncated for result in results),
-        hypotheses=tuple(hypotheses),
         warnings=warnings,
         unknown_characters="".join(result.unknown_characters for result in results),
     )
@@ -415,8 +408,13 @@ def _in_a_row(text: str, each: Sequence[Hypothesis]) -> Hypothesis:
     )
 
 
-def _of_sentence(reason: str, number: int, count: int) -> str:
-    """Return why a text is rejected of which a sentence is."""
+def of_sentence(reason: str, number: int, count: int) -> str:
+    """Return why a text is rejected, one of whose sentences is.
+
+    Args:
+        number: of the sentence, from 0
+        count: of the sentences of the text
+    """
     return f"sentence {number + 1} of {count}: {reason}" if count > 1 else reason
 
 
@@ -448,7 +446,7 @@ def begun_sentences(
             each = [begin(sentence[slice(*part)]) for part in within]
         for one in each:
             if isinstance(one, Result) and one.error is not None:
-                raise RejectedError(_of_sentence(one.error, number, len(spans)))
+                raise RejectedError(of_sentence(one.error, number, len(spans)))
         parts += [(first + a, first + b) for a, b in within]
         begun += each
     if not any(isinstance(one, PendingText) for one in begun):

@@ -30,6 +30,7 @@ from .signatures import SIGNATURE_FILE, is_signed
 if TYPE_CHECKING:
     from dragoman.export.checkpoints import OpenedCheckpoint
     from dragoman.export.locating import LocatedCheckpoint
+    from dragoman.optimize.step_inputs import PolygraphyFiles
     from dragoman.verification.inputs.parity_inputs import ParityInputs
 
 
@@ -371,10 +372,6 @@ def _problem(
         except (DragomanError, OSError) as error:  # the failure is still reported
             where = f"the first differing tensor cannot be located ({error})"
             return f"{describe_failure(parity)}; {where}"
-
-
-if TYPE_CHECKING:
-    from dragoman.optimize.step_inputs import PolygraphyFiles
 
 
 def write_polygraphy(

@@ -29,6 +29,7 @@ from .optional_graphs import IR_VERSION, OPSET, constant_of, value_of
 
 GATHERING_FILE, DECODER_FILE = "shortlist_weights.onnx", "shortlist_decoder.onnx"
 MICROSOFT = "com.microsoft"
+_IDS = TensorSpec("shortlist", "shortlist", "int64", ("shortlist",))
 _PRODUCTS = ("MatMul", "FusedMatMul", "MatMulIntegerToFloat", "MatMulNBits", "QGemm")
 
 
@@ -49,7 +50,7 @@ def shortlist_graphs(
     model = decoder.clone()
     graph, logits = model.graph, spec.output("logits")
     gathered = _GatheredWeights(int(logits.shape[-1]))
-    scores = _of_shortlist(graph.outputs[spec.outputs.index(logits)], gathered)
+    scores = _narrowed(graph.outputs[spec.outputs.index(logits)], gathered)
     choice = spec.output("next_token"), spec.output("next_log_probability")
     rows = logits.shape[0]
     allowed = tuple(
@@ -57,10 +58,6 @@ def shortlist_graphs(
         for name in ("allowed_token", "allowed_column")
     )
     result = TensorSpec(logits.name, "logits", logits.dtype, (rows, 1, "allowed"))
-    names = {value.name for value in graph.inputs}
-    taken = {tensor.name for tensor in (*allowed, *gathered.tensors)} & names
-    if taken:
-        raise DragomanError(f"shortlist: the decoder has an input {min(taken)} already")
     token, column = (value_of(tensor) for tensor in allowed)
     outputs: dict[Role, ir.Value] = {tensor.role: value_of(tensor) for tensor in (result, *choice)}
     suppression = _suppression(suppressed, gathered.vocabulary)
@@ -104,7 +101,7 @@ class _GatheredWeights:
         self.tensors: list[TensorSpec] = []
         self.inputs: list[ir.Value] = []
         self.products: list[ir.Node] = []
-        self._ids = value_of(TensorSpec("shortlist", "shortlist", "int64", ("shortlist",)))
+        self._ids = value_of(_IDS)
         self._nodes: list[ir.Node] = []
         self._constants: dict[str, ir.Value] = {}
         self._results: list[ir.Value] = []
@@ -112,8 +109,7 @@ class _GatheredWeights:
     @property
     def spec(self) -> GraphSpec:
         """The specification of the graph."""
-        ids = TensorSpec("shortlist", "shortlist", "int64", ("shortlist",))
-        return GraphSpec(GATHERING_FILE, (ids,), tuple(self.tensors))
+        return GraphSpec(GATHERING_FILE, (_IDS,), tuple(self.tensors))
 
     def model(self) -> ir.Model:
         """Make the graph."""
@@ -253,16 +249,13 @@ class _GatheredWeights:
     def _node(
         self, operator: str, inputs: Sequence[ir.Value], attributes: Any = None, domain: str = ""
     ) -> ir.Value:
-        if isinstance(next(iter((attributes or {}).values()), None), ir.Attr):
-            node = ir.Node(domain, operator, inputs, attributes=tuple(attributes.values()))
-        else:
-            node = ir.node(operator, inputs, attributes, domain=domain)
+        node = ir.node(operator, inputs, attributes, domain=domain)
         node.outputs[0].name = f"{operator}_{len(self._nodes)}"
         self._nodes.append(node)
         return node.outputs[0]
 
 
-def _of_shortlist(value: ir.Value, gathered: _GatheredWeights) -> ir.Value:
+def _narrowed(value: ir.Value, gathered: _GatheredWeights) -> ir.Value:
     """Return what a value of the decoder is for the shortlist, from its logits up to a product.
 
     Raises:
@@ -277,13 +270,13 @@ def _of_shortlist(value: ir.Value, gathered: _GatheredWeights) -> ir.Value:
     if node.op_type in _PRODUCTS:
         return _product(node, gathered)
     if node.op_type in ("Reshape", "Identity"):  # of the rows of a product
-        return _of_shortlist(first, gathered)
+        return _narrowed(first, gathered)
     if node.op_type in ("Add", "Mul", "Div", "Tanh", "Cast"):
         if _is_of_vocabulary(first, gathered):
             first, others = others[0], [first]
         assert first is not None
         found = [_operand(other, gathered) for other in others]
-        inputs = [_of_shortlist(first, gathered), *found]
+        inputs = [_narrowed(first, gathered), *found]
         return gathered.compute(ir.Node("", node.op_type, inputs, attributes=attributes))
     raise _unknown(node)
 
