@@ -1,8 +1,5 @@
 """Decoding in PyTorch: the oracle of all parity checks, and greedy decoding with a cache.
 
-`greedy_uncached` and `greedy_verified` give the same tokens. The one recomputes the whole target at
-every step, the other confirms in one such pass what a cache proposes.
-
 Beam search (Sutskever et al. 2014, section 3.2) has no cache. It is slow and serves as the oracle
 for every other beam search. It finds the same hypotheses as `generate` of Hugging Face
 (`transformers` 5.23, `_beam_search`), which differs in two ways:
@@ -20,6 +17,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -37,10 +35,9 @@ class KeyValueCache:
     `append` writes at `position[b]` of each row b; the caller advances `position` after each step.
 
     Attributes:
-        capacity: maximum number of positions
         position: int64 [B], the next position of each row
-        layers: keys and values of each decoder layer, [B, H, capacity, Dh or Dv] each; of a
-            recurrent decoder there are none
+        layers: keys and values of each decoder layer, [B, H, capacity, Dh or Dv] each; none of a
+            recurrent decoder
         states: the state of each layer of a recurrent decoder, [B, D]
     """
 
@@ -77,7 +74,7 @@ class KeyValueCache:
 def most_new_tokens(model: AutoregressiveModel, prompt: Sequence[int], limit: int) -> int:
     """Return the limit, or the number of positions that a language model has after its prompt.
 
-    The last new token needs no position, since the model does not read it.
+    The last new token needs none, since the model does not read it.
     """
     if not isinstance(model, LanguageModel):
         return limit
@@ -102,12 +99,28 @@ def greedy_uncached(
         generated ids for each source, without start token and prompt, up to and including the end
         token
     """
-    outputs: dict[int, list[int]] = {}
-    for group in _with_equal_prompts(model, sources):
-        rows = _Rows(model, [sources[i] for i in group], max_new_tokens)
-        hidden = model.decoding(rows.sources)
+
+    def finish(rows: _Rows, hidden: HiddenStates) -> None:
         while rows.running:
             rows.choose(uncached_logits(model, hidden, rows.targets))
+
+    return _finished(model, sources, max_new_tokens, finish)
+
+
+def _finished(
+    model: AutoregressiveModel,
+    sources: Sequence[Source],
+    limit: int,
+    finish: Callable[[_Rows, HiddenStates], None],
+) -> list[list[int]]:
+    """Decode sources in groups whose prompts have the same length."""
+    groups: dict[int, list[int]] = {}
+    for index, source in enumerate(sources):
+        groups.setdefault(len(model.prompt(source)), []).append(index)
+    outputs: dict[int, list[int]] = {}
+    for group in groups.values():
+        rows = _Rows(model, [sources[i] for i in group], limit)
+        finish(rows, model.decoding(rows.sources))
         outputs.update(zip(group, rows.outputs, strict=True))
     return [outputs[i] for i in range(len(sources))]
 
@@ -136,20 +149,18 @@ def greedy_verified(
     best one after those before it. The first that is not is replaced by the best one, and decoding
     goes on from there.
     """
-    outputs: dict[int, list[int]] = {}
-    for group in _with_equal_prompts(model, sources):
-        rows = _Rows(model, [sources[i] for i in group], max_new_tokens)
-        hidden = model.decoding(rows.sources)
+
+    def finish(rows: _Rows, hidden: HiddenStates) -> None:
         confirmed = 0
         while rows.running:
             _propose(rows, hidden)
             confirmed = _confirm(rows, hidden, confirmed)
-        outputs.update(zip(group, rows.outputs, strict=True))
-    return [outputs[i] for i in range(len(sources))]
+
+    return _finished(model, sources, max_new_tokens, finish)
 
 
 def _propose(rows: _Rows, hidden: HiddenStates) -> None:
-    """Decode with a cache, from the tokens that there are to the end."""
+    """Decode with a cache, from the present tokens to the end."""
     token = torch.tensor(rows.targets)
     capacity = token.shape[1] + rows.limit - len(rows.new[0])
     cache = KeyValueCache(rows.model.config, len(token), capacity)
@@ -161,15 +172,10 @@ def _propose(rows: _Rows, hidden: HiddenStates) -> None:
 
 
 def _confirm(rows: _Rows, hidden: HiddenStates, confirmed: int) -> int:
-    """Compare proposed tokens with those of one pass without a cache.
+    """Compare proposed tokens, from number `confirmed` on, with those of one pass without a cache.
 
-    Everything after the first other token is removed, and the token replaced.
-
-    Args:
-        confirmed: how many tokens need no comparison
-
-    Returns:
-        how many tokens are the best ones now
+    Everything after the first other token is removed, and the token replaced. Returns how many
+    tokens are the best ones now.
     """
     token = torch.tensor(rows.targets)[:, :-1]
     states = hidden(token, torch.zeros(len(token), dtype=torch.long), NoMemory())
@@ -185,14 +191,6 @@ def _confirm(rows: _Rows, hidden: HiddenStates, confirmed: int) -> int:
             return step + 1
     rows.new = proposed
     return len(proposed[0])
-
-
-def _with_equal_prompts(model: AutoregressiveModel, sources: Sequence[Source]) -> list[list[int]]:
-    """Group the indices of sources whose prompts have the same length."""
-    groups: dict[int, list[int]] = {}
-    for index, source in enumerate(sources):
-        groups.setdefault(len(model.prompt(source)), []).append(index)
-    return list(groups.values())
 
 
 @torch.inference_mode()
@@ -221,10 +219,10 @@ class _Rows:
         self.limit = most_new_tokens(model, self.prompts[0], limit)
         self.end_tokens = model.generation.end_tokens(model.config.end_token_id)
         self.new: list[list[int]] = [[] for _ in sources]
+        self._rules = [_rules(model, source, self.limit, model.generation) for source in sources]
 
     @property
     def targets(self) -> list[list[int]]:
-        """Prompts and generated tokens."""
         return [prompt + row for prompt, row in zip(self.prompts, self.new, strict=True)]
 
     @property
@@ -235,31 +233,32 @@ class _Rows:
 
     @property
     def outputs(self) -> list[list[int]]:
-        return [_until_end(row, self.end_tokens) for row in self.new]
+        ends = self.end_tokens
+        lengths = (next((i for i, t in enumerate(row, 1) if t in ends), None) for row in self.new)
+        return [row[:length] for row, length in zip(self.new, lengths, strict=True)]
 
     def choose(self, logits: Tensor) -> None:
         """Append the best token to every row; logits [B, V]."""
         if self.model.generation.is_plain:
             tokens = logits.argmax(-1).tolist()  # one transfer, since each one synchronizes a GPU
         else:
-            tokens = [int(self._scores(i, row).argmax()) for i, row in enumerate(logits)]
+            scored = zip(self._rules, logits, self.new, strict=True)
+            tokens = [int(rules(row, new=new).argmax()) for rules, row, new in scored]
         for row, token in zip(self.new, tokens, strict=True):
             row.append(token)
 
-    def _scores(self, index: int, logits: Tensor) -> Tensor:
-        return self.model.generation.scores(
-            logits,
-            self.model.source_tokens(self.sources[index]),
-            self.prompts[index],
-            self.new[index],
-            end_tokens=self.end_tokens,
-            limit=self.limit,
-        )
 
-
-def _until_end(row: list[int], end_tokens: Sequence[int]) -> list[int]:
-    end = next((i for i, token in enumerate(row) if token in end_tokens), len(row))
-    return row[: end + 1]
+def _rules(
+    model: AutoregressiveModel, source: Source, limit: int, generation: GenerationConfig
+) -> Callable[..., Tensor]:
+    """Return `GenerationConfig.scores` of a source, without the scores and the new tokens."""
+    return partial(
+        generation.scores,
+        source=model.source_tokens(source),
+        prompt=model.prompt(source),
+        end_tokens=generation.end_tokens(model.config.end_token_id),
+        limit=limit,
+    )
 
 
 @dataclass(frozen=True)
@@ -294,9 +293,7 @@ def beam_search_uncached(
     """Find the best hypotheses for each source. Every step recomputes all targets.
 
     Args:
-        sources: see `greedy_uncached`
-        max_new_tokens: maximum number of tokens to generate, including the end token; a hypothesis
-            of that length is finished
+        sources, max_new_tokens: see `greedy_uncached`; a hypothesis of that length is finished
         generation: rules and beam search settings; None: the model's
 
     Returns:
@@ -312,13 +309,20 @@ def _search(
 ) -> list[Hypothesis]:
     beams, penalty = generation.num_beams, generation.length_penalty
     ends = generation.end_tokens(model.config.end_token_id)
-    limit = most_new_tokens(model, model.prompt(source), limit)
-    next_tokens = _NextTokens(model, source, limit, generation)
+    prompt, hidden = model.prompt(source), model.decoding([source])
+    limit = most_new_tokens(model, prompt, limit)
+    rules = _rules(model, source, limit, generation)
+    # Each beam may end with each end token; then `num_beams` unfinished hypotheses are left. One
+    # more shows how close it was.
+    count = (1 + len(ends)) * beams + 1
     running = [_Beam((), ())]
     finished: list[Hypothesis] = []
     margin = math.inf
     for length in range(1, limit + 1):
-        candidates = next_tokens.best(running)
+        logits = uncached_logits(model, hidden, [[*prompt, *beam.tokens] for beam in running])
+        scored = zip(running, logits.log_softmax(-1), strict=True)
+        scores = [rules(row, new=list(beam.tokens)) for beam, row in scored]
+        candidates = _longer(running, torch.stack(scores).double(), count)
         finished += [
             Hypothesis(beam.tokens, beam.score(length, penalty), beam.log_probabilities)
             for beam in candidates[:beams]  # the others only replace finished beams
@@ -370,9 +374,7 @@ def _possible_gain(
 ) -> float:
     """Return by how much the search could exceed the worst finished score; at most 0: it ends.
 
-    Args:
-        best: the best unfinished hypothesis
-        length: number of tokens of each unfinished hypothesis
+    `length` is the number of tokens of each unfinished hypothesis, of which `best` is the best.
     """
     if len(finished) < generation.num_beams:
         return math.inf
@@ -385,54 +387,25 @@ def _possible_gain(
     return best.score(length, generation.length_penalty) - finished[-1].score
 
 
-class _NextTokens:
-    """The next tokens of unfinished hypotheses for one source."""
+def _longer(beams: Sequence[_Beam], scores: Tensor, count: int) -> list[_Beam]:
+    """Return the most probable beams that are one token longer, best first.
 
-    def __init__(
-        self, model: AutoregressiveModel, source: Source, limit: int, generation: GenerationConfig
-    ) -> None:
-        self._limit, self._generation = limit, generation
-        self._source, self._prompt = model.source_tokens(source), model.prompt(source)
-        self._end_tokens = generation.end_tokens(model.config.end_token_id)
-        # Each beam may end with each end token; then `num_beams` unfinished hypotheses are left.
-        # One more shows how close it was.
-        self._count = (1 + len(self._end_tokens)) * generation.num_beams + 1
-        self._model, self._hidden = model, model.decoding([source])
+    Ties are in the order of the beams, then of the tokens.
 
-    def best(self, beams: Sequence[_Beam]) -> list[_Beam]:
-        """Return the most probable beams that are one token longer, best first.
-
-        Ties are in the order of the beams, then of the tokens.
-        """
-        scores = self._token_scores(beams)
-        sums = torch.tensor([math.fsum(b.log_probabilities) for b in beams], dtype=torch.float64)
-        total = sums[:, None] + scores
-        order = total.flatten().argsort(descending=True, stable=True)[: self._count]
-        rows, tokens = order // scores.shape[1], order % scores.shape[1]
-        return [
-            _Beam((*beams[row].tokens, token), (*beams[row].log_probabilities, score))
-            for row, token, score in zip(
-                rows.tolist(), tokens.tolist(), scores[rows, tokens].tolist(), strict=True
-            )
-            if score > -math.inf
-        ]
-
-    def _token_scores(self, beams: Sequence[_Beam]) -> Tensor:
-        """Compute log-probabilities of the next token under the rules, float64 [beams, V]."""
-        targets = [[*self._prompt, *beam.tokens] for beam in beams]
-        logits = uncached_logits(self._model, self._hidden, targets)
-        scores = [
-            self._generation.scores(
-                row,
-                self._source,
-                self._prompt,
-                list(beam.tokens),
-                end_tokens=self._end_tokens,
-                limit=self._limit,
-            )
-            for beam, row in zip(beams, logits.log_softmax(-1), strict=True)
-        ]
-        return torch.stack(scores).double()
+    Args:
+        scores: float64 [beams, V], log-probabilities of the next token under the rules
+    """
+    sums = torch.tensor([math.fsum(b.log_probabilities) for b in beams], dtype=torch.float64)
+    total = sums[:, None] + scores
+    order = total.flatten().argsort(descending=True, stable=True)[:count]
+    rows, tokens = order // scores.shape[1], order % scores.shape[1]
+    return [
+        _Beam((*beams[row].tokens, token), (*beams[row].log_probabilities, score))
+        for row, token, score in zip(
+            rows.tolist(), tokens.tolist(), scores[rows, tokens].tolist(), strict=True
+        )
+        if score > -math.inf
+    ]
 
 
 DECODING_BATCH = 256
@@ -444,9 +417,6 @@ def decoded(model: Transformer, sources: Sequence[Sequence[int]]) -> list[list[i
 
     Most outputs end soon. The few that do not are decoded again on their own, so that the others
     need not wait for them. Sources of similar length share a batch.
-
-    Returns:
-        tokens of each output, up to and including the end token
     """
     limit = model.config.max_target_positions
     ends = model.generation.end_tokens(model.config.end_token_id)

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 class GenerationConfig(GenerationSettings):
     """How a trained model is decoded, with the meaning of Hugging Face's generation settings.
 
-    `greedy_uncached` applies the rules and ignores the strategy. `beam_search_uncached` also
-    applies the settings of beam search.
-
     Attributes:
         max_new_tokens: the default maximum number of tokens to generate; None: unspecified
         speech: the prompt tokens of a speech model; None: unspecified, or not a speech model
@@ -33,12 +30,6 @@ class GenerationConfig(GenerationSettings):
     def is_plain(self) -> bool:
         """Whether no rule changes the logits: the greedy choice is their argmax."""
         return not self.changed(Part.RULES)
-
-    def _forced(self, count: int, limit: int) -> int | None:
-        """Return new token number `count`, counted from 1, if it is forced."""
-        if count == limit and self.forced_last_token_id is not None:
-            return self.forced_last_token_id
-        return self.forced_first_token_id if count == 1 else None
 
     def scores(
         self,
@@ -63,11 +54,12 @@ class GenerationConfig(GenerationSettings):
             source: the tokens of the source; none for features
             prompt: start token and prompt
             new: tokens generated so far
-            end_tokens: the tokens that end an output
             limit: maximum number of new tokens
         """
         count = len(new) + 1
-        forced = self._forced(count, limit)
+        forced = self.forced_first_token_id if count == 1 else None
+        if count == limit and self.forced_last_token_id is not None:
+            forced = self.forced_last_token_id
         scores = scores.clone()
         if forced is not None:
             scores[:] = -math.inf
@@ -88,23 +80,16 @@ class GenerationConfig(GenerationSettings):
         for token in (
             *_completing(tokens, tokens, self.no_repeat_ngram_size),
             *_completing(tokens, source, self.encoder_no_repeat_ngram_size),
-            *self._ending_bad_words(tokens),
+            *(w[-1] for w in self.bad_words if tokens[1 - len(w) :] == list(w[:-1])),
         ):
             scores[token] = -math.inf
         if self.renormalize_logits and scores.max() > -math.inf:
             scores = scores.log_softmax(-1)
         return scores
 
-    def _ending_bad_words(self, tokens: list[int]) -> list[int]:
-        """Return the tokens that would complete a bad word."""
-        return [word[-1] for word in self.bad_words if tokens[1 - len(word) :] == list(word[:-1])]
-
 
 def _completing(tokens: Sequence[int], earlier: Sequence[int], size: int) -> set[int]:
-    """Return the tokens that, after `tokens`, complete an n-gram that occurs in `earlier`.
-
-    The result is empty for size 0.
-    """
+    """Return the tokens that, after `tokens`, complete an n-gram that occurs in `earlier`."""
     if not size or len(tokens) < size - 1:
         return set()
     ending = list(tokens[len(tokens) - size + 1 :])

@@ -48,9 +48,6 @@ class Candidate:
     Attributes:
         name: "average", "best" or "last"
         description: the epochs or the step that the weights are from
-        validation_loss: as in `Epoch`
-        metric: as in `Epoch`
-        delivered: whether the training delivers these weights
     """
 
     name: str
@@ -73,14 +70,11 @@ def describe_candidates(candidates: Sequence[Candidate], metric_name: str) -> li
         )
         for candidate in candidates
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number in (2, 3) else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
+    aligned = [
+        [f"{cell:{side}{max(map(len, column))}}" for cell in column]
+        for side, column in zip("<<>><", zip(*rows, strict=True), strict=True)
     ]
+    return ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
 
 
 def write_history(epochs: Sequence[Epoch], path: Path) -> None:
@@ -89,14 +83,12 @@ def write_history(epochs: Sequence[Epoch], path: Path) -> None:
     Raises:
         DragomanError: the file cannot be written.
     """
-    lines = []
-    for epoch in epochs:
-        values = asdict(epoch)
-        for name in ("changed", "validations"):
-            if not values[name]:
-                del values[name]
-        lines.append(json.dumps(values, allow_nan=False) + "\n")
-    write_whole(path, lambda partial: partial.write_text("".join(lines), encoding="utf-8"))
+    records = [
+        {k: v for k, v in asdict(epoch).items() if v or k not in ("changed", "validations")}
+        for epoch in epochs
+    ]
+    text = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
+    write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def read_history(path: Path) -> list[Epoch]:
@@ -109,11 +101,7 @@ def read_history(path: Path) -> list[Epoch]:
 
 
 def plot_history(epochs: Sequence[Epoch], metric_name: str, path: Path) -> None:
-    """Plot losses and metric over epochs to a PNG file.
-
-    Raises:
-        DragomanError: the file cannot be written.
-    """
+    """Plot losses and metric over epochs to a PNG file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -150,11 +138,7 @@ def open_event_log(directory: Path, step: int = 0) -> Any:
 
 
 def check_event_library() -> None:
-    """Check that events for TensorBoard can be written.
-
-    Raises:
-        DragomanError: tensorboardX is not installed.
-    """
+    """Raise a `DragomanError` unless tensorboardX is installed."""
     try:
         import tensorboardX  # noqa: F401
     except ImportError as error:

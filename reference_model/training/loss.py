@@ -1,8 +1,7 @@
 """The training objective: batches of pairs, teacher forcing, and the loss.
 
-Batches have pairs of similar length ("Attention Is All You Need", section 5.1). With teacher
-forcing, a model predicts every token of a target from those before it. The loss is label-smoothed
-cross-entropy (Szegedy et al. 2016, section 7) of a projection to the vocabulary.
+Batches have pairs of similar length ("Attention Is All You Need", section 5.1). The loss is
+label-smoothed cross-entropy (Szegedy et al. 2016, section 7).
 """
 
 from __future__ import annotations
@@ -135,8 +134,8 @@ class TokenBatches(Sequence[NDArray[np.int32]]):
     """Batches of at most `batch_tokens` tokens per side, padding included.
 
     Pairs of similar length share a batch. Ties and the order of the batches are random. They depend
-    on the seed only, so that an interrupted epoch can be resumed. The batches of one part of an
-    epoch are in memory at a time, see `TokenPairs.parts`.
+    on the seed only, so that an interrupted epoch can be resumed. One part of an epoch is in memory
+    at a time.
 
     Items are indices into `pairs`, each exactly once, or as often as its corpus states. A pair
     longer than the limit forms its own batch.
@@ -164,7 +163,6 @@ class TokenBatches(Sequence[NDArray[np.int32]]):
         return self._of(part)[index - self._ends[part]]
 
     def _of(self, part: int) -> list[NDArray[np.int32]]:
-        """Return the batches of a part."""
         if part != self._part:
             self._batches = []  # before others are made
             self._batches = _batches_of(self._pairs, self._batch_tokens, self._seed, part)
@@ -175,7 +173,6 @@ class TokenBatches(Sequence[NDArray[np.int32]]):
 def _batches_of(
     pairs: TokenPairs, batch_tokens: int, seed: int, part: int
 ) -> list[NDArray[np.int32]]:
-    """Make the batches of a part of an epoch."""
     generator = random.Random(f"{seed}, part {part}" if part else seed)
     shuffled = pairs.of_epoch(seed, part)
     generator.shuffle(shuffled)
@@ -256,9 +253,8 @@ def projected_cross_entropy(
 ) -> Tensor:
     """Compute the label-smoothed cross-entropy of hidden W^T + b, summed and divided by `total`.
 
-    The result equals `torch.nn.functional.cross_entropy` of these logits. They are computed in
-    chunks, each together with its gradient. With a large vocabulary, storing all logits takes most
-    of the time and memory of a small model's training step.
+    The logits are computed in chunks, each together with its gradient. With a large vocabulary,
+    storing them all takes most of the time and memory of a small model's training step.
 
     Under autocast the products are computed in its precision, the softmax in fp32.
 

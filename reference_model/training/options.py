@@ -119,9 +119,6 @@ OF_BATCHES = ("batch_tokens", "accumulate")
 def with_changes(options: TrainingOptions, changes: Mapping[str, object]) -> TrainingOptions:
     """Return options with other values for some fields.
 
-    Args:
-        changes: values by the name of the field
-
     Raises:
         DragomanError: a field is unknown, is the seed, which a training keeps, or is out of range.
     """
@@ -134,13 +131,7 @@ def with_changes(options: TrainingOptions, changes: Mapping[str, object]) -> Tra
 
 
 class TrainingStoppedError(DragomanError):
-    """A training that a signal stopped, after its state was saved.
-
-    Attributes:
-        signal: the number of the signal
-        directory: the directory of the training state
-        step: the last step that was taken
-    """
+    """A training that a signal stopped after a step, and whose state is saved in a directory."""
 
     def __init__(self, signal: int, directory: Path, step: int) -> None:
         self.signal, self.directory, self.step = signal, directory, step
@@ -179,7 +170,6 @@ def cool_down(epochs_done: float, *, epochs: int, cool_down_epochs: int) -> floa
 
     Args:
         epochs_done: number of epochs, fractional within an epoch
-        epochs: total number of epochs
         cool_down_epochs: 0 for no cool-down, as in "Attention Is All You Need"
     """
     left = epochs - epochs_done

@@ -1,8 +1,8 @@
 """The processes of a training: those that `torchrun` starts, their devices, and their signals.
 
-Several processes train one model (data parallelism, Li et al. 2020): each computes the gradient of
-its part of every step, and the sum of all is every process's gradient. Process 0 validates, writes
-and prints. Without a process group of `torch.distributed` there is one process, number 0.
+Each computes the gradient of its part of every step, and the sum of all is every process's gradient
+(data parallelism, Li et al. 2020). Process 0 validates, writes and prints. Without a process group
+of `torch.distributed` there is one process, number 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -183,7 +183,6 @@ def from_process_0(function: Callable[[], Result]) -> Result:
 
 
 def _sent(outcome: tuple[Literal["result", "stopped", "error"], Any]) -> tuple[str, Any]:
-    """Send the outcome of process 0 to the others as JSON, and return it."""
     data = torch.frombuffer(bytearray(json.dumps(outcome).encode()), dtype=torch.uint8)
     size = torch.tensor(len(data))
     dist.broadcast(size, 0)
@@ -202,13 +201,9 @@ def process_0_first(function: Callable[[], Result]) -> Result:
 
 
 class StopSignals:
-    """Receives SIGINT and SIGTERM in place of the process, so that a training stops between steps.
+    """Receives SIGINT and SIGTERM in the main thread, so that a training stops between steps.
 
-    A second signal raises KeyboardInterrupt at once. In a thread other than the main one, signals
-    are left as they are.
-
-    Attributes:
-        received: the number of the signal that arrived, or 0
+    A second signal raises KeyboardInterrupt at once. `received` is the number of the first, or 0.
     """
 
     def __init__(self) -> None:
@@ -222,12 +217,7 @@ class StopSignals:
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -64,13 +64,7 @@ AnyModel = TypeVar("AnyModel", bound=AutoregressiveModel)
 
 @dataclass(frozen=True)
 class Judge(Generic[AnyModel]):
-    """The metric of a training.
-
-    Attributes:
-        evaluate: computes the metric of a model, on a CPU, on validation data
-        name: the name of the metric
-        higher_is_better: whether a higher figure is better
-    """
+    """The metric of a training: a name, and what computes it on a CPU, on validation data."""
 
     evaluate: Callable[[AnyModel], float]
     name: str
@@ -88,6 +82,11 @@ class StepFigures:
 
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The type of matrix products by `TrainingOptions.precision`."""
+PLAIN = (
+    *("step", "done", "loss_sum", "token_count", "seconds"),
+    *("changed", "changed_now", "validations", "batches"),
+)
+"""The attributes of a `Run` that a training state holds as they are."""
 
 
 class Run(Generic[AnyModel]):
@@ -96,7 +95,7 @@ class Run(Generic[AnyModel]):
     Attributes:
         options: the options as they are now, with all changes
         step: the number of steps taken
-        done: the number of steps taken in the present epoch
+        done: the number of those in the present epoch
         epochs: the figures of the epochs that are complete
         steps: the first batch of each step of the present epoch, after `begin_epoch`
     """
@@ -135,13 +134,13 @@ class Run(Generic[AnyModel]):
             self.validation,
             initial_weights,
         )
-        self._loss_sum = 0.0
-        self._token_count = 0
-        self._seconds = 0.0
-        self._changed: dict[str, Any] = {}
-        self._changed_now: dict[str, Any] = {}
-        self._validations: list[dict[str, float]] = []
-        self._batches: dict[str, int] = {}
+        self.loss_sum = 0.0
+        self.token_count = 0
+        self.seconds = 0.0
+        self.changed: dict[str, Any] = {}
+        self.changed_now: dict[str, Any] = {}
+        self.validations: list[dict[str, float]] = []
+        self.batches: dict[str, int] = {}
 
     @staticmethod
     def _of_steps(options: TrainingOptions) -> dict[str, Any]:
@@ -169,19 +168,15 @@ class Run(Generic[AnyModel]):
                 )
             load_weights(self.model, state["weights"], origin=path)
             self.optimizer.load_state_dict(state["optimizer"])
-            self.step, self.done = state["step"], state["done"]
-            self._loss_sum, self._token_count = state["loss_sum"], state["token_count"]
-            self._seconds = state["seconds"]
             self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
-            self._changed, self._changed_now = state["changed"], state["changed_now"]
-            planned = (self._changed | dict(changes)).get("epochs")
+            for name in PLAIN:
+                setattr(self, name, state[name])
+            planned = (self.changed | dict(changes)).get("epochs")
             if planned is not None and self._given.epochs > planned:
                 raise DragomanError(
                     f"{path}: expected at most {planned} epochs, which the training was changed "
                     f"to, found {self._given.epochs}; change them with --change epochs=N"
                 )
-            self._validations = state["validations"]
-            self._batches = state["batches"]
         self._change(changes)
         scaled = self.options.precision == "fp16"
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=scaled)
@@ -191,12 +186,12 @@ class Run(Generic[AnyModel]):
             group["betas"], group["eps"] = self.options.adam_betas, self.options.adam_epsilon
 
     def _change(self, changes: Mapping[str, Any]) -> None:
-        before = asdict(with_changes(self._given, self._changed))
+        before = asdict(with_changes(self._given, self.changed))
         new = {name: value for name, value in changes.items() if before.get(name) != value}
-        self._changed |= new
-        self.options = with_changes(self._given, self._changed)
+        self.changed |= new
+        self.options = with_changes(self._given, self.changed)
         if "epochs" in self._of_steps(self.options) and "epochs" not in self._of_steps(self._given):
-            self._changed.setdefault("epochs", self.options.epochs)
+            self.changed.setdefault("epochs", self.options.epochs)
         late = new.keys() - {*WITHOUT_EFFECT_ON_STEPS, "epochs"}
         if late and self.ended():
             raise DragomanError(
@@ -204,7 +199,7 @@ class Run(Generic[AnyModel]):
                 "found a training that has ended; change its epochs, too"
             )
         if new:
-            self._changed_now |= new | {"from_step": self.step + 1}
+            self.changed_now |= new | {"from_step": self.step + 1}
 
     def resume_whole_epochs(self) -> None:
         """Take the epochs whose weights are whole in place of a training state.
@@ -215,7 +210,8 @@ class Run(Generic[AnyModel]):
         whole = epochs_to_finish(self.directory)
         history = read_history(self.directory / HISTORY_FILE)
         self.epochs = history[: whole[-1]]
-        self._load(whole[-1])
+        file = epoch_file(self.directory, whole[-1])
+        load_weights(self.model, read_safetensors(file), origin=file)
         self.step = self.epochs[-1].step
 
     def ended(self) -> bool:
@@ -227,19 +223,19 @@ class Run(Generic[AnyModel]):
                 return True
         return len(self.epochs) >= self.options.epochs
 
-    def _rank(self, figures: Epoch | Candidate) -> float:
-        """Return the monitored figure, so that less is better."""
-        if self.options.monitor == "loss":
+    def _rank(self, figures: Epoch | Candidate, monitor: str | None = None) -> float:
+        """Return a figure, by default the monitored one, so that less is better."""
+        if (monitor or self.options.monitor) == "loss":
             return figures.validation_loss
         return -figures.metric if self.judge.higher_is_better else figures.metric
 
     def begin_epoch(self) -> None:
         """Make the batches of the present epoch."""
-        if not self.done or not self._batches:
-            self._batches = {name: getattr(self.options, name) for name in OF_BATCHES}
+        if not self.done or not self.batches:
+            self.batches = {name: getattr(self.options, name) for name in OF_BATCHES}
         seed = self.options.seed + len(self.epochs) + 1
-        self._epoch = TokenBatches(self.pairs, self._batches["batch_tokens"], seed=seed)
-        self.steps = range(0, len(self._epoch), self._batches["accumulate"])
+        self._epoch = TokenBatches(self.pairs, self.batches["batch_tokens"], seed=seed)
+        self.steps = range(0, len(self._epoch), self.batches["accumulate"])
         if not self.steps:
             raise DragomanError(
                 f"corpora: expected pairs in epoch {len(self.epochs) + 1}, found none; choose "
@@ -276,33 +272,24 @@ class Run(Generic[AnyModel]):
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip_norm)
         self._scaler.step(self.optimizer)
         self._scaler.update()
-        self._loss_sum += loss_of_step * tokens
-        self._token_count += tokens
+        self.loss_sum += loss_of_step * tokens
+        self.token_count += tokens
         self.step += 1
         self.done += 1
-        self._seconds += time.monotonic() - started
+        self.seconds += time.monotonic() - started
         return StepFigures(loss_of_step, rate, tokens)
 
     def _learning_rate(self, epochs_done: float) -> float:
         left = (self.options.epochs - len(self.epochs)) * len(self.steps) - self.done
-        rate = learning_rate(
-            self.options,
-            self.step + 1,
-            d_model=self.model.config.d_model,
-            steps=self.step + left,
-        )
-        return rate * cool_down(
+        width, steps = self.model.config.d_model, self.step + left
+        return learning_rate(self.options, self.step + 1, d_model=width, steps=steps) * cool_down(
             epochs_done,
             epochs=self.options.epochs,
             cool_down_epochs=self.options.cool_down_epochs,
         )
 
     def _finite(self, figure: float, what: str) -> float:
-        """Return a figure that is a number.
-
-        Raises:
-            DragomanError: it is not; what is saved is left as it is.
-        """
+        """Return a figure; raise a `DragomanError` if it is no number."""
         if not math.isfinite(figure):
             raise DragomanError(
                 f"the training diverged: {what} is {figure}; begin anew with a "
@@ -345,25 +332,25 @@ class Run(Generic[AnyModel]):
 
     def validated(self, loss: float, metric: float) -> None:
         """Record validation loss and metric within an epoch."""
-        self._validations.append({"step": self.step, "validation_loss": loss, "metric": metric})
+        self.validations.append({"step": self.step, "validation_loss": loss, "metric": metric})
 
     def end_epoch(self, validation_loss: float, metric: float) -> Epoch:
         """Write the weights, the history and the state after an epoch."""
         epoch = Epoch(
             epoch=len(self.epochs) + 1,
             step=self.step,
-            loss=self._loss_sum / max(self._token_count, 1),
+            loss=self.loss_sum / max(self.token_count, 1),
             validation_loss=validation_loss,
             metric=metric,
-            seconds=round(self._seconds, 1),
-            changed=dict(self._changed_now),
-            validations=list(self._validations),
+            seconds=round(self.seconds, 1),
+            changed=dict(self.changed_now),
+            validations=list(self.validations),
         )
         epochs = [*self.epochs, epoch]
         from_process_0(lambda: self._write(epochs))
         self.epochs = epochs
-        self.done, self._loss_sum, self._token_count, self._seconds = 0, 0.0, 0, 0.0
-        self._changed_now, self._validations, self._batches = {}, [], {}
+        self.done, self.loss_sum, self.token_count, self.seconds = 0, 0.0, 0, 0.0
+        self.changed_now, self.validations, self.batches = {}, [], {}
         self.save()
         if not rank():
             for number in set(kept_epochs(self.directory)) - self._deliverable():
@@ -383,14 +370,10 @@ class Run(Generic[AnyModel]):
 
     def _best(self, monitor: str) -> int:
         """Return the number of the best epoch; of equal ones, that with the better other figure."""
-
-        def order(epoch: Epoch) -> tuple[float, float, int]:
-            metric = -epoch.metric if self.judge.higher_is_better else epoch.metric
-            figures = (epoch.validation_loss, metric)
-            first, second = figures if monitor == "loss" else figures[::-1]
-            return first, second, -epoch.epoch
-
-        return min(self.epochs, key=order).epoch
+        other = "metric" if monitor == "loss" else "loss"
+        return min(
+            self.epochs, key=lambda e: (self._rank(e, monitor), self._rank(e, other), -e.epoch)
+        ).epoch
 
     def deliver(self) -> list[Candidate]:
         """Judge the average of the last epochs, the best and the last; load the best of them.
@@ -404,29 +387,26 @@ class Run(Generic[AnyModel]):
         weights: dict[str, dict[str, Tensor]] = {}
         candidates: list[Candidate] = []
 
-        def add(
-            name: str, description: str, values: dict[str, Tensor], known: Epoch | None
-        ) -> None:
+        def add(name: str, source: str, values: dict[str, Tensor], known: Epoch | None) -> None:
             load_weights(self.model, values, origin=self.directory)
             loss, metric = self.judged() if known is None else (known.validation_loss, known.metric)
             weights[name] = values
-            candidates.append(Candidate(name, description, loss, metric))
+            candidates.append(Candidate(name, source, loss, metric))
 
         last = self._weights()
         numbers = [n for n in whole_epochs(self.directory) if n <= len(self.epochs)]
         averaged = self._averaged(numbers)
         if len(averaged) > 1:
-            described = f"epochs {averaged[0]} to {averaged[-1]}"
-            add("average", described, self._mean(averaged), None)
+            place = f"epochs {averaged[0]} to {averaged[-1]}"
+            add("average", place, self._mean(averaged), None)
         kept = [epoch for epoch in self.epochs if epoch.epoch in numbers]
         if kept:
             best = min(kept, key=lambda epoch: (self._rank(epoch), -epoch.epoch))
             if self.done or best.epoch != len(self.epochs):
                 add("best", f"epoch {best.epoch}", self._epoch_weights(best.epoch), best)
-        if self.done or not self.epochs:
-            add("last", f"step {self.step}", last, None)
-        else:
-            add("last", f"epoch {len(self.epochs)}", last, self.epochs[-1])
+        known = None if self.done or not self.epochs else self.epochs[-1]
+        place = f"epoch {len(self.epochs)}" if known else f"step {self.step}"
+        add("last", place, last, known)
         chosen = min(candidates, key=self._rank)
         load_weights(self.model, weights[chosen.name], origin=self.directory)
         self.model.cpu().eval()
@@ -451,16 +431,11 @@ class Run(Generic[AnyModel]):
     def _epoch_weights(self, number: int) -> dict[str, Tensor]:
         return read_safetensors(epoch_file(self.directory, number))
 
-    def _load(self, number: int) -> None:
-        file = epoch_file(self.directory, number)
-        load_weights(self.model, read_safetensors(file), origin=file)
-
     def save(self) -> None:
         """Write the training state.
 
         Raises:
-            DragomanError: a weight is not a number, or the file cannot be written; the state before
-                is then unchanged.
+            DragomanError: a weight is not a number, or the file cannot be written.
         """
         from_process_0(self._save)
 
@@ -475,16 +450,8 @@ class Run(Generic[AnyModel]):
                 "what": self._identity,
                 "weights": weights,
                 "optimizer": self.optimizer.state_dict(),
-                "step": self.step,
-                "done": self.done,
-                "loss_sum": self._loss_sum,
-                "token_count": self._token_count,
-                "seconds": self._seconds,
                 "epochs": [asdict(epoch) for epoch in self.epochs],
-                "changed": self._changed,
-                "changed_now": self._changed_now,
-                "validations": self._validations,
-                "batches": self._batches,
+                **{name: getattr(self, name) for name in PLAIN},
                 "scaler": self._scaler.state_dict(),
             },
         )

@@ -47,8 +47,6 @@ class DamagedStateError(DragomanError):
 def locked(directory: Path) -> Iterator[None]:
     """Lock the directory of a training; the same thread may lock it again.
 
-    The operating system releases the lock when the process ends, however it ends.
-
     Raises:
         DragomanError: another process or thread trains in this directory, or it cannot be written.
     """
@@ -78,7 +76,6 @@ def identity(
     Args:
         options: the fields of `TrainingOptions` that determine steps
         model: the configuration of the model
-        initial_weights: the name of the initial weights
     """
     digests = {
         "training pairs (SHA-256)": _pairs_digest(pairs),
@@ -111,6 +108,13 @@ def write_tokens(directory: Path, pairs: Iterable[Pair], vocabulary: int) -> Non
 
     def write(path: Path) -> None:
         lengths, buffer, count = array("i"), array("i"), 0
+
+        def flush() -> None:
+            nonlocal buffer, count
+            count += len(buffer)
+            file.write(np.frombuffer(buffer, np.int32).astype(dtype).data)
+            buffer = array("i")
+
         with path.open("wb") as file:
             file.seek(HEADER_BYTES)
             for pair in pairs:
@@ -118,13 +122,10 @@ def write_tokens(directory: Path, pairs: Iterable[Pair], vocabulary: int) -> Non
                     buffer.extend(side)
                     lengths.append(len(side))
                 if len(buffer) > 1 << 20:
-                    count += len(buffer)
-                    file.write(np.frombuffer(buffer, np.int32).astype(dtype).data)
-                    buffer = array("i")
+                    flush()
             if (count + len(buffer)) % 2:
                 buffer.append(0)  # the lengths begin at a multiple of four bytes
-            count += len(buffer)
-            file.write(np.frombuffer(buffer, np.int32).astype(dtype).data)
+            flush()
             file.write(lengths)
             end = count * dtype.itemsize
             header = {
@@ -178,11 +179,7 @@ def epoch_file(directory: Path, number: int) -> Path:
 
 
 def write_epoch(directory: Path, number: int, weights: Mapping[str, Tensor]) -> None:
-    """Write the weights after an epoch.
-
-    Raises:
-        DragomanError: the file cannot be written.
-    """
+    """Write the weights after an epoch."""
     file = epoch_file(directory, number)
     write_tensors(file, lambda path: save_file(dict(weights), path))
 
@@ -288,11 +285,7 @@ def _way_out(directory: Path) -> str:
 def check_same_training(
     path: Path, expected: Mapping[str, object], found: Mapping[str, object]
 ) -> None:
-    """Check that a state belongs to a training.
-
-    Args:
-        path: the file of the state, for the error
-        expected, found: see `identity`
+    """Check that the state in a file belongs to a training; both are those of `identity`.
 
     Raises:
         DragomanError: it belongs to another one; names the differences.

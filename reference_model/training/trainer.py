@@ -42,7 +42,6 @@ class TrainingResult:
     """What a training found.
 
     Attributes:
-        epochs: the figures of each epoch
         step: the number of steps taken
         options: the options with all changes
         candidates: the weights that were judged, with those that the model has now
@@ -87,17 +86,12 @@ def train(
             empty
         validation: pairs that the model is not trained on, for the validation loss
         directory: directory of the training state; created if it does not exist
-        evaluate: computes the metric of a model, on a CPU, on validation data
-        metric_name: the name of this metric, for progress and the training curve
-        higher_is_better: whether a higher metric is better
+        evaluate, metric_name: see `Judge`
         initial_weights: a name of the model's weights, so that no training resumes another one
         changes: options that are different from here on; they stay so when the training resumes
         finish: whether to take no further step, and deliver what is there
         log_directory: directory of events for TensorBoard; None: none are written
         device: cpu, cuda or cuda:N; None: a GPU if there is one
-
-    Returns:
-        the figures of each epoch, and of the weights that were judged
 
     Raises:
         TrainingStoppedError: a signal stopped the training; its state is saved.
@@ -119,6 +113,10 @@ def train(
             _resume(run, changes or {}, finish)
             return run
 
+        def deliver() -> list[dict[str, Any]]:
+            with signals.raised():
+                return [asdict(candidate) for candidate in run.deliver()]
+
         run = process_0_first(begin)
         logged = None if rank() else log_directory
         reporter = Reporter(metric_name, logged, run.step, quiet=bool(rank()))
@@ -126,8 +124,7 @@ def train(
         try:
             if not finish:
                 _take_all_steps(run, reporter, signals)
-            delivered = from_process_0(lambda: [asdict(c) for c in _delivered(run, signals)])
-            candidates = [Candidate(**candidate) for candidate in delivered]
+            candidates = [Candidate(**candidate) for candidate in from_process_0(deliver)]
         except Stopped as stopped:
             raise TrainingStoppedError(stopped.signal, directory, run.step) from None
     model.cpu().eval()
@@ -137,17 +134,8 @@ def train(
     return TrainingResult(run.epochs, run.step, run.options, candidates)
 
 
-def _delivered(run: Run[AnyModel], signals: StopSignals) -> list[Candidate]:
-    with signals.raised():
-        return run.deliver()
-
-
 def _resume(run: Run[AnyModel], changes: Mapping[str, Any], finish: bool) -> None:
-    """Read what is there.
-
-    Raises:
-        DragomanError: the state cannot be used, or there is nothing to finish.
-    """
+    """Read what is there."""
     try:
         run.resume(changes)
     except DamagedStateError:
@@ -158,11 +146,7 @@ def _resume(run: Run[AnyModel], changes: Mapping[str, Any], finish: bool) -> Non
 
 
 def _take_all_steps(run: Run[AnyModel], reporter: Reporter, signals: StopSignals) -> None:
-    """Train until the last epoch, or until the monitored figure no longer improves.
-
-    Raises:
-        Stopped: a signal arrived; the state is saved.
-    """
+    """Train until the run ends; raise `Stopped`, with the state saved, if a signal arrived."""
     while not run.ended():
         run.begin_epoch()
         reporter.begin(len(run.epochs) + 1, len(run.steps), run.done)
@@ -183,11 +167,7 @@ def _take_all_steps(run: Run[AnyModel], reporter: Reporter, signals: StopSignals
 
 
 def _judged(run: Run[AnyModel], signals: StopSignals) -> tuple[float, float]:
-    """Judge the model; a signal need not wait for it.
-
-    Raises:
-        Stopped: a signal arrived; the state, as it was before, is saved.
-    """
+    """Judge the model; a signal need not wait for it, and the state as it was is then saved."""
 
     def judge() -> tuple[float, float]:
         with signals.raised():
@@ -242,11 +222,10 @@ class Reporter:
 
     def line(self, text: str) -> None:
         """Print a line, which is never wrapped."""
-        if self._bar is None:
-            if not self._quiet:
-                print(text, file=sys.stderr, flush=True)
-        else:
+        if self._bar is not None:
             self._bar.console.print(text, soft_wrap=True, markup=False, highlight=False)
+        elif not self._quiet:
+            print(text, file=sys.stderr, flush=True)
 
     def begin(self, epoch: int, total: int, done: int) -> None:
         """Begin an epoch of so many steps, of which some are done."""
@@ -287,9 +266,11 @@ class Reporter:
     def _write_events(self, step: int) -> None:
         steps, self._since_event = self._since_event, []
         if self._log is not None:
-            self._log.add_scalar("training/loss", _loss(steps), step)
-            self._log.add_scalar("training/learning_rate", steps[-1].learning_rate, step)
-            self._log.add_scalar("training/target_tokens", _tokens(steps), step)
+            figures = (_loss(steps), steps[-1].learning_rate, _tokens(steps))
+            for name, figure in zip(
+                ("loss", "learning_rate", "target_tokens"), figures, strict=True
+            ):
+                self._log.add_scalar(f"training/{name}", figure, step)
 
     def validated(self, step: int, loss: float, metric: float) -> None:
         """Report the figures of validation data."""
