@@ -36,14 +36,11 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Tried:
-    """The measurement of an arrangement.
-
-    Attributes:
-        per_second: median over rounds of new tokens, or texts of an encoder-only model, per second
-    """
+    """The measurement of an arrangement."""
 
     arrangement: Arrangement
     per_second: float
+    """Median over rounds of new tokens, or texts of an encoder-only model, per second."""
 
 
 def arrangements(cores: int, rows: Sequence[int] = ROWS) -> list[Arrangement]:

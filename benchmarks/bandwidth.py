@@ -24,15 +24,12 @@ COPIES = 20
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """The memory bandwidth of a GPU, in 10^9 bytes per second.
-
-    Attributes:
-        peak: from the clock rate and the bus width of the memory; None: the driver gives neither
-        copied: measured by copies within the memory, read and written
-    """
+    """The memory bandwidth of a GPU, in 10^9 bytes per second."""
 
     peak: float | None
+    """From the clock rate and the bus width of the memory; None: the driver gives neither."""
     copied: float
+    """Measured by copies within the memory, read and written."""
 
     def share(self, size: float, milliseconds: float) -> float:
         """Return the share of the peak at which bytes are read, of `copied` without a peak.

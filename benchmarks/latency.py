@@ -47,49 +47,39 @@ Measured = dict[Path, Speed | str]
 
 @dataclass(frozen=True)
 class BatchFigures:
-    """The figures of one batch size.
-
-    Attributes:
-        encoder: one call of the encoder, caches allocated, ms; None for a decoder-only model
-        prompt: prefill, including the first new token, ms; decoder-only models
-        step: one decoding step of the whole batch, ms; on a GPU, the mean of the steps of a batch,
-            since tokens of several steps are read together; None for an encoder-only model
-        sentence: from source tokens to the last new token, or to the encoder's outputs, for each
-            sentence of the batch, ms
-        tokens_per_second: new tokens (for an encoder-only model, source tokens) of all rows over
-            the median time of a batch
-    """
+    """The figures of one batch size."""
 
     batch_size: int
     encoder: Percentiles | None
+    """One call of the encoder, caches allocated, ms; None for a decoder-only model."""
     prompt: Percentiles | None
+    """Prefill, including the first new token, ms; decoder-only models."""
     step: Percentiles | None
+    """One decoding step of the whole batch, ms; on a GPU, the mean of the steps of a batch, since
+    tokens of several steps are read together; None for an encoder-only model."""
     sentence: Percentiles
+    """From source tokens to the last new token, or to the encoder's outputs, for each sentence of
+    the batch, ms."""
     tokens_per_second: float
+    """New tokens (for an encoder-only model, source tokens) of all rows over the median time of a
+    batch."""
 
 
 @dataclass(frozen=True)
 class MemoryReads:
-    """What a decoding step of one batch size reads from the memory of a GPU.
-
-    Attributes:
-        step_mb: weights, and the filled part of the caches, in 10^6 bytes
-        share_of_bandwidth: these bytes over the median step, as a share of the peak bandwidth; of
-            the bandwidth of copies if the driver does not describe the peak
-    """
+    """What a decoding step of one batch size reads from the memory of a GPU."""
 
     batch_size: int
     step_mb: float
+    """Weights, and the filled part of the caches, in 10^6 bytes."""
     share_of_bandwidth: float
+    """These bytes over the median step, as a share of the peak bandwidth; of the bandwidth of
+    copies if the driver does not describe the peak."""
 
 
 @dataclass(frozen=True)
 class BenchReport:
-    """The figures of a bundle, and the circumstances of the measurement.
-
-    Attributes:
-        bandwidth, memory_reads: of the GPU, and of its batches; None and empty on the processor
-    """
+    """The figures of a bundle, and the circumstances of the measurement."""
 
     bundle: str
     precision: str
@@ -104,6 +94,7 @@ class BenchReport:
     batches: tuple[BatchFigures, ...]
     bandwidth: Bandwidth | None
     memory_reads: tuple[MemoryReads, ...]
+    """The bandwidth of the GPU is None on the processor, where no reads are recorded."""
     machine: str
     versions: dict[str, str]
     command: str

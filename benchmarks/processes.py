@@ -29,17 +29,13 @@ class ProcessError(DragomanError):
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python interpreter, and the source tree of Dragoman that it imports.
-
-    Attributes:
-        executable: interpreter of an environment with numpy and the libraries of the function;
-            Dragoman need not be installed
-        package: folder of the package `dragoman`; `dragoman.benchmarks` is always that of this
-            process
-    """
+    """A Python interpreter, and the source tree of Dragoman that it imports."""
 
     executable: Path
+    """Interpreter of an environment with numpy and the libraries of the function; Dragoman need not
+    be installed."""
     package: Path
+    """Folder of the package `dragoman`; `dragoman.benchmarks` is always that of this process."""
 
     @classmethod
     def of_tree(cls, tree: Path) -> Interpreter:

@@ -48,16 +48,13 @@ from .tokenizers.settings import CONFIG_FILE as TOKENIZER_CONFIG_FILE
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedCheckpoint(Checkpoint):
-    """A checkpoint with its directory.
-
-    Attributes:
-        recipe: the recipe of Dragoman that trained the checkpoint, if any
-        trained_for: the metrics that its training recorded, if any
-    """
+    """A checkpoint with its directory."""
 
     located: LocatedCheckpoint
     recipe: Recipe | None = None
+    """The recipe of Dragoman that trained the checkpoint, if any."""
     trained_for: Sequence[str] = ()
+    """The metrics that its training recorded, if any."""
 
     @property
     def directory(self) -> Path:

@@ -155,8 +155,7 @@ class DecoderStepGraph(nn.Module):
             logits [B, Q, V], next token int64 [B], its log-probability float32 [B], and caches or
             states
         """
-        is_recurrent = self.model.config.is_recurrent
-        memory = CarriedStates(past) if is_recurrent else ScatteredCaches(past, position)
+        memory = GraphMemory(past, position)
         logits = self.model.decode(token, position, source_mask, cross, memory)
         # The returned logits are the model's own, without suppression.
         return logits, *self.choose(logits), memory.present
@@ -188,30 +187,41 @@ class LanguageModelStepGraph(nn.Module):
         Returns:
             logits [B, R, V], next token int64 [B], its log-probability float32 [B], caches
         """
-        memory = ScatteredCaches(past, position)
+        memory = GraphMemory(past, position)
         hidden = self.model.decode(token, position, memory)
         index = read[..., None].expand(-1, -1, hidden.shape[-1])
         logits = self.model.output(hidden.gather(1, index))
         return logits, *self.choose(logits), memory.present
 
 
-class ScatteredCaches:
-    """The decoder's memory as graph inputs and outputs. See `reference_model.Memory`."""
+STATES = "States"
+"""An operator of `SCRATCH_DOMAIN`: state [B, D], gates and updates [B, Q, D] -> the state after the
+last query, and the states after each. `exporter.spell_out_states` replaces it."""
+SCRATCH_DOMAIN = "dragoman"
 
-    def __init__(self, past: Sequence[KeysValues], position: Tensor) -> None:
+
+class GraphMemory:
+    """The decoder's memory as graph inputs and outputs, see `reference_model.Memory`.
+
+    It holds caches or, for a recurrent decoder, states.
+    """
+
+    def __init__(self, past: Sequence[Any], position: Tensor) -> None:
         self.past = past
         self.position = position
-        self.present: list[KeysValues] = []
+        self.present: list[Any] = []
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
         """Write a layer's new keys and values into its caches; return the caches."""
         past_key, past_value = self.past[layer]
-        self.present.append((self._scatter(past_key, key), self._scatter(past_value, value)))
-        return self.present[-1]
+        caches = self._scatter(past_key, key), self._scatter(past_value, value)
+        self.present.append(caches)
+        return caches
 
     def length(self, queries: int) -> int:
         """Return the capacity of the caches."""
-        return self.past[0][0].shape[2]
+        capacity: int = self.past[0][0].shape[2]
+        return capacity
 
     def _scatter(self, cache: Tensor, new: Tensor) -> Tensor:
         return torch.onnx.ops.symbolic(
@@ -222,35 +232,6 @@ class ScatteredCaches:
             shape=cache.shape,
             version=OPSET,
         )
-
-    def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
-        """Raise an error: a decoder with caches has no recurrent layers."""
-        raise TypeError("expected a recurrent decoder, found caches")
-
-
-STATES = "States"
-"""An operator of `SCRATCH_DOMAIN`: state [B, D], gates and updates [B, Q, D] -> the state after the
-last query, and the states after each. `exporter.spell_out_states` replaces it."""
-SCRATCH_DOMAIN = "dragoman"
-
-
-class CarriedStates:
-    """The states of a recurrent decoder as graph inputs and outputs.
-
-    See `reference_model.Memory`.
-    """
-
-    def __init__(self, past: Sequence[Tensor]) -> None:
-        self.past = past
-        self.present: list[Tensor] = []
-
-    def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
-        """Raise an error: a recurrent decoder has no caches."""
-        raise TypeError("expected caches, found a recurrent decoder")
-
-    def length(self, queries: int) -> int:
-        """Return the number of queries."""
-        return queries
 
     def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
         """Move a layer's state on; return the states after each query."""

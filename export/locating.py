@@ -22,18 +22,15 @@ from .formats.hub import fetch, is_model_id
 
 @dataclass(frozen=True)
 class LocatedCheckpoint:
-    """The directory of a checkpoint.
-
-    Attributes:
-        config: fields of the directory's `config.json`; {} without that file
-        origin: the model of the Hugging Face Hub in the directory, if any
-        adapters: adapters from other directories that are merged into the weights, in this order
-    """
+    """The directory of a checkpoint."""
 
     directory: Path
     config: Mapping[str, Any] = field(repr=False)
+    """Fields of the directory's `config.json`; {} without that file."""
     origin: Origin | None = None
+    """The model of the Hugging Face Hub in the directory, if any."""
     adapters: tuple[AdapterConfig, ...] = ()
+    """Adapters from other directories that are merged into the weights, in this order."""
 
     @property
     def name(self) -> str:

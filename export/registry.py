@@ -20,18 +20,15 @@ FormatName = Literal[
 
 
 class Registration(NamedTuple):
-    """A row of the registry.
-
-    Attributes:
-        format: the layout of the family's checkpoint directories
-        module: the module of the family in `export.families`
-        family: a `Family` or an `EncoderFamily` of that module, or the function that reads a state
-            dictionary
-    """
+    """A row of the registry."""
 
     format: FormatName
+    """The layout of the family's checkpoint directories."""
     module: str
+    """The module of the family in `export.families`."""
     family: str
+    """A `Family` or an `EncoderFamily` of that module, or the function that reads a state
+    dictionary."""
 
 
 MODEL_TYPES: Mapping[str, Registration] = {

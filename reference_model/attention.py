@@ -29,7 +29,7 @@ def scaled_dot_product_attention(
     mask: Tensor | None,
     scale: float | None = None,
 ) -> Tensor:
-    """Compute Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, equation 1.
+    """Compute Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, equation 1: [B, H, Q, Dv].
 
     Args:
         query: [B, H, Q, Dh]
@@ -38,9 +38,6 @@ def scaled_dot_product_attention(
         mask: broadcastable to [B, H, Q, K]. bool: True where the query may attend to the key;
             float: added to the scores; None: every query attends to every key
         scale: factor of the scores; None: 1 / sqrt(d_k)
-
-    Returns:
-        [B, H, Q, Dv]
     """
     return attention_weights(query, key, mask, scale) @ value
 
@@ -48,12 +45,10 @@ def scaled_dot_product_attention(
 def attention_weights(
     query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None = None
 ) -> Tensor:
-    """Return how much each query attends to each key: softmax(Q K^T / sqrt(d_k)).
+    """Return how much each query attends to each key: softmax(Q K^T / sqrt(d_k)), [B, H, Q, K].
 
-    The arguments are those of `scaled_dot_product_attention`.
-
-    Returns:
-        [B, H, Q, K]; each row sums to 1, and is 0 at keys that the mask excludes
+    The arguments are those of `scaled_dot_product_attention`. Each row sums to 1, and is 0 at keys
+    that the mask excludes.
     """
     scores = query @ key.transpose(-2, -1)
     scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
@@ -65,11 +60,7 @@ def attention_weights(
 def causal_mask(position: Tensor, queries: int, keys: int) -> Tensor:
     """Return a mask that lets each query attend to its own position and all earlier ones.
 
-    Args:
-        position: int64 [B], the position of each row's first query
-
-    Returns:
-        bool [B, 1, Q, K]; True where key index <= position + query index.
+    It is bool [B, 1, Q, K]. `position` is int64 [B], the position of each row's first query.
     """
     query_index = position[:, None] + torch.arange(queries, device=position.device)
     key_index = torch.arange(keys, device=position.device)
@@ -79,11 +70,9 @@ def causal_mask(position: Tensor, queries: int, keys: int) -> Tensor:
 class RelativePositions(nn.Module):
     """Relative position biases, shared by all layers of a stack (Raffel et al. 2020, section 2.1).
 
-    Each head adds a learned number to the score of a key. The number depends on the bucket of the
-    distance between key and query.
-
-    Half of the buckets hold one distance each; the widths of the others grow logarithmically up to
-    `max_distance`. If queries attend to keys on both sides, each side has half of the buckets.
+    Each head adds a learned number to the score of a key, by the bucket of its distance to the
+    query. Half of the buckets hold one distance each; the widths of the others grow
+    logarithmically up to `max_distance`. Each side to which queries attend has its own buckets.
     """
 
     bucket: Tensor
@@ -107,11 +96,7 @@ class RelativePositions(nn.Module):
         return F.embedding(distance + self.max_distance, by_distance).permute(0, 3, 1, 2)
 
     def masked(self, position: Tensor, mask: Tensor) -> Tensor:
-        """Compute the biases, with `MASKED_SCORE` where the mask is False.
-
-        Args:
-            mask: bool, broadcastable to [B, H, Q, K]
-        """
+        """Compute the biases, with `MASKED_SCORE` where a bool mask [B, H, Q, K] is False."""
         return torch.where(mask, self(position, mask.shape[-1]), MASKED_SCORE)
 
 
@@ -134,8 +119,7 @@ def _buckets(distance: Tensor, buckets: int, max_distance: int, *, both_sides: b
 class MultiHeadAttention(nn.Module):
     """Multi-head attention, Concat(head_1, ..., head_h) W^O, section 3.2.2.
 
-    Keys and values are projected separately from the query, so that a decoder can cache them. It
-    projects the source once per sentence, and each target token once.
+    Keys and values are projected separately from the query, so that a decoder can cache them.
     """
 
     def __init__(
@@ -159,7 +143,7 @@ class MultiHeadAttention(nn.Module):
             value_size: size of each head's values; None: the head size
             scale: factor of the scores; None: 1 / sqrt(head_size)
             bilinear: whether scores are q^T W k, with a matrix W for each head
-            dropout: dropout of attention weights, in training
+            dropout: of attention weights, in training
         """
         super().__init__()
         self.num_heads, self.head_size = num_heads, head_size
@@ -180,16 +164,9 @@ class MultiHeadAttention(nn.Module):
         return self._split_heads(self.key(memory)), self._split_heads(self.value(memory))
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend to keys and values.
+        """Attend to keys [B, H, K, Dh] and values [B, H, K, Dv], [B, Q, D] -> [B, Q, D].
 
-        Args:
-            x: [B, Q, D]
-            key: [B, H, K, Dh]
-            value: [B, H, K, Dv]
-            mask: see `scaled_dot_product_attention`
-
-        Returns:
-            [B, Q, D]
+        The mask is that of `scaled_dot_product_attention`.
         """
         heads = self._attended(self._split_heads(self.query(x)), key, value, mask)
         return self.output(heads.transpose(1, 2).flatten(-2))
@@ -210,21 +187,16 @@ class MultiHeadAttention(nn.Module):
 class CrossAttention(MultiHeadAttention):
     """Attention to a source, which several rows may share, such as the beams of a search.
 
-    The queries of all rows of a source attend together, so its keys and values are stored and read
-    only once.
+    The queries of all rows of a source attend together, so its keys and values are read only once.
     """
 
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """Attend to sources. Row b attends to source b // (B / G); B is a multiple of G.
+        """Attend to sources, [B, Q, D] -> [B, Q, D]. Row b attends to source b // (B / G).
 
         Args:
-            x: [B, Q, D]
             key: [G, H, S, Dh]
             value: [G, H, S, Dv]
             mask: broadcastable to [G, H, B / G * Q, S], see `scaled_dot_product_attention`
-
-        Returns:
-            [B, Q, D]
         """
         sources, (rows, queries, _) = key.shape[0], x.shape
         together = self.query(x).reshape(sources, -1, self.num_heads, key.shape[-1])

@@ -33,8 +33,6 @@ WEIGHTS_FILE = "model.safetensors"
 def save_checkpoint(model: ReferenceModel, directory: Path) -> None:
     """Write configuration and weights; tied weights are stored once.
 
-    Each file is written completely or not at all.
-
     Raises:
         DragomanError: a file cannot be written.
     """
@@ -82,13 +80,10 @@ def load_checkpoint(directory: Path, values: Mapping[str, Any] | None = None) ->
 
 
 def write_tensors(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file of tensors completely or not at all.
-
-    Args:
-        write: writes the file with safetensors or PyTorch
+    """Write a file of tensors completely or not at all, with safetensors or PyTorch.
 
     Raises:
-        DragomanError: the file cannot be written; a previous file at `path` is left unchanged.
+        DragomanError: the file cannot be written.
     """
     # safetensors raises its own error, torch.save a RuntimeError.
     write_whole(path, write, (OSError, SafetensorError, RuntimeError))
@@ -125,7 +120,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: Pat
 
     Args:
         weights: one tensor per named parameter of the model
-        origin: the file of the weights, for error messages
+        origin: the file of the weights, for errors
 
     Raises:
         CheckpointError: see `load_checkpoint`; the model is then unchanged.
@@ -173,9 +168,7 @@ MAX_TABLE_SIZE = 2**26
 
 
 def check_positions(config: ModelConfig) -> None:
-    """Refuse absurd numbers of positions before their tables are computed.
-
-    Other sizes are checked against the weights; a computed table has none.
+    """Refuse absurd numbers of positions before their tables, which no weight shows, are computed.
 
     Raises:
         ConfigError: there are more positions than any model has.
@@ -196,8 +189,6 @@ def check_positions(config: ModelConfig) -> None:
 
 def weight_shapes(config: ModelConfig) -> dict[str, torch.Size]:
     """Compute the shape of each weight that a configuration requires, without allocating them.
-
-    All layers of a stack have the same shapes, so only one is built.
 
     Raises:
         ConfigError: the model is too large for this machine.
@@ -229,10 +220,7 @@ def _with_one_layer(config: ModelConfig) -> ModelConfig:
 
 
 def check_layers(config: ModelConfig, weights: Sized) -> None:
-    """Refuse absurd numbers of layers before anything is built.
-
-    Args:
-        weights: the tensors of the file; each layer needs several of them
+    """Refuse absurd numbers of layers, each of which needs tensors of the file.
 
     Raises:
         ConfigError: there are more layers than tensors.
@@ -262,7 +250,7 @@ def check_weights(
 
     Args:
         expected: shapes by name
-        origin: the file of the weights, for error messages
+        origin: the file of the weights, for errors
         other_problems: problems found earlier, to report in the same error
 
     Raises:

@@ -27,8 +27,7 @@ class ModelConfig:
 
     The defaults are those of "Attention Is All You Need" (Vaswani et al. 2017), base model, except
     for the biases in attention. The paper has none (section 3.2.2), but most implementations and
-    published weights do. `query_bias`, `key_bias`, `value_bias` and `attention_output_bias` switch
-    them off.
+    published weights do.
 
     A model without a decoder (`EncoderModel`, BERT) has 0 for its layers, vocabulary and positions,
     and a head; a model without an encoder (`LanguageModel`, GPT-2) has 0 for the encoder's.
@@ -185,11 +184,7 @@ class ModelConfig:
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data.
-
-        Attention and feed-forward dropout are among them only if not 0, and the kind of the decoder
-        only if it has no self-attention.
-        """
+        """Return the fields as plain data, without those of rare models at their defaults."""
         values = dataclasses.asdict(self)
         unused = [name for name in DROPOUTS[1:] if not values[name]]
         unused += [] if self.is_recurrent else ["decoder_kind"]
@@ -252,7 +247,6 @@ SIDES = {
 
 
 def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> list[str]:
-    """Return the values out of range; checks that read a field of the wrong type are skipped."""
     checks = _Checks(config, unusable)
     for side, names in SIDES.items():
         _check_side(checks, side, names)
@@ -469,10 +463,7 @@ decoder, which learns from the outputs of a larger model (Kim et al. 2019)."""
 def preset(
     name: str, *, source_vocab_size: int, target_vocab_size: int, **changes: Any
 ) -> ModelConfig:
-    """Make a preset's configuration for these vocabulary sizes.
-
-    Args:
-        changes: fields that replace the preset's
+    """Make a preset's configuration for these vocabulary sizes; `changes` replace its fields.
 
     Raises:
         ConfigError: the preset is unknown (lists all presets), or the result is invalid.

@@ -1,8 +1,7 @@
 """Decoding in PyTorch: the oracle of all parity checks, and greedy decoding with a cache.
 
-Beam search (Sutskever et al. 2014, section 3.2) has no cache. It is slow and serves as the oracle
-for every other beam search. It finds the same hypotheses as `generate` of Hugging Face
-(`transformers` 5.23, `_beam_search`), which differs in two ways:
+Beam search (Sutskever et al. 2014, section 3.2) has no cache. It finds the same hypotheses as
+`generate` of Hugging Face (`transformers` 5.23, `_beam_search`), which differs in two ways:
 
 - Hugging Face decodes a batch until the last source is done and freezes finished sources. This
   module decodes one source at a time, with the same result.
@@ -87,8 +86,6 @@ def greedy_uncached(
 ) -> list[list[int]]:
     """Decode each source greedily, recomputing the whole target at every step.
 
-    It is slow and serves as the oracle for all other greedy decoding.
-
     Args:
         sources: token ids (at least one) or features of each source; for a language model, the
             tokens of the text to continue
@@ -128,11 +125,7 @@ def _finished(
 def uncached_logits(
     model: AutoregressiveModel, hidden: HiddenStates, targets: Sequence[Sequence[int]]
 ) -> Tensor:
-    """Compute the logits [B, V] after targets of equal length, without a cache.
-
-    Args:
-        hidden: the model's `decoding` of the targets' sources
-    """
+    """Compute the logits [B, V] after targets of equal length; `hidden` decodes their sources."""
     token = torch.tensor(targets)
     start = torch.zeros(len(token), dtype=torch.long)
     logits: Tensor = model.output(hidden(token, start, NoMemory())[:, -1])
@@ -145,9 +138,8 @@ def greedy_verified(
 ) -> list[list[int]]:
     """Decode as `greedy_uncached` does, with the same result, in a few passes without a cache.
 
-    A cache proposes tokens, and one pass over all of them without a cache confirms each that is the
-    best one after those before it. The first that is not is replaced by the best one, and decoding
-    goes on from there.
+    A cache proposes tokens, and one pass over all of them confirms each that is the best one after
+    those before it. The first that is not is replaced, and decoding goes on from there.
     """
 
     def finish(rows: _Rows, hidden: HiddenStates) -> None:
@@ -204,9 +196,7 @@ def greedy_cached(
 
 
 class _Rows:
-    """The outputs of a batch so far.
-
-    Finished rows keep decoding; the surplus is cut off at the end.
+    """The outputs of a batch so far; finished rows keep decoding, and the surplus is cut off.
 
     Attributes:
         prompts: first tokens of each row, of equal number
@@ -263,23 +253,19 @@ def _rules(
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished output of beam search.
-
-    Attributes:
-        tokens: generated ids, without start token and prompt, up to and including the end token
-        score: log-probability of all tokens, divided by their number to the power of
-            `length_penalty`; hypotheses are ranked by it
-        token_log_probabilities: log-probability of each token under the rules, in nats: 0 for a
-            forced token, otherwise the model's value times any repetition penalty
-        margin: the smallest difference of scores by which the search kept, dropped or finished a
-            candidate, or ended. Scores that are rounded otherwise by so much may give other
-            hypotheses.
-    """
+    """A finished output of beam search."""
 
     tokens: tuple[int, ...]
+    """Generated ids, without start token and prompt, up to and including the end token."""
     score: float
+    """Log-probability of all tokens, divided by their number to the power of `length_penalty`;
+    hypotheses are ranked by it."""
     token_log_probabilities: tuple[float, ...]
+    """Of each token under the rules, in nats: 0 for a forced token, otherwise the model's value
+    times any repetition penalty."""
     margin: float = field(default=math.inf, compare=False)
+    """The smallest difference of scores that decided the search. Scores that are rounded otherwise
+    by so much may give other hypotheses."""
 
 
 @torch.inference_mode()
@@ -344,7 +330,7 @@ def _search(
 
 @dataclass(frozen=True)
 class _Beam:
-    """An unfinished hypothesis, with the log-probability of each token."""
+    """An unfinished hypothesis."""
 
     tokens: tuple[int, ...]
     log_probabilities: tuple[float, ...]
@@ -416,7 +402,7 @@ def decoded(model: Transformer, sources: Sequence[Sequence[int]]) -> list[list[i
     """Decode sources greedily, as far as the model's positions go.
 
     Most outputs end soon. The few that do not are decoded again on their own, so that the others
-    need not wait for them. Sources of similar length share a batch.
+    need not wait for them.
     """
     limit = model.config.max_target_positions
     ends = model.generation.end_tokens(model.config.end_token_id)

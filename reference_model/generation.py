@@ -16,15 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig(GenerationSettings):
-    """How a trained model is decoded, with the meaning of Hugging Face's generation settings.
-
-    Attributes:
-        max_new_tokens: the default maximum number of tokens to generate; None: unspecified
-        speech: the prompt tokens of a speech model; None: unspecified, or not a speech model
-    """
+    """How a trained model is decoded, with the meaning of Hugging Face's generation settings."""
 
     max_new_tokens: int | None = None
+    """The default maximum number of tokens to generate; None: unspecified."""
     speech: SpeechTokens | None = None
+    """The prompt tokens of a speech model; None: unspecified, or not a speech model."""
 
     @property
     def is_plain(self) -> bool:

@@ -32,10 +32,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class LayerNorm(nn.Module):
-    """Layer normalization over the last axis (Ba et al. 2016).
-
-    (x - mean) / sqrt(variance + epsilon) * gain + bias
-    """
+    """Layer normalization over the last axis (Ba et al. 2016), with a gain and a bias."""
 
     def __init__(self, size: int, *, gain: bool, bias: bool, epsilon: float) -> None:
         super().__init__()
@@ -50,10 +47,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Root mean square normalization over the last axis (Zhang & Sennrich 2019).
-
-    x / sqrt(mean of x^2 + epsilon) * gain
-    """
+    """Root mean square normalization over the last axis (Zhang & Sennrich 2019)."""
 
     def __init__(self, size: int, *, gain: bool, epsilon: float) -> None:
         super().__init__()
@@ -123,15 +117,12 @@ Carry = Callable[[Tensor, Tensor], Tensor]
 
 
 def states_after(forget: Tensor, update: Tensor, state: Tensor) -> Tensor:
-    """Compute the state after each query, c_t = f_t * c_(t-1) + u_t.
+    """Compute the state after each query, c_t = f_t * c_(t-1) + u_t: [B, Q, D].
 
     Args:
         forget: f, [B, Q, D]
         update: u, [B, Q, D]
         state: the state before the first query, [B, D]
-
-    Returns:
-        [B, Q, D]
     """
     states = []
     for gate, added in zip(forget.unbind(1), update.unbind(1), strict=True):
@@ -144,7 +135,6 @@ class SSRU(nn.Module):
     """The simpler simple recurrent unit (Kim et al. 2019, section 4.1).
 
     f_t = sigmoid(W_f x_t + b_f); c_t = f_t * c_(t-1) + (1 - f_t) * W x_t; the output is relu(c_t).
-    The state is 0 before the first token.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -159,11 +149,7 @@ class SSRU(nn.Module):
 
 
 def make_norm(config: ModelConfig, size: int | None = None) -> Norm:
-    """Make a norm of the kind that a configuration states.
-
-    Args:
-        size: size of the vectors; None: d_model
-    """
+    """Make a norm of the kind that a configuration states, of size d_model by default."""
     size = size or config.d_model
     if config.norm == "rms":
         return RMSNorm(size, gain=config.norm_gain, epsilon=config.norm_epsilon)
@@ -255,12 +241,11 @@ class DecoderLayer(nn.Module):
         cross: KeysValues | None,
         cross_mask: Tensor | None,
     ) -> Tensor:
-        """Apply the layer to queries.
+        """Apply the layer to queries, [B, Q, D] -> [B, Q, D].
 
         Args:
-            x: [B, Q, D]
-            remember: takes the keys and values of these queries; returns the keys and values of
-                all positions so far (with a cache) or the same ones (without)
+            remember: takes the keys and values of these queries; returns those of all positions so
+                far (with a cache) or the same ones (without)
             carry: takes the forget gates and updates of a recurrent unit for these queries; returns
                 its states
             self_mask: bool [B, 1, Q, K], or float [B, H, Q, K] to be added to the scores;
@@ -268,9 +253,6 @@ class DecoderLayer(nn.Module):
             cross: keys and values of the sources, [G, H, S, Dh] each, see `CrossAttention`; None
                 without an encoder
             cross_mask: bool [G, 1, 1, S]
-
-        Returns:
-            [B, Q, D]
         """
         if self.is_recurrent:
             x = self.recurrence_residual(x, lambda y: self.recurrence(y, carry))

@@ -51,14 +51,11 @@ class Transformer(nn.Module):
         initialize(self, config)
 
     def encode(self, source: Tensor, source_mask: Tensor | None) -> list[KeysValues]:
-        """Compute the keys and values of cross-attention, once per source.
+        """Compute the keys and values of cross-attention [B, H, S, Dh] for each decoder layer.
 
         Args:
             source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
-            source_mask: bool [B, S], True at tokens, False at padding; None for features
-
-        Returns:
-            keys and values for each decoder layer's cross-attention, [B, H, S, Dh] each
+            source_mask: bool [B, S], True at tokens; None for features
         """
         return self.decoder.cross_keys_values(self.encoder(source, source_mask))
 
@@ -80,11 +77,7 @@ class Transformer(nn.Module):
         return self.decode(target, start, source_mask, self.encode(source, source_mask), NoMemory())
 
     def shorten_window(self, positions: int) -> None:
-        """Keep only the first source positions of a speech model, which reads less audio at once.
-
-        Args:
-            positions: number of positions, at most those that there are
-        """
+        """Keep only the first source positions of a speech model, to read less audio at once."""
         stored = self.encoder.embedding.positions
         assert stored is not None
         kept = stored.table.detach()[:positions].clone()
@@ -101,10 +94,7 @@ class Transformer(nn.Module):
         return () if isinstance(source, Tensor) else source
 
     def decoding(self, sources: Sequence[Source]) -> HiddenStates:
-        """Encode sources once, and return the function that computes hidden states of targets.
-
-        Each source has the same number of targets.
-        """
+        """Encode sources once; return what computes hidden states of their targets."""
         source, mask = as_batch(sources, self.config)
         cross = self.encode(source, mask)
 
@@ -148,13 +138,7 @@ class LanguageModel(nn.Module):
         initialize(self, config)
 
     def decode(self, token: Tensor, position: Tensor, memory: Memory) -> Tensor:
-        """Compute the hidden states [B, Q, D] of queries.
-
-        Args:
-            token: int64 [B, Q]
-            position: int64 [B], the position of each row's first query
-            memory: keys and values of earlier positions
-        """
+        """Compute the hidden states [B, Q, D] of queries; see `Decoder.forward`."""
         hidden: Tensor = self.decoder(token, position, None, None, memory)
         return hidden
 
@@ -170,11 +154,11 @@ class LanguageModel(nn.Module):
         return [*source, *self.generation.prompt]
 
     def source_tokens(self, source: Source) -> Sequence[int]:
-        """Return no tokens: the source is a part of the target."""
+        """Return none: the source is a part of the target."""
         return ()
 
     def decoding(self, sources: Sequence[Source]) -> HiddenStates:
-        """Return the function that computes hidden states of targets: `decode`."""
+        """Return `decode`."""
         return self.decode
 
 
@@ -320,12 +304,9 @@ class EncoderModel(nn.Module):
             token_type: int64 [B, S]; None: all 0
 
         Returns:
-            by the head's task:
-            embedding: hidden states [B, S, D] and embeddings [B, E]
-            sequence-classification: logits [B, labels]
-            token-classification: logits [B, S, labels]
-            masked-language-model: logits [B, S, V]
-            question-answering: logits [B, S, 2], for the start and the end of the answer
+            hidden states [B, S, D] and embeddings [B, E]; logits [B, labels] of
+            sequence-classification; or logits of each token: [B, S, labels], [B, S, V], or
+            [B, S, 2] for the start and the end of an answer
         """
         hidden = self.encoder(source, source_mask, token_type)
         if isinstance(self.head, EmbeddingHead):

@@ -51,10 +51,9 @@ def check_settings(settings: object, out_of_range: Callable[[], Iterable[str]]) 
 
 
 def read_settings(kind: type[Settings], values: object, where: str) -> Settings:
-    """Read settings from plain data.
+    """Read settings, a dataclass, from plain data.
 
     Args:
-        kind: a dataclass
         values: a JSON object; lists become tuples
         where: the place in the file, for errors
 
@@ -130,11 +129,7 @@ characters that they begin with, and what reads them. PyYAML's own are those of 
 
 
 def _parse_yaml(text: str, path: Path) -> Any:
-    """Parse a text of YAML's core schema.
-
-    Raises:
-        DragomanError: it is none; names the line and the column.
-    """
+    """Parse a text of YAML's core schema; errors name the line and the column."""
     import yaml
 
     loader: Any = type("CoreSchema", (yaml.BaseLoader,), {})

@@ -20,11 +20,9 @@ from .layers import DecoderLayer, EncoderLayer, KeysValues, Norm, make_norm, sta
 
 
 def sinusoids(positions: int, d_model: int) -> Tensor:
-    """Compute the sinusoidal positions of section 3.5.
+    """Compute the sinusoidal positions of section 3.5 in float64, as float32 [positions, d_model].
 
     PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same).
-
-    Computed in float64, returned as float32 [positions, d_model].
     """
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
     angle = torch.arange(positions, dtype=torch.float64)[:, None] / 10000.0**exponent
@@ -72,11 +70,9 @@ class Embedding(nn.Module):
         dropout: float,
         without_position: int | None = None,
     ) -> None:
-        """Make the embeddings of segments, if there are any.
+        """Make the embeddings of `types` kinds of segments (Devlin et al. 2018, figure 2), if any.
 
-        Args:
-            types: kinds of segments, whose embeddings are added (Devlin et al. 2018, figure 2)
-            without_position: a token without a position embedding
+        The token `without_position` has no position embedding.
         """
         super().__init__()
         self.tokens = tokens
@@ -88,15 +84,11 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, token: Tensor, position: Tensor, token_type: Tensor | None = None) -> Tensor:
-        """Embed tokens.
+        """Embed tokens, int64 [B, T] -> [B, T, D].
 
         Args:
-            token: int64 [B, T]
             position: int64, broadcastable to [B, T]
             token_type: int64 [B, T]; None: all 0
-
-        Returns:
-            [B, T, D]
         """
         x = self.tokens(token)
         if self.scale != 1.0:
@@ -118,8 +110,7 @@ class Embedding(nn.Module):
 class AudioEmbedding(nn.Module):
     """The input of a speech model's encoder (Radford et al. 2022, section 2.2).
 
-    It applies two convolutions over the frames, each followed by GELU, and adds positions. The
-    second convolution has stride 2.
+    Two convolutions over the frames, the second with stride 2, each followed by GELU; positions.
     """
 
     def __init__(
@@ -190,16 +181,13 @@ class Encoder(nn.Module):
     def forward(
         self, source: Tensor, source_mask: Tensor | None, token_type: Tensor | None = None
     ) -> Tensor:
-        """Encode a source.
+        """Encode a source, to [B, S, D].
 
         Args:
             source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
             source_mask: bool [B, S], True at tokens; ignored for features, where attention
                 includes silent frames
             token_type: int64 [B, S]; None: all 0
-
-        Returns:
-            [B, S, D]
         """
         if isinstance(self.embedding, AudioEmbedding):
             x, mask = self.embedding(source), None
@@ -220,7 +208,7 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """The decoder: an embedding, and layers of causal self-attention and cross-attention.
 
-    The layers of a recurrent decoder have a recurrent unit instead of self-attention.
+    A recurrent decoder has a recurrent unit instead of self-attention.
     """
 
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
@@ -243,7 +231,7 @@ class Decoder(nn.Module):
         cross: Sequence[KeysValues] | None,
         memory: Memory,
     ) -> Tensor:
-        """Compute the hidden states of queries.
+        """Compute the hidden states [B, Q, D] of queries.
 
         Several rows may belong to one source, such as the beams of a search. Row b belongs to
         source b // (B / G); B is a multiple of G.
@@ -255,9 +243,6 @@ class Decoder(nn.Module):
             cross: keys and values of the sources for each layer, [G, H, S, Dh]; None without an
                 encoder
             memory: keys and values of earlier positions
-
-        Returns:
-            [B, Q, D]
         """
         queries = token.shape[1]
         positions = position[:, None] + torch.arange(queries, device=token.device)
@@ -304,7 +289,7 @@ def target_output(config: ModelConfig, target_tokens: nn.Embedding) -> Output:
 
 
 def initialize(model: nn.Module, config: ModelConfig) -> None:
-    """Initialize weights: linear maps as in Glorot & Bengio 2010, embeddings by N(0, 1/d_model)."""
+    """Initialize linear maps as in Glorot & Bengio 2010, embeddings by N(0, 1/d_model)."""
     for name, parameter in model.named_parameters():
         if parameter.dim() < 2:
             continue
@@ -321,11 +306,7 @@ def initialize(model: nn.Module, config: ModelConfig) -> None:
 def source_embedding(
     config: ModelConfig, target_tokens: nn.Embedding | None
 ) -> Embedding | AudioEmbedding:
-    """Make the embedding of an encoder.
-
-    Args:
-        target_tokens: the decoder's token embedding; None without a decoder
-    """
+    """Make the embedding of an encoder, which may share the decoder's token embedding."""
     if config.source_vocab_size is not None:
         tokens = (
             target_tokens

@@ -31,19 +31,16 @@ from ..tokenizers import TokenizerFiles
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model and its tokenizers.
-
-    Attributes:
-        model: fp32, in evaluation mode
-        tokenizers: None if the model only takes token ids
-        notes: sentences on settings whose effect differs from what the files suggest
-        summarizes: whether models of the family write summaries
-    """
+    """A model and its tokenizers."""
 
     model: ReferenceModel
+    """Fp32, in evaluation mode."""
     tokenizers: TokenizerFiles | None
+    """None if the model only takes token ids."""
     notes: tuple[str, ...] = ()
+    """Sentences on settings whose effect differs from what the files suggest."""
     summarizes: bool = False
+    """Whether models of the family write summaries."""
 
 
 M = TypeVar("M", bound=nn.Module)

@@ -24,50 +24,49 @@ ComputedWeights = Mapping[str, Callable[[], Tensor]]
 
 @dataclass(frozen=True)
 class Family:
-    """A family of encoder-decoder or decoder-only checkpoints.
-
-    Attributes:
-        config: fields of `config.json` -> configuration
-
-            Raises: ConfigError, which lists everything that a `ModelConfig` cannot express.
-        weight_name: name of a parameter of `Transformer` -> name in the checkpoint
-        convert_weights: ties, transposes or scales stored weights until they have the shapes of
-            the parameters of `Transformer`; returns problems
-        computed_weights: optional weights: name -> function that computes the weight; called after
-            all other weights have the configured sizes
-        tokenizers: kinds of tokenizers in the family's checkpoints; if the tokenizer's class does
-            not name the kind, the first that suits the checkpoint is used
-        adjust_config: corrects the configuration where it depends on both fields and weights;
-            called before `convert_weights`, and may change the weights
-        generation: directory, generation settings, configuration and notes -> rules and strategy of
-            decoding; adds notes on unexpected effects
-
-            Raises: CheckpointError, ConfigError, which list all unsupported settings.
-        has_encoder: whether the models have an encoder; False for decoder-only models
-        positions_grow: whether positions are computed, as many as the generation settings need
-        summarizes: whether the models write summaries, which have another metric than translations
-        settings: keys of `config.json` that the family reads
-        tables: names of the token tables that the configuration may tie, the output's last
-        transposed: endings of the modules whose weights are stored as [in, out]
-    """
+    """A family of encoder-decoder or decoder-only checkpoints."""
 
     config: Callable[[Values], ModelConfig]
+    """Fields of `config.json` -> configuration.
+
+    Raises: ConfigError, which lists everything that a `ModelConfig` cannot express.
+    """
     weight_name: Callable[[str], str]
+    """Name of a parameter of `Transformer` -> name in the checkpoint."""
     convert_weights: Callable[[Weights, ModelConfig], list[str]]
+    """Ties, transposes or scales stored weights until they have the shapes of the parameters of
+    `Transformer`; returns problems."""
     tokenizers: tuple[TokenizerKind, ...]
+    """Kinds of tokenizers in the family's checkpoints; if the tokenizer's class does not name the
+    kind, the first that suits the checkpoint is used."""
     adjust_config: Callable[[Values, ModelConfig, Weights], ModelConfig] = (
         lambda values, config, weights: config
     )
+    """Corrects the configuration where it depends on both fields and weights; called before
+    `convert_weights`, and may change the weights."""
     computed_weights: Callable[[ModelConfig], ComputedWeights] = lambda config: {}
+    """Optional weights: name -> function that computes the weight; called after all other weights
+    have the configured sizes."""
     generation: Callable[[Path, Values, ModelConfig, list[str]], GenerationConfig] = (
         lambda directory, settings, config, notes: generation_config(settings, config, notes)
     )
+    """Directory, generation settings, configuration and notes -> rules and strategy of decoding;
+    adds notes on unexpected effects.
+
+    Raises: CheckpointError, ConfigError, which list all unsupported settings.
+    """
     has_encoder: bool = True
+    """Whether the models have an encoder; False for decoder-only models."""
     positions_grow: bool = False
+    """Whether positions are computed, as many as the generation settings need."""
     summarizes: bool = False
+    """Whether the models write summaries, which have another metric than translations."""
     settings: frozenset[str] = frozenset()
+    """Keys of `config.json` that the family reads."""
     tables: tuple[str, ...] = ()
+    """Names of the token tables that the configuration may tie, the output's last."""
     transposed: tuple[str, ...] = ()
+    """Endings of the modules whose weights are stored as [in, out]."""
 
 
 def with_defaults(values: Values, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 Only LoRA (Hu et al. 2021) is read. The module imports no heavy libraries, so that the command line
 refuses a wrong adapter at once.
 """
+# ruff: noqa: SIM905
 
 from __future__ import annotations
 
@@ -26,36 +27,29 @@ ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
 KEYS = KnownSettings(
     read=frozenset(
-        {
-            *("peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"),
-            *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
-            *("modules_to_save", "bias", "lora_bias", "init_lora_weights"),
-            "base_model_name_or_path",
-        }
+        """
+peft_type r lora_alpha rank_pattern alpha_pattern use_rslora target_modules exclude_modules
+layers_to_transform layers_pattern modules_to_save bias lora_bias init_lora_weights
+base_model_name_or_path
+""".split()
     ),
     # The kind of a layer, not fan_in_fan_out, says whether its weight is transposed. The settings
     # of initializations count only with init_lora_weights, and bias only says what is stored.
     harmless=frozenset(
-        {
-            *("task_type", "inference_mode", "auto_mapping", "peft_version", "revision"),
-            *("lora_dropout", "fan_in_fan_out", "megatron_core", "runtime_config"),
-            *("loftq_config", "eva_config", "corda_config", "lora_ga_config"),
-            "qalora_group_size",
-        }
+        """
+task_type inference_mode auto_mapping peft_version revision lora_dropout fan_in_fan_out
+megatron_core runtime_config loftq_config eva_config corda_config lora_ga_config qalora_group_size
+""".split()
     ),
     refused={
-        "use_dora": (False,),
-        "use_qalora": (False,),
-        "use_bdlora": (False,),
-        "alora_invocation_tokens": (),
-        "arrow_config": (),
-        "kasa_config": (),
-        "monteclora_config": (),
-        "velora_config": (),
-        "megatron_config": (),
-        "layer_replication": (),
-        "target_parameters": (),
-        "trainable_token_indices": (),
+        **dict.fromkeys(("use_dora", "use_qalora", "use_bdlora"), (False,)),
+        **dict.fromkeys(
+            """
+alora_invocation_tokens arrow_config kasa_config monteclora_config velora_config megatron_config
+layer_replication target_parameters trainable_token_indices
+""".split(),
+            (),
+        ),
         "ensure_weight_tying": (False,),
     },
 )
@@ -72,37 +66,32 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
-    """A LoRA adapter, whose delta of a module's weight is `scaling * B @ A`.
-
-    Attributes:
-        directory: the adapter's directory
-        weights: the file of its weights
-        base: name or path of the model that it was trained on; None: not stated
-        rank, alpha: of modules that the patterns do not name
-        rank_pattern, alpha_pattern: regular expressions of names of modules -> rank or alpha
-        rank_stabilized: whether the scaling is alpha / sqrt(rank) in place of alpha / rank
-        targets: names of the adapted modules or their endings, or a regular expression
-        excluded: modules that are not adapted, in the same form
-        layers: numbers of the adapted layers; None: all
-        layer_names: names of lists of layers, regular expressions; empty: any name
-        saved: modules that are stored whole in place of the base's
-        notes: sentences on settings that are not known
-    """
+    """A LoRA adapter, whose delta of a module's weight is `scaling * B @ A`."""
 
     directory: Path
     weights: Path
     base: str | None
+    """Name or path of the model that it was trained on; None: not stated."""
     rank: int
     alpha: float
+    """Rank and alpha of modules that the patterns do not name."""
     rank_pattern: Mapping[str, int]
     alpha_pattern: Mapping[str, float]
+    """Regular expressions of names of modules -> rank and alpha."""
     rank_stabilized: bool
+    """Whether the scaling is alpha / sqrt(rank) in place of alpha / rank."""
     targets: str | tuple[str, ...]
+    """Names of the adapted modules or their endings, or a regular expression."""
     excluded: str | tuple[str, ...] = ()
+    """Modules that are not adapted, in the same form."""
     layers: tuple[int, ...] | None = None
+    """Numbers of the adapted layers; None: all."""
     layer_names: tuple[str, ...] = ()
+    """Names of lists of layers, regular expressions; empty: any name."""
     saved: tuple[str, ...] = ()
+    """Modules that are stored whole in place of the base's."""
     notes: tuple[str, ...] = field(default=(), repr=False)
+    """Sentences on settings that are not known."""
 
     @property
     def name(self) -> str:

@@ -27,18 +27,15 @@ MATRIX = re.compile(r"(.+)\.lora_(A|B|embedding_A|embedding_B)(?:\.(weight|bias)
 
 @dataclass(frozen=True)
 class BaseLayout:
-    """The names and layouts of a base's weights.
-
-    Attributes:
-        name_of: name of a weight in an adapter, whose model may have no head or another one -> name
-            in the base
-        tables: names of the token tables that the configuration may tie, the output's last
-        transposed: endings of the modules whose weights are stored as [in, out]
-    """
+    """The names and layouts of a base's weights."""
 
     name_of: Callable[[str], str]
+    """Name of a weight in an adapter, whose model may have no head or another one -> name in the
+    base."""
     tables: tuple[str, ...] = ()
+    """Names of the token tables that the configuration may tie, the output's last."""
     transposed: tuple[str, ...] = ()
+    """Endings of the modules whose weights are stored as [in, out]."""
 
 
 def merge_adapters(

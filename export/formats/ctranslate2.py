@@ -60,22 +60,19 @@ AWQ = "weights are quantized to 4 bits (AWQ), which is not supported"
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The content of a model file.
-
-    Attributes:
-        specification: name such as "TransformerSpec"; "" before version 2
-        revision: revision of the specification
-        weights: float32, dequantized; an alias shares the tensor of its variable
-        options: scalars; a flag is 0 or 1
-        texts: string variables
-    """
+    """The content of a model file."""
 
     version: int
     specification: str
+    """Name such as "TransformerSpec"; "" before version 2."""
     revision: int
+    """Revision of the specification."""
     weights: Mapping[str, Tensor]
+    """Float32, dequantized; an alias shares the tensor of its variable."""
     options: Mapping[str, int | float]
+    """Scalars; a flag is 0 or 1."""
     texts: Mapping[str, str]
+    """String variables."""
 
 
 def read_model_file(path: Path) -> ModelFile:

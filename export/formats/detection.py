@@ -34,18 +34,15 @@ INDEX_SUFFIX = ".index.json"
 
 @dataclass(frozen=True)
 class Format:
-    """A layout of checkpoint directories.
-
-    Attributes:
-        matches: whether a directory with this `config.json` ({} without that file) has the format
-        required: required files
-        weights: names of weight files; one of them, or its index, is required
-    """
+    """A layout of checkpoint directories."""
 
     name: FormatName
     matches: Callable[[Path, Mapping[str, Any]], bool]
+    """Whether a directory with this `config.json` ({} without that file) has the format."""
     required: tuple[str, ...] = ()
+    """Required files."""
     weights: tuple[str, ...] = ()
+    """Names of weight files; one of them, or its index, is required."""
 
 
 FORMATS: tuple[Format, ...] = (

@@ -62,18 +62,15 @@ MOST_GROWTH = 20
 
 @dataclass(frozen=True)
 class MarianFile:
-    """The contents of a model file.
-
-    Attributes:
-        options: texts, and lists of texts, by the keys of `special:model.yml`
-        weights: float32, dequantized, in Marian's orientation: [inputs, outputs]
-        rounded: whether there were weights of fewer bits
-    """
+    """The contents of a model file."""
 
     path: Path
     options: Mapping[str, Any]
+    """Texts, and lists of texts, by the keys of `special:model.yml`."""
     weights: dict[str, Tensor]
+    """Float32, dequantized, in Marian's orientation: [inputs, outputs]."""
     rounded: bool
+    """Whether there were weights of fewer bits."""
 
 
 def read_marian_file(directory: Path) -> MarianFile:

@@ -46,18 +46,14 @@ OF_MODELS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class TokenizerCheckpoint:
-    """A directory, with the tokenizer settings of its model and its files.
-
-    Attributes:
-        values: fields of config.json
-        source_vocab_size, target_vocab_size: the model's vocabulary sizes; equal if the input is
-            not text
-    """
+    """A directory, with the tokenizer settings of its model and its files."""
 
     directory: Path
     values: Mapping[str, Any]
+    """Fields of config.json."""
     source_vocab_size: int
     target_vocab_size: int
+    """The sizes of both vocabularies are equal if the input is not text."""
 
     @property
     def vocab_size(self) -> int:

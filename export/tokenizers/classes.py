@@ -30,29 +30,26 @@ from .vocabulary import Scored, Vocabulary, merges_of
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    """A class of `transformers` that makes its tokenizer anew.
-
-    Attributes:
-        model: type of the model in the `tokenizers` library
-        named: default contents of the special tokens, by name
-        components: sets everything but the model and the post-processor
-        around: returns the post-processor, once all tokens are added; None: the file's
-        extras: returns further special tokens, unless the settings list some
-        unknown: index of the unknown piece of a Unigram model; None: that of `unk_token`
-        arranged: returns the pieces of a SentencePiece model in the order of the token ids
-    """
+    """A class of `transformers` that makes its tokenizer anew."""
 
     model: str
+    """Type of the model in the `tokenizers` library."""
     named: Mapping[str, Token]
+    """Default contents of the special tokens, by name."""
     components: Callable[[Tokenizer, Vocabulary, TokenizerSettings], None]
+    """Sets everything but the model and the post-processor."""
     around: Callable[[Tokenizer, TokenizerSettings, Mapping[str, str]], Any] | None = None
+    """Returns the post-processor, once all tokens are added; None: the file's."""
     extras: Callable[[Vocabulary, TokenizerSettings], Sequence[Token]] = field(
         default=lambda vocabulary, settings: vocabulary.added
     )
+    """Returns further special tokens, unless the settings list some."""
     unknown: int | None = None
+    """Index of the unknown piece of a Unigram model; None: that of `unk_token`."""
     arranged: Callable[[list[Scored], Mapping[str, str], TokenizerSettings], list[Scored]] = field(
         default=lambda pieces, contents, settings: pieces
     )
+    """Returns the pieces of a SentencePiece model in the order of the token ids."""
 
 
 def assemble(

@@ -27,17 +27,14 @@ O200K_PATTERN = (
 
 @dataclass(frozen=True)
 class Encoding:
-    """The properties of an encoding that files of ranks lack.
-
-    Attributes:
-        pattern: tiktoken's pattern of the pieces of a text, which are encoded one by one
-        size: number of ranks; None: any
-        special_tokens: special tokens with their ids
-    """
+    """The properties of an encoding that files of ranks lack."""
 
     pattern: str
+    """Tiktoken's pattern of the pieces of a text, which are encoded one by one."""
     size: int | None = None
+    """Number of ranks; None: any."""
     special_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Special tokens with their ids."""
 
 
 def _harmony_tokens() -> dict[str, int]:

@@ -22,18 +22,15 @@ from ..formats.json_files import read_json_if_present
 
 @dataclass(frozen=True)
 class PieceModel:
-    """A SentencePiece model, and the token ids that a checkpoint gives its pieces.
-
-    Attributes:
-        pieces: piece -> token id; an id without a piece belongs to a special token
-        unknown, leading_code, added: see `runtime.texts.codecs.pieces.Vocabulary`
-    """
+    """A SentencePiece model, and the token ids that a checkpoint gives its pieces."""
 
     model: Path
     pieces: Mapping[str, int] = field(repr=False)
+    """Piece -> token id; an id without a piece belongs to a special token."""
     unknown: int | None
     leading_code: bool = False
     added: tuple[AddedPiece, ...] = ()
+    """These three: see `runtime.texts.codecs.pieces.Vocabulary`."""
 
     def vocabulary(self) -> str:
         """Return the JSON that the runtime reads."""
@@ -48,25 +45,22 @@ class PieceModel:
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The tokenizers of a model, to be written into its bundle.
-
-    Attributes:
-        source, target: a file of the `tokenizers` library, a tokenizer in memory, or a
-            SentencePiece model; source is None for a model whose input is not text
-        template: the special tokens around a source text; None: those in the source's file
-        languages: languages of a multilingual model
-        pretokenized: whether texts are tokens of the vocabulary, separated by spaces
-        cleans_up: see `runtime.format.texts.Tokenizers.clean_up_tokenization_spaces`
-        prompts: prompts of an embedding model
-    """
+    """The tokenizers of a model, to be written into its bundle."""
 
     source: Path | Tokenizer | PieceModel | None
     target: Path | Tokenizer | PieceModel
+    """Both: a file of the `tokenizers` library, a tokenizer in memory, or a SentencePiece model; no
+    source for a model whose input is not text."""
     template: SourceTemplate | None = None
+    """The special tokens around a source text; None: those in the source's file."""
     languages: Languages | None = None
+    """Languages of a multilingual model."""
     pretokenized: bool = False
+    """Whether texts are tokens of the vocabulary, separated by spaces."""
     cleans_up: bool = False
+    """See `runtime.format.texts.Tokenizers.clean_up_tokenization_spaces`."""
     prompts: Prompts | None = None
+    """Prompts of an embedding model."""
 
     def write(self, files: BundleWriter) -> Tokenizers:
         """Write the tokenizers into a bundle; a shared tokenizer is written once.

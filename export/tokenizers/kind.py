@@ -25,23 +25,20 @@ Reader = Callable[[TokenizerCheckpoint], TokenizerFiles | None]
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """The tokenizers of some classes, and the readers of their files.
-
-    Attributes:
-        classes: names of classes in `transformers`, without the suffix "Fast"
-        readers: readers in order of preference; the first that finds its files is used. Ranks of
-            tiktoken, which any class may have, come last
-        languages: the naming of languages in multilingual models of this kind
-        matches: whether a checkpoint has this kind, if its tokenizer class names none
-        any_class: whether the files have the same meaning for every class, as in byte-level pair
-            encoding. Otherwise, a class of another name needs `tokenizer.json`
-    """
+    """The tokenizers of some classes, and the readers of their files."""
 
     classes: tuple[str, ...]
+    """Names of classes in `transformers`, without the suffix "Fast"."""
     readers: tuple[Reader, ...]
+    """Readers in order of preference; the first that finds its files is used. Ranks of tiktoken,
+    which any class may have, come last."""
     languages: Multilingual | None = None
+    """The naming of languages in multilingual models of this kind."""
     matches: Callable[[TokenizerCheckpoint], bool] = lambda checkpoint: True
+    """Whether a checkpoint has this kind, if its tokenizer class names none."""
     any_class: bool = False
+    """Whether the files have the same meaning for every class, as in byte-level pair encoding.
+    Otherwise, a class of another name needs `tokenizer.json`."""
 
     def read(self, checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
         """Read the tokenizers of a checkpoint; None if there are none.

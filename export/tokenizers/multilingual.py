@@ -27,21 +27,18 @@ FAIRSEQ_MODEL = "sentencepiece.bpe.model"
 
 @dataclass(frozen=True)
 class Multilingual:
-    """The naming of languages in a kind of multilingual model.
-
-    Attributes:
-        codes: language codes in the order of the tokens, for checkpoints that do not list them
-        code_pattern: a regular expression that matches a language code
-        form: the format of a language's token, with {} in place of the code
-        source: the position of the language token in a source text
-        target: the position of the target language's token; see `runtime.format.languages`
-    """
+    """The naming of languages in a kind of multilingual model."""
 
     codes: Sequence[str]
+    """Language codes in the order of the tokens, for checkpoints that do not list them."""
     code_pattern: str
+    """A regular expression that matches a language code."""
     source: Literal["prefix", "suffix"]
+    """The position of the language token in a source text."""
     target: Literal["start", "first"]
+    """The position of the target language's token; see `runtime.format.languages`."""
     form: str = "{}"
+    """The format of a language's token, with {} in place of the code."""
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

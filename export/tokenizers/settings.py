@@ -28,21 +28,18 @@ Token = str | AddedToken
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """The settings of a tokenizer, as `transformers` reads them.
-
-    Attributes:
-        path: the file, for problems
-        values: fields of tokenizer_config.json and special_tokens_map.json
-        added: added tokens by id
-        further: `additional_special_tokens` of special_tokens_map.json
-        languages: tokens of the languages of a multilingual class
-    """
+    """The settings of a tokenizer, as `transformers` reads them."""
 
     path: Path
+    """The file, for problems."""
     values: Mapping[str, Any]
+    """Fields of tokenizer_config.json and special_tokens_map.json."""
     added: Mapping[int, AddedToken]
+    """Added tokens by id."""
     further: tuple[Token, ...] = ()
+    """`additional_special_tokens` of special_tokens_map.json."""
     languages: Sequence[str] = ()
+    """Tokens of the languages of a multilingual class."""
 
     def flag(self, name: str, default: bool | None) -> bool | None:
         """Return a setting that is true, false or missing.

@@ -42,23 +42,20 @@ Scored = tuple[str, float]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a class takes from the files of a vocabulary.
-
-    Attributes:
-        pieces: ids by piece or, for Unigram, pieces with their scores
-        merges: pairs of pieces, for byte-pair encoding
-        charsmap: normalization rules of a SentencePiece model
-        post_processor: what `tokenizer.json` puts around texts
-        added: control and user-defined symbols of a SentencePiece model
-        scored: pieces of a SentencePiece model with their scores, in its own order
-    """
+    """What a class takes from the files of a vocabulary."""
 
     pieces: Mapping[str, int] | Sequence[tuple[str, float]] = ()
+    """Ids by piece or, for Unigram, pieces with their scores."""
     merges: Sequence[tuple[str, str]] = ()
+    """Pairs of pieces, for byte-pair encoding."""
     charsmap: bytes | None = None
+    """Normalization rules of a SentencePiece model."""
     post_processor: Any = None
+    """What `tokenizer.json` puts around texts."""
     added: tuple[Token, ...] = ()
+    """Control and user-defined symbols of a SentencePiece model."""
     scored: tuple[Scored, ...] = ()
+    """Pieces of a SentencePiece model with their scores, in its own order."""
 
 
 def library_vocabulary(data: Mapping[str, Any]) -> Vocabulary:

@@ -37,16 +37,13 @@ class Examples(Protocol):
 
 @dataclass(frozen=True)
 class Data:
-    """Examples for training, validation and the final scores.
-
-    Attributes:
-        dropped: number of pairs removed from `train`, by reason
-    """
+    """Examples for training, validation and the final scores."""
 
     train: Examples
     validation: list[Example]
     held_out: list[Example]
     dropped: Mapping[str, int] = field(default_factory=dict)
+    """Number of pairs removed from `train`, by reason."""
 
 
 class Tokenizers(NamedTuple):

@@ -107,20 +107,17 @@ def read_initial_model(
 
 @dataclass(frozen=True)
 class RecipeResult:
-    """What a training by a recipe found.
-
-    Attributes:
-        figures: figures on the held-out data, by name
-        at_the_limit: the number of outputs for held-out data that have as many tokens as the model
-            has positions, and did not end
-        signatures: how each figure is computed, by the name of its metric
-        candidates: the weights that were judged on the validation data
-    """
+    """What a training by a recipe found."""
 
     figures: Mapping[str, float]
+    """Figures on the held-out data, by name."""
     at_the_limit: int
+    """The number of outputs for held-out data that have as many tokens as the model has positions,
+    and did not end."""
     signatures: Mapping[str, str]
+    """How each figure is computed, by the name of its metric."""
     candidates: Sequence[Candidate]
+    """The weights that were judged on the validation data."""
 
 
 def run_recipe(

@@ -135,17 +135,15 @@ class PairFiles:
 
     Those to validate and score on may have several references for a source: after further tabs, or
     in further files.
-
-    Attributes:
-        train: files to train on; if empty, those of the section "corpora"
-        validation: files to validate on; if empty, those of the section "dev"
-        held_out: files to score the trained model on; if empty, those of the section "test", or
-            else `validation`
     """
 
     train: Sequence[Path] = ()
+    """Files to train on; if empty, those of the section "corpora"."""
     validation: Sequence[Path] = ()
+    """Files to validate on; if empty, those of the section "dev"."""
     held_out: Sequence[Path] = ()
+    """Files to score the trained model on; if empty, those of the section "test", or else
+    `validation`."""
 
 
 def read_training_file(

@@ -17,41 +17,35 @@ CURVE_FILE = "curve.png"
 
 @dataclass(frozen=True)
 class Epoch:
-    """Figures of one epoch.
-
-    Attributes:
-        epoch: counts from 1
-        step: number of optimizer steps so far
-        loss: mean training loss per target token: label-smoothed cross-entropy, in nats
-        validation_loss: mean loss per target token of validation data: cross-entropy without label
-            smoothing, in nats
-        metric: the recipe's metric on validation data
-        seconds: training time of the epoch
-        changed: options that changed in this epoch, with the first step that they applied to
-        validations: step, validation loss and metric of each validation within the epoch
-    """
+    """Figures of one epoch."""
 
     epoch: int
+    """Counts from 1."""
     step: int
+    """Number of optimizer steps so far."""
     loss: float
+    """Mean training loss per target token: label-smoothed cross-entropy, in nats."""
     validation_loss: float
+    """Mean loss per target token of validation data: cross-entropy without label smoothing, in
+    nats."""
     metric: float
+    """The recipe's metric on validation data."""
     seconds: float
+    """Training time of the epoch."""
     changed: Mapping[str, object] = field(default_factory=dict)
+    """Options that changed in this epoch, with the first step that they applied to."""
     validations: Sequence[Mapping[str, float]] = field(default_factory=list)
+    """Step, validation loss and metric of each validation within the epoch."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Weights that a training may deliver, with their figures on validation data.
-
-    Attributes:
-        name: "average", "best" or "last"
-        description: the epochs or the step that the weights are from
-    """
+    """Weights that a training may deliver, with their figures on validation data."""
 
     name: str
+    """"average", "best" or "last"."""
     description: str
+    """The epochs or the step that the weights are from."""
     validation_loss: float
     metric: float
     delivered: bool = False

@@ -39,18 +39,15 @@ EVENTS_EVERY = 10
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a training found.
-
-    Attributes:
-        step: the number of steps taken
-        options: the options with all changes
-        candidates: the weights that were judged, with those that the model has now
-    """
+    """What a training found."""
 
     epochs: list[Epoch]
     step: int
+    """The number of steps taken."""
     options: TrainingOptions
+    """The options with all changes."""
     candidates: list[Candidate]
+    """The weights that were judged, with those that the model has now."""
 
 
 def train(

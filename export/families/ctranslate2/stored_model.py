@@ -25,45 +25,39 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True)
 class Specification:
-    """A kind of model, which CTranslate2 calls a specification, with its weights and options.
-
-    Attributes:
-        revisions: the supported revisions
-        token_stacks: the stacks that embed tokens; only they state options
-        describe: returns the fields of a `ModelConfig` that only this kind has, and the rules of
-            decoding; may change the weights
-        find_tokenizers: directory, fields of `config.json` and rows of the token tables ->
-            tokenizers; None if there are none
-        num_heads: number of heads for files that lack it
-    """
+    """A kind of model, which CTranslate2 calls a specification, with its weights and options."""
 
     revisions: range
+    """The supported revisions."""
     token_stacks: tuple[str, ...]
+    """The stacks that embed tokens; only they state options."""
     describe: Callable[[StoredModel], tuple[Fields, GenerationConfig]]
+    """Returns the fields of a `ModelConfig` that only this kind has, and the rules of decoding; may
+    change the weights."""
     find_tokenizers: Callable[[Path, Values, Rows], TokenizerFiles | None]
+    """Directory, fields of `config.json` and rows of the token tables -> tokenizers; None if there
+    are none."""
     num_heads: int = 8
+    """Number of heads for files that lack it."""
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A partly read model.
-
-    Attributes:
-        values: fields of `config.json`
-        rows: numbers of rows of the stored token tables
-        weights: weights, which are converted in place to the shapes of `Transformer`
-        problems: problems found so far
-        notes: see `Checkpoint`
-    """
+    """A partly read model."""
 
     directory: Path
     file: ModelFile
     specification: Specification
     values: Values
+    """Fields of `config.json`."""
     rows: Rows
+    """Numbers of rows of the stored token tables."""
     weights: Weights
+    """Weights, which are converted in place to the shapes of `Transformer`."""
     problems: list[str]
+    """Problems found so far."""
     notes: list[str] = field(default_factory=list)
+    """See `Checkpoint`."""
 
     def shape(self, name: str, axes: int) -> tuple[int, ...]:
         """Return the shape of a weight that sizes are derived from.

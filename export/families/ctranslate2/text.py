@@ -33,18 +33,14 @@ COMPUTED_POSITIONS = 1024
 
 @dataclass(frozen=True)
 class TextTokens:
-    """The special tokens of a text model, and the sizes of its vocabularies.
-
-    Attributes:
-        source_size, target_size: the number of tokens of each vocabulary
-        pad: the padding token, chosen from both vocabularies, since CTranslate2 has none
-        start: the start token of decoding; the end token if each input states another (mBART-25)
-    """
+    """The special tokens of a text model, and the sizes of its vocabularies."""
 
     source_size: int
     target_size: int
     pad: int
+    """The padding token, chosen from both vocabularies, since CTranslate2 has none."""
     start: int
+    """The start token of decoding; the end token if each input states another (mBART-25)."""
     end: int
 
 

@@ -25,21 +25,18 @@ MAX_INITIAL_TIMESTAMP = 50
 
 @dataclass(frozen=True)
 class WhisperTokens:
-    """Token ids of Whisper (Radford et al. 2022, figure 1).
-
-    Attributes:
-        languages: language tokens by code, such as "en"; empty for an English-only model
-        transcribe, translate: task tokens; None for an English-only model
-        first_timestamp: token of 0.00 seconds; each later token adds 0.02 seconds
-    """
+    """Token ids of Whisper (Radford et al. 2022, figure 1)."""
 
     start: int
     end: int
     languages: Mapping[str, int]
+    """Language tokens by code, such as "en"; empty for an English-only model."""
     transcribe: int | None
     translate: int | None
+    """The tokens of both tasks; None for an English-only model."""
     no_timestamps: int
     first_timestamp: int
+    """Token of 0.00 seconds; each later token adds 0.02 seconds."""
 
 
 def whisper_tokens(directory: Path) -> WhisperTokens:

@@ -18,6 +18,7 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.files.regular_files import VOCABULARY_BYTES, FileError, read_regular
+from dragoman.reference_model.head_config import DenseActivation
 from dragoman.settings.head import Task
 
 from ...tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
@@ -94,11 +95,14 @@ BERT_DEFAULTS: Mapping[str, Any] = {
     "pad_token_id": 0,
 }
 
-BERT_PARTS: Mapping[str, str] = {
+EMBEDDING_PARTS: Mapping[str, str] = {
     "encoder.embedding.tokens": "embeddings.word_embeddings",
     "encoder.embedding.positions.table": "embeddings.position_embeddings.weight",
     "encoder.embedding.types": "embeddings.token_type_embeddings",
     "encoder.embedding.norm": "embeddings.LayerNorm",
+}
+BERT_PARTS: Mapping[str, str] = {
+    **EMBEDDING_PARTS,
     "encoder.layers": "encoder.layer",
     "self_attention_residual.norm": "attention.output.LayerNorm",
     "self_attention.output": "attention.output.dense",
@@ -109,20 +113,34 @@ BERT_PARTS: Mapping[str, str] = {
     ".gain": ".weight",
 }
 
+
+def _classification(
+    dense: str, output: str, activation: DenseActivation
+) -> Mapping[Task, HeadNames]:
+    return {
+        "sequence-classification": HeadNames(
+            {"dense.linear": dense, "output": output}, activation=activation
+        )
+    }
+
+
+def _masked(*names: str, activation: DenseActivation | None = None) -> Mapping[Task, HeadNames]:
+    """Return the head of a masked language model, which may have a second bias."""
+    parts = ("dense.linear", "norm", "bias", "weight", "second_bias")
+    named = dict(zip(parts, names, strict=False))
+    return {"masked-language-model": HeadNames(named, activation=activation)}
+
+
 BERT_HEADS: Mapping[Task, HeadNames] = {
-    "sequence-classification": HeadNames(
-        {"dense.linear": "pooler.dense", "output": "classifier"}, activation="tanh"
-    ),
+    **_classification("pooler.dense", "classifier", "tanh"),
     "token-classification": HeadNames({"output": "classifier"}),
     "question-answering": HeadNames({"output": "qa_outputs"}),
-    "masked-language-model": HeadNames(
-        {
-            "dense.linear": "cls.predictions.transform.dense",
-            "norm": "cls.predictions.transform.LayerNorm",
-            "bias": "cls.predictions.bias",
-            "weight": "cls.predictions.decoder.weight",
-            "second_bias": "cls.predictions.decoder.bias",
-        }
+    **_masked(
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.bias",
+        "cls.predictions.decoder.weight",
+        "cls.predictions.decoder.bias",
     ),
 }
 
@@ -139,22 +157,6 @@ BERT = EncoderFamily(
 )
 
 
-ELECTRA_HEADS: Mapping[Task, HeadNames] = {
-    **BERT_HEADS,
-    "sequence-classification": HeadNames(
-        {"dense.linear": "classifier.dense", "output": "classifier.out_proj"}, activation="gelu"
-    ),
-    "masked-language-model": HeadNames(
-        {
-            "dense.linear": "generator_predictions.dense",
-            "norm": "generator_predictions.LayerNorm",
-            "bias": "generator_lm_head.bias",
-            "weight": "generator_lm_head.weight",
-        },
-        activation="gelu",
-    ),
-}
-
 ELECTRA = replace(
     BERT,
     prefix="electra.",
@@ -162,7 +164,17 @@ ELECTRA = replace(
     defaults={**BERT_DEFAULTS, "hidden_size": 256, "num_attention_heads": 4, "embedding_size": 128}
     | {"intermediate_size": 1024},
     parts={"encoder.projection": "embeddings_project", **BERT_PARTS},
-    heads=ELECTRA_HEADS,
+    heads={
+        **BERT_HEADS,
+        **_classification("classifier.dense", "classifier.out_proj", "gelu"),
+        **_masked(
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head.bias",
+            "generator_lm_head.weight",
+            activation="gelu",
+        ),
+    },
     projection="embeddings_project",
 )
 
@@ -185,10 +197,7 @@ ALBERT = replace(
     },
     parts={
         "encoder.projection": "encoder.embedding_hidden_mapping_in",
-        "encoder.embedding.tokens": "embeddings.word_embeddings",
-        "encoder.embedding.positions.table": "embeddings.position_embeddings.weight",
-        "encoder.embedding.types": "embeddings.token_type_embeddings",
-        "encoder.embedding.norm": "embeddings.LayerNorm",
+        **EMBEDDING_PARTS,
         "self_attention_residual.norm": "attention.LayerNorm",
         "self_attention.output": "attention.dense",
         "self_attention": "attention",
@@ -199,17 +208,13 @@ ALBERT = replace(
     },
     heads={
         **BERT_HEADS,
-        "sequence-classification": HeadNames(
-            {"dense.linear": "pooler", "output": "classifier"}, activation="tanh"
-        ),
-        "masked-language-model": HeadNames(
-            {
-                "dense.linear": "predictions.dense",
-                "norm": "predictions.LayerNorm",
-                "bias": "predictions.bias",
-                "weight": "predictions.decoder.weight",
-                "second_bias": "predictions.decoder.bias",
-            }
+        **_classification("pooler", "classifier", "tanh"),
+        **_masked(
+            "predictions.dense",
+            "predictions.LayerNorm",
+            "predictions.bias",
+            "predictions.decoder.weight",
+            "predictions.decoder.bias",
         ),
     },
     tokenizers=(
@@ -227,15 +232,12 @@ ALBERT = replace(
 
 
 DISTILBERT_FIELDS: Mapping[str, str] = {
-    "source_vocab_size": "vocab_size",
+    **BERT_FIELDS,
     "encoder_layers": "n_layers",
     "d_model": "dim",
     "num_heads": "n_heads",
     "d_ff": "hidden_dim",
     "dropout": "dropout",
-    "norm_epsilon": "layer_norm_eps",
-    "max_source_positions": "max_position_embeddings",
-    "pad_token_id": "pad_token_id",
 }
 
 DISTILBERT_DEFAULTS: Mapping[str, Any] = {
@@ -253,9 +255,7 @@ DISTILBERT_DEFAULTS: Mapping[str, Any] = {
 }
 
 DISTILBERT_PARTS: Mapping[str, str] = {
-    "encoder.embedding.tokens": "embeddings.word_embeddings",
-    "encoder.embedding.positions.table": "embeddings.position_embeddings.weight",
-    "encoder.embedding.norm": "embeddings.LayerNorm",
+    **EMBEDDING_PARTS,
     "encoder.layers": "transformer.layer",
     "self_attention_residual.norm": "sa_layer_norm",
     "feed_forward_residual.norm": "output_layer_norm",
@@ -268,60 +268,41 @@ DISTILBERT_PARTS: Mapping[str, str] = {
     ".gain": ".weight",
 }
 
-DISTILBERT_HEADS: Mapping[Task, HeadNames] = {
-    "sequence-classification": HeadNames(
-        {"dense.linear": "pre_classifier", "output": "classifier"}, activation="relu"
-    ),
-    "token-classification": HeadNames({"output": "classifier"}),
-    "question-answering": HeadNames({"output": "qa_outputs"}),
-    "masked-language-model": HeadNames(
-        {
-            "dense.linear": "vocab_transform",
-            "norm": "vocab_layer_norm",
-            "bias": "vocab_projector.bias",
-            "weight": "vocab_projector.weight",
-        }
-    ),
-}
-
-DISTILBERT = EncoderFamily(
+DISTILBERT = replace(
+    BERT,
     prefix="distilbert.",
     class_prefix="DistilBert",
     fields=DISTILBERT_FIELDS,
     activation="activation",
     defaults=DISTILBERT_DEFAULTS,
     parts=DISTILBERT_PARTS,
-    heads=DISTILBERT_HEADS,
-    tokenizers=(WORD_PIECE,),
-    mask="[MASK]",
+    heads={
+        **BERT_HEADS,
+        **_classification("pre_classifier", "classifier", "relu"),
+        **_masked(
+            "vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "vocab_projector.weight"
+        ),
+    },
 )
 
 
-ROBERTA_HEADS: Mapping[Task, HeadNames] = {
-    **BERT_HEADS,
-    "sequence-classification": HeadNames(
-        {"dense.linear": "classifier.dense", "output": "classifier.out_proj"}, activation="tanh"
-    ),
-    "masked-language-model": HeadNames(
-        {
-            "dense.linear": "lm_head.dense",
-            "norm": "lm_head.layer_norm",
-            "bias": "lm_head.bias",
-            "weight": "lm_head.decoder.weight",
-            "second_bias": "lm_head.decoder.bias",
-        },
-        activation="gelu",
-    ),
-}
-
-ROBERTA = EncoderFamily(
+ROBERTA = replace(
+    BERT,
     prefix="roberta.",
     class_prefix="Roberta",
-    fields=BERT_FIELDS,
-    activation="hidden_act",
     defaults={**BERT_DEFAULTS, "vocab_size": 50265, "pad_token_id": 1},
-    parts=BERT_PARTS,
-    heads=ROBERTA_HEADS,
+    heads={
+        **BERT_HEADS,
+        **_classification("classifier.dense", "classifier.out_proj", "tanh"),
+        **_masked(
+            "lm_head.dense",
+            "lm_head.layer_norm",
+            "lm_head.bias",
+            "lm_head.decoder.weight",
+            "lm_head.decoder.bias",
+            activation="gelu",
+        ),
+    },
     tokenizers=(TOKENIZER,),
     mask="<mask>",
     positions_follow_padding=True,

@@ -23,15 +23,12 @@ NOT_INTEGERS = ("dropout", "norm_epsilon")
 
 @dataclass(frozen=True)
 class HeadNames:
-    """The head for a task, in one family.
-
-    Attributes:
-        parts: names of the head's modules in `EncoderModel` and in the checkpoint
-        activation: activation of the dense layer; None: that of the encoder's feed-forward
-    """
+    """The head for a task, in one family."""
 
     parts: Mapping[str, str]
+    """Names of the head's modules in `EncoderModel` and in the checkpoint."""
     activation: DenseActivation | None = None
+    """Activation of the dense layer; None: that of the encoder's feed-forward."""
 
     @property
     def has_dense(self) -> bool:
@@ -41,40 +38,36 @@ class HeadNames:
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """A family of encoder-only checkpoints.
-
-    Attributes:
-        prefix: prefix of the encoder's weights in a model with a head, as in `bert.embeddings`
-        class_prefix: prefix of class names, as in `BertForMaskedLM`
-        fields: fields of `ModelConfig`, with their names in `config.json`
-        activation: the field that names the activation
-        defaults: defaults of missing fields of `config.json`
-        parts: parts of a parameter's name in `EncoderModel`, with replacements in this order
-        heads: names of heads by task; embeddings have no entry
-        positions: kind of the positions
-        projection: module that maps narrow embeddings to hidden states; "": they are refused
-        shares_layers: whether places of the encoder share layers, in groups (ALBERT)
-        constants: fields of `config.json` with the only value that the library heeds
-        positions_follow_padding: whether positions begin in the row after the padding token's id,
-            as in fairseq
-        tokenizers: kinds of tokenizers in the family's checkpoints
-        mask: the text of the mask token of a masked language model
-    """
+    """A family of encoder-only checkpoints."""
 
     prefix: str
+    """Prefix of the encoder's weights in a model with a head, as in `bert.embeddings`."""
     class_prefix: str
+    """Prefix of class names, as in `BertForMaskedLM`."""
     fields: Mapping[str, str]
+    """Fields of `ModelConfig`, with their names in `config.json`."""
     activation: str
+    """The field that names the activation."""
     defaults: Mapping[str, Any]
+    """Defaults of missing fields of `config.json`."""
     parts: Mapping[str, str]
+    """Parts of a parameter's name in `EncoderModel`, with replacements in this order."""
     heads: Mapping[Task, HeadNames]
+    """Names of heads by task; embeddings have no entry."""
     tokenizers: tuple[TokenizerKind, ...]
+    """Kinds of tokenizers in the family's checkpoints."""
     mask: str
+    """The text of the mask token of a masked language model."""
     positions: PositionKind = "learned"
+    """Kind of the positions."""
     constants: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `config.json` with the only value that the library heeds."""
     positions_follow_padding: bool = False
+    """Whether positions begin in the row after the padding token's id, as in fairseq."""
     projection: str = ""
+    """Module that maps narrow embeddings to hidden states; "": they are refused."""
     shares_layers: bool = False
+    """Whether places of the encoder share layers, in groups (ALBERT)."""
 
     @property
     def settings(self) -> frozenset[str]:

@@ -28,6 +28,7 @@ from ...formats.contents import (
     NORMALIZE,
     SENTENCE_BERT,
     SENTENCE_TRANSFORMERS,
+    SETTINGS_FILES,
     KnownSettings,
 )
 from ...formats.contents import POOLING as POOLING_KEYS
@@ -42,16 +43,6 @@ from .loading import read_encoder
 
 EXPECTED_MODULES = "Transformer, Pooling and any of Dense, LayerNorm and Normalize"
 
-SETTINGS_FILES = (
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
-)
-"""Names of the settings file, in the library's order. Old versions named it after the class."""
 
 POOLING: dict[str, Pooling] = {
     "pooling_mode_cls_token": "cls",

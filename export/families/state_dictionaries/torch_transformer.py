@@ -116,22 +116,19 @@ ROLES = ("query", "key", "value")
 
 @dataclass(frozen=True)
 class Names:
-    """Names of weights in a state dictionary.
-
-    Attributes:
-        encoder, decoder: prefixes of the names of weights
-        source, target: the token embeddings
-        source_positions, target_positions: tables of positions; None if positions are computed
-        output: the projection to logits
-    """
+    """Names of weights in a state dictionary."""
 
     encoder: str
     decoder: str
+    """The prefixes of the names of weights of both stacks."""
     source: str
     target: str
+    """The token embeddings of both sides."""
     source_positions: str | None
     target_positions: str | None
+    """The tables of positions; None if positions are computed."""
     output: str
+    """The projection to logits."""
 
     @property
     def output_bias(self) -> str:

@@ -22,7 +22,8 @@ from tokenizers import Tokenizer
 
 from dragoman.errors import shown
 from dragoman.export.checkpoints import OpenedCheckpoint
-from dragoman.export.families.encoders.sentence_transformers import SETTINGS_FILES, read_modules
+from dragoman.export.families.encoders.sentence_transformers import read_modules
+from dragoman.export.formats.contents import SETTINGS_FILES
 from dragoman.export.formats.detection import CONFIG_FILE, format_of
 from dragoman.export.formats.json_files import read_json_if_present
 from dragoman.export.tokenizers import PieceModel, TokenizerFiles
