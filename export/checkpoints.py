@@ -83,7 +83,6 @@ def open_checkpoint(
     """Read a checkpoint of any supported library.
 
     Args:
-        located: from `locating.locate_checkpoint`
         audio_window: seconds of audio that the encoder of a speech model is to read at once, of
             which there are fewer than it was trained with; None: as many
 
@@ -232,8 +231,8 @@ def find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> TokenizerF
     """Find the tokenizers of both sides, as `dragoman train` writes them; None if there are none.
 
     Raises:
-        DragomanError: one file of the two is missing, a file is damaged, or ids are outside the
-            model's vocabulary.
+        DragomanError: one file of the two is missing or damaged, or has ids outside the model's
+            vocabulary.
     """
     names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
     source, target = (directory / name for name in names)
@@ -259,10 +258,7 @@ def _set_alignment_heads(model: ReferenceModel, recipe: Recipe | None) -> None:
 
 
 def shorten_window(model: ReferenceModel, seconds: float) -> float:
-    """Shorten the window of a speech model's encoder: it keeps the first positions.
-
-    Returns:
-        the seconds of the window that it was trained on
+    """Shorten the window of a speech model's encoder; return the seconds that it was trained on.
 
     Raises:
         DragomanError: the model takes no audio, or the window is not a part of its window.
@@ -283,7 +279,6 @@ def shorten_window(model: ReferenceModel, seconds: float) -> float:
 
 
 def _recipe(directory: Path) -> tuple[Recipe | None, list[str]]:
-    """Read the recipe that trained a checkpoint, if it is known, and the metrics it recorded."""
     path = directory / RECIPE_FILE
     if not path.exists():
         return None, []

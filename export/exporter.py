@@ -1,13 +1,8 @@
 """PyTorch -> ONNX: neutral graphs with the names and dynamic axes of the contract.
 
-The exporter's output is simplified:
-
-1. Weights get the names of the checkpoint.
-2. `nn.Linear` keeps [out, in] and exports a Transpose before each MatMul. Weights without other
-   uses are stored as [in, out] instead, under the same name. A tied embedding keeps its Transpose
-   and is stored once.
-3. Constant folding, common-subexpression elimination and dead-node elimination remove redundant
-   nodes. Weights are not folded.
+The exporter's output is simplified: weights get the names of the checkpoint. `nn.Linear` keeps
+[out, in] and exports a Transpose before each MatMul; weights without other uses are stored as
+[in, out] instead, under the same name. Redundant nodes are removed; weights are not folded.
 
 Then it is checked against the graph contract. A breach is a bug in the exporter.
 """
@@ -97,10 +92,7 @@ def graph_spec(model: ReferenceModel, name: GraphName) -> GraphSpec:
 
 
 def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
-    """Export a graph of `graph_names`; its module is in `graphs`.
-
-    Names, shapes, dynamic axes and types of inputs and outputs are those of the contract.
-    """
+    """Export a graph of `graph_names`, with the names, axes and types of the contract."""
     spec = graph_spec(model, name)
     graph = _module(model, name)
     arguments = _arguments([_example(tensor) for tensor in spec.inputs], spec)
@@ -138,10 +130,7 @@ def _module(model: ReferenceModel, name: GraphName) -> nn.Module:
 
 
 def _example(tensor: TensorSpec) -> Tensor:
-    """Return a tensor to trace with.
-
-    Each input needs a separate tensor, since the exporter merges inputs that are the same tensor.
-    """
+    """Return a tensor to trace with; the exporter merges inputs that are the same tensor."""
     shape = [TRACED_SIZES[d] if isinstance(d, str) else d for d in tensor.shape]
     fill = torch.ones if tensor.dtype == "bool" else torch.zeros
     return fill(shape, dtype=TORCH_TYPES[tensor.dtype])
@@ -154,8 +143,7 @@ def _dynamic_axes(tensor: TensorSpec) -> dict[int, Any]:
 def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:
     """Arrange the values of a graph's inputs as the arguments of its module.
 
-    The keys and values of each layer form a pair, and the pairs of all layers a list, as do the
-    states of a recurrent decoder.
+    Those of layers form lists, of pairs of keys and values or of states.
     """
     single = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is None]
     layered = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is not None]
@@ -172,11 +160,7 @@ def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Pause the garbage collector.
-
-    Tracing makes a million small objects and little garbage. Collection takes a quarter of the
-    time.
-    """
+    """Pause the garbage collector, which takes a quarter of the time of tracing."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -187,7 +171,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def simplify(graph: ir.Model, model: nn.Module) -> None:
-    """Simplify an exported graph in place. `model` is the module it was exported from."""
+    """Simplify a graph that was exported from a model, in place."""
     name_weights(graph, model)
     transpose_weights(graph)
     weights = {name for name, _ in _tensors(model)}
@@ -276,7 +260,7 @@ def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _may_fold(node: ir.Node, weights: set[str]) -> bool | None:
-    """Return False for nodes that would copy a weight without its name; None for default rules."""
+    """Return False for nodes that would copy a weight without its name."""
     return False if any(v is not None and v.name in weights for v in node.inputs) else None
 
 
@@ -292,8 +276,7 @@ def check_graph(exported: ExportedGraph, name: str) -> None:
 
     Raises:
         ContractError: the graph has an operator outside the default domain, another opset, an input
-            or output that is unused, unnamed or not as specified, or a cache that is not updated in
-            place.
+            or output that is unused or not as specified, or a cache that is not updated in place.
     """
     model = exported.model
     problems = [
@@ -351,8 +334,7 @@ def _differences(value: ir.Value, name: str, shape: tuple[int | str, ...]) -> li
 def _memory_not_in_place(exported: ExportedGraph) -> list[str]:
     """Return a problem for each output that updates an input without TensorScatter or Scan.
 
-    A runtime can bind input and output to one address only with these: a Scan has read the state
-    when it writes it.
+    A runtime can bind input and output to one address only with these.
     """
     inputs = {spec.name: spec.slot for spec in exported.spec.inputs}
     problems = []

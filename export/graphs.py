@@ -2,8 +2,8 @@
 
 The exporter traces the reference model's own code, with two replacements:
 `scaled_dot_product_attention` by ONNX `Attention` (opset 24; q, k, v and mask only), and the
-decoder's memory by caches of fixed capacity that `TensorScatter` (opset 24) writes in place. The
-states of a recurrent decoder are moved on by `Scan` (opset 24).
+decoder's memory by caches of fixed capacity that `TensorScatter` (opset 24) writes in place, or by
+states that `Scan` (opset 24) moves on.
 """
 
 from __future__ import annotations
@@ -29,33 +29,19 @@ SMALLEST_VOCABULARY = 2048
 
 
 class EncoderGraph(nn.Module):
-    """The encoder: source, source_mask -> cross_key_i, cross_value_i of every decoder layer i.
-
-    For a speech model, the source is features and there is no mask.
-    """
+    """The encoder: source, source_mask -> cross_key_i, cross_value_i of each decoder layer i."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, source: Tensor, source_mask: Tensor | None = None) -> list[KeysValues]:
-        """Encode a source.
-
-        Args:
-            source: tokens, int64 [B, S], or features, float [B, mel bins, 2 * S]
-            source_mask: bool [B, S]; None for features
-
-        Returns:
-            keys and values [B, H, S, Dh] of each decoder layer
-        """
+        """Encode a source, see `Transformer.encode`."""
         return self.model.encode(source, source_mask)
 
 
 class EncoderModelGraph(nn.Module):
-    """An encoder-only model: source, source_mask, token_type -> the outputs of its head.
-
-    A model without segments has no token_type.
-    """
+    """An encoder-only model: source, source_mask, any token_type -> outputs of its head."""
 
     def __init__(self, model: EncoderModel) -> None:
         super().__init__()
@@ -74,8 +60,7 @@ class GreedySelection(nn.Module):
 
     Of a large vocabulary, the maximum of each block is computed first, then the first block with
     the largest maximum, then the first index of the maximum in this block. Of equal values the
-    first is selected, as by ONNX `ArgMax` (opset 13). ONNX Runtime's `ArgMax` over the whole
-    vocabulary is scalar on a processor, and takes one thread of a GPU for each row.
+    first is selected, as by ONNX `ArgMax` (opset 13), which takes much longer.
     """
 
     suppression: Tensor | None
@@ -100,7 +85,6 @@ class GreedySelection(nn.Module):
         return token, log_probabilities.gather(1, token[:, None]).squeeze(1)
 
     def _first_of_largest(self, logits: Tensor) -> Tensor:
-        """Return the first index of the maximum of logits [B, V]."""
         size = self.block_size
         if size == logits.shape[1]:
             return logits.argmax(-1)
@@ -115,8 +99,7 @@ class GreedySelection(nn.Module):
 def blocks_of(vocabulary: int) -> tuple[int, int]:
     """Return the size of the blocks of a vocabulary, and the number of values to add to it.
 
-    The time grows with the larger of the two, the size and the number of blocks. Adding values
-    copies the logits.
+    The time grows with the size and the number of blocks. Adding values copies the logits.
     """
     if vocabulary < SMALLEST_VOCABULARY:
         return vocabulary, 0
@@ -152,8 +135,9 @@ class DecoderStepGraph(nn.Module):
             past: caches [B, H, C, Dh] for each layer, or the state [B, D] of a recurrent decoder
 
         Returns:
-            logits [B, Q, V], next token int64 [B], its log-probability float32 [B], and caches or
-            states
+            logits [B, Q, V], next token int64 [B], its log-probability float32 [B], and what `past`
+            has
+            become
         """
         memory = GraphMemory(past, position)
         logits = self.model.decode(token, position, source_mask, cross, memory)
@@ -162,9 +146,8 @@ class DecoderStepGraph(nn.Module):
 
 
 class LanguageModelStepGraph(nn.Module):
-    """A step of a decoder-only model, which computes logits only for selected queries.
-
-    For a batch of prompts of different lengths, the last query of each row is selected.
+    """A step of a decoder-only model: logits of selected queries, such as the last of
+    prompts.
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -176,16 +159,10 @@ class LanguageModelStepGraph(nn.Module):
     def forward(
         self, token: Tensor, position: Tensor, read: Tensor, past: Sequence[KeysValues]
     ) -> tuple[Tensor, Tensor, Tensor, list[KeysValues]]:
-        """Compute one step.
+        """Compute one step; the arguments are those of `DecoderStepGraph.forward`.
 
         Args:
-            token: int64 [B, Q]
-            position: int64 [B], where each row's first query is written
-            read: int64 [B, R], the queries of each row whose logits are computed
-            past: caches [B, H, C, Dh] for each layer
-
-        Returns:
-            logits [B, R, V], next token int64 [B], its log-probability float32 [B], caches
+            read: int64 [B, R], the queries of each row whose logits [B, R, V] are computed
         """
         memory = GraphMemory(past, position)
         hidden = self.model.decode(token, position, memory)
@@ -251,8 +228,7 @@ def onnx_attention(
 ) -> Tensor:
     """Compute `reference_model.scaled_dot_product_attention` by one ONNX operator.
 
-    ONNX Runtime does not broadcast the query axis of a mask, so a bool mask is expanded. A float
-    mask already has scores for every head and query.
+    ONNX Runtime does not broadcast the query axis of a mask, so a bool mask is expanded.
     """
     inputs = [query, key, value]
     if mask is not None:

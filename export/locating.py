@@ -52,7 +52,6 @@ def locate_checkpoint(
         name_or_path: in order of precedence, the name of a checkpoint of Dragoman, such as
             "g2p-en"; a directory; or, as a string, the id of a model at the hub, `owner/model`
         revision: a branch, a tag or a commit of a model at the hub; None: main
-        progress: receives the progress of a download
         adapters: directories of LoRA adapters of PEFT
 
     Raises:

@@ -58,14 +58,11 @@ def export_bundle(
     writer: type[BundleWriter] = BundleWriter,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Bundle:
-    """Export a model into an existing directory. The bundle is neutral, in fp32 and not verified.
+    """Export a model in fp32 into an existing directory. The bundle is neutral and not verified.
 
     Args:
-        model: fp32, not changed
         directory: use `runtime.format.writing.new_directory` to make it appear whole
-        notes: notes of the checkpoint, see `Checkpoint`
-        origin: the origin of the model, for the manifest
-        adapters: the adapters that were merged into the model, for the manifest
+        notes, origin, adapters: for the manifest
         attention: whether to add the graph that shows attention
         writer: `ScratchWriter` for a bundle that is only an intermediate result
         progress: called with each stage as it begins
@@ -116,8 +113,8 @@ def export_bundle(
 def share_weights(model: ReferenceModel, bundle: Bundle) -> None:
     """Let a model read its weights where a neutral bundle holds the same numbers.
 
-    The bundle's file is mapped, so that there is one copy in memory, which the system can read
-    again. Weights that differ keep their own memory: a bundle that is wrong cannot change a model.
+    The bundle's file is mapped, so that there is one copy in memory. Weights that differ keep their
+    own memory: a bundle that is wrong cannot change a model.
     """
     graphs = [load_graph(bundle.graph_path(name)) for name in bundle.manifest.model_graphs]
     for name, parameter in model.named_parameters():
@@ -148,14 +145,8 @@ def manifest_of(
 ) -> Manifest:
     """Make the manifest of a model's neutral bundle in fp32, without records of its files.
 
-    `verify` makes it again from the checkpoint and compares the bundle's manifest with it.
-
-    Args:
-        model: fp32, not changed
-        graphs: specifications of the bundle's graphs, by name
-        tokenizers: the names of the tokenizers' files, see `TokenizerFiles.write`
-        languages: languages of a multilingual model, see `TokenizerFiles`
-        notes, origin, adapters: see `export_bundle`
+    `verify` makes it again from the checkpoint and compares the bundle's manifest with it. The
+    names of the tokenizers' files are those of `TokenizerFiles.write`.
     """
     spec, generation = model_spec(model.config), _generation(model)
     return Manifest(

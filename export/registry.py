@@ -1,7 +1,6 @@
 """The registry of families: one row for each supported `model_type` of `config.json`.
 
 It holds names only, so that a wrong checkpoint is refused before PyTorch is imported.
-`export.families` imports the modules.
 """
 
 from __future__ import annotations

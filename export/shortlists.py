@@ -67,8 +67,6 @@ class Vocabularies(NamedTuple):
 def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
     """Read the shortlist of a file for a bundle.
 
-    Every source allows the tokens that end an output, and none those that are suppressed.
-
     Raises:
         DragomanError: the file cannot be read, is none of these kinds, or is for another
             vocabulary; or the bundle's model is of another kind.
@@ -92,11 +90,7 @@ def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
 
 
 def check_shortlist_model(model: ModelSpec) -> None:
-    """Check that a model can have a shortlist.
-
-    Raises:
-        DragomanError: it does not translate texts.
-    """
+    """Raise a `DragomanError` unless a model translates texts."""
     kind = kind_of(model)
     if kind != "sequence-to-sequence" or model.takes_audio:
         found = "a speech model" if model.takes_audio else kind
@@ -104,14 +98,11 @@ def check_shortlist_model(model: ModelSpec) -> None:
 
 
 def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -> Shortlist:
-    """Learn a shortlist from pairs of texts, for a bundle.
+    """Learn a shortlist for a bundle from a file of pairs with tabs between them.
 
     The lexicon is that of IBM Model 1 (Brown et al. 1993, section 4.1), estimated on at most
-    `MOST_PAIRS` pairs, evenly spaced. How often a token occurs in a text does not count.
-
-    Args:
-        path: a file of pairs with tabs between them
-        language: of the sources of a multilingual model
+    `MOST_PAIRS` pairs, evenly spaced. How often a token occurs in a text does not count. Sources of
+    a multilingual model are in the language.
 
     Raises:
         DragomanError: the file has other lines or no pair that the model can read, or the bundle's
@@ -146,12 +137,7 @@ def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -
 def _ibm_model_1(
     pairs: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], vocabulary: int
 ) -> dict[int, list[tuple[float, int]]]:
-    """Estimate the probability of target tokens given a source token.
-
-    Args:
-        pairs: the distinct source and target tokens of each pair
-        vocabulary: number of target tokens
-    """
+    """Estimate the probability of target tokens given a source token."""
     parts = [pairs[first : first + PAIRS_AT_ONCE] for first in range(0, len(pairs), PAIRS_AT_ONCE)]
     keys = np.unique(np.concatenate([np.unique(_linked(part, vocabulary)[0]) for part in parts]))
     sources = keys // vocabulary
@@ -176,10 +162,9 @@ def _ibm_model_1(
 def _linked(
     pairs: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], vocabulary: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Link every source token of a pair with every target token.
+    """Link every source token of a pair with every target token: source * vocabulary + target.
 
-    Returns:
-        source * vocabulary + target of each link, and the number of the target among all targets
+    Returns these, and the number of the target among all targets.
     """
     linked, numbers, first = [], [], 0
     for source, target in pairs:
@@ -360,11 +345,6 @@ class _Unknown:
         self._count += 1
 
     def check(self) -> None:
-        """Check that the model has the tokens of most lines.
-
-        Raises:
-            DragomanError: it has not: the file is for another vocabulary.
-        """
         if self._count > (1 - LEAST_KNOWN) * self._lines:
             raise DragomanError(
                 f"{self._path}: expected tokens of the model's vocabularies, found others in "

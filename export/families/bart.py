@@ -117,9 +117,7 @@ def weight_name(name: str) -> str:
 def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> ModelConfig:
     """Make the configuration that a `config.json` describes.
 
-    Args:
-        defaults: defaults of missing fields, if they differ from BART's
-        fields: fields of `ModelConfig` that the family determines
+    Defaults are those that differ from BART's; the family determines the fields.
 
     Raises:
         ConfigError: no `ModelConfig` can express it; all problems are listed.
@@ -160,8 +158,8 @@ def tie(weights: Weights, config: ModelConfig) -> list[str]:
 def with_separate_tables(values: Values, config: ModelConfig, weights: Weights) -> ModelConfig:
     """Untie the tables of encoder and decoder if they differ.
 
-    With `tie_word_embeddings` false, transformers 5 ties nothing. A side then uses the shared table
-    only if the checkpoint lacks the table of that side.
+    With `tie_word_embeddings` false, transformers 5 ties nothing, and a side uses the shared table
+    only if the checkpoint lacks that side's.
     """
     if config.tie_target_output or not config.tie_source_target:
         return config

@@ -65,7 +65,6 @@ def build(
         make: makes the model of this configuration, with any weights
         weights: weights in the shapes of the model, by their names in the checkpoint
         weight_name: name of a parameter of the model -> name in the checkpoint
-        origin: the file of the weights, for errors
         problems: problems found so far
         computed: optional weights: name -> function that computes the weight
         notes: receives a sentence on ignored weights, such as the heads of other tasks; None:
@@ -98,10 +97,7 @@ def build(
 
 
 def _needed(weights: Weights, names: Iterable[str], notes: list[str]) -> Weights:
-    """Return the weights that the model needs.
-
-    If one is missing, return all weights, since another may be the missing one under a wrong name.
-    """
+    """Return the needed weights; all if one is missing, which another may be by a wrong name."""
     needed = set(names)
     unneeded = sorted(weights.keys() - needed)
     if not unneeded or not needed <= weights.keys():
@@ -121,10 +117,7 @@ def measure(
 ) -> list[tuple[int, ...]]:
     """Return the shapes of the weights that a configuration is derived from.
 
-    Args:
-        axes: name of a weight -> required number of axes
-        origin: the file of the weights, for errors
-        problems: problems found so far
+    `axes` has the required number of axes of each.
 
     Raises:
         CheckpointError: the problems so far, and all of these weights that are missing or

@@ -77,9 +77,6 @@ def with_defaults(values: Values, defaults: Mapping[str, Any]) -> dict[str, Any]
 def make_config(problems: list[str], **fields: Any) -> ModelConfig:
     """Make a configuration.
 
-    Args:
-        problems: problems found so far
-
     Raises:
         ConfigError: lists the problems so far, and those of the fields.
     """
@@ -123,10 +120,7 @@ def renamed(name: str, parts: Mapping[str, str]) -> str:
 
 
 def merge_tied(weights: Weights, names: list[str]) -> list[str]:
-    """Keep the first name of a tied weight; return a problem for each name whose values differ.
-
-    The names in a file depend on the library that wrote it.
-    """
+    """Keep the first name of a tied weight; return a problem for each whose values differ."""
     first, *others = [name for name in names if name in weights] or names[:1]
     problems = [
         f"{first} and {other} must be equal, because the configuration ties them"

@@ -23,13 +23,9 @@ from dragoman.settings.generation_settings import (
 
 
 class SettingsReader:
-    """Reads settings by name.
+    """Reads settings by name, and collects problems, a line each.
 
     A null setting is missing. The default replaces a wrong value.
-
-    Args:
-        values: fields of `generation_config.json` or, if there is none, of `config.json`
-        problems: receives the problems, a line each
     """
 
     def __init__(self, values: Mapping[str, Any], problems: list[str]) -> None:
@@ -47,9 +43,7 @@ class SettingsReader:
     def refuse(self, unsupported: Mapping[str, tuple[Any, ...]]) -> None:
         """Add a problem for each unsupported setting that is in force.
 
-        Args:
-            unsupported: settings, with the values that switch them off; null and empty texts, lists
-                and objects also do
+        Its values switch it off; null and empty texts, lists and objects also do.
         """
         self.problems += [
             f"{name}: this generation setting is not supported, found {shown(self._values[name])}"
@@ -125,10 +119,7 @@ class SettingsReader:
         return None
 
     def forced(self, name: str, suppressed: set[int]) -> int | None:
-        """Return the token that a setting forces.
-
-        Several forced tokens have the same score; the argmax is the lowest unsuppressed one.
-        """
+        """Return the token that a setting forces: the lowest one that is not suppressed."""
         ids = self.ids(name)
         allowed = [token for token in ids if token not in suppressed]
         if ids and not allowed:
@@ -223,9 +214,7 @@ def generation_config(
 ) -> GenerationConfig:
     """Return the rules and the strategy that `generate` takes from these settings.
 
-    Args:
-        values: fields of `generation_config.json` or, if there is none, of `config.json`
-        notes: receives a sentence for each setting with an unexpected effect
+    Notes receive a sentence for each setting with an unexpected effect.
 
     Raises:
         ConfigError: settings are not supported or malformed; lists all of them.
@@ -290,19 +279,13 @@ def default_new_tokens(config: ModelConfig, notes: list[str]) -> int:
 
 
 def _beyond_one(ends: list[int] | None, config: ModelConfig) -> tuple[int, ...] | None:
-    """Return the end tokens, unless the model's own is the only one."""
     return None if ends is None or ends == [config.end_token_id] else tuple(dict.fromkeys(ends))
 
 
 def with_strategy(
     rules: GenerationConfig, read: SettingsReader, notes: list[str]
 ) -> GenerationConfig:
-    """Return the rules with the strategy that the settings state.
-
-    Args:
-        read: the settings; receives problems
-        notes: receives a sentence for each difference from the outputs of `generate`
-    """
+    """Return the rules with the strategy that the settings state; notes say what differs."""
     beams = read.number("num_beams", 1, least=1)
     samples = read.one_of("do_sample", (True, False), default=False)
     if samples and beams > 1:

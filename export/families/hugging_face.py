@@ -1,7 +1,6 @@
 """A Hugging Face directory -> a reference model and its tokenizers, without `transformers`.
 
-The module reads `config.json`, `generation_config.json` if it exists, the weights, and the files of
-the tokenizers. The family's record determines their meaning.
+The family's record determines the meaning of its files.
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ BASE_PARTS = ("shared.", "encoder.", "decoder.")
 def read_hugging_face(
     directory: Path, values: Values, adapters: Sequence[AdapterConfig] = ()
 ) -> Checkpoint:
-    """Read a model and its tokenizers.
-
-    Args:
-        values: fields of `config.json`
-        adapters: adapters that are merged into the weights, in this order
+    """Read a model, with adapters merged into its weights in this order, and its tokenizers.
 
     Raises:
         CheckpointError, ConfigError: see `load_hugging_face`.
@@ -99,11 +94,7 @@ def find_hugging_face_tokenizers(
 ) -> TokenizerFiles | None:
     """Find the tokenizers of a directory; None if there are none.
 
-    Args:
-        family: the model's family
-        values: fields of `config.json`
-        source_vocab_size, target_vocab_size: the model's vocabulary sizes; equal if the input is
-            not text
+    The sizes of the vocabularies are equal if the input is not text.
 
     Raises:
         DragomanError: a file is damaged or unusable, half of a pair is missing, ids are outside the
@@ -128,7 +119,6 @@ def family_of(values: Values) -> Family:
 def _load(
     directory: Path, values: Values, adapters: Sequence[AdapterConfig] = ()
 ) -> tuple[AutoregressiveModel, tuple[str, ...]]:
-    """Load the model; return it with notes."""
     family, notes = family_of(values), list[str]()
     problems = check_config(values, family.settings)
     if problems:
@@ -175,10 +165,7 @@ def _autoregressive(config: ModelConfig, generation: GenerationConfig) -> Autore
 def _settings(
     directory: Path, values: Values, family: Family, notes: list[str]
 ) -> tuple[Values, str]:
-    """Return the fields that `generate` reads, and the name of their file.
-
-    The file is `generation_config.json` or, if it is missing, `config.json`.
-    """
+    """Return the fields that `generate` reads, and the name of their file."""
     path = directory / GENERATION_FILE
     has_file = path.exists()
     settings, file = (read_json(path), path.name) if has_file else (values, CONFIG_FILE)
@@ -244,7 +231,6 @@ def _with_positions(
 
 
 def _naming(family: Family) -> Callable[[str], str]:
-    """Return the function from a weight's name, of a model with or without its head, to ours."""
     if family.weight_name("decoder.norm.gain").startswith(PREFIX):
         return lambda name: PREFIX + name if name.startswith(BASE_PARTS) else name
     return lambda name: name.removeprefix(GPT2_PREFIX)

@@ -1,8 +1,7 @@
 """M2M100 (Fan et al. 2020), its descendants of WMT 2021, and NLLB (NLLB Team 2022).
 
-The model is a BART with pre-norm and sinusoidal positions. The tokenizers of M2M100 and NLLB name
-languages differently. Languages are listed in the order of their token ids, since checkpoints
-without `tokenizer.json` do not store the ids.
+The model is a BART with pre-norm and sinusoidal positions. Languages are listed in the order of
+their token ids, which checkpoints without `tokenizer.json` do not store.
 """
 # ruff: noqa: SIM905
 
@@ -48,11 +47,7 @@ def config(values: Values) -> ModelConfig:
 
 
 def check_width(d_model: int) -> None:
-    """Check that there are enough columns for sinusoidal positions.
-
-    Raises:
-        ConfigError: there are too few columns for the first and the last wavelength.
-    """
+    """Raise a `ConfigError` if there are too few columns for two wavelengths."""
     if d_model < 4:
         raise ConfigError([f"d_model: expected at least 4, for two wavelengths, found {d_model}"])
 
@@ -60,11 +55,8 @@ def check_width(d_model: int) -> None:
 def position_table(first: int, positions: int, d_model: int) -> Tensor:
     """Compute sines in the first half of the columns, then cosines, [positions, d_model].
 
-    Wavelengths run from 2 pi to 20000 pi inclusive. The table is computed in float32, as in
-    training.
-
-    Args:
-        first: the position of the first row
+    Wavelengths run from 2 pi to 20000 pi inclusive. The table begins with the position `first`,
+    and is computed in float32, as in training.
     """
     half = d_model // 2
     frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
@@ -167,7 +159,6 @@ def _numbered_pieces(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 
 
 def _is_nllb(checkpoint: TokenizerCheckpoint) -> bool:
-    """Return whether a tokenizer is NLLB's, by its languages or else by lack of `vocab.json`."""
     if has_languages(checkpoint, NLLB_LANGUAGES):
         return True
     has_vocabulary = (checkpoint.directory / "vocab.json").exists()

@@ -83,8 +83,8 @@ def read_marian(directory: Path) -> Checkpoint:
     """Read a model and its tokenizers.
 
     Raises:
-        CheckpointError, ConfigError: the model cannot be read, or has options that are not
-            supported; all problems are listed.
+        CheckpointError, ConfigError: the model cannot be read or has unsupported options; all
+            problems are listed.
         DragomanError: the tokenizers cannot be read, or do not fit the model.
     """
     file = read_marian_file(directory)
@@ -121,11 +121,7 @@ def read_marian(directory: Path) -> Checkpoint:
 
 
 def weight_name(name: str, tables: tuple[str, str]) -> str:
-    """Return Marian's name of a parameter.
-
-    Args:
-        tables: the names of the embeddings of source and target
-    """
+    """Return Marian's name of a parameter; `tables` are its embeddings of source and target."""
     if found := LAYER.fullmatch(name):
         stack, layer, part, weight = found.groups()
         return f"{stack}_l{int(layer) + 1}_{SUBLAYERS[part]}_{PARTS[weight]}"
@@ -154,11 +150,9 @@ def _positions(d_model: int) -> ComputedWeights:
 
 
 def _fields(file: MarianFile, problems: list[str]) -> tuple[dict[str, Any], bool, int]:
-    """Return fields of a `ModelConfig`, and more.
+    """Return fields of a `ModelConfig`, whether both sides share embeddings, and a layer.
 
-    Returns:
-        the fields, whether both sides share their embeddings, and the layer whose first head aligns
-        words, from 1 on: by default, one beyond the last
+    Its first head aligns words; it counts from 1, and is by default beyond the last.
     """
     options = file.options
 
@@ -253,14 +247,10 @@ def _with_start(file: MarianFile, tables: tuple[str, str]) -> Weights:
 def _tokenizers(
     directory: Path, sizes: list[int]
 ) -> tuple[TokenizerFiles | None, tuple[int, list[int]]]:
-    """Find the SentencePiece models of both sides.
+    """Find the SentencePiece models of both sides, with so many tokens at most.
 
-    Args:
-        sizes: numbers of tokens of source and target
-
-    Returns:
-        the tokenizers, the end token, and the tokens that are never generated: <unk>, and those
-        without a piece
+    Returns the tokenizers, the end token, and the tokens that are never generated: <unk>, and those
+    without a piece.
     """
     found = _vocabularies(directory)
     if not found:

@@ -5,8 +5,7 @@ have gated feed-forward layers and an untied output projection. Two factors are 
 attention scores are not divided by sqrt(d_head), and the first T5 multiplies the input of the
 output projection by d_model^-0.5.
 
-The weights determine whether the output projection is tied, since Hugging Face writes
-`tie_word_embeddings` true for all models. It ties a projection that is missing or equal. For T5,
+The weights determine whether the output projection is tied: if it is missing or equal. For T5,
 `scale_decoder_outputs` (in older files `tie_word_embeddings`) states whether the input is scaled.
 mT5 never scales it.
 """
@@ -116,8 +115,7 @@ PARTS: Mapping[str, str] = {
 def weight_name(name: str) -> str:
     """Return the name that a checkpoint gives a parameter of `Transformer`.
 
-    The second inner projection of a gated feed-forward (`wi_1`) has the name of an ungated one
-    (`wi`).
+    The second inner projection of a gated feed-forward (`wi_1`) is named as an ungated one (`wi`).
     """
     if name == "output.weight":
         return OUTPUT

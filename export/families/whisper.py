@@ -1,7 +1,7 @@
 """Whisper (Radford et al. 2022) and Distil-Whisper.
 
-The model is a pre-norm BART whose encoder takes log-mel features. Positions are stored on both
-sides, and keys have no bias. The tokenizer encodes the texts of prompts only. Generation settings
+The model is a pre-norm BART whose encoder takes log-mel features, with positions stored on both
+sides and keys without a bias. The tokenizer encodes the texts of prompts only. Generation settings
 for long audio are ignored (`no_speech_threshold`, ...).
 """
 # ruff: noqa: SIM905
@@ -111,10 +111,8 @@ def generation(
 ) -> GenerationConfig:
     """Read the rules and the strategy of decoding, the tokens of prompts, and a default prompt.
 
-    Args:
-        settings: fields of `generation_config.json` or, if there is none, of `config.json`
-        notes: receives a sentence for each setting with an unexpected effect, and if prompts differ
-            from those of Hugging Face's `generate`
+    Notes receive a sentence for each setting with an unexpected effect, and if prompts differ from
+    those of Hugging Face's `generate`.
 
     Raises:
         CheckpointError: the model was trained on other features than the runtime computes.
@@ -163,9 +161,7 @@ def alignment_heads(
 ) -> tuple[tuple[int, int], ...]:
     """Read the layer and the head of each cross-attention that times words.
 
-    Args:
-        problems: receives a problem if the setting is malformed
-        notes: receives a sentence if the decoder lacks some of these heads; then none is used
+    If the decoder lacks some of them, none is used, as a note says.
     """
     stated = settings.get("alignment_heads") or []
     if not isinstance(stated, list) or not all(map(_is_head, stated)):
@@ -191,11 +187,7 @@ def _is_head(pair: object) -> bool:
 
 
 def with_prompt(rules: GenerationConfig, speech: SpeechTokens, positions: int) -> GenerationConfig:
-    """Add a default prompt to the rules, and limit outputs to the positions after it.
-
-    Args:
-        positions: the decoder's positions, which hold the start token, the prompt and the output
-    """
+    """Add a default prompt to the rules, and limit outputs to the positions after it."""
     prompt = _prompt(speech)
     room = positions - 1 - len(prompt)
     limit = min(rules.max_new_tokens or room, room)
@@ -206,9 +198,6 @@ def check_features(directory: Path, config: ModelConfig, notes: list[str]) -> No
     """Compare the features of a checkpoint, if it states them, with those of the runtime.
 
     They are in `preprocessor_config.json` or, since transformers 5, in `processor_config.json`.
-
-    Args:
-        notes: receives a sentence on settings that are not known
 
     Raises:
         CheckpointError: the model was trained on other features, or a file is not a JSON object.
@@ -237,7 +226,7 @@ def check_features(directory: Path, config: ModelConfig, notes: list[str]) -> No
 
 
 def _special_tokens(directory: Path) -> dict[str, int]:
-    """Return the added tokens of `tokenizer.json`, which old settings lack; {} without the file."""
+    """Return the added tokens of `tokenizer.json`, which old settings lack."""
     path = directory / "tokenizer.json"
     if not path.exists():
         return {}
@@ -254,7 +243,7 @@ def _languages_and_tasks(
     config: ModelConfig,
     problems: list[str],
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the tokens of languages, by code, and of tasks; both empty for English-only models."""
+    """Return the tokens of languages, by code, and of tasks; none for English-only models."""
     # Without these settings, the tokenizer and the size of the vocabulary determine the tokens.
     older = "is_multilingual" not in settings
     multilingual = (
@@ -381,8 +370,7 @@ def _ranks(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 def _encoding(size: int, vocab_size: int) -> Encoding:
     """Return the encoding of ranks, whose special tokens follow the ranks.
 
-    The vocabulary's size shows the number of languages. For other sizes, only the checkpoint can
-    list the special tokens.
+    The vocabulary's size shows the number of languages; for others, the checkpoint lists them.
     """
     for languages in (_LANGUAGES[:-1], _LANGUAGES):
         names = ("endoftext", "startoftranscript", *languages, *_AFTER_LANGUAGES)

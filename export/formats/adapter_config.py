@@ -1,7 +1,6 @@
-"""Directories of PEFT adapters: `adapter_config.json` and the file of their weights.
+"""Directories of LoRA adapters (Hu et al. 2021) of PEFT: settings, and the file of their weights.
 
-Only LoRA (Hu et al. 2021) is read. The module imports no heavy libraries, so that the command line
-refuses a wrong adapter at once.
+The module imports no heavy libraries, so that the command line refuses a wrong adapter at once.
 """
 # ruff: noqa: SIM905
 
@@ -238,21 +237,13 @@ def _as_tuple(value: Any) -> Any:
 
 
 def with_own(directory: Path, adapters: Sequence[AdapterConfig]) -> tuple[AdapterConfig, ...]:
-    """Return the adapter in a base's directory, which transformers applies too, and the others.
-
-    Raises:
-        DragomanError: see `read_adapter`.
-    """
+    """Return the adapter in a base's directory, as transformers does, and the others."""
     own = [read_adapter(directory)] if (directory / ADAPTER_FILE).exists() else []
     return (*own, *adapters)
 
 
 def refuse_alone(directory: Path) -> None:
-    """Refuse a directory that has an adapter in place of a model.
-
-    Raises:
-        DragomanError: it has the settings of an adapter; names the base.
-    """
+    """Raise a `DragomanError` for a directory that has an adapter in place of a model."""
     if not (directory / ADAPTER_FILE).exists():
         return
     base = read_json_object(directory / ADAPTER_FILE).get("base_model_name_or_path") or "BASE"

@@ -41,11 +41,9 @@ class BaseLayout:
 def merge_adapters(
     adapters: Sequence[AdapterConfig], weights: Weights, layout: BaseLayout, notes: list[str]
 ) -> bool:
-    """Merge adapters into weights, in place and in their order.
+    """Merge adapters into weights with the names of `layout`, in place and in their order.
 
-    Args:
-        weights: weights of the base, with the names of `layout`
-        notes: receives a sentence if a tied table becomes separate
+    A sentence is added to `notes` if a tied table becomes separate.
 
     Returns:
         whether the output's table has become separate from those that it was tied to
@@ -177,7 +175,6 @@ def _add(
 def _other_modules(
     adapter: AdapterConfig, stored: set[str], weights: Weights, layout: BaseLayout
 ) -> list[str]:
-    """Return problems if the settings name other modules than the file has."""
     unnamed = sorted(module for module in stored if not adapter.adapts(module))
     problems = [f"target_modules does not name {listed(unnamed)}"] if unnamed else []
     if isinstance(adapter.targets, str) and adapter.targets.lower() == ALL_LINEAR:

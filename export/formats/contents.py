@@ -44,11 +44,7 @@ class KnownSettings:
     def notes(
         self, file: str, values: Mapping[str, Any], others: frozenset[str] = frozenset()
     ) -> list[str]:
-        """Return a note that names the unknown keys of a file; none if all are known.
-
-        Args:
-            others: more keys that are read
-        """
+        """Return a note that names the keys of a file that are not known, if any."""
         known = self.read | self.harmless | self.refused.keys() | others
         unknown = [
             name for name, value in values.items() if value is not None and name not in known
@@ -308,11 +304,7 @@ NORMALIZE = KnownSettings(read=frozenset({"module_input_name", "module_output_na
 
 
 def check_config(values: Mapping[str, Any], of_family: frozenset[str]) -> list[str]:
-    """Return the problems of a `config.json` of Hugging Face with what is not supported.
-
-    Args:
-        of_family: keys that the family reads
-    """
+    """Return problems of a `config.json` of Hugging Face; `of_family` are keys that are read."""
     problems = CONFIG.unsupported(values)
     stated = values.get("auto_map")
     code = stated if isinstance(stated, dict) else {}
@@ -400,8 +392,7 @@ def file_notes(
 
     Args:
         read: patterns of the files that are read, see `READ`
-        weights: names of the files of weights that are read
-        folders: names of the folders that are read
+        weights, folders: names of the files of weights, and of the folders, that are read
     """
     kept, read = {*weights, *folders}, tuple(read)
     found: dict[str, list[str]] = {"weights": [], "code": [], "unknown": []}

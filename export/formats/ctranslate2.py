@@ -257,12 +257,8 @@ def read_vocabulary(
 ) -> Vocabulary | None:
     """Read `name`.json or `name`.txt, tokens in the order of their ids; None if neither exists.
 
-    CTranslate2 appends the unknown token to a vocabulary that lacks it. This function appends it if
-    the model has a row for it.
-
-    Args:
-        rows: number of rows of the tokens' embedding table; 0: number of tokens in the file
-        unknown: the unknown token
+    As CTranslate2 does, append the unknown token to a vocabulary that lacks it, if the model has a
+    row for it. Without `rows`, it has none.
 
     Raises:
         CheckpointError: the file cannot be read, or is not a list of tokens.

@@ -1,7 +1,6 @@
 """The format of a checkpoint directory, recognized by the names of its files.
 
-The module imports no heavy libraries, so that the command line refuses a wrong path at once. The
-readers in `export.checkpoints` check the contents.
+The module imports no heavy libraries, so that the command line refuses a wrong path at once.
 """
 
 from __future__ import annotations
@@ -59,10 +58,7 @@ of Marian begin with other bytes."""
 
 
 def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
-    """Return the format of a directory.
-
-    Args:
-        values: fields of the directory's `config.json`; {} without that file
+    """Return the format of a directory, whose `config.json` has these fields; {} without it.
 
     Raises:
         DragomanError: the path is not a directory, it is empty, or no format matches.
@@ -94,7 +90,7 @@ def marian_files(directory: Path) -> list[Path]:
 
 
 def _has_configuration(path: Path) -> bool:
-    """Return whether an .npz file has Marian's configuration, which its optimizer's has not."""
+    """Return whether an .npz file has a configuration, which that of an optimizer has not."""
     if path.name == "model.npz":  # without one it is refused with the reason
         return True
     try:
@@ -105,10 +101,7 @@ def _has_configuration(path: Path) -> bool:
 
 
 def check_is_checkpoint(directory: Path) -> dict[str, Any]:
-    """Refuse a directory that cannot be a checkpoint.
-
-    Returns:
-        the fields of the directory's `config.json`; {} without that file
+    """Refuse a directory that cannot be a checkpoint; return the fields of its `config.json`.
 
     Raises:
         DragomanError: the directory does not exist, is empty, has no known format, or lacks a
@@ -158,7 +151,6 @@ def no_weights() -> str:
 
 
 def _describe(directory: Path) -> str:
-    """Describe a directory without either file."""
     try:
         return "neither" if any(directory.iterdir()) else "an empty directory"
     except OSError as error:
@@ -170,7 +162,6 @@ def _has_any(directory: Path, *names: str) -> bool:
 
 
 def _stated(values: Mapping[str, Any]) -> FormatName | None:
-    """Return the format that the model type implies."""
     model_type = values.get("model_type")
     row = MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
     return row.format if row else None

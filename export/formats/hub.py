@@ -1,7 +1,7 @@
 """Fetching models of the Hugging Face Hub into the cache of `huggingface_hub`.
 
-Only files that the checkpoint readers need are fetched, and no code. The module imports no heavy
-libraries, and `huggingface_hub` only before a download.
+Only files that the checkpoint readers need are fetched, and no code. `huggingface_hub` is imported
+before a download only.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
     """Fetch a model's files into the cache folder of the commit.
 
     The configuration is fetched first, so that no weights of an unsupported model are fetched.
-    Weights are fetched in one format, which readers prefer. For sentence-transformers, the folders
-    in `modules.json` are fetched in the same way. Without a connection, or with HF_HUB_OFFLINE, the
-    cache is used.
+    Weights are fetched in one format, which readers prefer. Without a connection, or with
+    HF_HUB_OFFLINE, the cache is used.
 
     Args:
         model_id: `owner/model`
@@ -126,7 +125,7 @@ def _download_weights(
 def _modules(path: Path) -> list[tuple[str, str]]:
     """Return the types and folders of the modules in `modules.json`, "" for the directory itself.
 
-    Damaged entries, and paths outside the repository, are skipped; the reader reports them.
+    The reader reports damaged entries and paths outside the repository, which are skipped.
     """
     if not path.exists():
         return []
@@ -143,7 +142,7 @@ def _modules(path: Path) -> list[tuple[str, str]]:
 
 
 def _parts(index: Path) -> list[str]:
-    """Return the files in an index; empty if it is damaged, which the reader reports."""
+    """Return the files in an index; a damaged one is left to the reader."""
     try:
         names = set(read_json_object(index)["weight_map"].values())
     except (DragomanError, LookupError, TypeError, AttributeError):

@@ -15,10 +15,7 @@ Values = Mapping[str, Any]
 
 
 def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
-    """Read the fields of a JSON file.
-
-    Args:
-        limit: maximum size in bytes
+    """Read the fields of a JSON file of at most so many bytes.
 
     Raises:
         CheckpointError: the file is missing, not regular, too large or unreadable, or is not a JSON
@@ -31,9 +28,5 @@ def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
 
 
 def read_json_if_present(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
-    """Read the fields of a JSON file; {} if it is missing.
-
-    Raises:
-        CheckpointError: see `read_json`.
-    """
+    """Read the fields of a JSON file as `read_json` does; {} if it is missing."""
     return read_json(path, limit=limit) if path.exists() else {}

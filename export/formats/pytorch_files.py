@@ -52,9 +52,6 @@ def load_pytorch(path: Path) -> Any:
 def check_tensors(weights: Mapping[Any, Any], path: Path) -> None:
     """Check that names are text, and that each value is a tensor with all elements in the file.
 
-    Args:
-        path: the file of the weights, for errors
-
     Raises:
         CheckpointError: other values are found; lists the first of them.
     """
@@ -110,7 +107,7 @@ def _check_archive(path: Path) -> None:
 
 
 def _unreadable(tensor: Tensor) -> str | None:
-    """Describe a tensor without all its elements in memory; return None if it has them all."""
+    """Describe a tensor without all its elements in memory; None if it has them all."""
     if type(tensor) not in (Tensor, nn.Parameter):
         return f"a {type(tensor).__name__}"
     if tensor.is_nested:

@@ -53,9 +53,6 @@ def _check_same(weights: Weights, file: Path, other: Path) -> None:
     """Check that a second file has the same weights, in the lower precision of the two.
 
     Weights that only one has are no difference: formats store tied weights once or twice.
-
-    Raises:
-        CheckpointError: weights differ, or the files have none in common.
     """
     if not other.exists():
         return
@@ -151,9 +148,8 @@ def read_state_dict(
 ) -> tuple[Weights, Path]:
     """Read a state dictionary; return it with its file. No code in the file is executed.
 
-    Args:
-        file_name: the file of weights; required if there are several
-        key: key of the state dictionary in a training checkpoint; required if there are several
+    The names of the file, and of its entry in a training checkpoint, are required if there are
+    several.
 
     Raises:
         CheckpointError: the file is missing, cannot be read, or has no state dictionary.

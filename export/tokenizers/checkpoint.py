@@ -72,13 +72,11 @@ class TokenizerCheckpoint:
         return read_library_file(path, self.vocab_size) if path.exists() else None
 
     def assembled(self, languages: Sequence[str] = ()) -> Path | Tokenizer | None:
-        """Return the tokenizer of `tokenizer.json` and the files beside it.
+        """Return the tokenizer of `tokenizer.json` and the files beside it; None without that file.
 
-        Args:
-            languages: tokens of the languages that the tokenizer's class knows
-
-        Returns:
-            the path of the file, if the others change nothing; None without that file
+        It is the path of the file, if the others change nothing. `languages` are tokens that the
+        class
+        knows.
 
         Raises:
             DragomanError: the files contradict each other.
@@ -113,9 +111,7 @@ class TokenizerCheckpoint:
     ) -> Tokenizer | None:
         """Return the tokenizer that a class makes of a SentencePiece model; None without it.
 
-        Args:
-            languages: tokens of the languages that the class knows
-            added: added tokens, unless the settings list some
+        Tokens are added unless the settings list some.
         """
         path = self.directory / file_name
         if not path.exists():
@@ -137,11 +133,7 @@ class TokenizerCheckpoint:
         return tokenizer
 
     def cleans_up(self, tokenizer: object) -> bool:
-        """Return whether `transformers` removes spaces before punctuation from decoded texts.
-
-        Args:
-            tokenizer: the tokenizer, or the path of `tokenizer.json`
-        """
+        """Return whether `transformers` removes spaces before punctuation from decoded texts."""
         made = self.library if isinstance(tokenizer, Path) else tokenizer
         bpe = isinstance(made, Tokenizer) and isinstance(made.model, models.BPE)
         forced = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"

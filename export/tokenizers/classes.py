@@ -57,11 +57,7 @@ def assemble(
     vocabulary: Vocabulary | Tokenizer,
     settings: TokenizerSettings,
 ) -> Tokenizer:
-    """Make the tokenizer of a class.
-
-    Args:
-        kind: None: a class that uses `tokenizer.json` as it is
-        vocabulary: the tokenizer of that file, if the class uses it as it is
+    """Make the tokenizer of a class; None uses `tokenizer.json` as it is.
 
     Raises:
         DragomanError: the settings or the vocabulary are none that the class understands.
@@ -198,12 +194,10 @@ def _pieces(
     ),
     optional_space: bool = False,
 ) -> Callable[[Tokenizer, Vocabulary, TokenizerSettings], None]:
-    """Return the components of a SentencePiece tokenizer.
+    """Return the components of a SentencePiece tokenizer, whose rules make the normalizer.
 
-    Args:
-        splits: whether a text is split at white space first
-        normalizer: makes the normalizer from the rules of the SentencePiece model
-        optional_space: whether `add_prefix_space` can turn off the space before a text
+    It may split a text at white space first. The space before a text may be optional, by
+    `add_prefix_space`.
     """
 
     def components(

@@ -1,7 +1,4 @@
-"""Encodings of tiktoken: the patterns that split texts, and the special tokens.
-
-Files of ranks contain neither.
-"""
+"""Encodings of tiktoken: the patterns that split texts, and the special tokens."""
 
 from __future__ import annotations
 

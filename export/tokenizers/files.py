@@ -63,11 +63,7 @@ class TokenizerFiles:
     """Prompts of an embedding model."""
 
     def write(self, files: BundleWriter) -> Tokenizers:
-        """Write the tokenizers into a bundle; a shared tokenizer is written once.
-
-        Returns:
-            the names of the files, for the manifest
-        """
+        """Write the tokenizers, a shared one once; return the names of the files."""
         if self.source is None:
             target, vocabulary = _write(self.target, files, "")
             return Tokenizers(None, target, None, vocabulary, *self._rest)
@@ -86,7 +82,6 @@ class TokenizerFiles:
 def _write(
     tokenizer: Path | Tokenizer | PieceModel, files: BundleWriter, prefix: str
 ) -> tuple[str, str | None]:
-    """Write a tokenizer; return the names of its file and of its vocabulary, if any."""
     name = f"{prefix}tokenizer.json"
     if isinstance(tokenizer, Path):
         files.copy(tokenizer, name)
@@ -104,10 +99,7 @@ LIBRARY_FILE = "tokenizer.json"
 
 
 def read_vocabulary(path: Path, size: int) -> dict[str, int]:
-    """Read a JSON object of pieces and their token ids.
-
-    Args:
-        size: size of the model's vocabulary
+    """Read a JSON object of pieces and their token ids, for a vocabulary of this size.
 
     Raises:
         DragomanError: the file is not such an object, or has ids outside the vocabulary.
@@ -120,10 +112,7 @@ def read_vocabulary(path: Path, size: int) -> dict[str, int]:
 
 
 def read_library_file(path: Path, size: int) -> Tokenizer:
-    """Read a file of the `tokenizers` library.
-
-    Args:
-        size: size of the model's vocabulary
+    """Read a file of the `tokenizers` library, for a vocabulary of this size.
 
     Raises:
         DragomanError: the library cannot read the file, or it has ids outside the vocabulary.
@@ -152,11 +141,7 @@ def check_has_tokens(path: Path, vocabulary: Mapping[str, int], *tokens: str) ->
 
 
 def all_present(directory: Path, *names: str) -> bool:
-    """Return whether a group of files exists, all or none.
-
-    Raises:
-        DragomanError: only some exist.
-    """
+    """Return whether a group of files exists; raise a `DragomanError` if only some do."""
     missing = [name for name in names if not (directory / name).exists()]
     if missing and len(missing) < len(names):
         present = next(name for name in names if name not in missing)

@@ -108,11 +108,8 @@ def choose_kind(
 ) -> TokenizerKind:
     """Choose the kind of the tokenizer's class or, if the class names none, the first that matches.
 
-    Files of an unknown class are refused unless the kind is for any class.
-
-    Args:
-        of_family: kinds of the model's family
-        of_all_families: kinds of all families, since a model may use another family's tokenizer
+    Files of an unknown class are refused unless the kind is for any class. A model may use the
+    tokenizer of another family.
     """
     name = checkpoint.class_name
     for kind in of_all_families:
@@ -129,11 +126,7 @@ def choose_kind(
 
 
 def _of_another_class(reader: Reader, checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Read the files of another class, if the checkpoint has `tokenizer.json`.
-
-    Raises:
-        DragomanError: the reader has found files whose meaning may depend on the class.
-    """
+    """Read the files of another class, if the checkpoint has `tokenizer.json`."""
     files = reader(checkpoint)
     if files is not None and checkpoint.library is None:
         raise DragomanError(

@@ -58,11 +58,9 @@ class Multilingual:
         return {code: first + i for i, code in enumerate(self.codes)} | self.tokens_in(listed)
 
     def template(self, end: int, *, legacy: bool = False) -> SourceTemplate:
-        """Return the special tokens around a source text.
+        """Return the special tokens around a source text, the last of which ends it.
 
-        Args:
-            end: the end token
-            legacy: whether the language follows the text, as in older NLLB tokenizers
+        In older NLLB tokenizers, the language follows the text.
         """
         if self.source == "suffix" or legacy:
             return SourceTemplate((), (end, "source_language"))
@@ -76,13 +74,10 @@ class Multilingual:
         default_target: str | None = None,
         generation: Mapping[str, Any] = MappingProxyType({}),
     ) -> Languages:
-        """Return the languages as a bundle records them.
+        """Return the languages, by code with their tokens, as a bundle records them.
 
-        Args:
-            tokens: code -> token id
-            default_source, default_target: the defaults in the tokenizer's settings
-            generation: the model's generation settings; a language as start token or forced first
-                token takes precedence over `default_target`
+        In the model's generation settings, a language as start token or forced first token takes
+        precedence over `default_target`.
         """
         codes = {token: code for code, token in tokens.items()}
         stated = codes.get(_token_id(generation, "forced_bos_token_id"))
@@ -97,7 +92,6 @@ class Multilingual:
 
 
 def _token_id(generation: Mapping[str, Any], name: str) -> int:
-    """Return a token id, which may be stated as a list of one; -1 if it is missing."""
     match generation.get(name):
         case int(token) | [int(token)] if not isinstance(token, bool):
             return token
@@ -139,7 +133,6 @@ def multilingual_ranks(
 def _tokens_and_end(
     checkpoint: TokenizerCheckpoint, languages: Multilingual, tokenizer: Tokenizer, path: Path
 ) -> tuple[dict[str, int], int]:
-    """Return the tokens of the languages and the end token of a tokenizer."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     end = checkpoint.special("eos", "</s>")
     check_has_tokens(path, vocabulary, end)
@@ -181,12 +174,7 @@ def multilingual_files(
     tokens: dict[str, int],
     end: int,
 ) -> TokenizerFiles:
-    """Make the files of one tokenizer for both sides, with the languages and their defaults.
-
-    Args:
-        tokens: language tokens: code -> token id
-        end: the end token
-    """
+    """Make the files of one tokenizer for both sides, with the languages and their defaults."""
     generation = read_json_if_present(checkpoint.directory / "generation_config.json")
     return TokenizerFiles(
         tokenizer,

@@ -42,33 +42,21 @@ class TokenizerSettings:
     """Tokens of the languages of a multilingual class."""
 
     def flag(self, name: str, default: bool | None) -> bool | None:
-        """Return a setting that is true, false or missing.
-
-        Raises:
-            DragomanError: the value is something else.
-        """
+        """Return a setting that is true, false or missing; raise a `DragomanError` if not."""
         value = self.values.get(name)
         if value is None or isinstance(value, bool):
             return default if value is None else value
         raise _expected(self.path, name, "true or false", value)
 
     def integer(self, name: str, default: int) -> int:
-        """Return a setting that is a number.
-
-        Raises:
-            DragomanError: the value is something else.
-        """
+        """Return a setting that is a number; raise a `DragomanError` for others."""
         value = self.values.get(name, default)
         if is_integer(value) and 0 <= value < 1 << 20:
             return int(value)
         raise _expected(self.path, name, "an integer of at least 0", value)
 
     def named(self, defaults: Mapping[str, Token]) -> dict[str, Token]:
-        """Return the special tokens that have a name, such as `eos_token`.
-
-        Args:
-            defaults: tokens that the settings do not mention
-        """
+        """Return the special tokens that have a name, such as `eos_token`, or a default."""
         by_content = {token.content: token for token in self.added.values()}
         own = (name for name in self.values if name.endswith("_token"))
         names = [*SPECIAL_TOKENS, *(name for name in own if isinstance(self.values[name], str))]
@@ -86,11 +74,7 @@ class TokenizerSettings:
         return found
 
     def extras(self, default: Sequence[Token]) -> list[Token]:
-        """Return the special tokens without a name.
-
-        Args:
-            default: tokens of the class, used if the settings list none
-        """
+        """Return the special tokens without a name; those of the class by default."""
         for name in ("extra_special_tokens", "additional_special_tokens"):
             listed = self.values.get(name)
             if listed and not isinstance(listed, dict):
@@ -102,10 +86,8 @@ class TokenizerSettings:
 def read_settings(directory: Path, library: Mapping[str, Any] | None) -> TokenizerSettings:
     """Read the settings of a tokenizer.
 
-    Files from before `added_tokens_decoder` keep tokens in files of their own.
-
-    Args:
-        library: fields of tokenizer.json; None without that file
+    Files from before `added_tokens_decoder` keep tokens in files of their own. `library` has the
+    fields of tokenizer.json, if there is one.
 
     Raises:
         DragomanError: a file has other values than expected.
@@ -155,10 +137,6 @@ def added_pieces(
     """Return the tokens that a tokenizer in Python splits texts at.
 
     Only special tokens that have a name, or are listed as such, are omitted from decoded texts.
-
-    Args:
-        vocabulary: pieces and their ids
-        defaults: contents of special tokens that the settings do not mention
     """
     special = [*settings.named(defaults).values(), *settings.extras(())]
     contents = dict.fromkeys(map(content_of, special))

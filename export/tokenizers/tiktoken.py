@@ -66,11 +66,8 @@ def tokenizer_of_ranks(
 ) -> Tokenizer | None:
     """Make the tokenizer that encodes and decodes as tiktoken does; None if there are no ranks.
 
-    It also has the added tokens of the checkpoint, and the encoding's special tokens within the
-    vocabulary.
-
-    Args:
-        encodings: encodings by the names of their files of ranks
+    It also has the added tokens of the checkpoint, and the special tokens of the encoding, which
+    the name of the file may tell.
 
     Raises:
         DragomanError: there are several files, the file is damaged, its encoding is unknown, or
@@ -112,10 +109,7 @@ def _path(directory: Path) -> Path | None:
 def _encoding(
     checkpoint: TokenizerCheckpoint, path: Path, encodings: Mapping[str, Encoding]
 ) -> Encoding:
-    """Return the encoding, by the pattern in the checkpoint or else by the file's name.
-
-    The same ranks can have different patterns.
-    """
+    """Return the encoding, by the pattern in the checkpoint or else by the file's name."""
     pattern = checkpoint.setting("pat_str", str)
     if pattern is not None:
         return Encoding(pattern)
@@ -139,11 +133,7 @@ def _regex(config: Path, pattern: str) -> Regex:
 
 
 def _read(path: Path, size: int) -> dict[str, int]:
-    """Read tokens, with a letter for each byte, and their ranks.
-
-    Args:
-        size: size of the model's vocabulary
-    """
+    """Read tokens, with a letter for each byte, and their ranks."""
     ranks, taken = dict[str, int](), set[int]()
     for number, line in enumerate(read_regular(path, VOCABULARY_BYTES).splitlines(), start=1):
         if not line:
@@ -170,11 +160,7 @@ def _read(path: Path, size: int) -> dict[str, int]:
 
 
 def _entry(line: bytes) -> tuple[str, int]:
-    """Read a line.
-
-    Raises:
-        ValueError: the line is malformed; states what was expected and found.
-    """
+    """Read a line; a ValueError states what was expected and found."""
     match = _LINE.fullmatch(line)
     try:
         if match is None:
@@ -258,7 +244,6 @@ def _parts(token: str, ranks: Mapping[str, int]) -> list[str]:
 
 
 def _add(tokenizer: Tokenizer, others: Mapping[str, int], checkpoint: TokenizerCheckpoint) -> None:
-    """Add tokens in the order of their ids."""
     texts = checkpoint.added_texts()
     for is_text, contents in groupby(others, key=texts.__contains__):
         tokens = [AddedToken(content, normalized=False) for content in contents]

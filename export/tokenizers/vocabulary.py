@@ -117,8 +117,8 @@ def read_trainable(path: Path) -> Tokenizer:
     """Read a vocabulary to train a model with: `tokenizer.json`, or else a SentencePiece model.
 
     Texts have the tokens that the file's own library gives them, and one at their end. Tokens are
-    numbered anew: those for padding, start, end and unknown characters have the ids 0 to 3. One
-    that the file lacks is added.
+    numbered anew: those for padding, start, end and unknown characters, which are added if the file
+    lacks them, have the ids 0 to 3.
 
     Raises:
         DragomanError: the file is damaged, or has rules that cannot be reproduced.
@@ -234,8 +234,7 @@ def _roles(tokenizer: Tokenizer) -> list[str | None]:
 def _renumbered(tokenizer: Tokenizer, roles: Sequence[str | None]) -> Tokenizer:
     """Return a tokenizer with special tokens first and an end token after each text.
 
-    Args:
-        roles: tokens for padding, start, end and unknown characters; None for missing ones
+    Roles are padding, start, end and unknown characters.
     """
     data = json.loads(tokenizer.to_str())
     model, vocabulary = data["model"], tokenizer.get_vocab(with_added_tokens=True)

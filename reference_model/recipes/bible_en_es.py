@@ -7,8 +7,7 @@ The data are the verses that occur in both the World English Bible (2020) and th
     apt-get download sword-text-web sword-text-sparv
     for package in sword-text-*.deb; do dpkg -x $package FOLDER; done
 
-The split is that of the recipe verses-en. It depends on the chapter only (see `chapter_bucket`), so
-that a verse and its neighbours are in the same part. Some verses occur in several chapters.
+The split is that of the recipe verses-en.
 """
 
 from __future__ import annotations
@@ -111,9 +110,7 @@ def _canon(books: list[Any]) -> list[Any]:
 def plain(raw: str, *, first: bool) -> str:
     """Return a verse without its marks (OSIS), notes and speakers, with single spaces.
 
-    Args:
-        first: whether the verse is the first of its chapter; editions print its first word in
-            capitals
+    Editions print the first word of a chapter in capitals.
     """
     text = re.sub(r"<(note|speaker)\b[^>]*>.*?</\1>", " ", raw, flags=re.DOTALL)
     text = re.sub(r"<(l|lg|div|title|p)\b[^>]*>|</(l|lg|div|title|p)>", " ", text)

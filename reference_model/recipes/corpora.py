@@ -77,7 +77,6 @@ class Corpora:
     """The pairs of files that remain after cleaning, which are read anew for each iteration.
 
     Attributes:
-        corpora: the files, weights and prefixes
         counts: the number of remaining pairs of each corpus
         dropped: the number of dropped pairs by reason
         record: what identifies the contents of the files and the rules, and the numbers, as plain
@@ -88,10 +87,7 @@ class Corpora:
     def __init__(
         self, corpora: Sequence[Corpus], rules: Cleaning, directory: Path | None = None
     ) -> None:
-        """Read and clean the files once, unless the directory has a record of them.
-
-        Args:
-            directory: where `write_record` wrote the record of an earlier training, if there is one
+        """Read and clean the files once, unless a directory has the record of an earlier training.
 
         Raises:
             DragomanError: a file cannot be read, no pair remains, or a prefix occurs within texts.
@@ -129,7 +125,7 @@ class Corpora:
         self.check_unchanged()
 
     def known_in(self, directory: Path) -> Corpora:
-        """Return the same corpora with the record of them that a directory has."""
+        """Return the same corpora with the record that a directory has of them."""
         found = Corpora(self.corpora, self._rules, directory)
         if found.known is not None:
             found.record["files"] = found.known["files"]
@@ -138,9 +134,7 @@ class Corpora:
     def check_same(self, directory: Path, config: ModelConfig, vocabulary: str) -> None:
         """Check that the training of a directory began with these data, if it has their record.
 
-        Args:
-            config: the configuration of the model, for its positions
-            vocabulary: the settings that tokenizers are trained with
+        `vocabulary` has the settings that tokenizers are trained with.
 
         Raises:
             DragomanError: it began with others; names the differences.
@@ -188,7 +182,7 @@ class Corpora:
         return prefixes_of(self.corpora)
 
     def with_prefixes(self) -> Iterator[tuple[int, Example]]:
-        """Read the pairs with the prefixes of their sources, each with the index of its corpus."""
+        """Read the pairs with their prefixes, each with the index of its corpus."""
         for number, source, target in self._pairs():
             prefix = self.corpora[number].prefix
             yield number, Example(f"{prefix} {source}" if prefix else source, (target,))
@@ -211,11 +205,7 @@ class Corpora:
 
 
 def _check_prefixes(prefixes: Iterable[str], pair: tuple[str, str], files: Iterable[Path]) -> None:
-    """Check that no prefix occurs within texts, where it would cut words.
-
-    Raises:
-        DragomanError: one does, elsewhere than at the beginning of a source.
-    """
+    """Check that no prefix occurs within texts, where it would cut words."""
     source, target = pair
     for prefix in prefixes:
         for text in (source.removeprefix(f"{prefix} "), target):
@@ -267,11 +257,7 @@ def _contents(record: Mapping[str, Any]) -> object:
 
 
 def _named(record: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, object]:
-    """Return what identifies the data of a record, by name.
-
-    Args:
-        paths: those of files that may have moved, by their SHA-256
-    """
+    """Return what identifies the data of a record, by name; files may have moved to `paths`."""
     names = ("max_source_positions", "max_target_positions")
     named = dict(zip(names, record["positions"], strict=True))
     named |= {f"cleaning.{name}": value for name, value in record["cleaning"].items()}
@@ -300,9 +286,6 @@ def _identity(path: Path, known: Mapping[str, Any] | None) -> dict[str, Any]:
     """Identify the contents of a file by their SHA-256.
 
     It is not computed again for a file with the size, the times and the inode of a known one.
-
-    Raises:
-        DragomanError: the file is missing or is no regular file.
     """
     try:
         status = _status(path)
@@ -380,11 +363,9 @@ def encoded_pairs(
     fitting: Counter[int],
     unknown: Unknown,
 ) -> TokenPairs:
-    """Encode the pairs of files, or read what an earlier training made of the same ones.
+    """Encode the pairs of files, or read what an earlier training made of the same ones in `work`.
 
     Args:
-        config: the configuration of the model, for its positions and sizes of vocabularies
-        work: directory of the tokens and of their record
         vocabulary: the settings that the tokenizers were trained with; None: unknown
         encode: encodes examples, each with the index of its corpus; adds to `fitting` and `unknown`
         fitting: receives the number of pairs of each corpus that fit the positions

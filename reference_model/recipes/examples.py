@@ -1,7 +1,4 @@
-"""Examples to train and score on, the files that hold them, and the cleaning of parallel text.
-
-Cleaning drops unusable and suspect pairs, and counts them.
-"""
+"""Examples to train and score on, their files, and the cleaning of parallel text."""
 
 from __future__ import annotations
 
@@ -74,7 +71,6 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _without_blank_end(lines: Iterable[str]) -> Iterator[str]:
-    """Leave out the lines at the end that have nothing but white space."""
     blank = []
     for line in lines:
         blank.append(line)
@@ -210,9 +206,7 @@ class Cleaner:
     def keeps(self, pair: tuple[str, str], prefix: str = "") -> bool:
         """Return whether a pair stays, and count it if it does not.
 
-        Args:
-            pair: texts with single spaces
-            prefix: that of the source; pairs with another one are others
+        Its texts have single spaces. Pairs with another prefix of the source are others.
         """
         reason = _reason(pair, self._rules)
         if reason is None and not self._rules.duplicates:
@@ -227,11 +221,7 @@ class Cleaner:
         return reason is None
 
     def check(self, kept: int) -> None:
-        """Check that pairs remain.
-
-        Raises:
-            DragomanError: none do; names the reasons.
-        """
+        """Raise a `DragomanError` that names the reasons if no pair remains."""
         if not kept:
             reasons = describe(0, self.dropped), remark_on_ratio(0, self.dropped)
             raise DragomanError(
@@ -248,13 +238,7 @@ def spaced(pair: tuple[str, str]) -> tuple[str, str]:
 def clean(
     pairs: Iterable[tuple[str, str]], rules: Cleaning
 ) -> tuple[list[Example], dict[str, int]]:
-    """Drop pairs that break the rules.
-
-    Args:
-        pairs: source and target texts
-
-    Returns:
-        the remaining pairs, in their order, and the number of dropped pairs by reason
+    """Drop pairs that break the rules; return the others, and the number of dropped ones by reason.
 
     Raises:
         DragomanError: no pair remains.
@@ -273,10 +257,7 @@ def describe(kept: int, dropped: Mapping[str, int]) -> str:
 
 
 def remark_on_ratio(kept: int, dropped: Mapping[str, int]) -> str:
-    """Return a warning if unequal lengths are why more than a tenth of the pairs is dropped.
-
-    It is empty otherwise.
-    """
+    """Return a warning if unequal lengths are why more than a tenth of the pairs is dropped."""
     unequal, read = dropped.get(UNEQUAL, 0), kept + sum(dropped.values())
     if 10 * unequal <= read:
         return ""
@@ -299,20 +280,13 @@ def _reason(pair: tuple[str, str], rules: Cleaning) -> str | None:
 
 
 def bucket(key: str) -> int:
-    """Return a number in [0, 100) that assigns an example to a part of the data.
+    """Return a number in [0, 100) that assigns an example to a part of the data, by a key.
 
     It is the first eight bytes of the key's SHA-256, as a big-endian number modulo 100.
-
-    Args:
-        key: the text that identifies examples of the same part
     """
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 100
 
 
 def chapter_bucket(*, book: int, chapter: int) -> int:
-    """Return the bucket of a chapter, the same in every edition of the Bible.
-
-    Args:
-        book: counted from 1 in the order of the Protestant canon
-    """
+    """Return the bucket of a chapter of a book of the Protestant canon, counted from 1."""
     return bucket(f"{book}:{chapter}")

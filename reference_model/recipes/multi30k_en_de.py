@@ -81,7 +81,6 @@ def read_lines_of(folder: Path, name: str) -> list[str]:
 
 
 def _lines(path: Path, opener: Callable[..., IO[str]]) -> list[str] | None:
-    """Read lines, or return None if there is no such file."""
     try:
         with opener(path, "rt", encoding="utf-8", newline="\n") as file:
             return [line.rstrip("\r\n") for line in file]

@@ -131,11 +131,7 @@ class Recipe:
         )
 
     def judging(self, examples: Sequence[Example]) -> tuple[Recipe, str]:
-        """Replace BLEU if it is 0 for every output; see `metrics_that_judge`.
-
-        Returns:
-            the recipe, and a remark on what was replaced; empty if nothing was
-        """
+        """Replace BLEU if it is 0 for every output, with a remark; see `metrics_that_judge`."""
         references = [example.references for example in examples]
         metrics, remark = metrics_that_judge([self._found(n) for n in self.metrics], references)
         return (self.scored_by([name_of(m) for m in metrics]), remark) if remark else (self, "")

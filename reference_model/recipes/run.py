@@ -55,7 +55,7 @@ TOO_MANY_TOKENS = "more tokens than the model has positions"
 
 @dataclass(frozen=True)
 class InitialModel:
-    """A trained model, and the tokenizers that it was trained with."""
+    """A trained model, the SHA-256 of its weights, and its tokenizers."""
 
     digest: str
     """The SHA-256 of the model's weights."""
@@ -66,11 +66,9 @@ class InitialModel:
 def read_initial_model(
     directory: Path, config: ModelConfig, *, open_vocabulary: bool = False
 ) -> InitialModel:
-    """Read the trained model that a training starts from.
+    """Read the trained model that a training starts from, which must have the shape of `config`.
 
-    Args:
-        config: the configuration to train, which must have the same shape
-        open_vocabulary: whether its vocabularies may be of other sizes
+    With an open vocabulary, the sizes of its vocabularies may be others.
 
     Raises:
         CheckpointError, ConfigError: the weights or the configuration cannot be read.
@@ -148,10 +146,8 @@ def run_recipe(
 
     Raises:
         TrainingStoppedError: a signal stopped the training; its state is saved in `work`.
-        DragomanError: a text to score or every text to train on is too long for the model; the
-            training diverged; a file cannot be written; `work` is in use, or holds the state of
-            another training; there is nothing to finish; or `initial` has other tokenizers than
-            the files that the recipe names.
+        DragomanError: see `train`; or a text to score or every text to train on is too long for the
+            model, or `initial` has other tokenizers than the files that the recipe names.
     """
     given = recipe.own_tokenizers
     if initial is not None:
@@ -248,11 +244,7 @@ def _note(text: str) -> None:
 
 
 def _report(unknown: Mapping[str, Unknown], *, again: bool) -> None:
-    """Print what the vocabularies lack.
-
-    Args:
-        again: whether the held-out data are those of the validation
-    """
+    """Print what the vocabularies lack."""
     for part, sides in unknown.items():
         if part == "held-out" and again:
             continue
@@ -262,7 +254,6 @@ def _report(unknown: Mapping[str, Unknown], *, again: bool) -> None:
 
 
 def _counted(unknown: Mapping[str, Unknown]) -> dict[str, object]:
-    """Return the entry of a record with the numbers of characters, if they were counted."""
     counted = {
         part: {
             side: {"unknown": each.found.total(), "characters": each.characters}
@@ -285,18 +276,9 @@ def _pairs_to_train_on(
 ) -> tuple[TokenPairs, Data]:
     """Encode examples, without those of more tokens than the model has positions.
 
-    Pairs of files are encoded into a file in `work`, which later calls read.
-
-    Args:
-        vocabulary: the settings that the tokenizers were trained with; None: unknown
-        unknown: counts the characters of both sides that the vocabularies lack
-
-    Returns:
-        the pairs, and the data with the number of those that were left out
-
-    Raises:
-        DragomanError: no example remains, a file changed or cannot be read, or the file cannot be
-            written.
+    Pairs of files are encoded into a file in `work`, which later calls read. Returns the pairs, and
+    the data with the number of those that were left out. `vocabulary` has the settings that the
+    tokenizers were trained with, if they are known.
     """
     fitting: Counter[int] = Counter()
     if isinstance(data.train, Corpora):
@@ -336,9 +318,7 @@ def _fitting(
 ) -> Iterator[Pair]:
     """Encode examples that fit the model's positions; for a language model, all whole texts.
 
-    Args:
-        numbered: examples, each with the index of its corpus
-        fitting: receives the number of examples of each corpus that fit
+    Each has the index of its corpus, by which `fitting` counts those that fit.
     """
     examples = iter(numbered)
     while chunk := list(islice(examples, ENCODING_BATCH)):
@@ -364,8 +344,7 @@ def training_pairs(
     """Encode each source with each of its references; for a language model, whole texts.
 
     Args:
-        unknown: counts the characters of both sides that the vocabularies lack; not for a language
-            model
+        unknown: counts the characters of both sides that the vocabularies lack
 
     Raises:
         DragomanError: a text has more tokens than the model has positions.
@@ -384,7 +363,7 @@ def training_pairs(
 def _encoded(
     tokenizers: Tokenizers, examples: Sequence[Example], unknown: Unknown | None
 ) -> Iterator[list[Pair]]:
-    """Encode each example: its source with each of its references."""
+    """Encode the source of each example with each of its references."""
     sources = [example.source for example in examples]
     references = [text for example in examples for text in example.references]
     texts = sources, references
@@ -398,7 +377,6 @@ def _encoded(
 
 
 def _longest(model: Transformer) -> tuple[int, int]:
-    """Return the number of positions of both sides."""
     return model.config.max_source_positions, model.config.max_target_positions
 
 
@@ -418,7 +396,7 @@ def _check_lengths(pair: Pair, longest: tuple[int, int], texts: tuple[str, str])
 def evaluate(
     model: AutoregressiveModel, recipe: Recipe, tokenizers: Tokenizers, examples: Sequence[Example]
 ) -> dict[str, float]:
-    """Compute the recipe's figures, by name; for a language model, its perplexity."""
+    """Compute the recipe's figures, by name."""
     figures, _ = _scored(model, recipe, tokenizers, examples)
     return figures
 
@@ -426,7 +404,6 @@ def evaluate(
 def _scored(
     model: AutoregressiveModel, recipe: Recipe, tokenizers: Tokenizers, examples: Sequence[Example]
 ) -> tuple[dict[str, float], int]:
-    """Compute the recipe's figures, and the number of outputs that reached the limit."""
     if isinstance(model, LanguageModel):
         return perplexity(model, examples, tokenizers.target), 0
     assert recipe.score is not None
@@ -452,11 +429,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def whole_texts(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Pair]:
-    """Encode the texts of examples, each source with the reference that continues it.
-
-    Args:
-        tokenizer: tokenizer that ends every text with the end token
-    """
+    """Encode each source with the reference that continues it."""
     return [
         ((), tokenizer.encode(example.source + reference).ids)
         for example in examples
@@ -467,10 +440,7 @@ def whole_texts(examples: Sequence[Example], tokenizer: Tokenizer) -> list[Pair]
 def perplexity(
     model: LanguageModel, examples: Sequence[Example], tokenizer: Tokenizer
 ) -> dict[str, float]:
-    """Compute the perplexity of whole texts, end tokens included, and the bits per character.
-
-    Bits per character do not depend on the tokenizer.
-    """
+    """Compute the perplexity of whole texts, end tokens included, and the bits per character."""
     texts = whole_texts(examples, tokenizer)
     nats = negative_log_likelihood(model, texts)
     tokens_in_all = sum(len(text) for _, text in texts)

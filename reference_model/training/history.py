@@ -72,11 +72,7 @@ def describe_candidates(candidates: Sequence[Candidate], metric_name: str) -> li
 
 
 def write_history(epochs: Sequence[Epoch], path: Path) -> None:
-    """Write one JSON object per line for each epoch.
-
-    Raises:
-        DragomanError: the file cannot be written.
-    """
+    """Write one JSON object per line for each epoch."""
     records = [
         {k: v for k, v in asdict(epoch).items() if v or k not in ("changed", "validations")}
         for epoch in epochs
@@ -86,7 +82,7 @@ def write_history(epochs: Sequence[Epoch], path: Path) -> None:
 
 
 def read_history(path: Path) -> list[Epoch]:
-    """Read the epochs of `write_history`; there are none if the file is missing or damaged."""
+    """Read the epochs of `write_history`; none if the file is missing or damaged."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return [Epoch(**json.loads(line)) for line in lines]
@@ -116,8 +112,7 @@ def plot_history(epochs: Sequence[Epoch], metric_name: str, path: Path) -> None:
 def open_event_log(directory: Path, step: int = 0) -> Any:
     """Open a directory of TensorBoard events; return a `SummaryWriter` of tensorboardX.
 
-    Args:
-        step: the last step taken; events of later steps, from before an interruption, are hidden
+    Events after `step`, from before an interruption, are hidden.
 
     Raises:
         DragomanError: tensorboardX is not installed, or the directory cannot be written.

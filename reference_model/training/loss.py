@@ -89,10 +89,7 @@ class TokenPairs:
         return np.subtract(end, first, dtype=np.int32, casting="unsafe").reshape(-1, 2)
 
     def parts(self) -> int:
-        """Return the number of parts of an epoch: one, unless pairs occur many times.
-
-        A part has fewer than twice as many indices as there are pairs, or as `SMALLEST_PART`.
-        """
+        """Return the number of parts of an epoch: one, unless pairs occur many times."""
         occurrences = sum(int(weight * count) for count, weight in self.corpora)
         return max(1, occurrences // max(len(self), SMALLEST_PART))
 
@@ -100,7 +97,7 @@ class TokenPairs:
         """Return the indices of the pairs of a part of an epoch, corpus by corpus.
 
         The pairs of a corpus of weight 2.25 occur twice, and a quarter of them, drawn by the seed,
-        once more. Each part has its share of each corpus, drawn by the seed.
+        once more. Each part has its share of each corpus.
         """
         chosen, first, parts = array("i"), 0, self.parts()
         for number, (count, weight) in enumerate(self.corpora):
@@ -133,9 +130,8 @@ def token_dtype(vocabulary: int) -> type[np.uint16 | np.int32]:
 class TokenBatches(Sequence[NDArray[np.int32]]):
     """Batches of at most `batch_tokens` tokens per side, padding included.
 
-    Pairs of similar length share a batch. Ties and the order of the batches are random. They depend
-    on the seed only, so that an interrupted epoch can be resumed. One part of an epoch is in memory
-    at a time.
+    Ties and the order of the batches are random. They depend on the seed only, so that an
+    interrupted epoch can be resumed. One part of an epoch is in memory at a time.
 
     Items are indices into `pairs`, each exactly once, or as often as its corpus states. A pair
     longer than the limit forms its own batch.
@@ -201,9 +197,6 @@ SCORING_TOKENS = 4096
 def hidden_states(model: AutoregressiveModel, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
     """Compute the decoder's hidden states that predict the target tokens of a batch.
 
-    Args:
-        pairs: tokens of sources (empty for a language model) and targets
-
     Returns:
         hidden states [N, D], and the tokens [N] that they predict, without padding
     """
@@ -254,17 +247,15 @@ def projected_cross_entropy(
     """Compute the label-smoothed cross-entropy of hidden W^T + b, summed and divided by `total`.
 
     The logits are computed in chunks, each together with its gradient. With a large vocabulary,
-    storing them all takes most of the time and memory of a small model's training step.
-
-    Under autocast the products are computed in its precision, the softmax in fp32.
+    storing them all takes most of the time and memory of a small model's training step. Under
+    autocast the products are computed in its precision, the softmax in fp32.
 
     Args:
         hidden: [N, D]
         weight: [V, D]
         bias: [V], or None
         tokens: int64 [N]
-        total: the number of tokens in a step's batches, if gradients accumulate, divided by the
-            scale of the loss; None: N
+        total: the number of tokens of a step, divided by the scale of the loss; None: N
 
     Returns:
         a scalar, nats per token

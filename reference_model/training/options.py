@@ -1,7 +1,6 @@
 """The options of a training, the learning rate that follows from them, and its interruption.
 
-The learning rate is that of "Attention Is All You Need", equation 3, or another schedule, with a
-final cool-down.
+The learning rate is that of "Attention Is All You Need", equation 3, or another schedule.
 """
 
 from __future__ import annotations
@@ -142,11 +141,9 @@ class TrainingStoppedError(DragomanError):
 
 
 def learning_rate(options: TrainingOptions, step: int, *, d_model: int, steps: int) -> float:
-    """Return the learning rate of a step, without the factor of a cool-down.
+    """Return the learning rate of a step, from 1 on, without the factor of a cool-down.
 
-    Args:
-        step: counts from 1
-        steps: the number of steps of the whole training
+    `steps` is the number of steps of the whole training.
     """
     warmup, scale = options.warmup_steps, options.learning_rate_scale
     if options.learning_rate is not None:  # the peak of the paper's is (d_model * warmup)^-0.5
@@ -166,11 +163,6 @@ def inverse_square_root(step: int, *, d_model: int, warmup_steps: int, scale: fl
 
 
 def cool_down(epochs_done: float, *, epochs: int, cool_down_epochs: int) -> float:
-    """Return a factor that falls linearly to 0 over the last epochs (Zhai et al. 2022, 3.5).
-
-    Args:
-        epochs_done: number of epochs, fractional within an epoch
-        cool_down_epochs: 0 for no cool-down, as in "Attention Is All You Need"
-    """
+    """Return a factor that falls linearly to 0 over the last epochs (Zhai et al. 2022, 3.5)."""
     left = epochs - epochs_done
     return min(1.0, left / cool_down_epochs) if cool_down_epochs else 1.0

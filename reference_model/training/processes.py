@@ -68,10 +68,7 @@ def rank() -> int:
 
 
 def training_device(name: str | None) -> torch.device:
-    """Return the device of this process.
-
-    Args:
-        name: cpu, cuda or cuda:N; None: a GPU if there is one
+    """Return the device of this process: cpu, cuda or cuda:N; by default a GPU if there is one.
 
     Raises:
         DragomanError: the name is another one, there is no such GPU, or there are fewer GPUs than
@@ -102,10 +99,7 @@ def training_device(name: str | None) -> torch.device:
 
 
 def divided(batches: Sequence[Any]) -> list[Any]:
-    """Return this process's part of a step's batches: whole batches, or else its part of each.
-
-    A process may have no part.
-    """
+    """Return this process's part of a step's batches: whole ones, or a part of each; or none."""
     processes = world_size()
     if len(batches) % processes == 0:
         return list(batches[rank() :: processes])
@@ -151,10 +145,7 @@ def _reduced(value: Tensor, operation: dist.ReduceOp.RedOpType) -> float:
 
 
 def from_process_0(function: Callable[[], Result]) -> Result:
-    """Call a function in process 0, and return its result in all.
-
-    Args:
-        function: returns what JSON can hold; tuples arrive as lists
+    """Call a function in process 0, and return its result, which goes through JSON, in all.
 
     Raises:
         Stopped: a signal stopped it in process 0.
@@ -236,7 +227,7 @@ class StopSignals:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Raise `Stopped` as soon as a signal arrives in this process, for work to be repeated."""
+        """Raise `Stopped` as soon as a signal arrives, for work that can be repeated."""
         if self.received:
             raise Stopped(self.received)
         self._raise = True

@@ -73,7 +73,7 @@ class Judge(Generic[AnyModel]):
 
 @dataclass(frozen=True)
 class StepFigures:
-    """Figures of one step: the loss per token, the learning rate, and the target tokens."""
+    """The loss per token, the learning rate, and the target tokens of a step."""
 
     loss: float
     learning_rate: float
@@ -144,7 +144,6 @@ class Run(Generic[AnyModel]):
 
     @staticmethod
     def _of_steps(options: TrainingOptions) -> dict[str, Any]:
-        """Return the options that determine steps."""
         without = set(WITHOUT_EFFECT_ON_STEPS)
         # Otherwise no epoch depends on their number, so more may be added later.
         if not options.cool_down_epochs and options.schedule not in FALLING_TO_ZERO:
@@ -152,7 +151,7 @@ class Run(Generic[AnyModel]):
         return {name: value for name, value in asdict(options).items() if name not in without}
 
     def resume(self, changes: Mapping[str, Any]) -> None:
-        """Read the training state, if there is one, and change options from there on.
+        """Read the training state, if any, and change options from there on.
 
         Raises:
             DragomanError: the state is damaged or belongs to another training.
@@ -202,7 +201,7 @@ class Run(Generic[AnyModel]):
             self.changed_now |= new | {"from_step": self.step + 1}
 
     def resume_whole_epochs(self) -> None:
-        """Take the epochs whose weights are whole in place of a training state.
+        """Take whole epochs in place of a training state.
 
         Raises:
             DragomanError: there are none.
@@ -215,7 +214,7 @@ class Run(Generic[AnyModel]):
         self.step = self.epochs[-1].step
 
     def ended(self) -> bool:
-        """Return whether all epochs are done, or the monitored figure no longer improves."""
+        """Return whether all epochs are done, or the monitored figure stopped improving."""
         patience = self.options.patience
         if patience is not None and self.epochs:
             figures = [self._rank(epoch) for epoch in self.epochs]
@@ -230,7 +229,7 @@ class Run(Generic[AnyModel]):
         return -figures.metric if self.judge.higher_is_better else figures.metric
 
     def begin_epoch(self) -> None:
-        """Make the batches of the present epoch."""
+        """Make the batches of the epoch."""
         if not self.done or not self.batches:
             self.batches = {name: getattr(self.options, name) for name in OF_BATCHES}
         seed = self.options.seed + len(self.epochs) + 1
@@ -243,7 +242,7 @@ class Run(Generic[AnyModel]):
             )
 
     def take_step(self) -> StepFigures:
-        """Take the next step of the present epoch.
+        """Take the next step of the epoch.
 
         Raises:
             DragomanError: the loss is no longer a number.
@@ -300,7 +299,7 @@ class Run(Generic[AnyModel]):
         return figure
 
     def _loss(self, batch: list[Pair], tokens: float) -> Tensor:
-        """Compute the batch's share of the loss of a step of `tokens` tokens."""
+        """Compute the batch's share of the loss of a step of so many tokens."""
         dtype = AUTOCAST[self.options.precision]
         with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
             hidden, targets = hidden_states(self.model, batch)
@@ -314,7 +313,7 @@ class Run(Generic[AnyModel]):
             )
 
     def judged(self) -> tuple[float, float]:
-        """Compute the validation loss and the metric of the model as it is.
+        """Compute the validation loss and the metric.
 
         Raises:
             DragomanError: one of them is not a number.
@@ -363,7 +362,7 @@ class Run(Generic[AnyModel]):
         plot_history(epochs, self.judge.name, self.directory / CURVE_FILE)
 
     def _deliverable(self) -> set[int]:
-        """Return the epochs that may be delivered or averaged, whatever figure is monitored."""
+        """Return the epochs that may be delivered or averaged."""
         last = len(self.epochs)
         averaged = range(max(1, last - self.options.average_epochs + 1), last + 1)
         return {*averaged, *(self._best(monitor) for monitor in ("loss", "metric"))}
@@ -376,10 +375,9 @@ class Run(Generic[AnyModel]):
         ).epoch
 
     def deliver(self) -> list[Candidate]:
-        """Judge the average of the last epochs, the best and the last; load the best of them.
+        """Judge the average of the last epochs (section 6.1), the best and the last; load the best.
 
-        Section 6.1 of the paper averages checkpoints. Of equal candidates, the average is
-        delivered, or else the best epoch.
+        Of equal candidates, the average is delivered, or else the best epoch.
 
         Raises:
             DragomanError: a figure is not a number.

@@ -71,12 +71,7 @@ def identity(
     validation: TokenPairs,
     initial_weights: str,
 ) -> dict[str, object]:
-    """Return what determines the steps of a training, by name.
-
-    Args:
-        options: the fields of `TrainingOptions` that determine steps
-        model: the configuration of the model
-    """
+    """Return what determines the steps of a training, by name; `options` are those that do."""
     digests = {
         "training pairs (SHA-256)": _pairs_digest(pairs),
         "validation pairs (SHA-256)": _pairs_digest(validation),
@@ -85,7 +80,6 @@ def identity(
 
 
 def _pairs_digest(pairs: TokenPairs) -> str:
-    """Return the SHA-256 of pairs, and of how often they occur in an epoch."""
     corpora = [(count, float(weight)) for count, weight in pairs.corpora]
     return hashlib.sha256(repr((pairs.digest, corpora)).encode()).hexdigest()
 
@@ -154,9 +148,6 @@ def _entry(dtype: np.dtype[Any], shape: list[int], first: int) -> dict[str, obje
 def read_tokens(directory: Path, corpora: Sequence[tuple[int, float]] | None = None) -> TokenPairs:
     """Open the file of `write_tokens`, whose tokens are read from the disk when they are used.
 
-    Args:
-        corpora: see `TokenPairs`
-
     Raises:
         OSError, ValueError, KeyError, TypeError: there is no such file, or it is damaged.
     """
@@ -212,10 +203,7 @@ def epochs_to_finish(directory: Path) -> list[int]:
 
 
 def has_training(directory: Path, *, finish: bool) -> bool:
-    """Return whether a directory has a training to go on with.
-
-    Args:
-        finish: whether it is to be finished, for which the weights of epochs suffice
+    """Return whether a directory has a training to go on with or to finish.
 
     Raises:
         DragomanError: there is nothing to finish.

@@ -69,19 +69,18 @@ def train(
     """Train a model in place to the weights that are best on validation.
 
     The average of the last epochs, the best epoch and the last one are judged. The training state
-    is saved in `directory` (state.pt, epoch-N.safetensors). After an interruption, a call with the
-    same arguments resumes; on a CPU the weights equal those of an uninterrupted run.
-    `history.jsonl` and `curve.png` are written after every epoch. SIGINT and SIGTERM stop the
-    training after the present step, if it runs in the main thread.
+    is saved in `directory`. After an interruption, a call with the same arguments resumes; on a CPU
+    the weights equal those of an uninterrupted run. SIGINT and SIGTERM stop the training after the
+    present step, if it runs in the main thread.
 
     In a process group of `torch.distributed`, every process calls this, and all train one model.
-    Process 0 validates and writes; the others read the state from the same directory.
+    The others read the state of process 0 from the same directory.
 
     Args:
         model: the model on a CPU, with its initial weights
         pairs: source and target ids, each ending with its end token; a language model's sources are
             empty
-        validation: pairs that the model is not trained on, for the validation loss
+        validation: pairs for the validation loss
         directory: directory of the training state; created if it does not exist
         evaluate, metric_name: see `Judge`
         initial_weights: a name of the model's weights, so that no training resumes another one
@@ -132,7 +131,6 @@ def train(
 
 
 def _resume(run: Run[AnyModel], changes: Mapping[str, Any], finish: bool) -> None:
-    """Read what is there."""
     try:
         run.resume(changes)
     except DamagedStateError:
@@ -179,10 +177,9 @@ def _judged(run: Run[AnyModel], signals: StopSignals) -> tuple[float, float]:
 
 
 class Reporter:
-    """Shows progress on standard error, and writes events for TensorBoard.
+    """Shows progress on standard error, unless it is quiet, and writes events for TensorBoard.
 
-    A terminal shows a bar; otherwise there is a line every `LINES_EVERY` seconds. A quiet one shows
-    nothing.
+    A terminal shows a bar; otherwise there is a line every `LINES_EVERY` seconds.
     """
 
     def __init__(
@@ -302,5 +299,4 @@ def _loss(steps: Sequence[StepFigures]) -> float:
 
 
 def _perplexity(loss: float) -> str:
-    """Format the perplexity of a loss, which may be too large for a float."""
     return f"{math.exp(loss):.2f}" if loss < math.log(sys.float_info.max) else "inf"

@@ -1,6 +1,5 @@
 """A directory of CTranslate2 -> a reference model and its tokenizers.
 
-A directory holds `model.bin`, the vocabularies and, since version 6 of the format, `config.json`.
 The reader supports Whisper and encoder-decoder text models (conversions of OPUS-MT, M2M100, NLLB,
 BART, OpenNMT and fairseq models), in every data type of the format.
 """
@@ -62,10 +61,7 @@ UNSUPPORTED_ACTIVATIONS: Mapping[float, str] = {4: "gelu_sigmoid", 5: "tanh", 6:
 
 
 def read_ctranslate2(directory: Path, values: Values) -> Checkpoint:
-    """Read a model and its tokenizers.
-
-    Args:
-        values: fields of `config.json`; {} without that file
+    """Read a model and its tokenizers; `config.json` may be missing.
 
     Raises:
         CheckpointError, ConfigError: see `load_ctranslate2`.
@@ -81,8 +77,8 @@ def read_ctranslate2(directory: Path, values: Values) -> Checkpoint:
 def load_ctranslate2(directory: Path) -> Transformer:
     """Read a model in evaluation mode, fp32.
 
-    Quantized weights are dequantized. Marian models start decoding from an embedding of zeros. The
-    conversion removes its token; here it is added as the last token and is never generated.
+    Marian models start decoding from an embedding of zeros. The conversion removes its token; here
+    it is added as the last token and is never generated.
 
     Raises:
         CheckpointError: files are missing, unreadable or damaged; options are not supported;
@@ -111,11 +107,7 @@ def _with_settings(
 ) -> GenerationConfig:
     """Read generation settings beside the model, which itself states none.
 
-    They are those of `generation_config.json` or, if it is missing, of `config.json`. Unlike in
-    Hugging Face's directories, missing ones have the model's own values.
-
-    Raises:
-        ConfigError: settings are not supported or malformed; lists all of them.
+    Unlike in Hugging Face's directories, missing ones have the model's own values.
     """
     path = stored.directory / GENERATION_FILE
     known = GENERATION.read - CTRANSLATE2.read
@@ -176,7 +168,6 @@ def _alignment_heads(stored: StoredModel, config: ModelConfig) -> tuple[tuple[in
 
 
 def _begin(directory: Path, values: Values) -> StoredModel:
-    """Read the files, and check that their specification and options are supported."""
     origin = directory / MODEL_FILE
     file = read_model_file(origin)
     specification = SPECIFICATIONS.get(file.specification)

@@ -60,11 +60,7 @@ class StoredModel:
     """See `Checkpoint`."""
 
     def shape(self, name: str, axes: int) -> tuple[int, ...]:
-        """Return the shape of a weight that sizes are derived from.
-
-        Raises:
-            CheckpointError: the weight is missing, or has another number of axes.
-        """
+        """Return the shape of a weight; raise a `CheckpointError` if it has not so many axes."""
         origin = self.directory / MODEL_FILE
         return measure(self.weights, {name: axes}, origin, self.problems)[0]
 
@@ -97,9 +93,8 @@ class StoredModel:
         return len({match[1] for match in matches if match})
 
     def scales_by_sqrt_depth(self) -> bool:
-        """Return whether all stacks multiply token embeddings by sqrt(d_model).
-
-        For any other factor, the tables themselves are multiplied.
+        """Return whether all stacks scale embeddings by sqrt(d_model); if not, scale the
+        tables.
         """
         usual = math.sqrt(self.shape(TARGET_TABLE, 2)[1])
         scales = {

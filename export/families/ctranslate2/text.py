@@ -49,10 +49,6 @@ def text_tokens(
 ) -> TextTokens:
     """Find the special tokens of a text model.
 
-    Args:
-        values: fields of `config.json`; before version 6, `model.bin` has them as variables
-        rows: numbers of rows of the token tables
-
     Raises:
         CheckpointError: a vocabulary is missing or damaged, or lacks a special token.
     """
@@ -131,10 +127,7 @@ probabilities, and the number far below the largest logits, by which differences
 
 
 def _add_zero_token(weights: Weights) -> None:
-    """Add the start token, whose embedding is zeros.
-
-    The conversion of a Marian model removes this token, so that it takes no probability.
-    """
+    """Add the start token, which the conversion of a Marian model removes; it is zeros."""
     names = [TARGET_TABLE, PROJECTION]
     if weights[SOURCE_TABLE].equal(weights[TARGET_TABLE]):
         names.append(SOURCE_TABLE)
@@ -151,10 +144,6 @@ def read_vocabularies(
     directory: Path, rows: Rows, unknown: str
 ) -> tuple[Vocabulary | None, Vocabulary | None]:
     """Read the tokens of source and target; None for a missing file.
-
-    Args:
-        rows: numbers of rows of the token tables
-        unknown: the unknown token
 
     Raises:
         CheckpointError: a file cannot be read, or is not a list of tokens.
@@ -184,10 +173,6 @@ def find_text_tokenizers(
     A `tokenizer.json` is used, with the files of `transformers` beside it. Otherwise the
     vocabularies number the pieces of `source.spm` and `target.spm`, or of one SentencePiece model
     for both sides. Without any of them, texts are tokens of the vocabularies.
-
-    Args:
-        values: fields of `config.json`; {} without that file
-        rows: numbers of rows of the token tables
 
     Raises:
         DragomanError: a file is damaged or unusable, half of a pair is missing, or ids are outside
@@ -236,8 +221,7 @@ def _of_tokens(
 ) -> TokenizerFiles | None:
     """Make tokenizers of texts that are tokens, separated by spaces; None without vocabularies.
 
-    CTranslate2 takes and returns such tokens. The special tokens that it adds to a source are
-    added, and no others.
+    CTranslate2 takes and returns such tokens, and adds special tokens to a source.
     """
     if not (source and target):
         return None
@@ -255,10 +239,7 @@ def _of_tokens(
 
 
 def _splitting(vocabulary: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenizer:
-    """Make a tokenizer that splits texts at spaces and looks up the token of each part.
-
-    Only the end token is special: as in CTranslate2, outputs show all others.
-    """
+    """Make a tokenizer of the tokens between spaces, of which only the end is special."""
     tokenizer = Tokenizer(models.WordLevel(dict(vocabulary), unk_token=settings["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SPACES), "removed")
     if (end := settings["eos_token"]) in vocabulary:
@@ -267,7 +248,6 @@ def _splitting(vocabulary: Mapping[str, int], settings: Mapping[str, Any]) -> To
 
 
 def _models(directory: Path) -> tuple[Path, Path]:
-    """Return the SentencePiece models of both sides."""
     if all_present(directory, *PAIR):
         found = directory / PAIR[0], directory / PAIR[1]
     else:
@@ -279,7 +259,7 @@ def _models(directory: Path) -> tuple[Path, Path]:
 
 
 def _numbered(tokens: Sequence[str]) -> dict[str, int]:
-    """Map each token to its id; a repeated token keeps its first id."""
+    """Map each token to its first id."""
     numbered: dict[str, int] = {}
     for i, token in enumerate(tokens):
         numbered.setdefault(token, i)
@@ -318,8 +298,8 @@ def _template(
 ) -> SourceTemplate:
     """Return the special tokens around a source text, as in training.
 
-    OpenNMT models, which start decoding from <s>, state them. Other models were trained with an end
-    token, which CTranslate2 or its user adds.
+    OpenNMT models, which start decoding from <s>, state them. Others were trained with an end
+    token.
     """
     begin, end = settings["bos_token"], settings["eos_token"]
     with_end = settings.get("decoder_start_token", "<s>") != "<s>"

@@ -123,9 +123,7 @@ def unsupported_options(file: ModelFile) -> list[str]:
 def weight_name(name: str, *, gated: bool) -> str:
     """Return the name that `model.bin` gives a parameter of `Transformer`.
 
-    Args:
-        gated: whether feed-forward layers are gated: they project their input twice, the first
-            time with an activation
+    Gated feed-forward layers project their input twice, the first time with an activation.
     """
     if name.startswith("output."):
         return name.replace("output.", "decoder/projection/")
@@ -187,8 +185,8 @@ def split_stacks(weights: Weights) -> list[str]:
 def unify_biases(weights: Weights) -> dict[str, bool]:
     """Return which projections have a bias, as fields of `ModelConfig`; make all layers equal.
 
-    A stack stores zeros for parts without a bias. A bias that is zero in all layers is therefore
-    removed. Any other is added, as zeros, to the layers without it. Call `split_stacks` first.
+    `split_stacks` comes first. A stack stores zeros for parts without a bias, so a bias that is
+    zero in all layers is removed. Any other is added, as zeros, to the layers without it.
     """
     fields = {}
     for field, projections in _projections(weights).items():

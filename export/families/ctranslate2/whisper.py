@@ -77,11 +77,7 @@ def whisper_tokens(directory: Path) -> WhisperTokens:
 def find_whisper_tokenizers(
     directory: Path, values: Values, rows: Rows = NO_ROWS
 ) -> TokenizerFiles | None:
-    """Find the tokenizer of a Whisper model; None without `tokenizer.json`.
-
-    Raises:
-        DragomanError: the file is damaged, or has ids outside the model's vocabulary.
-    """
+    """Find the tokenizer of a Whisper model; None without `tokenizer.json`."""
     path = directory / LIBRARY_FILE
     if not path.exists():
         return None
@@ -116,7 +112,6 @@ def _describe(stored: StoredModel) -> tuple[Fields, GenerationConfig]:
 
 
 def _suppressed(stored: StoredModel, name: str) -> tuple[int, ...]:
-    """Return the token ids that a field of `config.json` lists, sorted."""
     size = stored.shape(TARGET_TABLE, 2)[0]
     ids = stored.values.get(name) or []
     if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < size for i in ids):

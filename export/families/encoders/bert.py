@@ -44,8 +44,7 @@ def word_piece(
 ) -> TokenizerFiles | None:
     """Read WordPiece (Wu et al. 2016) from `vocab.txt`, one piece per line; None without it.
 
-    Args:
-        named: default contents of the unknown token, and of those at the ends of a text
+    `named` are the usual unknown token, and those at the ends of a text.
     """
     path = checkpoint.directory / VOCABULARY_FILE
     if not path.exists():

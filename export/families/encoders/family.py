@@ -83,7 +83,7 @@ class EncoderFamily:
         """Return the fields that are sizes, by their names in `config.json`.
 
         Raises:
-            ConfigError: a value is not an integer of at least 0; lists all of them.
+            ConfigError: lists the values that are not integers of at least 0.
         """
         problems: list[str] = []
         read = SettingsReader(self.known(values), problems)
@@ -94,13 +94,12 @@ class EncoderFamily:
         return sizes
 
     def embedding_size(self, values: Values) -> int | None:
-        """Return the size of the embeddings, if a map takes them to hidden states; None: none does.
+        """Return the size of embeddings that a map takes to hidden states; None: no map does.
 
         ALBERT has the map for every size.
 
         Raises:
-            ConfigError: the size is not an integer of at least 1, or other than that of hidden
-                states, which this family has no map for.
+            ConfigError: the size is not an integer of at least 1, or this family lacks a map.
         """
         known = self.known(values)
         width, size = known[self.fields["d_model"]], known.get("embedding_size")
@@ -117,8 +116,7 @@ class EncoderFamily:
     def layer_order(self, values: Values) -> tuple[int, ...] | None:
         """Return the number of the layer at each place of the encoder; None: each layer once.
 
-        Places share the layers of a group, each of which applies its `inner_group_num` layers in a
-        row (Lan et al. 2019, section 3.1).
+        Places share the layers of a group, which apply in a row (Lan et al. 2019, section 3.1).
 
         Raises:
             ConfigError: a number is not one, or there are too many places.
@@ -184,9 +182,7 @@ def head_of(
 ) -> HeadConfig:
     """Make the configuration of the head for a task.
 
-    Args:
-        activation: activation of the encoder's feed-forward
-        mask: the mask token; None: unknown
+    The activation is that of the encoder's feed-forward; the mask token may be unknown.
 
     Raises:
         ConfigError: no `HeadConfig` can express it; all problems are listed.
@@ -225,9 +221,6 @@ def _independent(values: Values, labels: tuple[str, ...], multi_label: bool) -> 
 
     A cross-encoder of sentence-transformers states an activation. Its default is the sigmoid for
     one label. Labels of one of several are probabilities here, where its scores are logits.
-
-    Raises:
-        ConfigError: it is another activation.
     """
     section = values.get("sentence_transformers")
     older = values.get("sbert_ce_default_activation_function")
@@ -246,7 +239,6 @@ def _independent(values: Values, labels: tuple[str, ...], multi_label: bool) -> 
 
 
 def _labels(values: Values) -> tuple[str, ...]:
-    """Return the labels in the order of their numbers."""
     stated = values.get("id2label")
     if stated is None:
         count = values.get("num_labels")

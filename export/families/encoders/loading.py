@@ -52,12 +52,11 @@ def read_encoder(
     """Read an encoder, its head and its tokenizer.
 
     Args:
-        values: fields of `config.json`
         all_kinds: kinds of tokenizers of all families, since a model may use another family's
         head: the head; None: that of `config.json`
         longest: maximum number of tokens of a text, if less than the number of positions
         head_weights: weights of `head`, by the names of `EncoderModel`
-        adapters: adapters that are merged into the weights, in this order
+        adapters: are merged into the weights, in this order
 
     Raises:
         CheckpointError: files are missing or unreadable; weights are missing, misshapen, not
@@ -110,9 +109,6 @@ def config_of(
 ) -> ModelConfig:
     """Make the configuration that a `config.json` describes.
 
-    Args:
-        problems: problems found so far
-
     Raises:
         ConfigError: no `ModelConfig` can express it; all problems are listed.
     """
@@ -158,11 +154,7 @@ def config_of(
 def weight_name(
     family: EncoderFamily, head: HeadConfig, values: Values | None = None
 ) -> Callable[[str], str]:
-    """Return the function from a parameter of `EncoderModel` to its name, without the prefix.
-
-    Args:
-        values: fields of `config.json`; None: defaults
-    """
+    """Return the function from a parameter of `EncoderModel` to its name, without the prefix."""
     inner = family.known(values or {}).get("inner_group_num", 1)
     of_head = family.heads[head.task].parts if head.task in family.heads else {}
 
@@ -181,12 +173,11 @@ def weight_name(
 
 
 def _grouped(layer: int, inner: int) -> str:
-    """Return the name of a layer in a checkpoint whose layers are in groups."""
     return f"encoder.albert_layer_groups.{layer // inner}.albert_layers.{layer % inner}."
 
 
 def base_layout(family: EncoderFamily) -> BaseLayout:
-    """Return the names of weights without the prefix of a model that has a head, and the tables."""
+    """Return the names of weights, without the prefix of models with a head; and the tables."""
 
     def name_of(name: str) -> str:
         # Checkpoints from before PyTorch's LayerNorm name its weights gamma and beta.
@@ -253,7 +244,6 @@ def _tie_output(weights: Weights, family: EncoderFamily, *, tied: bool) -> list[
 
 
 def _token(tokenizers: TokenizerFiles | None, text: str) -> int | None:
-    """Return the id of a token; None if there is none."""
     source = None if tokenizers is None else tokenizers.source
     if isinstance(source, Path):
         source = Tokenizer.from_file(str(source))

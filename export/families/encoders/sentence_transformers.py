@@ -85,10 +85,6 @@ def read_sentence_transformers(
 ) -> Checkpoint:
     """Read an encoder and the modules that make its embeddings.
 
-    Args:
-        all_kinds: kinds of tokenizers of all families
-        adapters: adapters that are merged into the weights, in this order
-
     Raises:
         CheckpointError, ConfigError, DragomanError: see `read_encoder`; or a module is not
             supported.
@@ -223,9 +219,7 @@ def _settings(
 ) -> tuple[Values, Path | None]:
     """Read the settings of the module Transformer; return them with their file, if there is one.
 
-    Args:
-        task, output: what the module must compute, where the settings state it
-        notes: receives a sentence on settings that are not known
+    They may state the task and the output of the module.
     """
     paths = (transformer / name for name in SETTINGS_FILES)
     path = next((path for path in paths if path.exists()), None)
@@ -249,10 +243,7 @@ def _settings(
 
 
 def _longest(settings: Values, path: Path | None, transformer: Path) -> int | None:
-    """Return the maximum number of tokens of a text; None: the number of positions.
-
-    Version 5.7 of the library writes it only to the settings of the tokenizer.
-    """
+    """Return the maximum number of tokens of a text; None: the number of positions."""
     longest = settings.get("max_seq_length")
     if path is None or longest is None:
         tokenizer = read_json_if_present(transformer / TOKENIZER_CONFIG_FILE)
@@ -264,12 +255,7 @@ def _longest(settings: Values, path: Path | None, transformer: Path) -> int | No
 
 
 def _pooling(directory: Path, prompts: Prompts, notes: list[str]) -> tuple[Pooling, ...]:
-    """Return the poolings of a directory, in the order of their vectors.
-
-    Args:
-        prompts: the model's prompts, which must be pooled with their texts
-        notes: receives a sentence on settings that are not known
-    """
+    """Return the poolings of a directory, in the order of their vectors."""
     path = directory / CONFIG_FILE
     values = read_json(path)
     notes += POOLING_KEYS.notes(f"{directory.name}/{CONFIG_FILE}", values)
@@ -293,7 +279,6 @@ def _pooling(directory: Path, prompts: Prompts, notes: list[str]) -> tuple[Pooli
 
 
 def _check_features(path: Path, values: Values, keys: KnownSettings, notes: list[str]) -> None:
-    """Refuse a module that reads or writes something else than the embedding."""
     notes += keys.notes(f"{path.parent.name}/{path.name}", values)
     problems = keys.unsupported(values)
     problems += [
@@ -350,11 +335,7 @@ LAYERS: dict[str, Callable[[Path, list[str]], tuple[EmbeddingLayer, Weights]]] =
 
 
 def _prompts(path: Path, library: Values) -> Prompts:
-    """Return the texts that the library puts before texts.
-
-    Raises:
-        CheckpointError: they are malformed, or the default is none of them.
-    """
+    """Return the texts that the library puts before texts."""
     texts, default = library.get("prompts") or {}, library.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(t, str) for t in texts.values()):
         raise CheckpointError(
@@ -379,7 +360,6 @@ def _kept(path: Path, library: Values, size: object) -> int:
 
 
 def _lower_cased(tokenizers: TokenizerFiles) -> TokenizerFiles:
-    """Make the tokenizer lower-case texts first."""
     source = tokenizers.source
     tokenizer = Tokenizer.from_file(str(source)) if isinstance(source, Path) else source
     assert isinstance(tokenizer, Tokenizer)

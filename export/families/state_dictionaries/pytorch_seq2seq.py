@@ -43,9 +43,6 @@ PARTS: Mapping[str, str] = {
 def load_pytorch_seq2seq(directory: Path, values: Values) -> Transformer:
     """Read a model in evaluation mode, fp32.
 
-    Args:
-        values: fields of `config.json`
-
     Raises:
         CheckpointError: files are missing or unreadable; weights are missing, unknown, misshapen or
             not finite. All problems are listed.

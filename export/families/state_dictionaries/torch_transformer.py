@@ -65,9 +65,6 @@ TYPE_NAMES: Mapping[type, str] = {
 def check_fields(values: Values, family_fields: Mapping[str, FieldType]) -> None:
     """Check that required fields are present, and that all fields are known and well-typed.
 
-    Args:
-        family_fields: additional fields of the family, with their types
-
     Raises:
         ConfigError: a field is missing, unknown or of the wrong type; lists all problems.
     """
@@ -153,7 +150,6 @@ def resolve_names(values: Values, weights: Weights, origin: Path) -> Names:
     d_model = measure(weights, {first: 2}, origin)[0][1]
 
     def name_of(key: str, default: str | None = None) -> str:
-        """Return the name of a tensor: the stated name, or that of the module's weight."""
         name = stated.get(key)
         if name is None and default is not None:
             return default
@@ -259,9 +255,6 @@ COMPUTED_POSITIONS = 1024
 
 def load_torch_transformer(directory: Path, config: Values) -> Transformer:
     """Read a model in evaluation mode, fp32.
-
-    Args:
-        config: fields of `config.json`
 
     Raises:
         CheckpointError: files are missing or unreadable; a name is not in the state dictionary
