@@ -184,11 +184,14 @@ def _of_adapter(adapter: AdapterConfig, located: LocatedCheckpoint) -> list[str]
             f"the adapter {adapter.name} was trained on {adapter.base[:100]}, and is merged into "
             f"{located.name}"
         )
-    vocabularies = (adapter.directory / name for name in VOCABULARIES)
-    others = [path for path in vocabularies if path.exists() and not _has_same(located, path)]
+    others = []
+    for path in filter(Path.exists, (adapter.directory / name for name in VOCABULARIES)):
+        own = located.directory / path.name
+        if not (own.exists() and filecmp.cmp(own, path, shallow=False)):
+            others.append(path.name)
     if others:
         notes.append(
-            f"{listed(path.name for path in others)} of the adapter {adapter.name} is not read: "
+            f"{listed(others)} of the adapter {adapter.name} is not read: "
             "the tokenizer is that of the base, and differs"
         )
     return notes
@@ -198,31 +201,24 @@ VOCABULARIES = (LIBRARY_FILE, "added_tokens.json", "vocab.json", "vocab.txt", "m
 """Files of tokenizers that a directory of an adapter may have, too."""
 
 
-def _has_same(located: LocatedCheckpoint, path: Path) -> bool:
-    own = located.directory / path.name
-    return own.exists() and filecmp.cmp(own, path, shallow=False)
-
-
-def _read_dragoman(directory: Path, config: Values) -> Checkpoint:
-    model = load_checkpoint(directory, config)
-    return Checkpoint(model, find_dragoman_tokenizers(directory, model.config))
-
-
-def _read_state_dictionary(directory: Path, config: Values) -> Checkpoint:
-    model = STATE_DICT_READERS[config["model_type"]](directory, config)
+def _with_tokenizers(model: ReferenceModel, directory: Path) -> Checkpoint:
     return Checkpoint(model, find_dragoman_tokenizers(directory, model.config))
 
 
 WITH_ADAPTERS: tuple[FormatName, ...] = ("Hugging Face", "sentence-transformers")
 READERS: Mapping[FormatName, Callable[[Path, Values, Sequence[AdapterConfig]], Checkpoint]] = {
-    "Dragoman": lambda directory, values, _: _read_dragoman(directory, values),
+    "Dragoman": lambda directory, values, _: _with_tokenizers(
+        load_checkpoint(directory, values), directory
+    ),
     "Hugging Face": read_hugging_face,
     "sentence-transformers": lambda directory, _, adapters: read_sentence_transformers(
         directory, tokenizer_kinds(), adapters
     ),
     "CTranslate2": lambda directory, values, _: read_ctranslate2(directory, values),
     "Marian": lambda directory, values, _: read_marian(directory),
-    "state dictionary": lambda directory, values, _: _read_state_dictionary(directory, values),
+    "state dictionary": lambda directory, values, _: _with_tokenizers(
+        STATE_DICT_READERS[values["model_type"]](directory, values), directory
+    ),
 }
 """Readers by format: directory, fields of its `config.json` or {}, and adapters -> contents."""
 

@@ -44,7 +44,14 @@ from dragoman.reference_model import (
     ModelConfig,
     ReferenceModel,
 )
-from dragoman.runtime.format.contract import CONTRACTS, Change, GraphName, GraphSpec, TensorSpec
+from dragoman.runtime.format.contract import (
+    CONTRACTS,
+    Change,
+    GraphName,
+    GraphSpec,
+    Owner,
+    TensorSpec,
+)
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.neutral_graphs import kind_of, neutral_graph
 from dragoman.settings.generation_settings import GenerationSettings
@@ -96,7 +103,10 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
     spec = graph_spec(model, name)
     graph = _module(model, name)
     arguments = _arguments([_example(tensor) for tensor in spec.inputs], spec)
-    dynamic_shapes = _arguments([_dynamic_axes(tensor) for tensor in spec.inputs], spec)
+    axes = [
+        {axis: Dim(d) for axis, d in enumerate(tensor.shape) if isinstance(d, str)}
+        for tensor in spec.inputs
+    ]
     with (
         exporting(model),
         torch.no_grad(),
@@ -109,7 +119,7 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
             arguments,
             dynamo=True,
             opset_version=OPSET,
-            dynamic_shapes=dynamic_shapes,
+            dynamic_shapes=_arguments(axes, spec),
             input_names=[tensor.name for tensor in spec.inputs],
             output_names=[tensor.name for tensor in spec.outputs],
             optimize=False,
@@ -136,26 +146,21 @@ def _example(tensor: TensorSpec) -> Tensor:
     return fill(shape, dtype=TORCH_TYPES[tensor.dtype])
 
 
-def _dynamic_axes(tensor: TensorSpec) -> dict[int, Any]:
-    return {axis: Dim(d) for axis, d in enumerate(tensor.shape) if isinstance(d, str)}
-
-
 def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:
     """Arrange the values of a graph's inputs as the arguments of its module.
 
     Those of layers form lists, of pairs of keys and values or of states.
     """
-    single = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is None]
-    layered = [v for v, tensor in zip(values, spec.inputs, strict=True) if tensor.layer is not None]
-    tensors = [tensor for tensor in spec.inputs if tensor.layer is not None]
-    lists: list[list[Any]] = []
-    for owner in dict.fromkeys(tensor.owner for tensor in tensors):
-        by_layer: dict[int | None, list[Any]] = {}
-        for value, tensor in zip(layered, tensors, strict=True):
-            if tensor.owner is owner:
-                by_layer.setdefault(tensor.layer, []).append(value)
-        lists.append([tuple(own) if len(own) > 1 else own[0] for own in by_layer.values()])
-    return (*single, *lists)
+    single: list[Any] = []
+    lists: dict[Owner, dict[int, list[Any]]] = {}
+    for value, tensor in zip(values, spec.inputs, strict=True):
+        if tensor.layer is None:
+            single.append(value)
+        else:
+            lists.setdefault(tensor.owner, {}).setdefault(tensor.layer, []).append(value)
+    for layers in lists.values():
+        single.append([tuple(own) if len(own) > 1 else own[0] for own in layers.values()])
+    return tuple(single)
 
 
 @contextlib.contextmanager
@@ -175,23 +180,24 @@ def simplify(graph: ir.Model, model: nn.Module) -> None:
     name_weights(graph, model)
     transpose_weights(graph)
     weights = {name for name, _ in _tensors(model)}
-    optimizer.optimize_ir(graph, should_fold=lambda node: _may_fold(node, weights))
-    passes = ir.passes.Sequential(
+
+    def may_fold(node: ir.Node) -> bool | None:  # not what would copy a weight without its name
+        return False if any(v is not None and v.name in weights for v in node.inputs) else None
+
+    optimizer.optimize_ir(graph, should_fold=may_fold)
+    ir.passes.Sequential(
         LiftConstantsToInitializersPass(),
         CommonSubexpressionEliminationPass(),
         IdentityEliminationPass(),
         RemoveUnusedNodesPass(),
-    )
-    passes(graph)
+    )(graph)
     spell_out_states(graph)
     graph.graph.metadata_props.clear()
     for value in (*graph.graph.inputs, *graph.graph.outputs):
         value.metadata_props.clear()
     for node in graph.graph:
-        origin = node.metadata_props.get(ORIGIN)
-        node.metadata_props.clear()
-        if origin is not None:
-            node.metadata_props[ORIGIN] = origin
+        for name in node.metadata_props.keys() - {ORIGIN}:
+            del node.metadata_props[name]
 
 
 def name_weights(graph: ir.Model, model: nn.Module) -> None:
@@ -259,11 +265,6 @@ def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [*model.named_parameters(), *model.named_buffers()]
 
 
-def _may_fold(node: ir.Node, weights: set[str]) -> bool | None:
-    """Return False for nodes that would copy a weight without its name."""
-    return False if any(v is not None and v.name in weights for v in node.inputs) else None
-
-
 class ContractError(DragomanError):
     """An exported graph breaks the contract; lists every breach."""
 
@@ -288,24 +289,24 @@ def check_graph(exported: ExportedGraph, name: str) -> None:
         problems.append(f"expected opset {OPSET}, found {dict(model.opset_imports)}")
     if len(model.functions):
         problems.append(f"expected no local functions, found {list(model.functions)}")
+    sides = (
+        ("input", model.graph.inputs, exported.spec.inputs),
+        ("output", model.graph.outputs, exported.spec.outputs),
+    )
     wrong_counts = [
-        f"expected {len(specs)} {side}, found {len(values)}"
-        for side, values, specs in (
-            ("inputs", model.graph.inputs, exported.spec.inputs),
-            ("outputs", model.graph.outputs, exported.spec.outputs),
-        )
+        f"expected {len(specs)} {side}s, found {len(values)}"
+        for side, values, specs in sides
         if len(values) != len(specs)
     ]
     if wrong_counts:
         raise ContractError(name, problems + wrong_counts)
-    for value, spec in zip(model.graph.inputs, exported.spec.inputs, strict=True):
-        problems += _differences(value, spec.name, spec.shape)
-        if not value.uses():
-            problems.append(f"input {value.name} is not used")
-    for value, spec in zip(model.graph.outputs, exported.spec.outputs, strict=True):
-        problems += _differences(value, spec.name, spec.shape)
-        if value.producer() is None:
-            problems.append(f"output {value.name} is not computed")
+    for side, values, specs in sides:
+        for value, spec in zip(values, specs, strict=True):
+            problems += _differences(value, spec.name, spec.shape)
+            if side == "input" and not value.uses():
+                problems.append(f"input {value.name} is not used")
+            if side == "output" and value.producer() is None:
+                problems.append(f"output {value.name} is not computed")
     problems += _memory_not_in_place(exported)
     if problems:
         raise ContractError(name, problems)
@@ -376,15 +377,14 @@ def head(config: ModelConfig) -> Head | None:
     if config.head is None:
         return None
     head_config = config.head
-    match head_config.task:
-        case "embedding":
-            outputs = head_config.truncate_dim or head_config.embedding_size(config.d_model)
-        case "masked-language-model":
-            outputs = config.source_vocab_size or 0
-        case "question-answering":
-            outputs = 2
-        case _:
-            outputs = len(head_config.labels)
+    masked = head_config.task == "masked-language-model"
+    outputs = len(head_config.labels)
+    if head_config.task == "embedding":
+        outputs = head_config.truncate_dim or head_config.embedding_size(config.d_model)
+    elif head_config.task == "question-answering":
+        outputs = 2
+    elif masked:
+        outputs = config.source_vocab_size or 0
     return Head(
         head_config.task,
         outputs,
@@ -392,9 +392,7 @@ def head(config: ModelConfig) -> Head | None:
         token_types=config.token_types if config.token_types > 1 else 0,
         labels=head_config.labels,
         multi_label=head_config.multi_label,
-        mask_token_id=head_config.mask_token_id
-        if head_config.task == "masked-language-model"
-        else None,
+        mask_token_id=head_config.mask_token_id if masked else None,
     )
 
 

@@ -146,9 +146,7 @@ class DecoderStepGraph(nn.Module):
 
 
 class LanguageModelStepGraph(nn.Module):
-    """A step of a decoder-only model: logits of selected queries, such as the last of
-    prompts.
-    """
+    """A step of a decoder-only model: the logits of the queries to read."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()

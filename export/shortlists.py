@@ -21,7 +21,7 @@ import math
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -238,14 +238,14 @@ def _of_lexicon(path: Path, lines: list[str], known: Vocabularies) -> Shortlist:
     if _begins_with_target(pairs):
         pairs = [(second, first, probability) for first, second, probability in pairs]
     by_source: dict[int, list[tuple[float, int]]] = {}
-    unknown = _Unknown(path, len(pairs))
+    unknown: list[str] = []
     for source, target, probability in pairs:
         ids = known.source(source), known.target(target)
         if ids[0] is None or ids[1] is None:
-            unknown.add(source if ids[0] is None else target)
+            unknown.append(source if ids[0] is None else target)
             continue
         by_source.setdefault(ids[0], []).append((probability, ids[1]))
-    unknown.check()
+    _check_known(path, unknown, len(pairs))
     return _of_probabilities(by_source)
 
 
@@ -273,7 +273,7 @@ def _begins_with_target(pairs: list[tuple[str, str, float]]) -> bool:
 def _of_ctranslate2(path: Path, lines: list[str], known: Vocabularies) -> Shortlist:
     always: set[int] = set()
     entries: dict[tuple[int, ...], set[int]] = {}
-    unknown = _Unknown(path, len(lines))
+    unknown: list[str] = []
     for number, line in enumerate(lines, 1):
         sources, tab, targets = line.partition("\t")
         if not tab or not _words(targets):
@@ -289,11 +289,11 @@ def _of_ctranslate2(path: Path, lines: list[str], known: Vocabularies) -> Shortl
                 f"{len(ids)}"
             )
         if None in ids or not allowed:
-            unknown.add(sources if None in ids else _words(targets)[0])
+            unknown.append(sources if None in ids else _words(targets)[0])
             continue
         own = entries.setdefault(tuple(i for i in ids if i is not None), set()) if ids else always
         own.update(token for token in allowed if token is not None)
-    unknown.check()
+    _check_known(path, unknown, len(lines))
     return _shortlist(entries.items(), always)
 
 
@@ -327,26 +327,17 @@ def _of_marian(path: Path, data: bytes, model: ModelSpec) -> Shortlist:
 def _shortlist(
     entries: Iterable[tuple[tuple[int, ...], Iterable[int]]], always: Iterable[int]
 ) -> Shortlist:
-    def sorted_tokens() -> Iterator[tuple[tuple[int, ...], NDArray[np.int32]]]:
-        for source, tokens in entries:
-            yield source, np.unique(np.fromiter(tokens, np.int32))
+    def sorted_tokens(tokens: Iterable[int]) -> NDArray[np.int32]:
+        return np.unique(np.fromiter(tokens, np.int32))
 
-    return Shortlist(dict(sorted_tokens()), np.unique(np.fromiter(always, np.int32)))
+    allowed = {source: sorted_tokens(tokens) for source, tokens in entries}
+    return Shortlist(allowed, sorted_tokens(always))
 
 
-class _Unknown:
-    """Counts the lines whose tokens the model lacks."""
-
-    def __init__(self, path: Path, lines: int) -> None:
-        self._path, self._lines, self._count, self._first = path, lines, 0, ""
-
-    def add(self, token: str) -> None:
-        self._first = self._first or token
-        self._count += 1
-
-    def check(self) -> None:
-        if self._count > (1 - LEAST_KNOWN) * self._lines:
-            raise DragomanError(
-                f"{self._path}: expected tokens of the model's vocabularies, found others in "
-                f"{self._count} of {self._lines} lines, the first one {shown(self._first)}"
-            )
+def _check_known(path: Path, unknown: Sequence[str], lines: int) -> None:
+    """Check that the model has the tokens of most lines; otherwise they are of another one."""
+    if len(unknown) > (1 - LEAST_KNOWN) * lines:
+        raise DragomanError(
+            f"{path}: expected tokens of the model's vocabularies, found others in "
+            f"{len(unknown)} of {lines} lines, the first one {shown(unknown[0])}"
+        )

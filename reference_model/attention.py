@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .config import ModelConfig
+
 AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None, float | None], Tensor]
 
 MASKED_SCORE = -1e4
@@ -122,41 +124,21 @@ class MultiHeadAttention(nn.Module):
     Keys and values are projected separately from the query, so that a decoder can cache them.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        head_size: int,
-        *,
-        value_size: int | None = None,
-        query_bias: bool,
-        key_bias: bool,
-        value_bias: bool,
-        output_bias: bool,
-        scale: float | None = None,
-        bilinear: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        """Make the projections.
-
-        Args:
-            value_size: size of each head's values; None: the head size
-            scale: factor of the scores; None: 1 / sqrt(head_size)
-            bilinear: whether scores are q^T W k, with a matrix W for each head
-            dropout: of attention weights, in training
-        """
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.num_heads, self.head_size = num_heads, head_size
-        self.value_size = head_size if value_size is None else value_size
-        self.scale = scale
-        self.query = nn.Linear(d_model, num_heads * head_size, bias=query_bias)
-        self.key = nn.Linear(d_model, num_heads * head_size, bias=key_bias)
-        self.value = nn.Linear(d_model, num_heads * self.value_size, bias=value_bias)
-        self.output = nn.Linear(num_heads * self.value_size, d_model, bias=output_bias)
-        self.bilinear = (
-            nn.Parameter(torch.empty(num_heads, head_size, head_size)) if bilinear else None
-        )
-        self.dropout = nn.Dropout(dropout)
+        self.num_heads, self.head_size = config.num_heads, config.head_size
+        self.value_size, self.scale = config.value_size, config.score_scale
+        width, inner = config.d_model, config.num_heads * config.head_size
+        values = config.num_heads * config.value_size
+        self.query = nn.Linear(width, inner, bias=config.query_bias)
+        self.key = nn.Linear(width, inner, bias=config.key_bias)
+        self.value = nn.Linear(width, values, bias=config.value_bias)
+        self.output = nn.Linear(values, width, bias=config.attention_output_bias)
+        self.bilinear = None
+        if config.bilinear_scores:
+            shape = (config.num_heads, config.head_size, config.head_size)
+            self.bilinear = nn.Parameter(torch.empty(shape))
+        self.dropout = nn.Dropout(config.attention_dropout)
         self.attend: AttentionFunction = scaled_dot_product_attention
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import CrossAttention, MultiHeadAttention
-from .config import Activation, ModelConfig, NormOrder
+from .config import Activation, ModelConfig
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys [B, H, K, Dh] and values [B, H, K, Dv] of one attention layer."""
@@ -63,55 +63,6 @@ class RMSNorm(nn.Module):
 Norm = LayerNorm | RMSNorm
 
 
-class FeedForward(nn.Module):
-    """The feed-forward network activation(x W_1 + b_1) W_2 + b_2, equation 2.
-
-    A gated one (Shazeer 2020, equation 6) is (activation(x W_gate) * x W_1) W_2.
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        activation: Activation,
-        *,
-        bias: bool,
-        gated: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.gate = nn.Linear(d_model, d_ff, bias=bias) if gated else None
-        self.inner = nn.Linear(d_model, d_ff, bias=bias)
-        self.outer = nn.Linear(d_ff, d_model, bias=bias)
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform each position, [B, T, D] -> [B, T, D]."""
-        if self.gate is None:
-            inner = self.activation(self.inner(x))
-        else:
-            inner = self.activation(self.gate(x)) * self.inner(x)
-        return self.outer(self.dropout(inner) if self.training else inner)
-
-
-class Residual(nn.Module):
-    """A residual connection around a sub-layer, with dropout and pre- or post-norm."""
-
-    def __init__(self, norm: Norm, order: NormOrder, dropout: float) -> None:
-        super().__init__()
-        self.norm = norm
-        self.order = order
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply the sub-layer to x, [B, T, D] -> [B, T, D]."""
-        if self.order == "pre":
-            return x + self.dropout(sublayer(self.norm(x)))
-        normalized: Tensor = self.norm(x + self.dropout(sublayer(x)))
-        return normalized
-
-
 Carry = Callable[[Tensor, Tensor], Tensor]
 """Forget gates and updates [B, Q, D] of queries -> the state [B, Q, D] after each query."""
 
@@ -158,37 +109,45 @@ def make_norm(config: ModelConfig, size: int | None = None) -> Norm:
     )
 
 
-def _attention(
-    config: ModelConfig, kind: type[MultiHeadAttention] = MultiHeadAttention
-) -> MultiHeadAttention:
-    return kind(
-        config.d_model,
-        config.num_heads,
-        config.head_size,
-        value_size=config.value_size,
-        query_bias=config.query_bias,
-        key_bias=config.key_bias,
-        value_bias=config.value_bias,
-        output_bias=config.attention_output_bias,
-        scale=config.score_scale,
-        bilinear=config.bilinear_scores,
-        dropout=config.attention_dropout,
-    )
+class FeedForward(nn.Module):
+    """The feed-forward network activation(x W_1 + b_1) W_2 + b_2, equation 2.
+
+    A gated one (Shazeer 2020, equation 6) is (activation(x W_gate) * x W_1) W_2.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width, inner, bias = config.d_model, config.d_ff, config.feed_forward_bias
+        self.gate = nn.Linear(width, inner, bias=bias) if config.gated_feed_forward else None
+        self.inner = nn.Linear(width, inner, bias=bias)
+        self.outer = nn.Linear(inner, width, bias=bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = nn.Dropout(config.feed_forward_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform each position, [B, T, D] -> [B, T, D]."""
+        if self.gate is None:
+            inner = self.activation(self.inner(x))
+        else:
+            inner = self.activation(self.gate(x)) * self.inner(x)
+        return self.outer(self.dropout(inner) if self.training else inner)
 
 
-def _feed_forward(config: ModelConfig) -> FeedForward:
-    return FeedForward(
-        config.d_model,
-        config.d_ff,
-        config.activation,
-        bias=config.feed_forward_bias,
-        gated=config.gated_feed_forward,
-        dropout=config.feed_forward_dropout,
-    )
+class Residual(nn.Module):
+    """A residual connection around a sub-layer, with dropout and pre- or post-norm."""
 
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = make_norm(config)
+        self.order = config.norm_order
+        self.dropout = nn.Dropout(config.dropout)
 
-def _residual(config: ModelConfig) -> Residual:
-    return Residual(make_norm(config), config.norm_order, config.dropout)
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply the sub-layer to x, [B, T, D] -> [B, T, D]."""
+        if self.order == "pre":
+            return x + self.dropout(sublayer(self.norm(x)))
+        normalized: Tensor = self.norm(x + self.dropout(sublayer(x)))
+        return normalized
 
 
 class EncoderLayer(nn.Module):
@@ -196,10 +155,10 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = _attention(config)
-        self.self_attention_residual = _residual(config)
-        self.feed_forward = _feed_forward(config)
-        self.feed_forward_residual = _residual(config)
+        self.self_attention = MultiHeadAttention(config)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Apply the layer, [B, S, D] -> [B, S, D], with a mask as in `MultiHeadAttention`."""
@@ -221,15 +180,15 @@ class DecoderLayer(nn.Module):
         self.is_recurrent = config.is_recurrent
         if self.is_recurrent:
             self.recurrence = SSRU(config.d_model)
-            self.recurrence_residual = _residual(config)
+            self.recurrence_residual = Residual(config)
         else:
-            self.self_attention = _attention(config)
-            self.self_attention_residual = _residual(config)
+            self.self_attention = MultiHeadAttention(config)
+            self.self_attention_residual = Residual(config)
         if config.has_encoder:
-            self.cross_attention = _attention(config, CrossAttention)
-            self.cross_attention_residual = _residual(config)
-        self.feed_forward = _feed_forward(config)
-        self.feed_forward_residual = _residual(config)
+            self.cross_attention = CrossAttention(config)
+            self.cross_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
 
     def forward(
         self,

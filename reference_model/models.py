@@ -24,7 +24,6 @@ from .stacks import (
     initialize,
     source_embedding,
     target_output,
-    token_embedding,
 )
 
 Source = Sequence[int] | Tensor
@@ -44,9 +43,8 @@ class Transformer(nn.Module):
         self.generation = generation or GenerationConfig()
         target_tokens = nn.Embedding(config.target_vocab_size, config.d_model)
         self.encoder = Encoder(config, source_embedding(config, target_tokens))
-        self.decoder = Decoder(
-            config, token_embedding(config, target_tokens, config.max_target_positions)
-        )
+        embedding = Embedding(config, target_tokens, config.max_target_positions)
+        self.decoder = Decoder(config, embedding)
         self.output = target_output(config, target_tokens)
         initialize(self, config)
 
@@ -133,7 +131,7 @@ class LanguageModel(nn.Module):
         self.config = config
         self.generation = generation or GenerationConfig()
         tokens = nn.Embedding(config.target_vocab_size, config.d_model)
-        self.decoder = Decoder(config, token_embedding(config, tokens, config.max_target_positions))
+        self.decoder = Decoder(config, Embedding(config, tokens, config.max_target_positions))
         self.output = target_output(config, tokens)
         initialize(self, config)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .attention import RelativePositions, causal_mask
 from .config import ModelConfig
-from .layers import DecoderLayer, EncoderLayer, KeysValues, Norm, make_norm, states_after
+from .layers import DecoderLayer, EncoderLayer, KeysValues, make_norm, states_after
 
 
 def sinusoids(positions: int, d_model: int) -> Tensor:
@@ -29,21 +29,25 @@ def sinusoids(positions: int, d_model: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2).float()
 
 
-class SinusoidalPositions(nn.Module):
-    """The fixed table of section 3.5: a buffer, not a weight, so checkpoints omit it."""
+class Positions(nn.Module):
+    """A table of positions."""
 
     table: Tensor
-
-    def __init__(self, positions: int, d_model: int) -> None:
-        super().__init__()
-        self.register_buffer("table", sinusoids(positions, d_model), persistent=False)
 
     def forward(self, position: Tensor) -> Tensor:
         """Look positions up, int64 [...] -> [..., D]."""
         return F.embedding(position, self.table)
 
 
-class LearnedPositions(nn.Module):
+class SinusoidalPositions(Positions):
+    """The fixed table of section 3.5: a buffer, not a weight, so checkpoints omit it."""
+
+    def __init__(self, positions: int, d_model: int) -> None:
+        super().__init__()
+        self.register_buffer("table", sinusoids(positions, d_model), persistent=False)
+
+
+class LearnedPositions(Positions):
     """A learned table of positions."""
 
     def __init__(self, positions: int, d_model: int) -> None:
@@ -51,37 +55,22 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(positions, d_model))
         nn.init.normal_(self.table, std=d_model**-0.5)
 
-    def forward(self, position: Tensor) -> Tensor:
-        """Look positions up, int64 [...] -> [..., D]."""
-        return F.embedding(position, self.table)
-
 
 class Embedding(nn.Module):
     """The input of a stack: dropout(token embedding * sqrt(d_model) + position), section 5.4."""
 
     def __init__(
-        self,
-        tokens: nn.Embedding,
-        positions: SinusoidalPositions | LearnedPositions | None,
-        *,
-        types: int = 0,
-        scale: bool,
-        norm: Norm | None,
-        dropout: float,
-        without_position: int | None = None,
+        self, config: ModelConfig, tokens: nn.Embedding, positions: int, types: int = 0
     ) -> None:
-        """Make the embeddings of `types` kinds of segments (Devlin et al. 2018, figure 2), if any.
-
-        The token `without_position` has no position embedding.
-        """
+        """Make the tables of positions and of `types` kinds of segments (Devlin et al. 2018)."""
         super().__init__()
         self.tokens = tokens
-        self.without_position = without_position
-        self.positions = positions
+        self.without_position = None if config.pad_has_position else config.pad_token_id
+        self.positions = _positions(config, positions)
         self.types = nn.Embedding(types, tokens.embedding_dim) if types else None
-        self.scale = math.sqrt(tokens.embedding_dim) if scale else 1.0
-        self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.scale = math.sqrt(tokens.embedding_dim) if config.scale_embedding else 1.0
+        self.norm = make_norm(config, tokens.embedding_dim) if config.embedding_norm else None
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, token: Tensor, position: Tensor, token_type: Tensor | None = None) -> Tensor:
         """Embed tokens, int64 [B, T] -> [B, T, D].
@@ -113,19 +102,15 @@ class AudioEmbedding(nn.Module):
     Two convolutions over the frames, the second with stride 2, each followed by GELU; positions.
     """
 
-    def __init__(
-        self,
-        feature_size: int,
-        d_model: int,
-        positions: SinusoidalPositions | LearnedPositions,
-        *,
-        dropout: float,
-    ) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.first_convolution = nn.Conv1d(feature_size, d_model, kernel_size=3, padding=1)
-        self.second_convolution = nn.Conv1d(d_model, d_model, kernel_size=3, stride=2, padding=1)
+        features, width = config.feature_size, config.d_model
+        positions = _positions(config, config.max_source_positions)
+        assert features is not None and positions is not None
+        self.first_convolution = nn.Conv1d(features, width, kernel_size=3, padding=1)
+        self.second_convolution = nn.Conv1d(width, width, kernel_size=3, stride=2, padding=1)
         self.positions = positions
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, features: Tensor) -> Tensor:
         """Embed features, float [B, mel bins, 2 * S] -> [B, S, D]."""
@@ -307,38 +292,17 @@ def source_embedding(
     config: ModelConfig, target_tokens: nn.Embedding | None
 ) -> Embedding | AudioEmbedding:
     """Make the embedding of an encoder, which may share the decoder's token embedding."""
-    if config.source_vocab_size is not None:
-        tokens = (
-            target_tokens
-            if target_tokens is not None and config.tie_source_target
-            else nn.Embedding(config.source_vocab_size, config.d_embedding or config.d_model)
-        )
-        positions = config.max_source_positions
-        return token_embedding(config, tokens, positions, types=config.token_types)
-    assert config.feature_size is not None
-    table = _positions(config, config.max_source_positions)
-    assert table is not None
-    return AudioEmbedding(config.feature_size, config.d_model, table, dropout=config.dropout)
-
-
-def token_embedding(
-    config: ModelConfig, tokens: nn.Embedding, positions: int, *, types: int = 0
-) -> Embedding:
-    """Make the embedding of a stack that reads tokens."""
-    return Embedding(
-        tokens,
-        _positions(config, positions),
-        types=types,
-        scale=config.scale_embedding,
-        norm=make_norm(config, tokens.embedding_dim) if config.embedding_norm else None,
-        dropout=config.dropout,
-        without_position=None if config.pad_has_position else config.pad_token_id,
+    if config.source_vocab_size is None:
+        return AudioEmbedding(config)
+    tokens = (
+        target_tokens
+        if target_tokens is not None and config.tie_source_target
+        else nn.Embedding(config.source_vocab_size, config.d_embedding or config.d_model)
     )
+    return Embedding(config, tokens, config.max_source_positions, config.token_types)
 
 
-def _positions(
-    config: ModelConfig, positions: int
-) -> SinusoidalPositions | LearnedPositions | None:
+def _positions(config: ModelConfig, positions: int) -> Positions | None:
     match config.positions:
         case "sinusoidal":
             return SinusoidalPositions(positions, config.d_model)

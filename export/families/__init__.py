@@ -14,16 +14,14 @@ from typing import Any
 from dragoman.reference_model import Transformer
 
 from ..formats.json_files import Values
-from ..registry import MODEL_TYPES, Registration
+from ..registry import MODEL_TYPES
 from .encoders.family import EncoderFamily
 from .family import Family
 
-
-def _registered(row: Registration) -> Any:
-    return getattr(import_module(f"{__name__}.{row.module}"), row.family)
-
-
-_REGISTERED = {model_type: _registered(row) for model_type, row in MODEL_TYPES.items()}
+_REGISTERED: dict[str, Any] = {
+    model_type: getattr(import_module(f"{__name__}.{row.module}"), row.family)
+    for model_type, row in MODEL_TYPES.items()
+}
 
 FAMILIES: dict[str, Family] = {
     name: family for name, family in _REGISTERED.items() if isinstance(family, Family)

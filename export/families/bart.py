@@ -147,12 +147,9 @@ def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> Mod
 
 def tie(weights: Weights, config: ModelConfig) -> list[str]:
     """Keep one name for each token embedding and the output projection that reuses it."""
+    names = [TOKENS["encoder"], SHARED] if config.tie_source_target else []
     output = [OUTPUT] if config.tie_target_output else []
-    if config.tie_source_target:
-        groups = [[TOKENS["encoder"], SHARED, TOKENS["decoder"], *output]]
-    else:
-        groups = [[TOKENS["decoder"], *output]]
-    return [problem for names in groups for problem in merge_tied(weights, names)]
+    return merge_tied(weights, [*names, TOKENS["decoder"], *output])
 
 
 def with_separate_tables(values: Values, config: ModelConfig, weights: Weights) -> ModelConfig:
@@ -195,10 +192,6 @@ def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     return tie(weights, config)
 
 
-def _config(values: Values) -> ModelConfig:
-    return config_of(values, {}, embedding_norm=True, logits_bias=True)
-
-
 SPECIAL_TOKENS: Mapping[str, str] = {
     "bos": "<s>",
     "eos": "</s>",
@@ -234,7 +227,7 @@ TOKENIZER = TokenizerKind(
     ("BartTokenizer", "RobertaTokenizer"), (library_file, _merges), any_class=True
 )
 BART = Family(
-    config=_config,
+    config=partial(config_of, defaults={}, embedding_norm=True, logits_bias=True),
     weight_name=weight_name,
     convert_weights=convert_weights,
     tokenizers=(TOKENIZER,),
@@ -267,23 +260,12 @@ VOCAB_SIZE_50 = 250_054
 """The vocabulary size of mBART-50; mBART-25 has fewer languages and thus fewer tokens."""
 
 
-def _mbart_config(values: Values) -> ModelConfig:
-    return config_of(
-        values,
-        {"decoder_start_token_id": None},
-        embedding_norm=True,
-        logits_bias=True,
-        norm_order="pre",
-    )
-
-
 def _of_languages(name: str, languages: Multilingual, min_vocab_size: int) -> TokenizerKind:
-    pieces = partial(fairseq_pieces, languages=languages, kind=CLASSES[name])
     return TokenizerKind(
         (name,),
         (
             partial(multilingual_library_file, languages=languages),
-            pieces,
+            partial(fairseq_pieces, languages=languages, kind=CLASSES[name]),
         ),
         languages,
         matches=lambda checkpoint: checkpoint.vocab_size >= min_vocab_size,
@@ -296,7 +278,13 @@ MBART_TOKENIZERS = (
     TokenizerKind(("BarthezTokenizer",), (library_file,)),  # French-only models
 )
 MBART = Family(
-    config=_mbart_config,
+    config=partial(
+        config_of,
+        defaults={"decoder_start_token_id": None},
+        embedding_norm=True,
+        logits_bias=True,
+        norm_order="pre",
+    ),
     weight_name=weight_name,
     convert_weights=convert_weights,
     tokenizers=MBART_TOKENIZERS,

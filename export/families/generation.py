@@ -56,38 +56,31 @@ class SettingsReader:
         value = self._values.get(name)
         if value is None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool):
-            self.problems.append(f"{name}: expected an integer, found {shown(value)}")
-            return default
-        if value < least:
-            self.problems.append(f"{name}: expected at least {least}, found {shown(value)}")
-            return default
-        return value
+        integer = isinstance(value, int) and not isinstance(value, bool)
+        if integer and value >= least:
+            return int(value)
+        expected = f"at least {least}" if integer else "an integer"
+        self.problems.append(f"{name}: expected {expected}, found {shown(value)}")
+        return default
 
     def real(self, name: str, default: float, least: float, largest: float) -> float:
         """Return a number within a range."""
-        value = self._values.get(name)
-        if value is None:
-            return default
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not least <= value <= largest:
-            self.problems.append(
-                f"{name}: expected a number from {least:g} to {largest:g}, found {shown(value)}"
-            )
-            return default
-        return float(value)
+        expected = f"a number from {least:g} to {largest:g}"
+        return self._float(name, default, least, largest, expected)
 
     def positive(self, name: str) -> float:
         """Return a positive number within float32; 1 if it is missing."""
+        expected = "a number greater than 0 that float32 holds"
+        return self._float(name, 1.0, SMALLEST_FLOAT32, LARGEST_FLOAT32, expected)
+
+    def _float(self, name: str, default: float, least: float, most: float, expected: str) -> float:
         value = self._values.get(name)
         if value is None:
-            return 1.0
+            return default
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not SMALLEST_FLOAT32 <= value <= LARGEST_FLOAT32:
-            self.problems.append(
-                f"{name}: expected a number greater than 0 that float32 holds, found {shown(value)}"
-            )
-            return 1.0
+        if not number or not least <= value <= most:
+            self.problems.append(f"{name}: expected {expected}, found {shown(value)}")
+            return default
         return float(value)
 
     def setting(self, name: str) -> Any:
@@ -183,11 +176,9 @@ UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "sequence_bias": (),
     "exponential_decay_length_penalty": (),
     "guidance_scale": (1,),
-    "force_words_ids": (),
-    "constraints": (),
-    "watermarking_config": (),
-    "stop_strings": (),
-    "max_time": (),
+    **dict.fromkeys(
+        ("force_words_ids", "constraints", "watermarking_config", "stop_strings", "max_time"), ()
+    ),
     "token_healing": (False,),
     "is_assistant": (False,),
 }
@@ -235,7 +226,7 @@ def generation_config(
     rules = GenerationConfig(
         forced_first_token_id=first,
         forced_last_token_id=read.forced("forced_eos_token_id", suppressed),
-        end_token_ids=_beyond_one(ends, config),
+        end_token_ids=None if ends in (None, [config.end_token_id]) else tuple(dict.fromkeys(ends)),
         suppressed_token_ids=tuple(sorted(single | suppressed)),
         first_suppressed_token_ids=tuple(
             sorted(read.known("begin_suppress_tokens", config.target_vocab_size))
@@ -276,10 +267,6 @@ def default_new_tokens(config: ModelConfig, notes: list[str]) -> int:
         "(--max-new-tokens)"
     )
     return limit
-
-
-def _beyond_one(ends: list[int] | None, config: ModelConfig) -> tuple[int, ...] | None:
-    return None if ends is None or ends == [config.end_token_id] else tuple(dict.fromkeys(ends))
 
 
 def with_strategy(

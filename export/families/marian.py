@@ -130,21 +130,17 @@ MARIAN = Family(
 )
 
 
-def _pegasus_config(values: Values) -> ModelConfig:
-    return config_of(
-        values,
-        {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
-        norm_order="pre",
-        logits_bias=True,
-    )
-
-
 PEGASUS_TOKENIZER = TokenizerKind(
     ("PegasusTokenizer",),
     (library_file, partial(sentencepiece_file, file_name="spiece.model", kind=PEGASUS_CLASS)),
 )
 PEGASUS = Family(
-    config=_pegasus_config,
+    config=partial(
+        config_of,
+        defaults={"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+        norm_order="pre",
+        logits_bias=True,
+    ),
     weight_name=weight_name,
     convert_weights=convert_weights,
     tokenizers=(PEGASUS_TOKENIZER,),

@@ -86,7 +86,8 @@ class TokenizerCheckpoint:
         path = self.directory / LIBRARY_FILE
         data = json.loads(read_regular(path, VOCABULARY_BYTES))
         settings = replace(read_settings(self.directory, data), languages=languages)
-        kind, found = CLASSES.get(self._loaded_class), type(self.library.model).__name__
+        loaded = self.class_name or OF_MODELS.get(str(self.values.get("model_type")), "")
+        kind, found = CLASSES.get(loaded), type(self.library.model).__name__
         if kind is not None and kind.model != found:
             if self.class_name is not None:
                 raise DragomanError(
@@ -139,10 +140,6 @@ class TokenizerCheckpoint:
         forced = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
         wanted = self.setting("clean_up_tokenization_spaces", bool)
         return bool(wanted and (not bpe or self.setting(forced, bool)))
-
-    @property
-    def _loaded_class(self) -> str:
-        return self.class_name or OF_MODELS.get(str(self.values.get("model_type")), "")
 
     @property
     def class_name(self) -> str | None:

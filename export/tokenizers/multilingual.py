@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -40,17 +39,14 @@ class Multilingual:
     form: str = "{}"
     """The format of a language's token, with {} in place of the code."""
 
-    @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        return re.compile(self.form.format(f"({self.code_pattern})"))
-
     def token(self, code: str) -> str:
         """Return the token of a language."""
         return self.form.format(code)
 
     def tokens_in(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
         """Return the languages that have a token in a vocabulary: code -> token id."""
-        matches = ((self._pattern.fullmatch(piece), i) for piece, i in vocabulary.items())
+        pattern = re.compile(self.form.format(f"({self.code_pattern})"))
+        matches = ((pattern.fullmatch(piece), i) for piece, i in vocabulary.items())
         return {match[1]: token for match, token in matches if match}
 
     def tokens_from(self, first: int, listed: Mapping[str, int]) -> dict[str, int]:

@@ -90,7 +90,8 @@ def _module(folder: Path | None, name: str) -> Any:
 def _read(bible: Any) -> dict[Verse, str]:
     """Read all verses that are not empty, in the books of the Protestant canon."""
     testaments = bible.get_structure().get_books()
-    books = [*_canon(testaments["ot"]), *testaments["nt"]]
+    # SWORD puts deuterocanonical books after the first 39.
+    books = [*testaments["ot"][:39], *testaments["nt"]]
     verses = {}
     for number, book in enumerate(books, start=1):
         for chapter in range(1, book.num_chapters + 1):
@@ -100,11 +101,6 @@ def _read(bible: Any) -> dict[Verse, str]:
                 if text:
                     verses[number, chapter, verse] = text
     return verses
-
-
-def _canon(books: list[Any]) -> list[Any]:
-    """Return the first 39 books; SWORD puts deuterocanonical ones after them."""
-    return books[:39]
 
 
 def plain(raw: str, *, first: bool) -> str:

@@ -330,7 +330,11 @@ def _fitting(
         else:
             encoded, longest = _encoded(tokenizers, batch, unknown), _longest(model)
         for (number, _), pairs in zip(chunk, encoded, strict=True):
-            if longest is None or all(_fits(pair, longest) for pair in pairs):
+            if longest is None or all(
+                len(ids) <= positions
+                for pair in pairs
+                for ids, positions in zip(pair, longest, strict=True)
+            ):
                 fitting[number] += 1
                 yield from pairs
 
@@ -355,7 +359,13 @@ def training_pairs(
     pairs: list[Pair] = []
     for example, of_example in zip(examples, _encoded(tokenizers, examples, unknown), strict=True):
         for reference, pair in zip(example.references, of_example, strict=True):
-            _check_lengths(pair, longest, (example.source, reference))
+            texts = (example.source, reference)
+            for ids, positions, text in zip(pair, longest, texts, strict=True):
+                if len(ids) > positions:
+                    raise DragomanError(
+                        f"expected texts of at most {positions} tokens, the model's positions, "
+                        f"found one of {len(ids)}: {shown(text)}"
+                    )
             pairs.append(pair)
     return pairs
 
@@ -378,19 +388,6 @@ def _encoded(
 
 def _longest(model: Transformer) -> tuple[int, int]:
     return model.config.max_source_positions, model.config.max_target_positions
-
-
-def _fits(pair: Pair, longest: tuple[int, int]) -> bool:
-    return all(len(ids) <= positions for ids, positions in zip(pair, longest, strict=True))
-
-
-def _check_lengths(pair: Pair, longest: tuple[int, int], texts: tuple[str, str]) -> None:
-    for ids, positions, text in zip(pair, longest, texts, strict=True):
-        if len(ids) > positions:
-            raise DragomanError(
-                f"expected texts of at most {positions} tokens, the model's positions, found one "
-                f"of {len(ids)}: {shown(text)}"
-            )
 
 
 def evaluate(

@@ -29,15 +29,19 @@ def random_mask(*shape: int) -> Tensor:
 
 
 def make(d_model: int, heads: int, head_size: int, *, bias: bool = True) -> MultiHeadAttention:
-    attention = MultiHeadAttention(
-        d_model,
-        heads,
-        head_size,
+    config = ModelConfig(
+        source_vocab_size=3,
+        target_vocab_size=3,
+        d_model=d_model,
+        num_heads=heads,
+        d_head=head_size,
         query_bias=bias,
         key_bias=bias,
         value_bias=bias,
-        output_bias=bias,
+        attention_output_bias=bias,
+        positions="learned",
     )
+    attention = MultiHeadAttention(config)
     for parameter in attention.parameters():
         nn.init.normal_(parameter, std=0.4)
     return attention.requires_grad_(False)

@@ -93,9 +93,7 @@ class StoredModel:
         return len({match[1] for match in matches if match})
 
     def scales_by_sqrt_depth(self) -> bool:
-        """Return whether all stacks scale embeddings by sqrt(d_model); if not, scale the
-        tables.
-        """
+        """Return whether all stacks scale embeddings by sqrt(d_model); scale tables if not."""
         usual = math.sqrt(self.shape(TARGET_TABLE, 2)[1])
         scales = {
             TABLES[stack]: self._embedding_scale(stack, usual)

@@ -188,9 +188,14 @@ def unify_biases(weights: Weights) -> dict[str, bool]:
     `split_stacks` comes first. A stack stores zeros for parts without a bias, so a bias that is
     zero in all layers is removed. Any other is added, as zeros, to the layers without it.
     """
+    roles = ("query", "key", "value", "attention_output", "feed_forward", "logits")
+    projections: dict[str, list[str]] = {f"{role}_bias": [] for role in roles}
+    for name in weights:
+        if (field := _bias_field(name)) is not None:
+            projections[field].append(name)
     fields = {}
-    for field, projections in _projections(weights).items():
-        biases = {name: name.replace("/weight", "/bias") for name in projections}
+    for field, names in projections.items():
+        biases = {name: name.replace("/weight", "/bias") for name in names}
         stored = [weights[bias] for bias in biases.values() if bias in weights]
         fields[field] = any(bool(bias.any()) for bias in stored)
         for name, bias in biases.items():
@@ -199,16 +204,6 @@ def unify_biases(weights: Weights) -> dict[str, bool]:
             elif bias not in weights:
                 weights[bias] = torch.zeros(len(weights[name]))
     return fields
-
-
-def _projections(weights: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Return the names of weights, by the field that states whether they have a bias."""
-    projections: dict[str, list[str]] = {f"{role}_bias": [] for role in ("query", "key", "value")}
-    projections |= {"attention_output_bias": [], "feed_forward_bias": [], "logits_bias": []}
-    for name in weights:
-        if (field := _bias_field(name)) is not None:
-            projections[field].append(name)
-    return projections
 
 
 def _bias_field(name: str) -> str | None:

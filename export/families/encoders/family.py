@@ -30,11 +30,6 @@ class HeadNames:
     activation: DenseActivation | None = None
     """Activation of the dense layer; None: that of the encoder's feed-forward."""
 
-    @property
-    def has_dense(self) -> bool:
-        """Whether the head has a dense layer."""
-        return "dense.linear" in self.parts
-
 
 @dataclass(frozen=True)
 class EncoderFamily:
@@ -193,22 +188,20 @@ def head_of(
     width = known[family.fields["d_model"]]
     if task == "masked-language-model":
         width = family.embedding_size(values) or width
+        if mask is None:
+            raise ConfigError([f"expected a tokenizer with the token {family.mask}, found none"])
     labels: tuple[str, ...] = ()
     multi_label = False
     if task in ("sequence-classification", "token-classification"):
         labels = _labels(values)
     if task == "sequence-classification":
         kind = values.get("problem_type")
-        multi_label = kind == "multi_label_classification"
         if kind == "regression" and len(labels) > 1:
             raise ConfigError([f"problem_type: regression of {len(labels)} numbers, expected one"])
-    if task == "masked-language-model" and mask is None:
-        raise ConfigError([f"expected a tokenizer with the token {family.mask}, found none"])
-    if task == "sequence-classification":
-        multi_label = _independent(values, labels, multi_label)
+        multi_label = _independent(values, labels, kind == "multi_label_classification")
     return HeadConfig(
         task=task,
-        dense_size=width if names.has_dense else 0,
+        dense_size=width if "dense.linear" in names.parts else 0,
         dense_activation=names.activation or activation,
         labels=labels,
         multi_label=multi_label,

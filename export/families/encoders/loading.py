@@ -158,11 +158,15 @@ def weight_name(
     inner = family.known(values or {}).get("inner_group_num", 1)
     of_head = family.heads[head.task].parts if head.task in family.heads else {}
 
+    def grouped(found: re.Match[str]) -> str:
+        group, number = divmod(int(found[1]), inner)
+        return f"encoder.albert_layer_groups.{group}.albert_layers.{number}."
+
     def name_of(name: str) -> str:
         part = name.removeprefix("head.")
         if part == name:
             if family.shares_layers:
-                name = LAYER.sub(lambda found: _grouped(int(found[1]), inner), name)
+                name = LAYER.sub(grouped, name)
             return renamed(name, family.parts)
         for ours, theirs in of_head.items():
             if part == ours or part.startswith(f"{ours}."):
@@ -170,10 +174,6 @@ def weight_name(
         return name
 
     return name_of
-
-
-def _grouped(layer: int, inner: int) -> str:
-    return f"encoder.albert_layer_groups.{layer // inner}.albert_layers.{layer % inner}."
 
 
 def base_layout(family: EncoderFamily) -> BaseLayout:
