@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -239,6 +239,8 @@ class ModelConfig:
 DROPOUTS = ("dropout", "attention_dropout", "feed_forward_dropout")
 """The fields that matter in training only."""
 
+NULLABLE_SIZES = ("d_head", "d_value", "d_embedding")
+
 SIDES = {
     "encoder": ("source_vocab_size", "encoder_layers", "max_source_positions"),
     "decoder": ("target_vocab_size", "decoder_layers", "max_target_positions"),
@@ -246,200 +248,158 @@ SIDES = {
 """The sizes of each side, which are 0 in a model without that side."""
 
 
-def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> list[str]:
-    checks = _Checks(config, unusable)
+def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> Iterator[str]:
+    """Yield the values out of range; checks that read a field of the wrong type are skipped."""
+    c = config
+
+    def usable(*fields: str) -> bool:
+        return unusable.isdisjoint(fields)
+
     for side, names in SIDES.items():
-        _check_side(checks, side, names)
-    for name in ("d_model", "num_heads", "d_ff", "feature_size"):
-        checks.add(
-            [name],
-            lambda value: value is not None and value < 1,
-            f"{name} must be at least 1, found {{}}",
-        )
-    for name in ("d_head", "d_value", "d_embedding"):
-        checks.add(
-            [name],
-            lambda size: size is not None and size < 1,
-            f"{name} must be at least 1 or null, found {{}}",
-        )
-    checks.add(
-        ["d_model", "num_heads", "d_head"],
-        lambda width, heads, size: size is None and heads > 0 and width % heads,
-        "d_model {} is not a multiple of num_heads {}: choose another number or set d_head",
-    )
-    checks.add(
-        ["score_scale"],
-        lambda scale: scale is not None and not 0 < scale < math.inf,
-        "score_scale must be positive and finite or null, found {}",
-    )
-    checks.add(
-        ["d_model", "positions"],
-        lambda width, kind: kind == "sinusoidal" and width % 2,
-        "sinusoidal positions need an even d_model, found {}",
-    )
+        for name in names:
+            vocabulary, size = getattr(c, names[0]), getattr(c, name)
+            if not usable(names[0], name):
+                continue
+            if vocabulary != 0 and size is not None and size < 1:
+                yield f"{name} must be at least 1, found {size}"
+            if vocabulary == 0 and size != 0:
+                yield (
+                    f"{name} must be 0 in a model without {side} ({names[0]} {vocabulary}), found "
+                    f"{size}"
+                )
+    for name in ("d_model", "num_heads", "d_ff", "feature_size", *NULLABLE_SIZES):
+        size = getattr(c, name)
+        if usable(name) and size is not None and size < 1:
+            least = "at least 1 or null" if name in NULLABLE_SIZES else "at least 1"
+            yield f"{name} must be {least}, found {size}"
+    if usable("d_model", "num_heads", "d_head"):
+        if c.d_head is None and c.num_heads > 0 and c.d_model % c.num_heads:
+            yield (
+                f"d_model {c.d_model} is not a multiple of num_heads {c.num_heads}: choose another "
+                "number or set d_head"
+            )
+    if usable("score_scale") and c.score_scale is not None and not 0 < c.score_scale < math.inf:
+        yield f"score_scale must be positive and finite or null, found {c.score_scale}"
+    if usable("d_model", "positions") and c.positions == "sinusoidal" and c.d_model % 2:
+        yield f"sinusoidal positions need an even d_model, found {c.d_model}"
     for name in DROPOUTS:
-        checks.add([name], lambda p: not 0 <= p < 1, f"{name} must be in [0, 1), found {{}}")
-    checks.add(
-        ["norm_epsilon"],
-        lambda epsilon: not 0 < epsilon < math.inf,
-        "norm_epsilon must be positive and finite, found {}",
-    )
-    checks.add(
-        ["source_vocab_size", "feature_size"],
-        lambda vocabulary, features: (vocabulary is None) == (features is None),
-        "expected exactly one of source_vocab_size (tokens) and feature_size (speech), found "
-        "{} and {}",
-    )
-    checks.add(
-        ["feature_size", "positions"],
-        lambda features, kind: features is not None and "relative" in kind,
-        "a speech model (feature_size {}) needs sinusoidal or learned positions, found {}",
-    )
-    checks.add(
-        ["decoder_kind", "source_vocab_size", "target_vocab_size", "positions"],
-        lambda kind, source, target, positions: (
-            kind != "self_attention" and (not source or not target or "relative" in positions)
-        ),
-        "decoder_kind {} needs an encoder of tokens, a decoder, and sinusoidal or learned "
-        "positions, found source_vocab_size {}, target_vocab_size {} and positions {}",
-    )
-    checks.add(
-        ["norm", "norm_bias"],
-        lambda kind, bias: kind == "rms" and bias,
-        "norm {} has no bias: expected norm_bias false, found {}",
-    )
-    checks.add(
-        ["positions", "relative_buckets", "relative_max_distance"],
-        lambda kind, buckets, distance: (
-            "relative" in kind and (buckets < 4 or distance <= buckets // 2)
-        ),
-        "{} positions need relative_buckets of at least 4 and a relative_max_distance greater "
-        "than half of relative_buckets, found {} and {}",
-    )
-    _check_head(checks)
-    _check_tokens(checks)
-    return checks.problems
-
-
-class _Checks:
-    """Collects problems; checks that read a field of the wrong type are skipped."""
-
-    def __init__(self, config: ModelConfig, unusable: frozenset[str]) -> None:
-        self.config = config
-        self.unusable = unusable
-        self.problems: list[str] = []
-
-    def add(self, fields: list[str], wrong: Callable[..., object], problem: str) -> None:
-        """Record the problem, formatted with the fields' values, if `wrong` holds for them."""
-        if self.unusable.isdisjoint(fields):
-            values = [getattr(self.config, field) for field in fields]
-            if wrong(*values):
-                self.problems.append(problem.format(*values))
-
-
-def _check_side(checks: _Checks, side: str, names: tuple[str, ...]) -> None:
-    """Check that the sizes of a side are all at least 1 or, without that side, all 0."""
-    vocabulary = names[0]
-    for name in names:
-        checks.add(
-            [vocabulary, name],
-            lambda vocabulary, size: vocabulary != 0 and size is not None and size < 1,
-            f"{name} must be at least 1, found {{1}}",
+        if usable(name) and not 0 <= getattr(c, name) < 1:
+            yield f"{name} must be in [0, 1), found {getattr(c, name)}"
+    if usable("norm_epsilon") and not 0 < c.norm_epsilon < math.inf:
+        yield f"norm_epsilon must be positive and finite, found {c.norm_epsilon}"
+    source, target, features = c.source_vocab_size, c.target_vocab_size, c.feature_size
+    if usable("source_vocab_size", "feature_size") and (source is None) == (features is None):
+        yield (
+            "expected exactly one of source_vocab_size (tokens) and feature_size (speech), found "
+            f"{source} and {features}"
         )
-        checks.add(
-            [vocabulary, name],
-            lambda vocabulary, size: vocabulary == 0 and size != 0,
-            f"{name} must be 0 in a model without {side} ({vocabulary} {{}}), found {{}}",
+    if usable("feature_size", "positions"):
+        if features is not None and "relative" in c.positions:
+            yield (
+                f"a speech model (feature_size {features}) needs sinusoidal or learned positions, "
+                f"found {c.positions}"
+            )
+    if usable("decoder_kind", "source_vocab_size", "target_vocab_size", "positions"):
+        if c.is_recurrent and (not source or not target or "relative" in c.positions):
+            yield (
+                f"decoder_kind {c.decoder_kind} needs an encoder of tokens, a decoder, and "
+                f"sinusoidal or learned positions, found source_vocab_size {source}, "
+                f"target_vocab_size {target} and positions {c.positions}"
+            )
+    if usable("norm", "norm_bias") and c.norm == "rms" and c.norm_bias:
+        yield f"norm {c.norm} has no bias: expected norm_bias false, found {c.norm_bias}"
+    if usable("positions", "relative_buckets", "relative_max_distance"):
+        buckets, distance = c.relative_buckets, c.relative_max_distance
+        if "relative" in c.positions and (buckets < 4 or distance <= buckets // 2):
+            yield (
+                f"{c.positions} positions need relative_buckets of at least 4 and a "
+                "relative_max_distance greater than half of relative_buckets, found "
+                f"{buckets} and {distance}"
+            )
+    if usable("source_vocab_size", "target_vocab_size") and source == target == 0:
+        yield (
+            f"expected an encoder or a decoder, found source_vocab_size {source} and "
+            f"target_vocab_size {target}"
         )
-
-
-def _check_head(checks: _Checks) -> None:
-    checks.add(
-        ["source_vocab_size", "target_vocab_size"],
-        lambda source, target: source == target == 0,
-        "expected an encoder or a decoder, found source_vocab_size {} and target_vocab_size {}",
-    )
-    checks.add(
-        ["target_vocab_size", "head"],
-        lambda target, head: (target == 0) != (head is not None),
-        "a model has either a decoder or a head, found target_vocab_size {} and head {}",
-    )
-    checks.add(
-        ["head", "feature_size"],
-        lambda head, features: head is not None and features is not None,
-        "a head is for sources of tokens, found {} and feature_size {}",
-    )
-    checks.add(
-        ["token_types", "source_vocab_size"],
-        lambda types, source: types < 0 or (types > 0 and not source),
-        "token_types must be at least 0, and 0 where the source is not tokens, found {}",
-    )
-    checks.add(
-        ["head", "d_model"],
-        lambda head, width: (
-            head is not None
-            and head.task == "sequence-classification"
-            and head.dense_size not in (0, width)
-        ),
-        "the dense layer of this head has d_model outputs: expected {1}, found {0.dense_size}",
-    )
-    checks.add(
-        ["head", "d_model", "d_embedding"],
-        lambda head, width, embedding: (
-            head is not None
-            and head.task == "masked-language-model"
-            and (head.dense_size or width) != (embedding or width)
-        ),
-        "the outputs of this head's dense layer are as many as those of the token embedding: "
-        "expected {1} (d_model) or {2} (d_embedding), found {0.dense_size}",
-    )
-    checks.add(
-        ["head", "d_embedding", "encoder_order", "positions"],
-        lambda head, embedding, order, positions: (
-            (embedding is not None or order is not None)
-            and (head is None or positions == "sinusoidal")
-        ),
-        "d_embedding {1} and encoder_order {2} are for encoder-only models with learned positions, "
-        "found head {0} and positions {3}",
-    )
-    checks.add(
-        ["encoder_layers", "encoder_order"],
-        lambda layers, order: (
-            order is not None and (len({*order}), min(order), max(order)) != (layers, 0, layers - 1)
-        ),
-        "encoder_order must have each number below encoder_layers {}, found {}",
-    )
-    checks.add(
-        ["head", "d_model"],
-        lambda head, width: head is not None and head.truncate_dim > head.embedding_size(width),
-        "head.truncate_dim must be at most the embedding's size, found {0.truncate_dim}",
-    )
-    checks.add(
-        ["head", "source_vocab_size"],
-        lambda head, size: head is not None and size is not None and head.mask_token_id >= size,
-        "head.mask_token_id must be in the vocabulary of {1} tokens, found {0.mask_token_id}",
-    )
-
-
-def _check_tokens(checks: _Checks) -> None:
-    checks.add(
-        ["source_vocab_size", "target_vocab_size", "tie_source_target"],
-        lambda source, target, tie: tie and 0 not in (source, target) and source != target,
-        "tie_source_target needs equal vocabularies, found {} (source) and {} (target)",
-    )
+    if usable("target_vocab_size", "head") and (target == 0) != (c.head is not None):
+        yield (
+            f"a model has either a decoder or a head, found target_vocab_size {target} and head "
+            f"{c.head}"
+        )
+    if usable("head", "feature_size") and c.head is not None and features is not None:
+        yield f"a head is for sources of tokens, found {c.head} and feature_size {features}"
+    if usable("token_types", "source_vocab_size"):
+        if c.token_types < 0 or (c.token_types > 0 and not source):
+            yield (
+                "token_types must be at least 0, and 0 where the source is not tokens, found "
+                f"{c.token_types}"
+            )
+    if usable("head"):
+        yield from _problems_of_head(c, c.head, usable)
+    if usable("encoder_layers", "encoder_order") and (order := c.encoder_order) is not None:
+        layers = c.encoder_layers
+        if (len({*order}), min(order), max(order)) != (layers, 0, layers - 1):
+            yield (
+                f"encoder_order must have each number below encoder_layers {layers}, found {order}"
+            )
+    if usable("head", "d_model") and c.head is not None:
+        if c.head.truncate_dim > c.head.embedding_size(c.d_model):
+            yield (
+                "head.truncate_dim must be at most the embedding's size, found "
+                f"{c.head.truncate_dim}"
+            )
+    if usable("head", "source_vocab_size") and c.head is not None and source is not None:
+        if c.head.mask_token_id >= source:
+            yield (
+                f"head.mask_token_id must be in the vocabulary of {source} tokens, found "
+                f"{c.head.mask_token_id}"
+            )
+    if usable("source_vocab_size", "target_vocab_size", "tie_source_target"):
+        if c.tie_source_target and 0 not in (source, target) and source != target:
+            yield (
+                f"tie_source_target needs equal vocabularies, found {source} (source) and {target} "
+                "(target)"
+            )
     for name in ("start_token_id", "end_token_id"):
-        checks.add(
-            ["target_vocab_size", name],
-            lambda size, token: size != 0 and not 0 <= token < size,
-            f"{name} must be in the target vocabulary [0, {{}}), found {{}}",
-        )
-    checks.add(
-        ["source_vocab_size", "target_vocab_size", "pad_token_id"],
-        lambda source, target, token: (
-            not (0 <= token < min((size for size in (source, target) if size), default=token + 1))
-        ),
-        "pad_token_id must be in both vocabularies, of {} and {} tokens, found {}",
-    )
+        if usable("target_vocab_size", name):
+            if target != 0 and not 0 <= getattr(c, name) < target:
+                yield (
+                    f"{name} must be in the target vocabulary [0, {target}), found "
+                    f"{getattr(c, name)}"
+                )
+    if usable("source_vocab_size", "target_vocab_size", "pad_token_id"):
+        token = c.pad_token_id
+        if not 0 <= token < min((size for size in (source, target) if size), default=token + 1):
+            yield (
+                f"pad_token_id must be in both vocabularies, of {source} and {target} tokens, "
+                f"found {token}"
+            )
+
+
+def _problems_of_head(
+    c: ModelConfig, head: HeadConfig | None, usable: Callable[..., bool]
+) -> Iterator[str]:
+    if head is not None and usable("d_model"):
+        if head.task == "sequence-classification" and head.dense_size not in (0, c.d_model):
+            yield (
+                f"the dense layer of this head has d_model outputs: expected {c.d_model}, found "
+                f"{head.dense_size}"
+            )
+        if head.task == "masked-language-model" and usable("d_embedding"):
+            if (head.dense_size or c.d_model) != (c.d_embedding or c.d_model):
+                yield (
+                    "the outputs of this head's dense layer are as many as those of the token "
+                    f"embedding: expected {c.d_model} (d_model) or {c.d_embedding} (d_embedding), "
+                    f"found {head.dense_size}"
+                )
+    order = c.encoder_order
+    if usable("d_embedding", "encoder_order", "positions"):
+        special = c.d_embedding is not None or order is not None
+        if special and (head is None or c.positions == "sinusoidal"):
+            yield (
+                f"d_embedding {c.d_embedding} and encoder_order {order} are for encoder-only "
+                f"models with learned positions, found head {head} and positions {c.positions}"
+            )
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {

@@ -330,11 +330,7 @@ def _fitting(
         else:
             encoded, longest = _encoded(tokenizers, batch, unknown), _longest(model)
         for (number, _), pairs in zip(chunk, encoded, strict=True):
-            if longest is None or all(
-                len(ids) <= positions
-                for pair in pairs
-                for ids, positions in zip(pair, longest, strict=True)
-            ):
+            if longest is None or all(_fits(pair, longest) for pair in pairs):
                 fitting[number] += 1
                 yield from pairs
 
@@ -388,6 +384,10 @@ def _encoded(
 
 def _longest(model: Transformer) -> tuple[int, int]:
     return model.config.max_source_positions, model.config.max_target_positions
+
+
+def _fits(pair: Pair, longest: tuple[int, int]) -> bool:
+    return all(len(ids) <= positions for ids, positions in zip(pair, longest, strict=True))
 
 
 def evaluate(
