@@ -272,12 +272,16 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> Iterator[str
         if usable(name) and size is not None and size < 1:
             least = "at least 1 or null" if name in NULLABLE_SIZES else "at least 1"
             yield f"{name} must be {least}, found {size}"
-    if usable("d_model", "num_heads", "d_head"):
-        if c.d_head is None and c.num_heads > 0 and c.d_model % c.num_heads:
-            yield (
-                f"d_model {c.d_model} is not a multiple of num_heads {c.num_heads}: choose another "
-                "number or set d_head"
-            )
+    if (
+        usable("d_model", "num_heads", "d_head")
+        and c.d_head is None
+        and c.num_heads > 0
+        and c.d_model % c.num_heads
+    ):
+        yield (
+            f"d_model {c.d_model} is not a multiple of num_heads {c.num_heads}: choose another "
+            "number or set d_head"
+        )
     if usable("score_scale") and c.score_scale is not None and not 0 < c.score_scale < math.inf:
         yield f"score_scale must be positive and finite or null, found {c.score_scale}"
     if usable("d_model", "positions") and c.positions == "sinusoidal" and c.d_model % 2:
@@ -293,19 +297,21 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> Iterator[str
             "expected exactly one of source_vocab_size (tokens) and feature_size (speech), found "
             f"{source} and {features}"
         )
-    if usable("feature_size", "positions"):
-        if features is not None and "relative" in c.positions:
-            yield (
-                f"a speech model (feature_size {features}) needs sinusoidal or learned positions, "
-                f"found {c.positions}"
-            )
-    if usable("decoder_kind", "source_vocab_size", "target_vocab_size", "positions"):
-        if c.is_recurrent and (not source or not target or "relative" in c.positions):
-            yield (
-                f"decoder_kind {c.decoder_kind} needs an encoder of tokens, a decoder, and "
-                f"sinusoidal or learned positions, found source_vocab_size {source}, "
-                f"target_vocab_size {target} and positions {c.positions}"
-            )
+    if usable("feature_size", "positions") and features is not None and "relative" in c.positions:
+        yield (
+            f"a speech model (feature_size {features}) needs sinusoidal or learned positions, "
+            f"found {c.positions}"
+        )
+    if (
+        usable("decoder_kind", "source_vocab_size", "target_vocab_size", "positions")
+        and c.is_recurrent
+        and (not source or not target or "relative" in c.positions)
+    ):
+        yield (
+            f"decoder_kind {c.decoder_kind} needs an encoder of tokens, a decoder, and "
+            f"sinusoidal or learned positions, found source_vocab_size {source}, "
+            f"target_vocab_size {target} and positions {c.positions}"
+        )
     if usable("norm", "norm_bias") and c.norm == "rms" and c.norm_bias:
         yield f"norm {c.norm} has no bias: expected norm_bias false, found {c.norm_bias}"
     if usable("positions", "relative_buckets", "relative_max_distance"):
@@ -328,12 +334,13 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> Iterator[str
         )
     if usable("head", "feature_size") and c.head is not None and features is not None:
         yield f"a head is for sources of tokens, found {c.head} and feature_size {features}"
-    if usable("token_types", "source_vocab_size"):
-        if c.token_types < 0 or (c.token_types > 0 and not source):
-            yield (
-                "token_types must be at least 0, and 0 where the source is not tokens, found "
-                f"{c.token_types}"
-            )
+    if usable("token_types", "source_vocab_size") and (
+        c.token_types < 0 or (c.token_types > 0 and not source)
+    ):
+        yield (
+            "token_types must be at least 0, and 0 where the source is not tokens, found "
+            f"{c.token_types}"
+        )
     if usable("head"):
         yield from _problems_of_head(c, c.head, usable)
     if usable("encoder_layers", "encoder_order") and (order := c.encoder_order) is not None:
@@ -342,31 +349,39 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> Iterator[str
             yield (
                 f"encoder_order must have each number below encoder_layers {layers}, found {order}"
             )
-    if usable("head", "d_model") and c.head is not None:
-        if c.head.truncate_dim > c.head.embedding_size(c.d_model):
-            yield (
-                "head.truncate_dim must be at most the embedding's size, found "
-                f"{c.head.truncate_dim}"
-            )
-    if usable("head", "source_vocab_size") and c.head is not None and source is not None:
-        if c.head.mask_token_id >= source:
-            yield (
-                f"head.mask_token_id must be in the vocabulary of {source} tokens, found "
-                f"{c.head.mask_token_id}"
-            )
-    if usable("source_vocab_size", "target_vocab_size", "tie_source_target"):
-        if c.tie_source_target and 0 not in (source, target) and source != target:
-            yield (
-                f"tie_source_target needs equal vocabularies, found {source} (source) and {target} "
-                "(target)"
-            )
+    if (
+        usable("head", "d_model")
+        and c.head is not None
+        and c.head.truncate_dim > c.head.embedding_size(c.d_model)
+    ):
+        yield (
+            f"head.truncate_dim must be at most the embedding's size, found {c.head.truncate_dim}"
+        )
+    if (
+        usable("head", "source_vocab_size")
+        and c.head is not None
+        and source is not None
+        and c.head.mask_token_id >= source
+    ):
+        yield (
+            f"head.mask_token_id must be in the vocabulary of {source} tokens, found "
+            f"{c.head.mask_token_id}"
+        )
+    if (
+        usable("source_vocab_size", "target_vocab_size", "tie_source_target")
+        and c.tie_source_target
+        and 0 not in (source, target)
+        and source != target
+    ):
+        yield (
+            f"tie_source_target needs equal vocabularies, found {source} (source) and {target} "
+            "(target)"
+        )
     for name in ("start_token_id", "end_token_id"):
-        if usable("target_vocab_size", name):
-            if target != 0 and not 0 <= getattr(c, name) < target:
-                yield (
-                    f"{name} must be in the target vocabulary [0, {target}), found "
-                    f"{getattr(c, name)}"
-                )
+        if usable("target_vocab_size", name) and target != 0 and not 0 <= getattr(c, name) < target:
+            yield (
+                f"{name} must be in the target vocabulary [0, {target}), found {getattr(c, name)}"
+            )
     if usable("source_vocab_size", "target_vocab_size", "pad_token_id"):
         token = c.pad_token_id
         if not 0 <= token < min((size for size in (source, target) if size), default=token + 1):
@@ -385,13 +400,16 @@ def _problems_of_head(
                 f"the dense layer of this head has d_model outputs: expected {c.d_model}, found "
                 f"{head.dense_size}"
             )
-        if head.task == "masked-language-model" and usable("d_embedding"):
-            if (head.dense_size or c.d_model) != (c.d_embedding or c.d_model):
-                yield (
-                    "the outputs of this head's dense layer are as many as those of the token "
-                    f"embedding: expected {c.d_model} (d_model) or {c.d_embedding} (d_embedding), "
-                    f"found {head.dense_size}"
-                )
+        if (
+            head.task == "masked-language-model"
+            and usable("d_embedding")
+            and (head.dense_size or c.d_model) != (c.d_embedding or c.d_model)
+        ):
+            yield (
+                "the outputs of this head's dense layer are as many as those of the token "
+                f"embedding: expected {c.d_model} (d_model) or {c.d_embedding} (d_embedding), "
+                f"found {head.dense_size}"
+            )
     order = c.encoder_order
     if usable("d_embedding", "encoder_order", "positions"):
         special = c.d_embedding is not None or order is not None
