@@ -9,12 +9,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 FormatName = Literal[
-    "Dragoman",
-    "Hugging Face",
-    "sentence-transformers",
-    "CTranslate2",
-    "Marian",
-    "state dictionary",
+    "Dragoman", "Hugging Face", "sentence-transformers", "CTranslate2", "Marian", "state dictionary"
 ]
 
 

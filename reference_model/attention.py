@@ -25,11 +25,7 @@ representable in 16 bits."""
 
 
 def scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scale: float | None = None,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None
 ) -> Tensor:
     """Compute Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, equation 1: [B, H, Q, Dv].
 

@@ -216,9 +216,7 @@ def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     begin, end = (checkpoint.special(name, SPECIAL_TOKENS[name]) for name in ("cls", "sep"))
     check_has_tokens(checkpoint.directory, vocabulary, end, begin)
     tokenizer.post_processor = processors.RobertaProcessing(
-        (end, vocabulary[end]),
-        (begin, vocabulary[begin]),
-        add_prefix_space=False,
+        (end, vocabulary[end]), (begin, vocabulary[begin]), add_prefix_space=False
     )
     return TokenizerFiles(tokenizer, tokenizer)
 

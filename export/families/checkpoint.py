@@ -12,11 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.files.text_lines import printable
-from dragoman.reference_model import (
-    CheckpointError,
-    ModelConfig,
-    ReferenceModel,
-)
+from dragoman.reference_model import CheckpointError, ModelConfig, ReferenceModel
 from dragoman.reference_model.checkpoint import (
     Uninitialized,
     check_layers,

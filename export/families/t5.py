@@ -167,10 +167,7 @@ def _config(values: Values, defaults: Mapping[str, Any]) -> ModelConfig:
 
 
 def _adjust_config(
-    values: Values,
-    config: ModelConfig,
-    weights: Weights,
-    scales_output: Callable[[Values], bool],
+    values: Values, config: ModelConfig, weights: Weights, scales_output: Callable[[Values], bool]
 ) -> ModelConfig:
     """Tie the output projection to the token embedding if it is missing or equal."""
     if scales_output(values):

@@ -18,12 +18,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from dragoman.errors import shown
 from dragoman.files.regular_files import VOCABULARY_BYTES
-from dragoman.reference_model import (
-    CheckpointError,
-    ConfigError,
-    GenerationConfig,
-    ModelConfig,
-)
+from dragoman.reference_model import CheckpointError, ConfigError, GenerationConfig, ModelConfig
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.speech.prompts import CODES, language_code
 from dragoman.settings.speech import SpeechTokens

@@ -40,14 +40,7 @@ __all__ = ["MODEL_FILE", "ModelFile", "Vocabulary", "read_model_file", "read_voc
 
 MODEL_FILE = CTRANSLATE2_FILE
 NEWEST_VERSION = 6
-DATA_TYPES = (
-    torch.float32,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.float16,
-    torch.bfloat16,
-)
+DATA_TYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 """Data types by their number in the file."""
 DATA_TYPES_BY_SIZE = {4: torch.float32, 2: torch.int16, 1: torch.int8}
 """Data types by bytes per element, for files before version 4, which state no type."""

@@ -53,9 +53,7 @@ class TokenizerClass:
 
 
 def assemble(
-    kind: TokenizerClass | None,
-    vocabulary: Vocabulary | Tokenizer,
-    settings: TokenizerSettings,
+    kind: TokenizerClass | None, vocabulary: Vocabulary | Tokenizer, settings: TokenizerSettings
 ) -> Tokenizer:
     """Make the tokenizer of a class; None uses `tokenizer.json` as it is.
 
@@ -122,10 +120,7 @@ def _model(
         )
     if kind.model == "BPE":
         return models.BPE(
-            pieces,
-            list(vocabulary.merges),
-            continuing_subword_prefix="",
-            end_of_word_suffix="",
+            pieces, list(vocabulary.merges), continuing_subword_prefix="", end_of_word_suffix=""
         )
     unknown = kind.unknown
     if unknown is None:
@@ -431,12 +426,7 @@ NLLB = TokenizerClass(
 )
 PEGASUS = TokenizerClass(
     "Unigram",
-    {
-        "pad_token": "<pad>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-        "mask_token": "<mask_2>",
-    },
+    {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask_2>"},
     _pieces(splits=False, normalizer=_of_pegasus),
     _template("$A {eos}", "$A $B {eos}"),
     _of_pre_training,

@@ -60,9 +60,7 @@ ENCODINGS: Mapping[str, Encoding] = {
     "r50k_base": _GPT2,
     "p50k_base": Encoding(GPT2_PATTERN, 50_280, _P50K_TOKENS),
     "p50k_edit": Encoding(
-        GPT2_PATTERN,
-        50_280,
-        _P50K_TOKENS | {token: 50_281 + i for i, token in enumerate(_FILLING)},
+        GPT2_PATTERN, 50_280, _P50K_TOKENS | {token: 50_281 + i for i, token in enumerate(_FILLING)}
     ),
     "cl100k_base": Encoding(
         CL100K_PATTERN,

@@ -16,14 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import ascii_lowercase
 
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from dragoman.errors import DragomanError
 

@@ -282,9 +282,7 @@ class Run(Generic[AnyModel]):
         left = (self.options.epochs - len(self.epochs)) * len(self.steps) - self.done
         width, steps = self.model.config.d_model, self.step + left
         return learning_rate(self.options, self.step + 1, d_model=width, steps=steps) * cool_down(
-            epochs_done,
-            epochs=self.options.epochs,
-            cool_down_epochs=self.options.cool_down_epochs,
+            epochs_done, epochs=self.options.epochs, cool_down_epochs=self.options.cool_down_epochs
         )
 
     def _finite(self, figure: float, what: str) -> float:

@@ -351,10 +351,7 @@ MPNET = replace(
     tokenizers=(
         TokenizerKind(
             ("MPNetTokenizer",),
-            (
-                library_file,
-                partial(word_piece, kind=MPNET_CLASS, named=("[UNK]", "<s>", "</s>")),
-            ),
+            (library_file, partial(word_piece, kind=MPNET_CLASS, named=("[UNK]", "<s>", "</s>"))),
         ),
     ),
     positions="learned_and_relative",

@@ -11,12 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from dragoman.errors import shown
-from dragoman.reference_model import (
-    ConfigError,
-    EncoderModel,
-    HeadConfig,
-    ModelConfig,
-)
+from dragoman.reference_model import ConfigError, EncoderModel, HeadConfig, ModelConfig
 from dragoman.reference_model.checkpoint import check_positions
 
 from ...formats.adapter_config import AdapterConfig, with_own

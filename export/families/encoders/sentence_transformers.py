@@ -79,9 +79,7 @@ class Module(NamedTuple):
 
 
 def read_sentence_transformers(
-    directory: Path,
-    all_kinds: tuple[TokenizerKind, ...],
-    adapters: Sequence[AdapterConfig] = (),
+    directory: Path, all_kinds: tuple[TokenizerKind, ...], adapters: Sequence[AdapterConfig] = ()
 ) -> Checkpoint:
     """Read an encoder and the modules that make its embeddings.
 

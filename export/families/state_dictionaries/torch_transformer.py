@@ -24,12 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from dragoman.errors import shown
-from dragoman.reference_model import (
-    CheckpointError,
-    ConfigError,
-    ModelConfig,
-    Transformer,
-)
+from dragoman.reference_model import CheckpointError, ConfigError, ModelConfig, Transformer
 from dragoman.reference_model.checkpoint import check_positions
 
 from ...formats.json_files import Values
