@@ -121,7 +121,6 @@ def _timed(work: Callable[[], int]) -> float:
 
 
 def _decoding(engine: DecodingEngine, manifest: Manifest, requests: int) -> Callable[[], int]:
-    """Return a function that decodes all requests and returns the number of new tokens."""
     generator = np.random.default_rng(SEED)
     model = manifest.model
     positions = model.input_positions
@@ -147,7 +146,6 @@ def _decoding(engine: DecodingEngine, manifest: Manifest, requests: int) -> Call
 
 
 def _encoding(engine: EncoderEngine, manifest: Manifest, requests: int) -> Callable[[], int]:
-    """Return a function that encodes all texts and returns their number."""
     generator = np.random.default_rng(SEED)
     lengths = _lengths(generator, requests, manifest.model.max_source_positions)
     sources = random_sources(manifest, lengths, generator)

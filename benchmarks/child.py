@@ -33,7 +33,6 @@ def main() -> None:
 
 
 def _import(name: str, folder: Path) -> None:
-    """Import the package in a folder under a name."""
     spec = spec_from_file_location(
         name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )

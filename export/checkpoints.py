@@ -154,7 +154,6 @@ def _of_files(name: FormatName, directory: Path, config: Values) -> list[str]:
 
 
 def _weights_of(name: FormatName, directory: Path, config: Values) -> Sequence[str]:
-    """Return the names of the files of weights that a directory is read from."""
     match name:
         case "CTranslate2":
             return [CTRANSLATE2_FILE]

@@ -1,17 +1,4 @@
-"""Files of shortlists: lexicons of word aligners, `vmap.txt` of CTranslate2, `.bin` of Marian.
-
-A lexicon has a line `source target probability` for each pair of tokens, as fast_align and eflomal
-print it, with probabilities or their logarithms; or `target source probability`, as Marian reads
-it. Which one it is shows in the sums: the probabilities of a source's targets sum to at most 1.
-
-A line of `vmap.txt` has one or several source tokens, a tab, and the target tokens that they allow.
-Without source tokens, all sources allow them.
-
-A `.bin` file (marian-nmt/marian-dev, src/data/shortlist.cpp) is little-endian: u64
-0xF11A48D5013417F5, a checksum, the number of first tokens of the vocabulary that all sources allow,
-the number of best tokens of each source token, the number of offsets, and the number of target
-tokens; then the offsets of each source token's target tokens, u64, and the target tokens, u32.
-"""
+"""Files of shortlists: lexicons of word aligners, `vmap.txt` of CTranslate2, `.bin` of Marian."""
 
 from __future__ import annotations
 
@@ -38,6 +25,20 @@ from dragoman.runtime.format.neutral_graphs import kind_of
 from dragoman.runtime.texts.codecs.interface import TokenizerError, UnknownSymbolsError
 from dragoman.runtime.texts.shortlist import LARGEST_FILE, LONGEST_ENTRY, Shortlist
 from dragoman.runtime.texts.tokenizer import TextCodec, TooLongError
+
+# A lexicon has a line `source target probability` for each pair of tokens, as fast_align and
+# eflomal print it, with probabilities or their logarithms; or `target source probability`, as
+# Marian reads it. Which one it is shows in the sums: the probabilities of a source's targets sum to
+# at most 1.
+#
+# A line of `vmap.txt` has one or several source tokens, a tab, and the target tokens that they
+# allow. Without source tokens, all sources allow them.
+#
+# A `.bin` file (marian-nmt/marian-dev, src/data/shortlist.cpp) is little-endian: u64
+# 0xF11A48D5013417F5, a checksum, the number of first tokens of the vocabulary that all sources
+# allow, the number of best tokens of each source token, the number of offsets, and the number of
+# target tokens; then the offsets of each source token's target tokens, u64, and the target tokens,
+# u32.
 
 MAGIC = 0xF11A48D5013417F5
 HEADER = struct.Struct("<6Q")

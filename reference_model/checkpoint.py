@@ -24,7 +24,7 @@ from dragoman.files.regular_files import (
 
 from .config import ModelConfig
 from .models import ReferenceModel, make_model
-from .settings import CheckpointError, ConfigError
+from .settings import CheckpointError, ConfigError, first_line
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -101,8 +101,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     except FileError as error:
         raise CheckpointError(path, [error.problem]) from error
     except Exception as error:  # also raised for data types that PyTorch lacks
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(path, [f"not a whole safetensors file: {first}"]) from error
+        problem = f"not a whole safetensors file: {first_line(error)}"
+        raise CheckpointError(path, [problem]) from error
 
 
 def _read_config(path: Path) -> ModelConfig:
@@ -137,7 +137,6 @@ NUMBERS_AT_ONCE = 2**22
 
 
 def _not_finite(weight: Tensor) -> int:
-    """Count the numbers that are NaN or infinite in float32."""
     as_stored = weight.dtype in (torch.float16, torch.bfloat16, torch.float32)
     parts = weight.reshape(-1).split(NUMBERS_AT_ONCE)
     finite = ((part if as_stored else part.float()).isfinite() for part in parts)
@@ -236,8 +235,7 @@ def check_layers(config: ModelConfig, weights: Sized) -> None:
 
 def too_large(error: Exception) -> ConfigError:
     """Return the error for a model whose tensors cannot be allocated."""
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return ConfigError([f"the model is too large for this machine: {reason}"])
+    return ConfigError([f"the model is too large for this machine: {first_line(error)}"])
 
 
 def check_weights(

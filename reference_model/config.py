@@ -12,7 +12,7 @@ from dragoman.errors import shown
 from dragoman.files.strict_json import parse_json
 
 from .head_config import HeadConfig
-from .settings import ConfigError, wrong_types
+from .settings import ConfigError, wrong_names, wrong_types
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 NormOrder = Literal["post", "pre"]
@@ -197,16 +197,10 @@ class ModelConfig:
         Raises:
             ConfigError: names every unknown, missing or invalid field.
         """
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        problems = [f"unknown field {shown(name)}" for name in values if name not in fields]
-        missing = [
-            name
-            for name, field in fields.items()
-            if field.default is dataclasses.MISSING and name not in values
-        ]
-        problems += [f"missing field {name!r}" for name in missing]
-        known: dict[str, Any] = {n: value for n, value in values.items() if n in fields}
-        if missing:
+        problems = wrong_names(cls, values)
+        names = {field.name for field in dataclasses.fields(cls)}
+        known: dict[str, Any] = {n: value for n, value in values.items() if n in names}
+        if any(problem.startswith("missing") for problem in problems):
             raise ConfigError(problems)
         try:
             if isinstance(known.get("encoder_order"), list):

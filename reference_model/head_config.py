@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from dragoman.errors import shown
 from dragoman.settings.head import HeadTask
 
-from .settings import ConfigError
+from .settings import ConfigError, wrong_names
 
 Pooling = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 DenseActivation = Literal["identity", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
@@ -122,12 +122,8 @@ class HeadConfig(HeadTask):
         """
         if not isinstance(values, Mapping):
             raise ConfigError([f"head: expected an object, found {shown(values)}"])
-        names = {field.name for field in dataclasses.fields(cls)}
-        problems = [f"head: unknown field {shown(name)}" for name in values if name not in names]
-        if "task" not in values:
-            problems.append("head: missing field 'task'")
-        if problems:
-            raise ConfigError(problems)
+        if problems := wrong_names(cls, values):
+            raise ConfigError([f"head: {problem}" for problem in problems])
         known = dict(values)
         for name in ("labels", "pooling", "after_pooling"):
             if isinstance(known.get(name), list):

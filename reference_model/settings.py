@@ -33,7 +33,23 @@ class CheckpointError(DragomanError):
         super().__init__(str(path), problems)
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 Settings = TypeVar("Settings")
+
+
+def wrong_names(kind: Any, values: Iterable[str]) -> list[str]:
+    """Return the problems of names that are no fields of a dataclass, and of missing fields."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    problems = [f"unknown field {shown(name)}" for name in values if name not in fields]
+    return problems + [
+        f"missing field {name!r}"
+        for name, field in fields.items()
+        if field.default is dataclasses.MISSING and name not in values
+    ]
 
 
 def check_settings(settings: object, out_of_range: Callable[[], Iterable[str]]) -> None:
@@ -63,14 +79,7 @@ def read_settings(kind: type[Settings], values: object, where: str) -> Settings:
     """
     if not isinstance(values, dict):
         raise DragomanError(f"{where}: expected an object, found {shown(values)}")
-    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    problems = [f"unknown field {shown(name)}" for name in values if name not in fields]
-    problems += [
-        f"missing field {name!r}"
-        for name, field in fields.items()
-        if field.default is dataclasses.MISSING and name not in values
-    ]
-    if problems:
+    if problems := wrong_names(kind, values):
         raise DragomanError(where, problems)
     known: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()

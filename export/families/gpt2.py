@@ -132,7 +132,6 @@ def _config(values: Values) -> ModelConfig:
 
 
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
-    """Read byte-level pair encoding, without special tokens around a text."""
     tokenizer = byte_level(checkpoint, GPT2_CLASS)
     return None if tokenizer is None else TokenizerFiles(tokenizer, tokenizer)
 

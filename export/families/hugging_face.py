@@ -165,7 +165,6 @@ def _autoregressive(config: ModelConfig, generation: GenerationConfig) -> Autore
 def _settings(
     directory: Path, values: Values, family: Family, notes: list[str]
 ) -> tuple[Values, str]:
-    """Return the fields that `generate` reads, and the name of their file."""
     path = directory / GENERATION_FILE
     has_file = path.exists()
     settings, file = (read_json(path), path.name) if has_file else (values, CONFIG_FILE)

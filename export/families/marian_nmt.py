@@ -1,17 +1,4 @@
-"""Models of Marian NMT itself, and the students that Firefox translates with.
-
-They are read from `model.npz` or from `.bin` with weights of 8 bits, beside SentencePiece
-vocabularies. Encoder and decoder are post-norm; the decoder has self-attention, or a recurrent unit
-(SSRU). What Marian computes is in marian-nmt/marian-dev, src/models/transformer.h:
-
-- the first input of the decoder is an embedding of zeros, at position 0. Here it is that of a token
-  which is added to the vocabulary, and never generated;
-- tokens are embedded times sqrt(d), plus sines of the position in the first half of the columns and
-  cosines in the second, with the frequencies 10000^(-i / (d/2 - 1));
-- <unk> is never generated.
-
-`hugging_face`'s family `marian` reads what `transformers` makes of such models.
-"""
+"""Models of Marian NMT itself, and the students that Firefox translates with."""
 
 from __future__ import annotations
 
@@ -37,6 +24,18 @@ from ..tokenizers import PieceModel, TokenizerFiles
 from .checkpoint import Checkpoint, build, measure
 from .ctranslate2.text import ABSENT_LOGIT
 from .family import ComputedWeights, make_config
+
+# Models are read from `model.npz` or from `.bin` with weights of 8 bits, beside SentencePiece
+# vocabularies. Encoder and decoder are post-norm; the decoder has self-attention, or a recurrent
+# unit (SSRU). What Marian computes is in marian-nmt/marian-dev, src/models/transformer.h:
+#
+# - the first input of the decoder is an embedding of zeros, at position 0. Here it is that of a
+#   token which is added to the vocabulary, and never generated;
+# - tokens are embedded times sqrt(d), plus sines of the position in the first half of the columns
+#   and cosines in the second, with the frequencies 10000^(-i / (d/2 - 1));
+# - <unk> is never generated.
+#
+# `hugging_face`'s family `marian` reads what `transformers` makes of such models.
 
 POSITIONS = 512
 """Positions of both sides; Marian computes as many as a text has."""

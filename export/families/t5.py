@@ -1,14 +1,4 @@
-"""T5 and FLAN-T5 (Raffel et al. 2020; Chung et al. 2022), mT5 (Xue et al. 2021).
-
-The models have pre-norm with RMSNorm, no biases, and relative positions. T5 1.1, FLAN-T5 and mT5
-have gated feed-forward layers and an untied output projection. Two factors are folded into weights:
-attention scores are not divided by sqrt(d_head), and the first T5 multiplies the input of the
-output projection by d_model^-0.5.
-
-The weights determine whether the output projection is tied: if it is missing or equal. For T5,
-`scale_decoder_outputs` (in older files `tie_word_embeddings`) states whether the input is scaled.
-mT5 never scales it.
-"""
+"""T5 and FLAN-T5 (Raffel et al. 2020; Chung et al. 2022), mT5 (Xue et al. 2021)."""
 
 from __future__ import annotations
 
@@ -26,6 +16,15 @@ from ..tokenizers import TokenizerKind
 from ..tokenizers.classes import T5 as T5_CLASS
 from ..tokenizers.kind import library_file, sentencepiece_file
 from .family import Family, activation, make_config, merge_tied, renamed, with_defaults
+
+# The models have pre-norm with RMSNorm, no biases, and relative positions. T5 1.1, FLAN-T5 and mT5
+# have gated feed-forward layers and an untied output projection. Two factors are folded into
+# weights: attention scores are not divided by sqrt(d_head), and the first T5 multiplies the input
+# of the output projection by d_model^-0.5.
+#
+# The weights determine whether the output projection is tied: if it is missing or equal. For T5,
+# `scale_decoder_outputs` (in older files `tie_word_embeddings`) states whether the input is scaled.
+# mT5 never scales it.
 
 DEFAULT_POSITIONS = 2048
 """Maximum length of source and target, unless `n_positions` is larger. No table limits it, since

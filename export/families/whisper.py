@@ -221,7 +221,6 @@ def check_features(directory: Path, config: ModelConfig, notes: list[str]) -> No
 
 
 def _special_tokens(directory: Path) -> dict[str, int]:
-    """Return the added tokens of `tokenizer.json`, which old settings lack."""
     path = directory / "tokenizer.json"
     if not path.exists():
         return {}

@@ -254,7 +254,6 @@ def refuse_alone(directory: Path) -> None:
 
 
 def _refuse_others(path: Path, values: Mapping[str, Any]) -> None:
-    """Refuse adapters that are not LoRA, and variants of LoRA that are not supported."""
     kind = values.get("peft_type")
     if kind != "LORA":
         hint = "" if kind in UNMERGED else f"; {_merge_first()}"

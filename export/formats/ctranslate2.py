@@ -1,19 +1,4 @@
-"""Files of CTranslate2: `model.bin`, and the vocabularies in the same directory.
-
-`model.bin` holds named arrays, little-endian, in format versions 1 to 6:
-
-    u32 version
-    since version 2: string specification, u32 revision of the specification
-    u32 number of variables, then for each:
-        string name, u8 rank, u32 size of each axis
-        since version 4: u8 data type, u32 size in bytes; before: u8 bytes per element, u32 elements
-        data
-    since version 3: u32 number of aliases, then for each: string alias, string variable
-
-A string is a u16 length in bytes, followed by the bytes, the last of them 0. The scale of a
-quantized weight is a separate variable: `name` holds round(weight * `name_scale`), with one scale
-per row (int8) or per tensor (int16).
-"""
+"""Files of CTranslate2: `model.bin`, and the vocabularies in the same directory."""
 
 from __future__ import annotations
 
@@ -37,6 +22,21 @@ from .detection import CTRANSLATE2_FILE
 
 __all__ = ["MODEL_FILE", "ModelFile", "Vocabulary", "read_model_file", "read_vocabulary"]
 
+
+# `model.bin` holds named arrays, little-endian, in format versions 1 to 6:
+#
+#     u32 version
+#     since version 2: string specification, u32 revision of the specification
+#     u32 number of variables, then for each:
+#         string name, u8 rank, u32 size of each axis
+#         since version 4: u8 data type, u32 size in bytes; before: u8 bytes per element, u32
+#             elements
+#         data
+#     since version 3: u32 number of aliases, then for each: string alias, string variable
+#
+# A string is a u16 length in bytes, followed by the bytes, the last of them 0. The scale of a
+# quantized weight is a separate variable: `name` holds round(weight * `name_scale`), with one scale
+# per row (int8) or per tensor (int16).
 
 MODEL_FILE = CTRANSLATE2_FILE
 NEWEST_VERSION = 6
@@ -161,7 +161,11 @@ def _read(reader: _Reader) -> ModelFile:
         revision=revision,
         weights=weights,
         options={n: v.item() for n, v in variables.items() if _is_option(n, v)},
-        texts={n: _text(v) for n, v in variables.items() if _is_text(v)},
+        texts={
+            n: v.numpy().tobytes().decode(errors="replace")
+            for n, v in variables.items()
+            if _is_text(v)
+        },
     )
 
 
@@ -170,14 +174,11 @@ def _variable(reader: _Reader, name: str, version: int) -> Tensor:
     if axes > MAX_AXES:
         raise reader.damaged(f"{name} must have at most {MAX_AXES} axes, found {axes}")
     shape = [reader.unsigned("I", name) for _ in range(axes)]
+    code, size = reader.unsigned("B", name), reader.unsigned("I", name)
     if version >= 4:
-        code = reader.unsigned("B", name)
         data_type = DATA_TYPES[code] if code < len(DATA_TYPES) else None
-        size = reader.unsigned("I", name)
     else:
-        code = reader.unsigned("B", name)
-        data_type = DATA_TYPES_BY_SIZE.get(code)
-        size = reader.unsigned("I", name) * code
+        data_type, size = DATA_TYPES_BY_SIZE.get(code), size * code
     if data_type is None:
         raise reader.damaged(f"{name} must be of a known data type, found {code}")
     # Check sizes before reading, so that a damaged size never allocates memory.
@@ -202,10 +203,6 @@ def _is_text(variable: Tensor) -> bool:
 
 def _is_option(name: str, variable: Tensor) -> bool:
     return variable.dim() == 0 and not name.endswith(("_scale", "_zero"))
-
-
-def _text(variable: Tensor) -> str:
-    return variable.numpy().tobytes().decode(errors="replace")
 
 
 def _weights(variables: Mapping[str, Tensor], reader: _Reader) -> dict[str, Tensor]:
@@ -260,17 +257,17 @@ def read_vocabulary(
     path = json_path if json_path.exists() else text_path
     if not path.exists():
         return None
-    tokens = _read_list(path) if path == json_path else _read_lines(path)
+    try:
+        tokens = _read_list(path) if path == json_path else _read_lines(path)
+    except FileError as error:
+        raise CheckpointError(path, [f"expected a list of tokens: {error.problem}"]) from error
     if rows == len(tokens) + 1 and unknown not in tokens:
         tokens.append(unknown)
     return tokens
 
 
 def _read_list(path: Path) -> Vocabulary:
-    try:
-        tokens = read_json(path, limit=VOCABULARY_BYTES)
-    except FileError as error:
-        raise CheckpointError(path, [f"expected a list of tokens: {error.problem}"]) from error
+    tokens = read_json(path, limit=VOCABULARY_BYTES)
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise CheckpointError(path, ["expected a list of tokens"])
     return tokens
@@ -279,8 +276,6 @@ def _read_list(path: Path) -> Vocabulary:
 def _read_lines(path: Path) -> Vocabulary:
     try:
         text = read_regular(path, VOCABULARY_BYTES).decode()
-    except FileError as error:
-        raise CheckpointError(path, [f"expected a list of tokens: {error.problem}"]) from error
     except UnicodeDecodeError as error:
         raise CheckpointError(path, [f"expected a list of tokens in UTF-8: {error}"]) from error
     tokens = text.removesuffix("\n").split("\n")

@@ -151,7 +151,6 @@ def _parts(index: Path) -> list[str]:
 
 
 def _reporting(progress: Progress) -> type[Any]:
-    """Return a class of invisible progress bars that report the received bytes."""
     from tqdm import tqdm
 
     lock, most = threading.Lock(), 0

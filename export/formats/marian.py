@@ -1,18 +1,4 @@
-"""Model files of Marian: `model.npz`, and `.bin` with weights of 8 bits.
-
-A `.bin` file (marian-nmt/marian-dev, src/common/binary.cpp) is little-endian:
-
-    u64 1, the version; u64 number of items
-    for each item: u64 bytes of its name, u64 type, u64 number of axes, u64 bytes of its data
-    the names, each with a final zero; then the shapes, i32 for each axis
-    u64 number of bytes to skip; then the data of the items, one after the other
-
-A matrix of type intgemm8 holds round(weight * multiplier). Its multiplier, a float32, follows the
-integers. The integers are those of the transposed matrix, except for embeddings; the shape is that
-of the matrix itself. Data may be longer than the item: what follows has no meaning.
-
-Both kinds of file hold the configuration as an item, `special:model.yml`.
-"""
+"""Model files of Marian: `model.npz`, and `.bin` with weights of 8 bits."""
 
 from __future__ import annotations
 
@@ -38,6 +24,19 @@ from dragoman.reference_model import CheckpointError
 
 from .detection import MARIAN_CONFIGURATION as CONFIGURATION
 from .detection import MARIAN_VERSION, marian_files
+
+# A `.bin` file (marian-nmt/marian-dev, src/common/binary.cpp) is little-endian:
+#
+#     u64 1, the version; u64 number of items
+#     for each item: u64 bytes of its name, u64 type, u64 number of axes, u64 bytes of its data
+#     the names, each with a final zero; then the shapes, i32 for each axis
+#     u64 number of bytes to skip; then the data of the items, one after the other
+#
+# A matrix of type intgemm8 holds round(weight * multiplier). Its multiplier, a float32, follows the
+# integers. The integers are those of the transposed matrix, except for embeddings; the shape is
+# that of the matrix itself. Data may be longer than the item: what follows has no meaning.
+#
+# Both kinds of file hold the configuration as an item, `special:model.yml`.
 
 TYPES: Mapping[int, type[np.generic]] = {
     0x101: np.int8,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import shown
 from dragoman.reference_model import CheckpointError
+from dragoman.reference_model.settings import first_line
 
 MAX_LISTED = 5
 """Maximum number of problems with tensors that an error lists."""
@@ -39,13 +40,13 @@ def load_pytorch(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         # PyTorch's message names the object in a paragraph on unsafe loading.
         name = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-        found = f"the Python object {name[1]}" if name else _first_line(error)
+        found = f"the Python object {name[1]}" if name else first_line(error)
         raise CheckpointError(
             path, [f"expected tensors only (nothing else is loaded), found {found}"]
         ) from error
     except Exception as error:  # torch raises a dozen types for damaged files
         raise CheckpointError(
-            path, [f"not a complete PyTorch file: {_first_line(error)}"]
+            path, [f"not a complete PyTorch file: {first_line(error)}"]
         ) from error
 
 
@@ -88,7 +89,7 @@ def _check_archive(path: Path) -> None:
             entries = archive.infolist()
     except Exception as error:  # zipfile raises half a dozen types for damaged files
         raise CheckpointError(
-            path, [f"not a complete PyTorch file: {_first_line(error)}"]
+            path, [f"not a complete PyTorch file: {first_line(error)}"]
         ) from error
     compressed = [e.filename for e in entries if e.compress_type != zipfile.ZIP_STORED]
     if compressed:
@@ -134,7 +135,3 @@ def _is_text(name: object) -> bool:
         return isinstance(name, str) and bool(name.encode())
     except UnicodeEncodeError:  # half of a surrogate pair
         return False
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

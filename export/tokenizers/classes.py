@@ -1,9 +1,4 @@
-"""The tokenizer classes of `transformers`: a vocabulary and settings -> the tokenizer they make.
-
-From version 5 on, a class takes only the vocabulary from `tokenizer.json` or a SentencePiece model.
-It makes everything else anew from `tokenizer_config.json`, and adds the tokens that this file, and
-`added_tokens.json` and `special_tokens_map.json` beside it, list.
-"""
+"""The tokenizer classes of `transformers`: a vocabulary and settings -> the tokenizer they make."""
 
 from __future__ import annotations
 
@@ -28,6 +23,9 @@ from .settings import Token, TokenizerSettings, content_of
 from .vocabulary import Scored, Vocabulary, merges_of
 
 
+# From version 5 on, a class takes only the vocabulary from `tokenizer.json` or a SentencePiece
+# model. It makes everything else anew from `tokenizer_config.json`, and adds the tokens that this
+# file, and `added_tokens.json` and `special_tokens_map.json` beside it, list.
 @dataclass(frozen=True)
 class TokenizerClass:
     """A class of `transformers` that makes its tokenizer anew."""
@@ -323,7 +321,6 @@ def _with_languages(vocabulary: Vocabulary, settings: TokenizerSettings) -> list
 def _as_fairseq(
     pieces: list[Scored], contents: Mapping[str, str], settings: TokenizerSettings
 ) -> list[Scored]:
-    """Begin with the special tokens of fairseq, and append the languages and the mask."""
     first = contents["bos_token" if "bos_token" in contents else "cls_token"]
     begin = [first, *(contents[name] for name in ("pad_token", "eos_token", "unk_token"))]
     end = [*settings.languages, contents["mask_token"]]

@@ -194,7 +194,6 @@ def _is_token(value: object) -> bool:
 
 
 def _token(path: Path, name: str, value: Any) -> Token | None:
-    """Read a token: its content, or an object with its content and flags."""
     if value is None or isinstance(value, str):
         return value or None
     if not _is_token(value):

@@ -1,11 +1,4 @@
-"""The reader of ranks, the files of the library tiktoken.
-
-A line holds the bytes of a token in base64 and its rank, which is its id.
-
-tiktoken merges the first pair of neighbours with the lowest rank, and keeps a piece of a text that
-is itself a token. The two parts of a token depend on its own bytes only, since no earlier merge
-crosses its ends. One merge for each token, in the order of ranks, therefore gives the same results.
-"""
+"""The reader of ranks, the files of the library tiktoken."""
 
 from __future__ import annotations
 
@@ -28,6 +21,13 @@ from .checkpoint import TokenizerCheckpoint
 from .encodings import ENCODINGS, Encoding, library_pattern
 from .files import TokenizerFiles, check_has_tokens, check_ids
 from .settings import CONFIG_FILE
+
+# A line holds the bytes of a token in base64 and its rank, which is its id.
+#
+# tiktoken merges the first pair of neighbours with the lowest rank, and keeps a piece of a text
+# that is itself a token. The two parts of a token depend on its own bytes only, since no earlier
+# merge crosses its ends. One merge for each token, in the order of ranks, therefore gives the same
+# results.
 
 OTHER_NAME = "tiktoken.model"
 """The name of a file of ranks in `transformers`."""

@@ -145,7 +145,6 @@ def read_trainable(path: Path) -> Tokenizer:
 
 
 def _of_sentencepiece(path: Path, proto: Any) -> Tokenizer:
-    """Make the tokenizer that gives texts the tokens of a SentencePiece model."""
     rules, trained, kinds = proto.normalizer_spec, proto.trainer_spec, proto.SentencePiece.Type
     of_kind = {kind: [p.piece for p in proto.pieces if p.type == kind] for kind in kinds.values()}
     names = {number: name for name, number in trained.ModelType.items()}
@@ -221,7 +220,6 @@ _NAMES = (
 
 
 def _roles(tokenizer: Tokenizer) -> list[str | None]:
-    """Return the special tokens of a file by their usual names; None for those that it lacks."""
     special = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}
     found = [next((name for name in names if name in special), None) for names in _NAMES]
     model = json.loads(tokenizer.to_str())["model"]

@@ -1,14 +1,4 @@
-"""bible-en-es: English verses to Spanish ones, trained on two translations of the Bible.
-
-The data are the verses that occur in both the World English Bible (2020) and the Reina-Valera
-(1909), which are in the public domain. `pysword` reads them from Debian's packages
-`sword-text-web` and `sword-text-sparv`. To get them on any system:
-
-    apt-get download sword-text-web sword-text-sparv
-    for package in sword-text-*.deb; do dpkg -x $package FOLDER; done
-
-The split is that of the recipe verses-en.
-"""
+"""bible-en-es: English verses to Spanish ones, trained on two translations of the Bible."""
 
 from __future__ import annotations
 
@@ -19,17 +9,24 @@ from typing import Any
 from dragoman.errors import DragomanError
 
 from ..training import TrainingOptions
-from .examples import Cleaning, Example, chapter_bucket, clean
+from .examples import WORLD_ENGLISH_BIBLE, Cleaning, Example, clean, part_of_chapter
 from .recipe import Data
 from .tokenizers import Vocabulary
 from .translation import translation_recipe
 
+# The data are the verses that occur in both the World English Bible (2020) and the Reina-Valera
+# (1909), which are in the public domain. `pysword` reads them from Debian's packages
+# `sword-text-web` and `sword-text-sparv`. To get them on any system:
+#
+#     apt-get download sword-text-web sword-text-sparv
+#     for package in sword-text-*.deb; do dpkg -x $package FOLDER; done
+#
+# The split is that of the recipe verses-en.
+
 MODULES = ("engWEB2015eb", "spaRV1909eb")
 
-PUBLIC_DOMAIN = """\
-The World English Bible is in the public domain: it was dedicated to it by those who worked on it
-and is not copyrighted (https://ebible.org/publicdomain.htm). Its name is a trademark of eBible.org,
-for faithful copies of the translation. The Spanish Reina-Valera of 1909 is in the public domain by
+PUBLIC_DOMAIN = f"""\
+{WORLD_ENGLISH_BIBLE} The Spanish Reina-Valera of 1909 is in the public domain by
 its age. What a model that was trained on them writes is neither of them.
 """
 
@@ -38,7 +35,7 @@ Verse = tuple[int, int, int]
 
 
 def load_data(folder: Path | None) -> Data:
-    """Read the verses, split as described above, in the order of the books.
+    """Read the verses, split by chapter, in the order of the books.
 
     Raises:
         DragomanError: `pysword` is not installed, no folder is given, or it lacks a module.
@@ -46,13 +43,7 @@ def load_data(folder: Path | None) -> Data:
     english, spanish = (_read(_module(folder, name)) for name in MODULES)
     parts: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "held_out": []}
     for verse in sorted(english.keys() & spanish.keys()):
-        match chapter_bucket(book=verse[0], chapter=verse[1]):
-            case b if b < 5:
-                part = "held_out"
-            case 5 | 6:
-                part = "validation"
-            case _:
-                part = "train"
+        part = part_of_chapter(book=verse[0], chapter=verse[1])
         parts[part].append((english[verse], spanish[verse]))
     train, dropped = clean(parts["train"], Cleaning())
     validation, held_out = (
@@ -88,7 +79,6 @@ def _module(folder: Path | None, name: str) -> Any:
 
 
 def _read(bible: Any) -> dict[Verse, str]:
-    """Read all verses that are not empty, in the books of the Protestant canon."""
     testaments = bible.get_structure().get_books()
     # SWORD puts deuterocanonical books after the first 39.
     books = [*testaments["ot"][:39], *testaments["nt"]]

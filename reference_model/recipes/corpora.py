@@ -205,7 +205,6 @@ class Corpora:
 
 
 def _check_prefixes(prefixes: Iterable[str], pair: tuple[str, str], files: Iterable[Path]) -> None:
-    """Check that no prefix occurs within texts, where it would cut words."""
     source, target = pair
     for prefix in prefixes:
         for text in (source.removeprefix(f"{prefix} "), target):
@@ -242,7 +241,6 @@ def write_record(directory: Path, record: Mapping[str, object]) -> None:
 
 
 def _read_record(directory: Path) -> dict[str, Any] | None:
-    """Read the record of a directory; None: there is none, or it is damaged."""
     try:
         record = json.loads((directory / RECORD_FILE).read_bytes())
         _contents(record)
@@ -273,7 +271,6 @@ def _named(record: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, obj
 
 
 def _status(path: Path) -> list[int]:
-    """Return what changes with the contents of a file: its size, its times and its inode."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 

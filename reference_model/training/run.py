@@ -297,7 +297,6 @@ class Run(Generic[AnyModel]):
         return figure
 
     def _loss(self, batch: list[Pair], tokens: float) -> Tensor:
-        """Compute the batch's share of the loss of a step of so many tokens."""
         dtype = AUTOCAST[self.options.precision]
         with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
             hidden, targets = hidden_states(self.model, batch)
@@ -360,7 +359,6 @@ class Run(Generic[AnyModel]):
         plot_history(epochs, self.judge.name, self.directory / CURVE_FILE)
 
     def _deliverable(self) -> set[int]:
-        """Return the epochs that may be delivered or averaged."""
         last = len(self.epochs)
         averaged = range(max(1, last - self.options.average_epochs + 1), last + 1)
         return {*averaged, *(self._best(monitor) for monitor in ("loss", "metric"))}
@@ -409,7 +407,6 @@ class Run(Generic[AnyModel]):
         return [dataclasses.replace(c, delivered=c is chosen) for c in candidates]
 
     def _averaged(self, numbers: Sequence[int]) -> list[int]:
-        """Return the last epochs whose weights are there, without a gap."""
         last = len(self.epochs)
         found: list[int] = []
         while last in numbers and len(found) < self.options.average_epochs:

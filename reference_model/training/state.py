@@ -24,7 +24,7 @@ from dragoman.errors import DragomanError
 from dragoman.files.regular_files import check_regular, write_whole
 
 from ..checkpoint import read_safetensors, write_tensors
-from ..settings import CheckpointError
+from ..settings import CheckpointError, first_line
 from .history import HISTORY_FILE, read_history
 from .loss import Pair, TokenPairs, token_dtype
 from .options import TrainingOptions
@@ -249,13 +249,9 @@ def read_state(directory: Path) -> dict[str, Any] | None:
             raise ValueError("it is not a state of this version")
     except Exception as error:  # torch.load raises many unrelated types
         raise DamagedStateError(
-            f"{path} is damaged ({_first_line(error)}): {_way_out(directory)}"
+            f"{path} is damaged ({first_line(error)}): {_way_out(directory)}"
         ) from error
     return state
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _way_out(directory: Path) -> str:

@@ -144,7 +144,6 @@ def _with_settings(
 def _speech_settings(
     rules: GenerationConfig, speech: SpeechTokens, values: Values
 ) -> dict[str, object]:
-    """Return the generation settings that a Whisper model and its vocabulary imply."""
     return {
         "suppress_tokens": list(rules.suppressed_token_ids),
         "begin_suppress_tokens": list(rules.first_suppressed_token_ids),
@@ -198,7 +197,6 @@ def _begin(directory: Path, values: Values) -> StoredModel:
 
 
 def _architecture(stored: StoredModel) -> Fields:
-    """Derive fields of a `ModelConfig` from the options and the shapes of the weights."""
     weights, problems = stored.weights, stored.problems
     table = SOURCE_TABLE if TARGET_TABLE not in weights else TARGET_TABLE
     vocab_size, d_model = stored.shape(table, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +30,13 @@ COMPUTED_POSITIONS = 1024
 """The number of computed positions if none are stored; CTranslate2 computes them on demand."""
 
 
-@dataclass(frozen=True)
-class TextTokens:
-    """The special tokens of a text model, and the sizes of its vocabularies."""
-
-    source_size: int
-    target_size: int
-    pad: int
-    """The padding token, chosen from both vocabularies, since CTranslate2 has none."""
-    start: int
-    """The start token of decoding; the end token if each input states another (mBART-25)."""
-    end: int
-
-
 def text_tokens(
     directory: Path, file: ModelFile, values: Mapping[str, Any], rows: Rows
-) -> TextTokens:
-    """Find the special tokens of a text model.
+) -> tuple[Fields, dict[str, int]]:
+    """Find the special tokens of a text model, and the sizes of its vocabularies by their tables.
+
+    The padding token is chosen from both vocabularies, since CTranslate2 has none. The start token
+    is the end token if each input states another one (mBART-25).
 
     Raises:
         CheckpointError: a vocabulary is missing or damaged, or lacks a special token.
@@ -72,7 +61,8 @@ def text_tokens(
     both = range(min(len(source), len(target)))
     padding = (source.index(token) for token in ("<pad>", "<blank>") if token in source)
     pad = next((token for token in padding if token in both), end if end in both else 0)
-    return TextTokens(len(source), len(target), pad, start, end)
+    tokens: Fields = {"start_token_id": start, "end_token_id": end, "pad_token_id": pad}
+    return tokens, {SOURCE_TABLE: len(source), TARGET_TABLE: len(target)}
 
 
 def old_settings(file: ModelFile) -> dict[str, Any]:
@@ -91,18 +81,13 @@ def old_settings(file: ModelFile) -> dict[str, Any]:
 
 def _describe(stored: StoredModel) -> tuple[Fields, GenerationConfig]:
     weights = stored.weights
-    tokens = text_tokens(stored.directory, stored.file, stored.values, stored.rows)
-    for table, size in ((SOURCE_TABLE, tokens.source_size), (TARGET_TABLE, tokens.target_size)):
+    fields, sizes = text_tokens(stored.directory, stored.file, stored.values, stored.rows)
+    for table, size in sizes.items():
         if (rows := stored.shape(table, 2)[0]) != size:
             stored.problems.append(
                 f"{table} has {rows} rows and its vocabulary {size} tokens, expected equal numbers"
             )
-    fields: Fields = {
-        "start_token_id": tokens.start,
-        "end_token_id": tokens.end,
-        "pad_token_id": tokens.pad,
-        "scale_embedding": stored.scales_by_sqrt_depth(),
-    }
+    fields["scale_embedding"] = stored.scales_by_sqrt_depth()
     rules = GenerationConfig()
     if stored.option("decoder", "start_from_zero_embedding", 0):
         fields["start_token_id"] = start = len(weights[TARGET_TABLE])
@@ -267,7 +252,6 @@ def _numbered(tokens: Sequence[str]) -> dict[str, int]:
 
 
 def _tokenizer_settings(path: Path, values: Values) -> dict[str, Any]:
-    """Return the fields of `config.json`, with defaults for missing special tokens."""
     settings = {**DEFAULTS, **values}
     wrong = [name for name in DEFAULTS if not isinstance(settings[name], str)]
     if wrong:

@@ -1,13 +1,4 @@
-"""BERT (Devlin et al. 2018) and its relatives: ALBERT, DistilBERT, ELECTRA, RoBERTa, MPNet.
-
-MiniLM and most models of sentence-transformers are stored as BERT. DistilBERT (Sanh et al. 2019) is
-BERT without token types, with other names of weights. ELECTRA (Clark et al. 2020) has other heads
-and may have narrow embeddings, which a linear map takes to hidden states. ALBERT (Lan et al. 2019)
-always has that map, and its places share the layers of a group. RoBERTa (Liu et al. 2019),
-CamemBERT and XLM-RoBERTa differ from BERT in heads and positions, and from each other in the
-tokenizer. MPNet (Song et al. 2020) is RoBERTa without token types, with biases by distance, as
-T5's.
-"""
+"""BERT (Devlin et al. 2018) and its relatives: ALBERT, DistilBERT, ELECTRA, RoBERTa, MPNet."""
 
 from __future__ import annotations
 
@@ -33,6 +24,14 @@ from ...tokenizers.multilingual import FAIRSEQ_MODEL
 from ...tokenizers.vocabulary import Vocabulary
 from ..bart import TOKENIZER
 from .family import EncoderFamily, HeadNames
+
+# MiniLM and most models of sentence-transformers are stored as BERT. DistilBERT (Sanh et al. 2019)
+# is BERT without token types, with other names of weights. ELECTRA (Clark et al. 2020) has other
+# heads and may have narrow embeddings, which a linear map takes to hidden states. ALBERT (Lan et
+# al. 2019) always has that map, and its places share the layers of a group. RoBERTa (Liu et al.
+# 2019), CamemBERT and XLM-RoBERTa differ from BERT in heads and positions, and from each other in
+# the tokenizer. MPNet (Song et al. 2020) is RoBERTa without token types, with biases by distance,
+# as T5's.
 
 VOCABULARY_FILE = "vocab.txt"
 

@@ -253,7 +253,6 @@ def _longest(settings: Values, path: Path | None, transformer: Path) -> int | No
 
 
 def _pooling(directory: Path, prompts: Prompts, notes: list[str]) -> tuple[Pooling, ...]:
-    """Return the poolings of a directory, in the order of their vectors."""
     path = directory / CONFIG_FILE
     values = read_json(path)
     notes += POOLING_KEYS.notes(f"{directory.name}/{CONFIG_FILE}", values)
@@ -289,7 +288,6 @@ def _check_features(path: Path, values: Values, keys: KnownSettings, notes: list
 
 
 def _dense(directory: Path, notes: list[str]) -> tuple[EmbeddingLayer, Weights]:
-    """Read a dense layer, and its weights by the names of `Dense`."""
     path = directory / CONFIG_FILE
     values = read_json(path)
     _check_features(path, values, DENSE, notes)
@@ -310,7 +308,6 @@ def _dense(directory: Path, notes: list[str]) -> tuple[EmbeddingLayer, Weights]:
 
 
 def _layer_norm(directory: Path, notes: list[str]) -> tuple[EmbeddingLayer, Weights]:
-    """Read a layer normalization, and its weights by the names of `LayerNorm`."""
     path = directory / CONFIG_FILE
     _check_features(path, read_json(path), LAYER_NORM, notes)
     weights, _ = read_weights(directory)
@@ -333,7 +330,6 @@ LAYERS: dict[str, Callable[[Path, list[str]], tuple[EmbeddingLayer, Weights]]] =
 
 
 def _prompts(path: Path, library: Values) -> Prompts:
-    """Return the texts that the library puts before texts."""
     texts, default = library.get("prompts") or {}, library.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(t, str) for t in texts.values()):
         raise CheckpointError(
