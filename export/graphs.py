@@ -16,7 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.reference_model import EncoderModel, KeysValues, LanguageModel, Transformer
+from dragoman.reference_model import (
+    AutoregressiveModel,
+    EncoderModel,
+    KeysValues,
+    LanguageModel,
+    Transformer,
+)
 from dragoman.reference_model.attention import MultiHeadAttention
 
 OPSET = 24
@@ -108,14 +114,18 @@ def blocks_of(vocabulary: int) -> tuple[int, int]:
     return (size, 0) if size <= 4 * root else (root, -vocabulary % root)
 
 
-class DecoderStepGraph(nn.Module):
-    """A step of a decoder: queries -> their logits, the greedy token after the last, new caches."""
-
-    def __init__(self, model: Transformer) -> None:
+class _StepGraph(nn.Module):
+    def __init__(self, model: AutoregressiveModel) -> None:
         super().__init__()
         self.model = model
         suppressed = model.generation.suppressed_token_ids
         self.choose = GreedySelection(suppressed, model.config.target_vocab_size)
+
+
+class DecoderStepGraph(_StepGraph):
+    """A step of a decoder: queries -> their logits, the greedy token after the last, new caches."""
+
+    model: Transformer
 
     def forward(
         self,
@@ -145,14 +155,10 @@ class DecoderStepGraph(nn.Module):
         return logits, *self.choose(logits), memory.present
 
 
-class LanguageModelStepGraph(nn.Module):
+class LanguageModelStepGraph(_StepGraph):
     """A step of a decoder-only model: the logits of the queries to read."""
 
-    def __init__(self, model: LanguageModel) -> None:
-        super().__init__()
-        self.model = model
-        suppressed = model.generation.suppressed_token_ids
-        self.choose = GreedySelection(suppressed, model.config.target_vocab_size)
+    model: LanguageModel
 
     def forward(
         self, token: Tensor, position: Tensor, read: Tensor, past: Sequence[KeysValues]

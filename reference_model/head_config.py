@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from dragoman.errors import shown
 from dragoman.settings.head import HeadTask
 
-from .settings import ConfigError, wrong_names
+from .settings import ConfigError, all_are, wrong_names
 
 Pooling = Literal["mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 DenseActivation = Literal["identity", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
@@ -150,10 +150,10 @@ def _wrong_types(record: HeadConfig | EmbeddingLayer) -> list[str]:
         elif hint is int:
             good, expected = type(value) is int and value < 2**31, "an integer of 32 bits"
         elif name == "labels":
-            good = isinstance(value, tuple) and all(isinstance(label, str) for label in value)
+            good = isinstance(value, tuple) and all_are(str, value)
             expected = "a list of texts"
         elif name == "after_pooling":
-            good = isinstance(value, tuple) and all(isinstance(v, EmbeddingLayer) for v in value)
+            good = isinstance(value, tuple) and all_are(EmbeddingLayer, value)
             expected = "a list of layers, each with a kind"
         elif name == "pooling":
             modes = get_args(Pooling)

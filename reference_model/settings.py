@@ -33,6 +33,11 @@ class CheckpointError(DragomanError):
         super().__init__(str(path), problems)
 
 
+def all_are(kind: type, values: Iterable[object]) -> bool:
+    """Return whether all values are of exactly this type."""
+    return all(type(value) is kind for value in values)
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, or its type."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -11,6 +11,7 @@ They share names of weights and fields, and differ in positions and norms.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -192,18 +193,6 @@ def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     return tie(weights, config)
 
 
-SPECIAL_TOKENS: Mapping[str, str] = {
-    "bos": "<s>",
-    "eos": "</s>",
-    "unk": "<unk>",
-    "pad": "<pad>",
-    "cls": "<s>",
-    "sep": "</s>",
-    "mask": "<mask>",
-}
-"""Defaults of missing tokens of tokenizer_config.json."""
-
-
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     """Read byte-level pair encoding, with the tokens `cls` and `sep` around a text."""
     tokenizer = byte_level(checkpoint, ROBERTA)
@@ -213,7 +202,7 @@ def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     if tokenizer is None:
         return None
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    begin, end = (checkpoint.special(name, SPECIAL_TOKENS[name]) for name in ("cls", "sep"))
+    begin, end = checkpoint.special("cls", "<s>"), checkpoint.special("sep", "</s>")
     check_has_tokens(checkpoint.directory, vocabulary, end, begin)
     tokenizer.post_processor = processors.RobertaProcessing(
         (end, vocabulary[end]), (begin, vocabulary[begin]), add_prefix_space=False
@@ -275,7 +264,8 @@ MBART_TOKENIZERS = (
     _of_languages("MBartTokenizer", LANGUAGES_25, 0),
     TokenizerKind(("BarthezTokenizer",), (library_file,)),  # French-only models
 )
-MBART = Family(
+MBART = replace(
+    BART,
     config=partial(
         config_of,
         defaults={"decoder_start_token_id": None},
@@ -283,11 +273,6 @@ MBART = Family(
         logits_bias=True,
         norm_order="pre",
     ),
-    weight_name=weight_name,
-    convert_weights=convert_weights,
     tokenizers=MBART_TOKENIZERS,
-    computed_weights=no_logits_bias,
-    adjust_config=with_separate_tables,
-    settings=SETTINGS,
-    tables=TABLES,
+    summarizes=False,
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 from dragoman.errors import shown
 from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
+from dragoman.reference_model.settings import all_are
 from dragoman.settings.fields import LARGEST_FLOAT32, SMALLEST_FLOAT32, Bounds, annotated
 from dragoman.settings.generation_settings import (
     POSITIVE_FLOAT32,
@@ -137,8 +138,7 @@ class SettingsReader:
         if not words and words in (None, "", {}):
             return []
         if not isinstance(words, list) or not all(
-            isinstance(word, list) and word and all(type(token) is int for token in word)
-            for word in words
+            isinstance(word, list) and word and all_are(int, word) for word in words
         ):
             self.problems.append(
                 f"bad_words_ids: expected lists of token ids, found {shown(words)}"
@@ -159,7 +159,7 @@ class SettingsReader:
     def _read_ids(self, name: str) -> list[int]:
         value = self._values.get(name)
         ids = value if isinstance(value, list) else [] if value in (None, "", {}) else [value]
-        if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+        if not all_are(int, ids):
             self.problems.append(f"{name}: expected token ids, found {shown(value)}")
             return []
         return ids

@@ -19,6 +19,7 @@ from dragoman.reference_model import (
     Transformer,
 )
 from dragoman.reference_model.checkpoint import check_positions
+from dragoman.reference_model.settings import all_are
 
 from ..formats.adapter_config import AdapterConfig, with_own
 from ..formats.adapters import BaseLayout, merge_adapters
@@ -200,7 +201,7 @@ def _with_special_tokens(values: Values, settings: Values) -> Values:
     for name, value in tokens.items():
         if not isinstance(value, list):
             continue
-        if not value or not all(type(token) is int for token in value):
+        if not value or not all_are(int, value):
             problems.append(f"{name}: expected a token id, found {shown(value)}")
         elif len(set(value)) > 1 and name != "eos_token_id":
             problems.append(f"{name}: several tokens are not supported, found {shown(value)}")

@@ -7,6 +7,7 @@ post-norm, Pegasus pre-norm.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -134,19 +135,16 @@ PEGASUS_TOKENIZER = TokenizerKind(
     ("PegasusTokenizer",),
     (library_file, partial(sentencepiece_file, file_name="spiece.model", kind=PEGASUS_CLASS)),
 )
-PEGASUS = Family(
+PEGASUS = replace(
+    MARIAN,
     config=partial(
         config_of,
         defaults={"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
         norm_order="pre",
         logits_bias=True,
     ),
-    weight_name=weight_name,
-    convert_weights=convert_weights,
     tokenizers=(PEGASUS_TOKENIZER,),
-    computed_weights=computed_weights,
     summarizes=True,
     adjust_config=with_separate_tables,
     settings=SETTINGS,
-    tables=TABLES,
 )

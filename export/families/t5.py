@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -210,12 +211,8 @@ T5 = Family(
     settings=SETTINGS,
     tables=(*TABLES, OUTPUT),
 )
-MT5 = Family(
+MT5 = replace(
+    T5,
     config=partial(_config, defaults=MT5_DEFAULTS),
-    weight_name=weight_name,
-    convert_weights=_convert_weights,
-    tokenizers=(TOKENIZER,),
     adjust_config=partial(_adjust_config, scales_output=lambda values: False),
-    settings=SETTINGS,
-    tables=(*TABLES, OUTPUT),
 )

@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Tokenizer
 from dragoman.errors import shown
 from dragoman.files.regular_files import VOCABULARY_BYTES
 from dragoman.reference_model import CheckpointError, ConfigError, GenerationConfig, ModelConfig
+from dragoman.reference_model.settings import all_are
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.speech.prompts import CODES, language_code
 from dragoman.settings.speech import SpeechTokens
@@ -254,7 +255,7 @@ def _languages_and_tasks(
         ("task_to_id", {t: vocabulary[f"<|{t}|>"] for t in TASKS if f"<|{t}|>" in vocabulary}),
     ):
         table = settings.get(name, fallback if older else {})
-        if not isinstance(table, dict) or not all(type(token) is int for token in table.values()):
+        if not isinstance(table, dict) or not all_are(int, table.values()):
             problems.append(f"{name}: expected an object of token ids, found {shown(table)}")
             table = {}
         tables.append(table)

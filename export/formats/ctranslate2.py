@@ -17,6 +17,7 @@ from torch import Tensor
 from dragoman.files.regular_files import VOCABULARY_BYTES, FileError, check_regular, read_regular
 from dragoman.files.strict_json import read_json
 from dragoman.reference_model import CheckpointError
+from dragoman.reference_model.settings import all_are
 
 from .detection import CTRANSLATE2_FILE
 
@@ -268,7 +269,7 @@ def read_vocabulary(
 
 def _read_list(path: Path) -> Vocabulary:
     tokens = read_json(path, limit=VOCABULARY_BYTES)
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+    if not isinstance(tokens, list) or not all_are(str, tokens):
         raise CheckpointError(path, ["expected a list of tokens"])
     return tokens
 

@@ -16,6 +16,7 @@ from dragoman.errors import shown
 from dragoman.files.regular_files import FileError, check_regular
 from dragoman.reference_model import CheckpointError
 from dragoman.reference_model.checkpoint import read_safetensors
+from dragoman.reference_model.settings import all_are
 
 from .contents import listed
 from .detection import INDEX_SUFFIX, TENSOR_FILES, no_weights
@@ -123,7 +124,7 @@ def _read_parts(directory: Path, index: Path) -> Weights:
         files = sorted(set(read_json(index)["weight_map"].values()))
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(index, [EXPECTED_INDEX]) from error
-    if not all(isinstance(name, str) for name in files):
+    if not all_are(str, files):
         raise CheckpointError(index, [EXPECTED_INDEX])
     outside = [name for name in files if Path(name).name != name]
     missing = [name for name in files if not (directory / name).is_file()]

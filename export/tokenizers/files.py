@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import VOCABULARY_BYTES
+from dragoman.reference_model.settings import all_are
 from dragoman.runtime.format.texts import Languages, Prompts, SourceTemplate, Tokenizers
 from dragoman.runtime.format.writing import BundleWriter
 from dragoman.runtime.texts.codecs.pieces import AddedPiece
@@ -105,7 +106,7 @@ def read_vocabulary(path: Path, size: int) -> dict[str, int]:
         DragomanError: the file is not such an object, or has ids outside the vocabulary.
     """
     vocabulary = read_json_if_present(path, limit=VOCABULARY_BYTES)
-    if not vocabulary or not all(type(token) is int for token in vocabulary.values()):
+    if not vocabulary or not all_are(int, vocabulary.values()):
         raise DragomanError(f"{path}: expected a JSON object of pieces and their token ids")
     check_ids(path, vocabulary, size)
     return vocabulary

@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from dragoman.errors import DragomanError, shown
+from dragoman.reference_model.settings import all_are
 from dragoman.runtime.texts.codecs.pieces import AddedPiece
 from dragoman.settings.fields import is_integer
 
@@ -199,7 +200,7 @@ def _token(path: Path, name: str, value: Any) -> Token | None:
     if not _is_token(value):
         raise _expected(path, name, "a token", value)
     flags = {flag: value[flag] for flag in FLAGS if value.get(flag) is not None}
-    if not all(isinstance(flag, bool) for flag in flags.values()):
+    if not all_are(bool, flags.values()):
         raise _expected(path, name, "flags that are true or false", value)
     return AddedToken(value["content"], **flags)
 

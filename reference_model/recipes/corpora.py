@@ -21,7 +21,7 @@ from dragoman.files.text_lines import UnknownCharacters
 
 from ..config import ModelConfig
 from ..settings import check_settings
-from .examples import FILES_OF_PAIRS, Cleaner, Cleaning, Example, read_pairs, spaced
+from .examples import FILES_OF_PAIRS, Cleaner, Cleaning, Example, read_pairs, reading, spaced
 from .recipe import Data, Recipe, Tokenizers
 from .tokenizers import SPECIAL_TOKENS, digests_of, read_tokenizers, write_tokenizers
 
@@ -284,7 +284,7 @@ def _identity(path: Path, known: Mapping[str, Any] | None) -> dict[str, Any]:
 
     It is not computed again for a file with the size, the times and the inode of a known one.
     """
-    try:
+    with reading(path):
         status = _status(path)
         check_regular(path, 1 << 62)
         resolved = str(path.resolve())
@@ -294,10 +294,6 @@ def _identity(path: Path, known: Mapping[str, Any] | None) -> dict[str, Any]:
         settled = time.time_ns() - max(status[1], status[2]) > SURELY_OLDER
         with path.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    except FileNotFoundError as error:
-        raise DragomanError(f"expected a file of examples, found nothing at {path}") from error
-    except OSError as error:
-        raise DragomanError(f"{path}: expected a file of examples: {error.strerror}") from error
     return {"path": resolved, "status": status, "settled": settled, "sha256": digest}
 
 

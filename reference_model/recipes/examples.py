@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -23,6 +24,11 @@ class Example:
 
     source: str
     references: tuple[str, ...]
+
+
+def references_of(examples: Iterable[Example]) -> list[tuple[str, ...]]:
+    """Return the references of each example."""
+    return [example.references for example in examples]
 
 
 def write_examples(examples: Iterable[Example], path: Path) -> None:
@@ -53,18 +59,24 @@ def read_lines(path: Path) -> list[str]:
 
 def _lines(path: Path) -> Iterator[str]:
     offset = 0
+    with reading(path), path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                # The decoder does not count a byte order mark.
+                at = offset + error.start + len(line) - len(error.object)
+                problem = undecodable(error.object[error.start], at, number)
+                raise DragomanError(f"{path}: {problem}") from error
+            yield text.removesuffix("\n").removesuffix("\r")
+            offset += len(line)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise a `DragomanError` if a file of examples is missing or cannot be read."""
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    # The decoder does not count a byte order mark.
-                    at = offset + error.start + len(line) - len(error.object)
-                    problem = undecodable(error.object[error.start], at, number)
-                    raise DragomanError(f"{path}: {problem}") from error
-                yield text.removesuffix("\n").removesuffix("\r")
-                offset += len(line)
+        yield
     except FileNotFoundError as error:
         raise DragomanError(f"expected a file of examples, found nothing at {path}") from error
     except OSError as error:

@@ -16,7 +16,7 @@ from dragoman.metrics.sacrebleu_metrics import SacreBleu
 
 from ..config import ModelConfig
 from ..training import TrainingOptions
-from .examples import Example
+from .examples import Example, references_of
 
 SOURCE_TOKENIZER_FILE = "source_tokenizer.json"
 TARGET_TOKENIZER_FILE = "target_tokenizer.json"
@@ -107,7 +107,7 @@ class Recipe:
 
     def signatures(self, examples: Sequence[Example]) -> dict[str, str]:
         """Describe how each of `metrics` is computed."""
-        references = [example.references for example in examples]
+        references = references_of(examples)
         return {name: self._found(name).signature(references) for name in self.metrics}
 
     def scored_by(self, names: Sequence[str]) -> Recipe:
@@ -132,8 +132,8 @@ class Recipe:
 
     def judging(self, examples: Sequence[Example]) -> tuple[Recipe, str]:
         """Replace BLEU if it is 0 for every output, with a remark; see `metrics_that_judge`."""
-        references = [example.references for example in examples]
-        metrics, remark = metrics_that_judge([self._found(n) for n in self.metrics], references)
+        found = [self._found(name) for name in self.metrics]
+        metrics, remark = metrics_that_judge(found, references_of(examples))
         return (self.scored_by([name_of(m) for m in metrics]), remark) if remark else (self, "")
 
     def _found(self, name: str) -> Metric:
@@ -149,7 +149,7 @@ def _figures(
     hypotheses: Sequence[str],
     examples: Sequence[Example],
 ) -> dict[str, float]:
-    references: list[tuple[str, ...]] = [example.references for example in examples]
+    references = references_of(examples)
     if lowercase:
         hypotheses = [text.lower() for text in hypotheses]
         references = [tuple(text.lower() for text in each) for each in references]

@@ -18,10 +18,10 @@ from dragoman.metrics import find_metric
 from dragoman.metrics.sacrebleu_metrics import SacreBleu
 
 from ..config import PRESETS, ModelConfig
-from ..settings import ConfigError, read_settings, read_settings_file
+from ..settings import ConfigError, all_are, read_settings, read_settings_file
 from ..training import TrainingOptions
 from .corpora import Corpora, Corpus, prefixes_of
-from .examples import Cleaning, Example, read_rows, remark_on_ratio
+from .examples import Cleaning, Example, read_rows, references_of, remark_on_ratio
 from .recipe import Data, Recipe, Tokenizers
 from .tokenizers import SPECIAL_TOKENS, Vocabulary, digests_of, train_tokenizers
 
@@ -108,7 +108,7 @@ def score(
     hypotheses: Sequence[str], examples: Sequence[Example], *, lowercase: bool = False
 ) -> dict[str, float]:
     """Compute BLEU and chrF of the corpus, from 0 to 100; in lower case, they ignore case."""
-    references = [example.references for example in examples]
+    references = references_of(examples)
     for name in METRICS:
         find_metric(name)  # raises if its library is not installed
     both = (SacreBleu("BLEU", lowercase=lowercase), SacreBleu("chrF", lowercase=lowercase))
@@ -203,7 +203,7 @@ def read_training_file(
     if "metrics" not in sections:
         return recipe
     names = sections["metrics"]
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+    if not isinstance(names, list) or not names or not all_are(str, names):
         raise DragomanError(f"{path}: metrics: expected a list of names, found {shown(names)}")
     try:
         return recipe.scored_by(names)
@@ -258,7 +258,7 @@ def _corpus(entry: object, where: str, path: Path) -> Corpus:
 
 
 def _paths(names: object, where: str, path: Path) -> tuple[Path, ...]:
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+    if not isinstance(names, list) or not names or not all_are(str, names):
         raise DragomanError(f"{where}: expected a list of files, found {shown(names)}")
     return tuple(path.parent / name for name in names)
 

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -408,11 +409,8 @@ class Run(Generic[AnyModel]):
 
     def _averaged(self, numbers: Sequence[int]) -> list[int]:
         last = len(self.epochs)
-        found: list[int] = []
-        while last in numbers and len(found) < self.options.average_epochs:
-            found.insert(0, last)
-            last -= 1
-        return found
+        latest = range(last, last - self.options.average_epochs, -1)
+        return [*takewhile(numbers.__contains__, latest)][::-1]
 
     def _mean(self, numbers: Sequence[int]) -> dict[str, Tensor]:
         total = {name: torch.zeros_like(p.cpu()) for name, p in self.model.named_parameters()}

@@ -12,12 +12,7 @@ from dragoman.files.regular_files import VOCABULARY_BYTES, FileError, read_regul
 from dragoman.reference_model.head_config import DenseActivation
 from dragoman.settings.head import Task
 
-from ...tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
-from ...tokenizers.classes import ALBERT as ALBERT_CLASS
-from ...tokenizers.classes import BERT as BERT_CLASS
-from ...tokenizers.classes import MPNET as MPNET_CLASS
-from ...tokenizers.classes import XLM_ROBERTA as XLM_ROBERTA_CLASS
-from ...tokenizers.classes import TokenizerClass
+from ...tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind, classes
 from ...tokenizers.files import check_has_tokens, check_ids
 from ...tokenizers.kind import library_file, sentencepiece_file
 from ...tokenizers.multilingual import FAIRSEQ_MODEL
@@ -38,7 +33,7 @@ VOCABULARY_FILE = "vocab.txt"
 
 def word_piece(
     checkpoint: TokenizerCheckpoint,
-    kind: TokenizerClass = BERT_CLASS,
+    kind: classes.TokenizerClass = classes.BERT,
     named: tuple[str, str, str] = ("[UNK]", "[CLS]", "[SEP]"),
 ) -> TokenizerFiles | None:
     """Read WordPiece (Wu et al. 2016) from `vocab.txt`, one piece per line; None without it.
@@ -220,7 +215,7 @@ ALBERT = replace(
             ("AlbertTokenizer",),
             (
                 library_file,
-                partial(sentencepiece_file, file_name="spiece.model", kind=ALBERT_CLASS),
+                partial(sentencepiece_file, file_name="spiece.model", kind=classes.ALBERT),
             ),
         ),
     ),
@@ -315,7 +310,7 @@ XLM_ROBERTA = replace(
             ("XLMRobertaTokenizer",),
             (
                 library_file,
-                partial(sentencepiece_file, file_name=FAIRSEQ_MODEL, kind=XLM_ROBERTA_CLASS),
+                partial(sentencepiece_file, file_name=FAIRSEQ_MODEL, kind=classes.XLM_ROBERTA),
             ),
         ),
     ),
@@ -350,7 +345,7 @@ MPNET = replace(
     tokenizers=(
         TokenizerKind(
             ("MPNetTokenizer",),
-            (library_file, partial(word_piece, kind=MPNET_CLASS, named=("[UNK]", "<s>", "</s>"))),
+            (library_file, partial(word_piece, kind=classes.MPNET, named=("[UNK]", "<s>", "</s>"))),
         ),
     ),
     positions="learned_and_relative",

@@ -19,6 +19,7 @@ from dragoman.files.strict_json import read_json as read_any_json
 from dragoman.files.text_lines import printable
 from dragoman.reference_model import CheckpointError, ConfigError, HeadConfig
 from dragoman.reference_model.head_config import DenseActivation, EmbeddingLayer, Pooling
+from dragoman.reference_model.settings import all_are
 from dragoman.runtime.format.texts import Prompts
 
 from ...formats.adapter_config import AdapterConfig, refuse_alone
@@ -331,7 +332,7 @@ LAYERS: dict[str, Callable[[Path, list[str]], tuple[EmbeddingLayer, Weights]]] =
 
 def _prompts(path: Path, library: Values) -> Prompts:
     texts, default = library.get("prompts") or {}, library.get("default_prompt_name")
-    if not isinstance(texts, dict) or not all(isinstance(t, str) for t in texts.values()):
+    if not isinstance(texts, dict) or not all_are(str, texts.values()):
         raise CheckpointError(
             path, [f"prompts: expected texts by their names, found {shown(texts)}"]
         )

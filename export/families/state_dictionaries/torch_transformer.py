@@ -26,6 +26,7 @@ from torch import Tensor
 from dragoman.errors import shown
 from dragoman.reference_model import CheckpointError, ConfigError, ModelConfig, Transformer
 from dragoman.reference_model.checkpoint import check_positions
+from dragoman.reference_model.settings import all_are
 
 from ...formats.json_files import Values
 from ...formats.tensor_files import Weights, read_state_dict
@@ -283,7 +284,7 @@ def _check_values(values: Values) -> None:
         for key, name in values.get("names", {}).items()
         if key not in NAME_KEYS or not isinstance(name, str)
     ]
-    if not all(isinstance(name, str) for name in values.get("ignored", ())):
+    if not all_are(str, values.get("ignored", ())):
         problems.append(f"ignored: expected names of weights, found {shown(values['ignored'])}")
     activation(values, "activation", "relu", problems)
     if problems:
