@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from dragoman.errors import DragomanError, shown
 from dragoman.files.regular_files import check_regular
 from dragoman.files.strict_json import read_json_object
-from dragoman.reference_model.settings import all_are
 
 from .contents import KnownSettings
 
@@ -205,7 +204,7 @@ def _is_number(value: object) -> bool:
 
 
 def _are_layers(value: object) -> bool:
-    return all_are(int, value if isinstance(value, list) else [value])
+    return all(type(number) is int for number in (value if isinstance(value, list) else [value]))
 
 
 def _are_expressions(value: object) -> bool:
@@ -214,7 +213,7 @@ def _are_expressions(value: object) -> bool:
 
 def _are_targets(value: object) -> bool:
     if isinstance(value, list):  # endings of names, which are compared as they are
-        return all_are(str, value)
+        return all(isinstance(name, str) for name in value)
     return _is_expression(value)
 
 
