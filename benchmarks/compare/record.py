@@ -36,21 +36,18 @@ MINIMUM_WIDTH = 150
 
 @dataclass(frozen=True)
 class Circumstances:
-    """The machine, versions, date and command of a measurement.
-
-    Attributes:
-        machine: processor, and GPU if used
-        load_average: load average of the machine in the minute before the measurement
-        versions: versions of the packages in use
-        date: ISO 8601, UTC
-        command: command that repeats the measurement
-    """
+    """The machine, versions, date and command of a measurement."""
 
     machine: str
+    """Processor, and GPU if used."""
     load_average: float
+    """Load average of the machine in the minute before the measurement."""
     versions: dict[str, str]
+    """Versions of the packages in use."""
     date: str
+    """ISO 8601, UTC."""
     command: str
+    """Command that repeats the measurement."""
 
 
 def circumstances(
@@ -135,17 +132,14 @@ def write_json(record: Record | Sequence[Row], path: Path) -> None:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts.
-
-    Attributes:
-        rows: cells in the order of the headings; an empty row is a separator on a terminal
-        left: number of left-aligned columns
-    """
+    """A table of texts."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
+    """Cells in the order of the headings; an empty row is a separator on a terminal."""
     title: str = ""
     left: int = 1
+    """Number of left-aligned columns."""
 
     def markdown(self) -> str:
         """Return the table in Markdown, without its title."""

@@ -39,29 +39,27 @@ class Contender(Generic[Work, Outcome]):
 
     Its functions run in other processes, so they must be picklable: module-level functions, or
     `functools.partial` of them.
-
-    Attributes:
-        prepare: converts a checkpoint: (checkpoint directory, path that does not exist yet) -> the
-            directory to load
-        load: (directory, number of threads) -> the loaded model, ready to work
-        precision: precision of computation; outputs in "fp32" should equal the reference's
-        peer: whether it is another tool, which Dragoman is compared with
-        needs_torch: whether it computes with PyTorch. For other contenders `import torch` fails,
-            since some tools load torch merely because it is installed
-        required: whether its failure ends the run, because others are compared with its outcomes
-        timed: whether it runs in counted rounds; otherwise only in the warm-up, for its outcome
-        interpreter: interpreter of both functions
     """
 
     name: str
     prepare: Callable[[Path, Path], Path]
+    """Converts a checkpoint: (checkpoint directory, path that does not exist yet) -> the directory
+    to load."""
     load: Callable[[Path, int], Perform[Work, Outcome]]
+    """(directory, number of threads) -> the loaded model, ready to work."""
     precision: str = "fp32"
+    """Precision of computation; outputs in "fp32" should equal the reference's."""
     peer: bool = False
+    """Whether it is another tool, which Dragoman is compared with."""
     needs_torch: bool = False
+    """Whether it computes with PyTorch. For other contenders `import torch` fails, since some tools
+    load torch merely because it is installed."""
     required: bool = False
+    """Whether its failure ends the run, because others are compared with its outcomes."""
     timed: bool = True
+    """Whether it runs in counted rounds; otherwise only in the warm-up, for its outcome."""
     interpreter: Interpreter = HERE
+    """Interpreter of both functions."""
 
     @property
     def fp32(self) -> bool:
@@ -81,19 +79,16 @@ class Entrant(NamedTuple):
 
 @dataclass(frozen=True)
 class Footprint:
-    """Memory, disk and loading time of one contender with one number of threads.
-
-    Attributes:
-        load_seconds: loading time, including imports
-        peak_memory_mb: peak memory of the process over all work items, in MB of 10^6 bytes
-        disk_mb: size of all files in the loaded directory
-    """
+    """Memory, disk and loading time of one contender with one number of threads."""
 
     contender: str
     threads: int
     load_seconds: float
+    """Loading time, including imports."""
     peak_memory_mb: float
+    """Peak memory of the process over all work items, in MB of 10^6 bytes."""
     disk_mb: float
+    """Size of all files in the loaded directory."""
 
 
 @dataclass(frozen=True)
@@ -106,28 +101,22 @@ class Failure:
 
 @dataclass(frozen=True)
 class Turn(Generic[Outcome]):
-    """One execution of a work item, repeated if it is short.
-
-    Attributes:
-        seconds: wall-clock time of the call, without the transfer between processes; for several
-            calls, the median without the first one
-    """
+    """One execution of a work item, repeated if it is short."""
 
     outcome: Outcome
     seconds: float
+    """Wall-clock time of the call, without the transfer between processes; for several calls, the
+    median without the first one."""
 
 
 @dataclass(frozen=True)
 class Turns(Generic[Outcome]):
-    """The turns of one contender with one number of threads at one work item.
-
-    Attributes:
-        warm_up: turn of the first round, which is not counted
-        counted: turns of further rounds; empty if the contender is not timed
-    """
+    """The turns of one contender with one number of threads at one work item."""
 
     warm_up: Turn[Outcome]
+    """Turn of the first round, which is not counted."""
     counted: list[Turn[Outcome]]
+    """Turns of further rounds; empty if the contender is not timed."""
 
     @property
     def outcome(self) -> Outcome:
@@ -150,14 +139,12 @@ class Results(Generic[Outcome]):
     """The results of all rounds.
 
     A contender that failed once, with any number of threads, is only in `failures`.
-
-    Attributes:
-        turns: work item's name -> contender and threads -> turns, in the order of the arguments
-        footprints: footprints of the timed contenders
     """
 
     turns: dict[str, dict[Entrant, Turns[Outcome]]]
+    """Work item's name -> contender and threads -> turns, in the order of the arguments."""
     footprints: list[Footprint]
+    """Footprints of the timed contenders."""
     failures: list[Failure]
 
 

@@ -38,21 +38,18 @@ Options = SimpleNamespace
 
 @dataclass(frozen=True)
 class Run:
-    """The common settings of every task.
-
-    Attributes:
-        directory: empty directory for checkpoints and conversions
-        progress: receives a description of each stage
-        only: substrings of names that select contenders; empty: all
-        openvino: interpreter with Optimum-Intel and OpenVINO's tools
-        before: interpreter with another version of Dragoman, to compare with
-    """
+    """The common settings of every task."""
 
     directory: Path
+    """Empty directory for checkpoints and conversions."""
     progress: Callable[[str], None] = lambda stage: None
+    """Receives a description of each stage."""
     only: Sequence[str] = ()
+    """Substrings of names that select contenders; empty: all."""
     openvino: Interpreter = HERE
+    """Interpreter with Optimum-Intel and OpenVINO's tools."""
     before: Interpreter | None = None
+    """Interpreter with another version of Dragoman, to compare with."""
 
     @property
     def checkpoint(self) -> Path:
@@ -93,37 +90,33 @@ class Run:
 
 @dataclass(frozen=True)
 class Task:
-    """The definition of a comparison.
-
-    Attributes:
-        name: name of the command
-        help: help text of the command
-        options: options and arguments of the command; `ONLY`, `OPENVINO` and `BEFORE` are in the
-            run
-        measure: measures contenders, given the options by name, and returns the figures of the
-            record, including `failures`, and the `gpu` if one is measured
-        rows: key of the figures that must not be empty
-        file: returns the stem of the output files from the record and the options
-        tables, notes: return the printed tables of a record, and the lines below them
-        documentation: returns the tables of the documentation, if they differ
-        picture: draws a record, in a file of the type `picture_type`
-        copy: writes further files from (record, stem of the record's file, options)
-        problems: returns failed checks of a record, which fail the command after it is written
-    """
+    """The definition of a comparison."""
 
     name: str
+    """Name of the command."""
     help: str
+    """Help text of the command."""
     options: Sequence[click.Parameter]
+    """Options and arguments of the command; `ONLY`, `OPENVINO` and `BEFORE` are in the run."""
     measure: Callable[[Run, Options], Mapping[str, Any]]
+    """Measures contenders, given the options by name, and returns the figures of the record,
+    including `failures`, and the `gpu` if one is measured."""
     rows: str
+    """Key of the figures that must not be empty."""
     file: Callable[[Record, Mapping[str, Any]], str]
+    """Returns the stem of the output files from the record and the options."""
     tables: Callable[[Record], Iterable[Table]]
     notes: Callable[[Record], Iterable[str]] = lambda record: ()
+    """Return the printed tables of a record, and the lines below them."""
     documentation: Callable[[Record], Iterable[Table]] | None = None
+    """Returns the tables of the documentation, if they differ."""
     picture: Callable[[Record], Figure] | None = None
+    """Draws a record, in a file of the type `picture_type`."""
     picture_type: str = "svg"
     copy: Callable[[Record, Path, Mapping[str, Any]], None] | None = None
+    """Writes further files from (record, stem of the record's file, options)."""
     problems: Callable[[Record], Sequence[str]] = lambda record: ()
+    """Returns failed checks of a record, which fail the command after it is written."""
 
     def command(self) -> click.Command:
         """Return the command that measures, prints and writes the record and the picture."""

@@ -30,12 +30,7 @@ from dragoman.runtime.format.manifest import Range
 
 from ..compare.options import option
 from ..compare.serving.load import ROUTE, running
-from ..models.bundles import (
-    bundle_of_checkpoint,
-    bundle_with_engines,
-    exported,
-    optimized_bundle,
-)
+from ..models.bundles import bundle_of_checkpoint, bundle_with_engines, exported, optimized_bundle
 from ..processes import reason
 from .device import memory_meter, steps_of
 from .parts import command
@@ -53,15 +48,12 @@ LARGEST = 32
 
 
 class Models(NamedTuple):
-    """A model on a device, and the same on the processor.
-
-    Attributes:
-        taken: returns the megabytes of the device's memory that were taken since the start
-    """
+    """A model on a device, and the same on the processor."""
 
     model: Model
     processor: Model
     taken: Callable[[], float]
+    """Returns the megabytes of the device's memory that were taken since the start."""
 
     def drawn(self, seed: object) -> tuple[list[Any], int]:
         """Draw sources of random number and lengths, and a number of new tokens."""

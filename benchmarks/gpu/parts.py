@@ -28,19 +28,16 @@ from ..compare.record import write_json
 
 @dataclass(frozen=True)
 class Part:
-    """A module that runs as a command.
-
-    Attributes:
-        seconds: the time limit
-        module, arguments: the command, which writes JSON files into the folder of `--output`
-        needs: modules without which the part is left out
-    """
+    """A module that runs as a command."""
 
     name: str
     seconds: int
+    """The time limit."""
     module: str
     arguments: tuple[str, ...] = ()
+    """The command, which writes JSON files into the folder of `--output`."""
     needs: tuple[str, ...] = ()
+    """Modules without which the part is left out."""
 
 
 DEVICE = "device"

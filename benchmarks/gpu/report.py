@@ -109,22 +109,19 @@ FILE = "gpu.json"
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome of a part; date, command and versions are as in `Circumstances`.
-
-    Attributes:
-        seconds: duration
-        device: GPU and driver, as written by the part "device"
-        failure: why the results are incomplete; "": complete
-        results: results by file name
-    """
+    """The outcome of a part; date, command and versions are as in `Circumstances`."""
 
     date: str
     command: str
     seconds: float
+    """Duration."""
     device: dict[str, Any]
+    """GPU and driver, as written by the part "device"."""
     versions: dict[str, str]
     failure: str
+    """Why the results are incomplete; "": complete."""
     results: dict[str, Any]
+    """Results by file name."""
 
 
 Records = dict[str, Record]

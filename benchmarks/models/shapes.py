@@ -8,25 +8,22 @@ from dragoman.errors import DragomanError
 
 
 class Shape(NamedTuple):
-    """An encoder-decoder with as many layers in the decoder as in the encoder.
-
-    Attributes:
-        activation: activation of the feed-forward blocks, in Hugging Face's spelling
-        family: model family, which determines positions and norms
-        vocab_size: default size of the shared vocabulary
-        positions: positions of encoder and decoder
-        sharpness: sharpness of attention, see `random_model`
-    """
+    """An encoder-decoder with as many layers in the decoder as in the encoder."""
 
     layers: int
     d_model: int
     heads: int
     d_ff: int
     activation: str
+    """Activation of the feed-forward blocks, in Hugging Face's spelling."""
     family: Literal["marian", "bart", "m2m_100"] = "marian"
+    """Model family, which determines positions and norms."""
     vocab_size: int = 32000
+    """Default size of the shared vocabulary."""
     positions: int = 512
+    """Positions of encoder and decoder."""
     sharpness: float = 4.0
+    """Sharpness of attention, see `random_model`."""
 
     @property
     def layer_weights(self) -> int:

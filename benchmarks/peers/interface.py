@@ -22,18 +22,15 @@ LANGUAGE = "en"
 
 
 class Batch(NamedTuple):
-    """A batch of sources to decode.
-
-    Attributes:
-        sources: token ids, without padding
-        new_tokens: tokens that every row generates; the end token is ignored
-        num_beams: number of beams, ranked by log-probability / length; all take every step; 1:
-            greedy decoding
-    """
+    """A batch of sources to decode."""
 
     sources: list[list[int]]
+    """Token ids, without padding."""
     new_tokens: int
+    """Tokens that every row generates; the end token is ignored."""
     num_beams: int = 1
+    """Number of beams, ranked by log-probability / length; all take every step; 1: greedy
+    decoding."""
 
 
 Rows = list[list[int]]
@@ -43,16 +40,13 @@ Generate = Callable[[Batch], Rows]
 
 
 class Stages(NamedTuple):
-    """Separate times of encoder and decoder.
-
-    Attributes:
-        encoder, decoder: seconds; the decoder includes the prompt
-        tokens: generated tokens, including the end token
-    """
+    """Separate times of encoder and decoder."""
 
     encoder: float
     decoder: float
+    """Seconds; the decoder includes the prompt."""
     tokens: int
+    """Generated tokens, including the end token."""
 
 
 Way = Literal["greedy", "published", "together"]

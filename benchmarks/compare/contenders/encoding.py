@@ -32,15 +32,12 @@ Vectors = NDArray[np.float32]
 
 
 class Calls(NamedTuple):
-    """A work item: several calls with different texts, since one may be too short to time.
-
-    Attributes:
-        length: tokens of every text, including special tokens
-        texts: texts of each call, of equal number
-    """
+    """A work item: several calls with different texts, since one may be too short to time."""
 
     length: int
+    """Tokens of every text, including special tokens."""
     texts: list[list[str]]
+    """Texts of each call, of equal number."""
 
     @property
     def batch_size(self) -> int:

@@ -35,17 +35,14 @@ TORCH_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class EngineSizes(NamedTuple):
-    """The sizes of engines.
-
-    Attributes:
-        batches: batch sizes of the profiles
-        source: source lengths
-        capacity: maximum new tokens
-    """
+    """The sizes of engines."""
 
     batches: tuple[Range, ...]
+    """Batch sizes of the profiles."""
     source: Range
+    """Source lengths."""
     capacity: int
+    """Maximum new tokens."""
 
 
 def engine_sizes(workload: Workload) -> EngineSizes:

@@ -28,17 +28,14 @@ class Arrangement(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The share of one worker.
-
-    Attributes:
-        sources: token ids, without padding
-        max_batch_size: maximum batch size
-        max_new_tokens: maximum new tokens per source
-    """
+    """The share of one worker."""
 
     sources: list[list[int]]
+    """Token ids, without padding."""
     max_batch_size: int
+    """Maximum batch size."""
     max_new_tokens: int
+    """Maximum new tokens per source."""
 
 
 Decode = Callable[[Share], Rows]

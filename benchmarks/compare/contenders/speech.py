@@ -20,16 +20,13 @@ Clips = Sequence[Path]
 
 
 class Transcript(NamedTuple):
-    """The transcript of a clip, with the time of the standard call and of the stages.
-
-    Attributes:
-        seconds: time of the tool's standard call
-        stages: None unless the clip was decoded greedily
-    """
+    """The transcript of a clip, with the time of the standard call and of the stages."""
 
     text: str
     seconds: float
+    """Time of the tool's standard call."""
     stages: Stages | None
+    """None unless the clip was decoded greedily."""
 
 
 SpeechContender = Contender[Clips, list[Transcript]]
@@ -76,11 +73,7 @@ def load_in_way(
 
 
 def load_transcriber(
-    directory: Path,
-    threads: int,
-    *,
-    load: Callable[[Path, int], Transcriber],
-    way: Way = "greedy",
+    directory: Path, threads: int, *, load: Callable[[Path, int], Transcriber], way: Way = "greedy"
 ) -> Perform[Clips, list[Transcript]]:
     """Load a model that transcribes all clips one by one; greedily, again to time the stages."""
     transcriber = load(directory, threads)

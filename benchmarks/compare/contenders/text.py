@@ -53,29 +53,26 @@ TextContender = Contender[Batch, Rows]
 
 @dataclass(frozen=True)
 class Workload:
-    """The batches of random sources to decode, and the number of rounds.
-
-    Attributes:
-        batch_sizes: batch sizes in sources
-        source_length: tokens of every source, or the minimum
-        new_tokens: tokens that every row generates
-        tokens: source tokens are drawn from range(*tokens)
-        threads: numbers of threads, with each of which every contender runs
-        rounds: number of counted rounds
-        longest_source: maximum of random lengths; None: all sources have the same length
-        num_beams: number of beams; 1: greedy
-        turn_seconds: shorter calls are repeated, see `Worker.perform`
-    """
+    """The batches of random sources to decode, and the number of rounds."""
 
     batch_sizes: tuple[int, ...]
+    """Batch sizes in sources."""
     source_length: int
+    """Tokens of every source, or the minimum."""
     new_tokens: int
+    """Tokens that every row generates."""
     tokens: tuple[int, int]
+    """Source tokens are drawn from range(*tokens)."""
     threads: tuple[int, ...]
+    """Numbers of threads, with each of which every contender runs."""
     rounds: int
+    """Number of counted rounds."""
     longest_source: int | None = None
+    """Maximum of random lengths; None: all sources have the same length."""
     num_beams: int = 1
+    """Number of beams; 1: greedy."""
     turn_seconds: float = 0
+    """Shorter calls are repeated, see `Worker.perform`."""
 
     def batch(self, size: int) -> Batch:
         """Return the batch of a size, the same at every call."""

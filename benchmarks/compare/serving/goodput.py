@@ -28,20 +28,17 @@ UNLOADED = 40
 
 
 class Point(NamedTuple):
-    """The latencies of requests at a rate, in seconds.
-
-    Attributes:
-        rate: requests sent per second
-        served: requests answered per second
-        failed: requests without an answer or with a status other than 200
-    """
+    """The latencies of requests at a rate, in seconds."""
 
     rate: float
+    """Requests sent per second."""
     served: float
+    """Requests answered per second."""
     p50: float
     p95: float
     p99: float
     failed: int
+    """Requests without an answer or with a status other than 200."""
 
 
 def measure_goodput(

@@ -26,15 +26,12 @@ Received = TypeVar("Received")
 
 
 class Answer(NamedTuple):
-    """The answer to a request.
-
-    Attributes:
-        seconds: from the scheduled time of the request to the last byte of the answer
-        status: HTTP status; 0: no answer
-    """
+    """The answer to a request."""
 
     seconds: float
+    """From the scheduled time of the request to the last byte of the answer."""
     status: int
+    """HTTP status; 0: no answer."""
 
 
 @contextmanager

@@ -37,15 +37,12 @@ from ...peers.interface import Rows
 
 
 class PeerModel(NamedTuple):
-    """A loaded model of another tool.
-
-    Attributes:
-        read: fields of a request's body -> item of a batch
-        compute: items -> results, as JSON
-    """
+    """A loaded model of another tool."""
 
     read: Callable[[Fields], Any]
+    """Fields of a request's body -> item of a batch."""
     compute: Callable[[Sequence[Any]], Sequence[dict[str, Any]]]
+    """Items -> results, as JSON."""
 
 
 def text_model(translate: Callable[[Sequence[list[int]], int], Rows]) -> PeerModel:

@@ -36,17 +36,14 @@ ServerKind = Literal["dragoman", "ctranslate2", "hugging-face", "faster-whisper"
 
 @dataclass(frozen=True)
 class ServedTool(Contender[None, None]):
-    """A tool as a server: Dragoman's, or another tool behind the same HTTP layer.
-
-    Attributes:
-        kind: kind of server
-        mode: precision, or compute type
-        batches: maximum batch sizes to try
-    """
+    """A tool as a server: Dragoman's, or another tool behind the same HTTP layer."""
 
     kind: ServerKind = "dragoman"
+    """Kind of server."""
     mode: str = ""
+    """Precision, or compute type."""
     batches: tuple[int, ...] = (64,)
+    """Maximum batch sizes to try."""
 
     def arrangements(self, cores: int) -> list[Arrangement]:
         """Return the arrangements of one worker with all cores, and of one worker per core.
@@ -94,22 +91,19 @@ def _not_called(directory: Path, threads: int) -> Perform[None, None]:
 
 @dataclass(frozen=True)
 class Workload:
-    """The requests of a comparison, and its tools.
-
-    Attributes:
-        model, requests: descriptions of the model and the requests
-        checkpoint: checkpoint that tools prepare
-        tools: tools, Dragoman's first; failures of missing tools are reported
-        bodies: JSON of requests, sent cyclically
-        first_rate: initial rate of the search, in requests per second
-    """
+    """The requests of a comparison, and its tools."""
 
     model: str
     requests: str
+    """Descriptions of the model and the requests."""
     checkpoint: Path
+    """Checkpoint that tools prepare."""
     tools: Sequence[ServedTool]
+    """Tools, Dragoman's first; failures of missing tools are reported."""
     bodies: Sequence[dict[str, Any]]
+    """JSON of requests, sent cyclically."""
     first_rate: float
+    """Initial rate of the search, in requests per second."""
 
 
 def text_workload(shape: str, vocab_size: int | None, checkpoint: Path) -> Workload:

@@ -33,16 +33,13 @@ WIDTH = 2048
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed of a machine with a number of threads.
-
-    Attributes:
-        gigabytes_per_second: memory bandwidth of reading
-        products: billions of multiply-accumulates per second, by precision of weights
-    """
+    """The speed of a machine with a number of threads."""
 
     threads: int
     gigabytes_per_second: float
+    """Memory bandwidth of reading."""
     products: dict[str, float]
+    """Billions of multiply-accumulates per second, by precision of weights."""
 
 
 def best_pace(paces: Iterable[Pace]) -> Pace:

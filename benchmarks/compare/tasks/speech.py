@@ -71,18 +71,15 @@ def word_error(texts: Mapping[Path, str], transcripts: Mapping[Path, str]) -> fl
 
 
 class Round(NamedTuple):
-    """The figures of one round of a contender.
-
-    Attributes:
-        seconds, encoder: seconds of all clips
-        decoder: seconds per token, including those of the prompt
-        texts: outputs by clip
-    """
+    """The figures of one round of a contender."""
 
     seconds: float
     encoder: float
+    """Seconds of all clips."""
     decoder: float
+    """Seconds per token, including those of the prompt."""
     texts: dict[Path, str]
+    """Outputs by clip."""
 
     @classmethod
     def of(cls, clips: Sequence[Path], transcripts: Sequence[Transcript]) -> Round:

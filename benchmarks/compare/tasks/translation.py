@@ -35,22 +35,19 @@ checkpoints averaged (Wu et al. 2021, arXiv 2105.14462)."""
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A held-out test set.
-
-    Attributes:
-        references: reference of each source
-        tokenized: references as lower-cased, space-separated tokens, if the model was trained on
-            tokens; empty: it was trained on texts
-        language: language of the targets
-        published: published BLEU on tokens
-    """
+    """A held-out test set."""
 
     name: str
     sources: Sequence[str]
     references: Sequence[str]
+    """Reference of each source."""
     language: str
+    """Language of the targets."""
     tokenized: Sequence[str] = ()
+    """References as lower-cased, space-separated tokens, if the model was trained on tokens; empty:
+    it was trained on texts."""
     published: float | None = None
+    """Published BLEU on tokens."""
 
 
 def held_out_sets(recipe: str, checkpoint: Path, data: Path | None) -> list[HeldOut]:
