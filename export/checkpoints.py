@@ -201,7 +201,7 @@ VOCABULARIES = (LIBRARY_FILE, "added_tokens.json", "vocab.json", "vocab.txt", "m
 
 
 def _with_tokenizers(model: ReferenceModel, directory: Path) -> Checkpoint:
-    return Checkpoint(model, find_dragoman_tokenizers(directory, model.config))
+    return Checkpoint(model, _find_dragoman_tokenizers(directory, model.config))
 
 
 WITH_ADAPTERS: tuple[FormatName, ...] = ("Hugging Face", "sentence-transformers")
@@ -222,13 +222,8 @@ READERS: Mapping[FormatName, Callable[[Path, Values, Sequence[AdapterConfig]], C
 """Readers by format: directory, fields of its `config.json` or {}, and adapters -> contents."""
 
 
-def find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> TokenizerFiles | None:
-    """Find the tokenizers of both sides, as `dragoman train` writes them; None if there are none.
-
-    Raises:
-        DragomanError: one file of the two is missing or damaged, or has ids outside the model's
-            vocabulary.
-    """
+def _find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> TokenizerFiles | None:
+    """Find the tokenizers of both sides that `dragoman train` wrote; None if there are none."""
     names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
     source, target = (directory / name for name in names)
     present = [source.exists(), target.exists()]

@@ -127,7 +127,7 @@ def export_graph(model: ReferenceModel, name: GraphName) -> ExportedGraph:
         )
     assert program is not None  # None only when exporting to a file
     exported = program.model
-    simplify(exported, model)
+    _simplify(exported, model)
     return ExportedGraph(exported, spec)
 
 
@@ -175,10 +175,9 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def simplify(graph: ir.Model, model: nn.Module) -> None:
-    """Simplify a graph that was exported from a model, in place."""
-    name_weights(graph, model)
-    transpose_weights(graph)
+def _simplify(graph: ir.Model, model: nn.Module) -> None:
+    _name_weights(graph, model)
+    _transpose_weights(graph)
     weights = {name for name, _ in _tensors(model)}
 
     def may_fold(node: ir.Node) -> bool | None:  # not what would copy a weight without its name
@@ -200,7 +199,7 @@ def simplify(graph: ir.Model, model: nn.Module) -> None:
             del node.metadata_props[name]
 
 
-def name_weights(graph: ir.Model, model: nn.Module) -> None:
+def _name_weights(graph: ir.Model, model: nn.Module) -> None:
     """Give every weight its name in the model, and a tied weight the first of its names."""
     names = {tensor.data_ptr(): name for name, tensor in reversed(_tensors(model))}
     for value in list(graph.graph.initializers.values()):
@@ -209,7 +208,7 @@ def name_weights(graph: ir.Model, model: nn.Module) -> None:
             value.name = names[raw.data_ptr()]
 
 
-def transpose_weights(graph: ir.Model) -> None:
+def _transpose_weights(graph: ir.Model) -> None:
     """Replace Transpose(weight) by the transposed weight if nothing else uses the weight."""
     for value in list(graph.graph.initializers.values()):
         users = [usage.node for usage in value.uses()]

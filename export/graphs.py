@@ -149,7 +149,7 @@ class DecoderStepGraph(_StepGraph):
             has
             become
         """
-        memory = GraphMemory(past, position)
+        memory = _GraphMemory(past, position)
         logits = self.model.decode(token, position, source_mask, cross, memory)
         # The returned logits are the model's own, without suppression.
         return logits, *self.choose(logits), memory.present
@@ -168,7 +168,7 @@ class LanguageModelStepGraph(_StepGraph):
         Args:
             read: int64 [B, R], the queries of each row whose logits [B, R, V] are computed
         """
-        memory = GraphMemory(past, position)
+        memory = _GraphMemory(past, position)
         hidden = self.model.decode(token, position, memory)
         index = read[..., None].expand(-1, -1, hidden.shape[-1])
         logits = self.model.output(hidden.gather(1, index))
@@ -181,7 +181,7 @@ last query, and the states after each. `exporter.spell_out_states` replaces it."
 SCRATCH_DOMAIN = "dragoman"
 
 
-class GraphMemory:
+class _GraphMemory:
     """The decoder's memory as graph inputs and outputs, see `reference_model.Memory`.
 
     It holds caches or, for a recurrent decoder, states.
@@ -193,14 +193,12 @@ class GraphMemory:
         self.present: list[Any] = []
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> KeysValues:
-        """Write a layer's new keys and values into its caches; return the caches."""
         past_key, past_value = self.past[layer]
         caches = self._scatter(past_key, key), self._scatter(past_value, value)
         self.present.append(caches)
         return caches
 
     def length(self, queries: int) -> int:
-        """Return the capacity of the caches."""
         capacity: int = self.past[0][0].shape[2]
         return capacity
 
@@ -215,7 +213,6 @@ class GraphMemory:
         )
 
     def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
-        """Move a layer's state on; return the states after each query."""
         last, states = torch.onnx.ops.symbolic_multi_out(
             f"{SCRATCH_DOMAIN}::{STATES}",
             (self.past[layer], forget, update),

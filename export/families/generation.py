@@ -238,14 +238,14 @@ def generation_config(
         encoder_no_repeat_ngram_size=read.number("encoder_no_repeat_ngram_size", 0),
         repetition_penalty=read.positive("repetition_penalty"),
         renormalize_logits=read.one_of("renormalize_logits", (True, False), default=False),
-        max_new_tokens=read.longest() or default_new_tokens(config, notes),
+        max_new_tokens=read.longest() or _default_new_tokens(config, notes),
     )
     if not config.has_encoder and read.states("max_length") and not read.states("max_new_tokens"):
         notes.append(
             f"max_length counts the tokens of the prompt in Hugging Face's generate; here outputs "
             f"without a limit of the caller's end after {rules.max_new_tokens} new tokens"
         )
-    generation = with_strategy(rules, read, notes)
+    generation = _with_strategy(rules, read, notes)
     problems = [*read.problems, *read.ids_outside(config.target_vocab_size)]
     if generation.num_beams > config.target_vocab_size:
         problems.append(
@@ -257,8 +257,7 @@ def generation_config(
     return generation
 
 
-def default_new_tokens(config: ModelConfig, notes: list[str]) -> int:
-    """Return the limit of new tokens without a setting for it, and add a note."""
+def _default_new_tokens(config: ModelConfig, notes: list[str]) -> int:
     # The start token takes one of the stored positions.
     limit = max(1, min(DEFAULT_NEW_TOKENS, config.max_target_positions - 1))
     notes.append(
@@ -269,10 +268,9 @@ def default_new_tokens(config: ModelConfig, notes: list[str]) -> int:
     return limit
 
 
-def with_strategy(
+def _with_strategy(
     rules: GenerationConfig, read: SettingsReader, notes: list[str]
 ) -> GenerationConfig:
-    """Return the rules with the strategy that the settings state; notes say what differs."""
     beams = read.number("num_beams", 1, least=1)
     samples = read.one_of("do_sample", (True, False), default=False)
     if samples and beams > 1:

@@ -52,7 +52,7 @@ def read_hugging_face(
     if encoder is not None:
         return read_encoder(directory, values, encoder, tokenizer_kinds(), adapters=adapters)
     model, notes = _load(directory, values, adapters)
-    family = family_of(values)
+    family = _family_of(values)
     target_vocab_size = model.config.target_vocab_size
     tokenizers = find_hugging_face_tokenizers(
         directory,
@@ -105,12 +105,7 @@ def find_hugging_face_tokenizers(
     return choose_kind(checkpoint, family.tokenizers, tokenizer_kinds()).read(checkpoint)
 
 
-def family_of(values: Values) -> Family:
-    """Return the family that a `config.json` names.
-
-    Raises:
-        ConfigError: the name is not in `FAMILIES`.
-    """
+def _family_of(values: Values) -> Family:
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ConfigError([unknown_model_type(model_type)])
@@ -120,7 +115,7 @@ def family_of(values: Values) -> Family:
 def _load(
     directory: Path, values: Values, adapters: Sequence[AdapterConfig] = ()
 ) -> tuple[AutoregressiveModel, tuple[str, ...]]:
-    family, notes = family_of(values), list[str]()
+    family, notes = _family_of(values), list[str]()
     problems = check_config(values, family.settings)
     if problems:
         raise ConfigError([f"{CONFIG_FILE}: {problem}" for problem in problems])

@@ -120,7 +120,7 @@ def generation(
     others = {n: v for n, v in settings.items() if n not in (*LIMITS, *SAMPLING)}
     others["max_new_tokens"] = next(stated, None)
     rules = generation_config(others, config, notes)
-    check_features(directory, config, notes)
+    _check_features(directory, config, notes)
     vocabulary = _special_tokens(directory)
     languages, tasks = _languages_and_tasks(settings, vocabulary, config, problems)
     no_timestamps = _count(settings, "no_timestamps_token_id", problems)
@@ -190,13 +190,10 @@ def with_prompt(rules: GenerationConfig, speech: SpeechTokens, positions: int) -
     return dataclasses.replace(rules, speech=speech, prompt=prompt, max_new_tokens=limit)
 
 
-def check_features(directory: Path, config: ModelConfig, notes: list[str]) -> None:
+def _check_features(directory: Path, config: ModelConfig, notes: list[str]) -> None:
     """Compare the features of a checkpoint, if it states them, with those of the runtime.
 
     They are in `preprocessor_config.json` or, since transformers 5, in `processor_config.json`.
-
-    Raises:
-        CheckpointError: the model was trained on other features, or a file is not a JSON object.
     """
     path = directory / "preprocessor_config.json"
     stated: Values = read_json_if_present(path)

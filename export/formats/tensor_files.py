@@ -77,22 +77,17 @@ def read_file(path: Path) -> Weights:
     """Read the tensors of one file. No code in it is executed.
 
     Raises:
-        CheckpointError: see `load_safely` and `check_stored`; or the content is not a dictionary.
+        CheckpointError: the file is not regular, larger than memory or damaged, or holds other than
+            a dictionary of complete tensors of at least 16 bits.
     """
-    weights = load_safely(path)
+    weights = _load_safely(path)
     if not isinstance(weights, dict):
         raise CheckpointError(path, [f"expected a dictionary, found {type(weights).__name__}"])
-    check_stored(weights, path)
+    _check_stored(weights, path)
     return weights
 
 
-def load_safely(path: Path) -> Any:
-    """Read the content of a safetensors or PyTorch file. No code in it is executed.
-
-    Raises:
-        CheckpointError: the file is not regular, larger than memory or damaged, or holds objects
-            other than plain data and tensors.
-    """
+def _load_safely(path: Path) -> Any:
     if path.suffix == ".safetensors":
         return read_safetensors(path)
     try:
@@ -102,12 +97,8 @@ def load_safely(path: Path) -> Any:
     return load_pytorch(path)
 
 
-def check_stored(weights: Mapping[Any, Any], path: Path) -> None:
-    """Check that a file has named tensors of at least 16 bits, with all their elements.
-
-    Raises:
-        CheckpointError: lists the other values.
-    """
+def _check_stored(weights: Mapping[Any, Any], path: Path) -> None:
+    """Check that a file has named tensors of at least 16 bits, with all their elements."""
     if path.suffix != ".safetensors":  # safetensors files have only named, complete tensors
         check_tensors(weights, path)
     problems = [
@@ -156,8 +147,8 @@ def read_state_dict(
         CheckpointError: the file is missing, cannot be read, or has no state dictionary.
     """
     path = _find_file(directory, file_name)
-    weights = _state_dict(load_safely(path), key, path)
-    check_stored(weights, path)
+    weights = _state_dict(_load_safely(path), key, path)
+    _check_stored(weights, path)
     return weights, path
 
 

@@ -223,17 +223,13 @@ _ENTRIES = frozenset(
 )
 
 
-def write_record(directory: Path, record: Mapping[str, object]) -> None:
+def _write_record(directory: Path, record: Mapping[str, object]) -> None:
     """Write the record of corpora, and of the tokens that were made of them.
 
-    Args:
-        record: that of `Corpora`, and the entries "vocabulary" (its settings; None: that of another
-            model), "tokenizers" (their SHA-256), "positions" (of the model's sides), "encoded" (the
-            number of pairs of each corpus that fit them), "tokens" (their SHA-256) and "unknown"
-            (of both sides, the number of characters and how often each unknown one occurs)
-
-    Raises:
-        DragomanError: the file cannot be written.
+    To that of `Corpora`, it adds "vocabulary" (its settings; None: that of another model),
+    "tokenizers" (their SHA-256), "positions" (of the model's sides), "encoded" (the number of pairs
+    of each corpus that fit them), "tokens" (their SHA-256) and "unknown" (of both sides, the number
+    of characters and how often each unknown one occurs).
     """
     assert record.keys() == _ENTRIES
     text = json.dumps(record, indent=2) + "\n"
@@ -392,7 +388,7 @@ def encoded_pairs(
                     each.characters, each.found = characters, Counter(found)
                 fitting.update(dict(enumerate(counts)))
                 if not corpora.record.items() <= known.items():
-                    write_record(work, known | corpora.record)
+                    _write_record(work, known | corpora.record)
                 return pairs
     largest = max(config.source_vocab_size or 0, config.target_vocab_size)
     with Console(stderr=True).status("encoding the pairs"):
@@ -402,5 +398,5 @@ def encoded_pairs(
     pairs = read_tokens(work, list(zip(counts, weights, strict=True)))
     made = {"vocabulary": vocabulary, "encoded": counts, "tokens": pairs.digest}
     lacked = {"unknown": [(each.characters, each.found) for each in unknown]}
-    write_record(work, corpora.record | made_of | made | lacked)
+    _write_record(work, corpora.record | made_of | made | lacked)
     return pairs

@@ -190,8 +190,8 @@ def run_recipe(
 
         model, tokenizers, pairs, data = process_0_first(begin)
         # Raises before the training, not after it.
-        training_pairs(model, tokenizers, data.held_out, unknown["held-out"])
-        validation = training_pairs(model, tokenizers, data.validation, unknown["validation"])
+        _training_pairs(model, tokenizers, data.held_out, unknown["held-out"])
+        validation = _training_pairs(model, tokenizers, data.validation, unknown["validation"])
         _report(unknown, again=data.held_out is data.validation)
         weights = "random weights" if initial is None else initial.digest
         trained = train(
@@ -334,20 +334,13 @@ def _fitting(
                 yield from pairs
 
 
-def training_pairs(
+def _training_pairs(
     model: AutoregressiveModel,
     tokenizers: Tokenizers,
     examples: Sequence[Example],
     unknown: Unknown | None = None,
 ) -> list[Pair]:
-    """Encode each source with each of its references; for a language model, whole texts.
-
-    Args:
-        unknown: counts the characters of both sides that the vocabularies lack
-
-    Raises:
-        DragomanError: a text has more tokens than the model has positions.
-    """
+    """Encode each source with each of its references; for a language model, whole texts."""
     if isinstance(model, LanguageModel):
         return whole_texts(examples, tokenizers.target)
     longest = _longest(model)

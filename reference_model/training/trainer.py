@@ -115,7 +115,7 @@ def train(
 
         run = process_0_first(begin)
         logged = None if rank() else log_directory
-        reporter = Reporter(metric_name, logged, run.step, quiet=bool(rank()))
+        reporter = _Reporter(metric_name, logged, run.step, quiet=bool(rank()))
         stack.callback(reporter.close)
         try:
             if not finish:
@@ -140,7 +140,7 @@ def _resume(run: Run[AnyModel], changes: Mapping[str, Any], finish: bool) -> Non
         run.resume_whole_epochs()
 
 
-def _take_all_steps(run: Run[AnyModel], reporter: Reporter, signals: StopSignals) -> None:
+def _take_all_steps(run: Run[AnyModel], reporter: _Reporter, signals: StopSignals) -> None:
     """Train until the run ends; raise `Stopped`, with the state saved, if a signal arrived."""
     while not run.ended():
         run.begin_epoch()
@@ -176,7 +176,7 @@ def _judged(run: Run[AnyModel], signals: StopSignals) -> tuple[float, float]:
         raise
 
 
-class Reporter:
+class _Reporter:
     """Shows progress on standard error, unless it is quiet, and writes events for TensorBoard.
 
     A terminal shows a bar; otherwise there is a line every `LINES_EVERY` seconds.
@@ -207,7 +207,6 @@ class Reporter:
             self._task = self._bar.add_task("", figures="")
 
     def close(self) -> None:
-        """Stop the bar and close the log."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -222,7 +221,6 @@ class Reporter:
             print(text, file=sys.stderr, flush=True)
 
     def begin(self, epoch: int, total: int, done: int) -> None:
-        """Begin an epoch of so many steps, of which some are done."""
         self._epoch, self._total, self._done, self._first = epoch, total, done, done
         self._began = self._shown = time.monotonic()
         self._since = []
@@ -230,7 +228,6 @@ class Reporter:
             self._bar.reset(self._task, total=total, completed=done, description=f"epoch {epoch}")
 
     def step(self, step: int, figures: StepFigures) -> None:
-        """Report a step."""
         self._done += 1
         self._since.append(figures)
         self._since_event.append(figures)
@@ -267,7 +264,6 @@ class Reporter:
                 self._log.add_scalar(f"training/{name}", figure, step)
 
     def validated(self, step: int, loss: float, metric: float) -> None:
-        """Report the figures of validation data."""
         self.line(
             f"step {step}: validation loss {loss:.4f}, perplexity {_perplexity(loss)}, "
             f"{self._metric_name} {metric:.4f}"
@@ -281,7 +277,6 @@ class Reporter:
             self._log.flush()
 
     def epoch(self, epoch: Epoch) -> None:
-        """Report the figures of an epoch."""
         self.line(
             f"epoch {epoch.epoch}: loss {epoch.loss:.4f}, validation loss "
             f"{epoch.validation_loss:.4f}, perplexity {_perplexity(epoch.validation_loss)}, "

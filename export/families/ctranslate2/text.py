@@ -30,16 +30,13 @@ COMPUTED_POSITIONS = 1024
 """The number of computed positions if none are stored; CTranslate2 computes them on demand."""
 
 
-def text_tokens(
+def _text_tokens(
     directory: Path, file: ModelFile, values: Mapping[str, Any], rows: Rows
 ) -> tuple[Fields, dict[str, int]]:
     """Find the special tokens of a text model, and the sizes of its vocabularies by their tables.
 
     The padding token is chosen from both vocabularies, since CTranslate2 has none. The start token
     is the end token if each input states another one (mBART-25).
-
-    Raises:
-        CheckpointError: a vocabulary is missing or damaged, or lacks a special token.
     """
     settings = values if file.version >= 6 else old_settings(file)
     unknown = settings.get("unk_token", "<unk>")
@@ -47,7 +44,7 @@ def text_tokens(
         raise CheckpointError(
             directory / CONFIG_FILE, [f"unk_token: expected a string, found {shown(unknown)}"]
         )
-    source, target = read_vocabularies(directory, rows, unknown)
+    source, target = _read_vocabularies(directory, rows, unknown)
     if source is None or target is None:
         raise CheckpointError(
             directory,
@@ -81,7 +78,7 @@ def old_settings(file: ModelFile) -> dict[str, Any]:
 
 def _describe(stored: StoredModel) -> tuple[Fields, GenerationConfig]:
     weights = stored.weights
-    fields, sizes = text_tokens(stored.directory, stored.file, stored.values, stored.rows)
+    fields, sizes = _text_tokens(stored.directory, stored.file, stored.values, stored.rows)
     for table, size in sizes.items():
         if (rows := stored.shape(table, 2)[0]) != size:
             stored.problems.append(
@@ -125,14 +122,9 @@ def _add_zero_token(weights: Weights) -> None:
     weights[LOGITS_BIAS] = torch.cat([bias, (bias.mean() + ABSENT_LOGIT)[None]])
 
 
-def read_vocabularies(
+def _read_vocabularies(
     directory: Path, rows: Rows, unknown: str
 ) -> tuple[Vocabulary | None, Vocabulary | None]:
-    """Read the tokens of source and target; None for a missing file.
-
-    Raises:
-        CheckpointError: a file cannot be read, or is not a list of tokens.
-    """
     source, target = (
         read_vocabulary(directory, "shared_vocabulary", rows=rows.get(stack, 0), unknown=unknown)
         or read_vocabulary(
@@ -164,9 +156,8 @@ def find_text_tokenizers(
             the model's vocabulary.
     """
     settings = _tokenizer_settings(directory / CONFIG_FILE, values)
-    source_tokens, target_tokens = (
-        vocabulary or [] for vocabulary in read_vocabularies(directory, rows, settings["unk_token"])
-    )
+    found = _read_vocabularies(directory, rows, settings["unk_token"])
+    source_tokens, target_tokens = (vocabulary or [] for vocabulary in found)
     library = directory / LIBRARY_FILE
     if not any((directory / name).exists() for name in (LIBRARY_FILE, *PAIR, *SHARED_MODELS)):
         return _of_tokens(directory, settings, source_tokens, target_tokens)

@@ -76,7 +76,7 @@ def read_encoder(
     config = config_of(values, family, head, longest, problems, activation=act)
     check_positions(config)
     weights, origin = read_weights(directory)
-    layout = base_layout(family)
+    layout = _base_layout(family)
     weights = {layout.name_of(name): weight for name, weight in weights.items()}
     if merge_adapters(with_own(directory, adapters), weights, layout, notes):
         values = {**values, "tie_word_embeddings": False}
@@ -171,7 +171,7 @@ def weight_name(
     return name_of
 
 
-def base_layout(family: EncoderFamily) -> BaseLayout:
+def _base_layout(family: EncoderFamily) -> BaseLayout:
     """Return the names of weights, without the prefix of models with a head; and the tables."""
 
     def name_of(name: str) -> str:
@@ -186,7 +186,7 @@ def base_layout(family: EncoderFamily) -> BaseLayout:
 def convert_weights(
     weights: Weights, values: Values, family: EncoderFamily, config: ModelConfig, notes: list[str]
 ) -> list[str]:
-    """Give the weights of `base_layout` the shapes that `EncoderModel` has; return problems."""
+    """Give the weights of `_base_layout` the shapes that `EncoderModel` has; return problems."""
     weights.pop("embeddings.position_ids", None)
     masked = config.head is not None and config.head.task == "masked-language-model"
     positions = family.parts["encoder.embedding.positions.table"]

@@ -129,12 +129,7 @@ class Names:
         return self.output.removesuffix("weight") + "bias"
 
 
-def resolve_names(values: Values, weights: Weights, origin: Path) -> Names:
-    """Find the weights that the field `names` refers to.
-
-    Raises:
-        CheckpointError: a name is not in the state dictionary; lists the possible tensors.
-    """
+def _resolve_names(values: Values, weights: Weights, origin: Path) -> Names:
     stated = values.get("names", {})
     problems: list[str] = []
     encoder, decoder = (
@@ -263,7 +258,7 @@ def load_torch_transformer(directory: Path, config: Values) -> Transformer:
     weights, origin = read_state_dict(directory, values.get("weights"), values.get("state_dict"))
     for name in values.get("ignored", ()):
         weights.pop(name, None)
-    names = resolve_names(values, weights, origin)
+    names = _resolve_names(values, weights, origin)
     model = _config(values, weights, names, origin)
     check_positions(model)
     problems = _complete(weights, names, model)
