@@ -182,7 +182,7 @@ def no_logits_bias(config: ModelConfig) -> ComputedWeights:
     return {LOGITS_BIAS: lambda: torch.zeros(config.target_vocab_size)}
 
 
-def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
+def _convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     """Cut tables of positions to begin at their third row, as in fairseq; tie the embeddings."""
     for name in POSITIONS.values():
         if name in weights and weights[name].dim() == 2:
@@ -216,7 +216,7 @@ TOKENIZER = TokenizerKind(
 BART = Family(
     config=partial(config_of, defaults={}, embedding_norm=True, logits_bias=True),
     weight_name=weight_name,
-    convert_weights=convert_weights,
+    convert_weights=_convert_weights,
     tokenizers=(TOKENIZER,),
     adjust_config=with_separate_tables,
     computed_weights=no_logits_bias,

@@ -73,12 +73,11 @@ PACKED = ("query", "key", "value")
 """The projections that `c_attn` stacks."""
 
 
-def weight_name(name: str) -> str:
-    """Return the name that a checkpoint gives a parameter of `LanguageModel`, without prefix."""
+def _weight_name(name: str) -> str:
     return OUTPUT if name == "output.weight" else renamed(name, PARTS)
 
 
-def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
+def _convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     """Transpose projections, which are stored as [in, out], and split query, key and value."""
     for name in list(weights):
         weight = weights[name]
@@ -96,7 +95,7 @@ def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
             del weights[name]
             for part, of_part in zip(PACKED, weight.chunk(len(PACKED)), strict=True):
                 weights[name.replace("c_attn", part)] = of_part.contiguous()
-    tied = [weight_name("decoder.embedding.tokens.weight")]
+    tied = [_weight_name("decoder.embedding.tokens.weight")]
     return merge_tied(weights, [*tied, OUTPUT] if config.tie_target_output else tied)
 
 
@@ -139,8 +138,8 @@ def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
 TOKENIZER = TokenizerKind(("GPT2Tokenizer",), (library_file, _merges), any_class=True)
 GPT2 = Family(
     config=_config,
-    weight_name=weight_name,
-    convert_weights=convert_weights,
+    weight_name=_weight_name,
+    convert_weights=_convert_weights,
     tokenizers=(TOKENIZER,),
     has_encoder=False,
     settings=SETTINGS,

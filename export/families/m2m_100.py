@@ -34,8 +34,7 @@ from .bart import POSITIONS, SETTINGS, TABLES, config_of, tie, weight_name, with
 from .family import ComputedWeights, Family
 
 
-def config(values: Values) -> ModelConfig:
-    """Make the configuration that a `config.json` describes."""
+def _config(values: Values) -> ModelConfig:
     described = config_of(
         values,
         {"vocab_size": 128112, "activation_function": "relu", "scale_embedding": True},
@@ -65,7 +64,7 @@ def position_table(first: int, positions: int, d_model: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos(), missing], dim=1)
 
 
-def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
+def _convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     """Drop the tables of positions in old checkpoints, and keep one of tied tables."""
     for stack, name in POSITIONS.items():
         for old in (name, f"model.{stack}.embed_positions.weights"):
@@ -73,7 +72,7 @@ def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     return tie(weights, config)
 
 
-def computed_weights(config: ModelConfig) -> ComputedWeights:
+def _computed_weights(config: ModelConfig) -> ComputedWeights:
     """Return the tables of positions, which begin after the padding token's row."""
     first, d_model = config.pad_token_id + 1, config.d_model
     source, target = config.max_source_positions, config.max_target_positions
@@ -184,11 +183,11 @@ TOKENIZERS = (
 
 
 M2M_100 = Family(
-    config=config,
+    config=_config,
     weight_name=weight_name,
-    convert_weights=convert_weights,
+    convert_weights=_convert_weights,
     tokenizers=TOKENIZERS,
-    computed_weights=computed_weights,
+    computed_weights=_computed_weights,
     positions_grow=True,
     adjust_config=with_separate_tables,
     settings=SETTINGS,

@@ -65,8 +65,7 @@ def position_table(positions: int, d_model: int) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()[:, : d_model // 2]], dim=-1).float()
 
 
-def computed_weights(config: ModelConfig) -> ComputedWeights:
-    """Return the tables of positions and the bias on the logits."""
+def _computed_weights(config: ModelConfig) -> ComputedWeights:
     source, target = config.max_source_positions, config.max_target_positions
     return {
         POSITIONS["encoder"]: lambda: position_table(source, config.d_model),
@@ -75,8 +74,7 @@ def computed_weights(config: ModelConfig) -> ComputedWeights:
     }
 
 
-def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
-    """Keep one name of each tied table."""
+def _convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     flatten_logits_bias(weights)
     return tie(weights, config)
 
@@ -123,9 +121,9 @@ TOKENIZER = TokenizerKind(("MarianTokenizer",), (_sentencepiece_pair, library_fi
 MARIAN = Family(
     config=_config,
     weight_name=weight_name,
-    convert_weights=convert_weights,
+    convert_weights=_convert_weights,
     tokenizers=(TOKENIZER,),
-    computed_weights=computed_weights,
+    computed_weights=_computed_weights,
     settings=SETTINGS | {"share_encoder_decoder_embeddings", "decoder_vocab_size"},
     tables=TABLES,
 )

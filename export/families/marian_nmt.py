@@ -112,15 +112,14 @@ def read_marian(directory: Path) -> Checkpoint:
         config,
         partial(Transformer, config, rules),
         weights,
-        partial(weight_name, tables=tables),
+        partial(_weight_name, tables=tables),
         file.path,
         computed=_positions(config.d_model),
     )
     return Checkpoint(model, tokenizers, tuple(notes))
 
 
-def weight_name(name: str, tables: tuple[str, str]) -> str:
-    """Return Marian's name of a parameter; `tables` are its embeddings of source and target."""
+def _weight_name(name: str, tables: tuple[str, str]) -> str:
     if found := LAYER.fullmatch(name):
         stack, layer, part, weight = found.groups()
         return f"{stack}_l{int(layer) + 1}_{SUBLAYERS[part]}_{PARTS[weight]}"
@@ -135,7 +134,7 @@ def weight_name(name: str, tables: tuple[str, str]) -> str:
     return {"output.weight": OUTPUT, "output.bias": BIAS}.get(name, name)
 
 
-def position_table(positions: int, d_model: int) -> Tensor:
+def _position_table(positions: int, d_model: int) -> Tensor:
     """Compute Marian's sinusoids, [positions, d_model], in float64; returned in float32."""
     half = d_model // 2
     frequency = 10000.0 ** -(torch.arange(half, dtype=torch.float64) / max(1, half - 1))
@@ -145,7 +144,7 @@ def position_table(positions: int, d_model: int) -> Tensor:
 
 def _positions(d_model: int) -> ComputedWeights:
     names = [f"{stack}.embedding.positions.table" for stack in ("encoder", "decoder")]
-    return dict.fromkeys(names, lambda: position_table(POSITIONS, d_model))
+    return dict.fromkeys(names, lambda: _position_table(POSITIONS, d_model))
 
 
 def _fields(file: MarianFile, problems: list[str]) -> tuple[dict[str, Any], bool, int]:

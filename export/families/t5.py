@@ -112,11 +112,8 @@ PARTS: Mapping[str, str] = {
 """Parts of a parameter's name in `Transformer`, replaced in this order."""
 
 
-def weight_name(name: str) -> str:
-    """Return the name that a checkpoint gives a parameter of `Transformer`.
-
-    The second inner projection of a gated feed-forward (`wi_1`) is named as an ungated one (`wi`).
-    """
+def _weight_name(name: str) -> str:
+    """Return a name; `wi_1` of a gated feed-forward is named as `wi` of an ungated one."""
     if name == "output.weight":
         return OUTPUT
     sublayer = "2" if name.startswith("decoder.") else "1"
@@ -171,7 +168,7 @@ def _adjust_config(
 ) -> ModelConfig:
     """Tie the output projection to the token embedding if it is missing or equal."""
     if scales_output(values):
-        _scale(weights, weight_name("decoder.norm.gain"), config.d_model**-0.5)
+        _scale(weights, _weight_name("decoder.norm.gain"), config.d_model**-0.5)
     output = weights.get(OUTPUT)
     tables = [weights[name] for name in TABLES if name in weights]
     tied = output is None or not tables or output.equal(tables[0])
@@ -204,7 +201,7 @@ TOKENIZER = TokenizerKind(
 )
 T5 = Family(
     config=partial(_config, defaults=T5_DEFAULTS),
-    weight_name=weight_name,
+    weight_name=_weight_name,
     convert_weights=_convert_weights,
     tokenizers=(TOKENIZER,),
     adjust_config=partial(_adjust_config, scales_output=_t5_scales_output),

@@ -65,13 +65,11 @@ OUTPUT = "proj_out.weight"
 TOKENS = "model.decoder.embed_tokens.weight"
 
 
-def weight_name(name: str) -> str:
-    """Return the name that a checkpoint gives a parameter of `Transformer`."""
+def _weight_name(name: str) -> str:
     return OUTPUT if name == "output.weight" else bart_weight_name(renamed(name, CONVOLUTIONS))
 
 
-def config(values: Values) -> ModelConfig:
-    """Make the configuration that a `config.json` describes."""
+def _config(values: Values) -> ModelConfig:
     known = with_defaults(values, DEFAULTS)
     return config_of(
         values,
@@ -87,8 +85,7 @@ def config(values: Values) -> ModelConfig:
     )
 
 
-def convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
-    """Keep one name for the token embedding and the output projection that reuses it."""
+def _convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     return merge_tied(weights, [TOKENS, OUTPUT]) if config.tie_target_output else []
 
 
@@ -376,9 +373,9 @@ TOKENIZER = TokenizerKind(("WhisperTokenizer",), (_library_file, _merges, _ranks
 
 
 WHISPER = Family(
-    config=config,
-    weight_name=weight_name,
-    convert_weights=convert_weights,
+    config=_config,
+    weight_name=_weight_name,
+    convert_weights=_convert_weights,
     tokenizers=(TOKENIZER,),
     generation=generation,
     settings=SETTINGS | DEFAULTS.keys(),

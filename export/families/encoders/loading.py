@@ -80,7 +80,7 @@ def read_encoder(
     weights = {layout.name_of(name): weight for name, weight in weights.items()}
     if merge_adapters(with_own(directory, adapters), weights, layout, notes):
         values = {**values, "tie_word_embeddings": False}
-    problems = convert_weights(weights, values, family, config, notes)
+    problems = _convert_weights(weights, values, family, config, notes)
     weights |= head_weights or {}
     model = build(
         config,
@@ -119,7 +119,7 @@ def config_of(
     stated = {ours: known[theirs] for ours, theirs in family.fields.items()}
     types = family.sizes(values)["type_vocab_size"]
     if head.task not in PAIRS or types < 2:
-        # There is one embedding for all tokens. `convert_weights` adds it to the positions where
+        # There is one embedding for all tokens. `_convert_weights` adds it to the positions where
         # each token has one.
         has_types = family.positions_follow_padding and family.defaults["type_vocab_size"]
         types = 1 if has_types else 0
@@ -183,10 +183,9 @@ def _base_layout(family: EncoderFamily) -> BaseLayout:
     return BaseLayout(name_of, (family.parts["encoder.embedding.tokens"] + ".weight", output))
 
 
-def convert_weights(
+def _convert_weights(
     weights: Weights, values: Values, family: EncoderFamily, config: ModelConfig, notes: list[str]
 ) -> list[str]:
-    """Give the weights of `_base_layout` the shapes that `EncoderModel` has; return problems."""
     weights.pop("embeddings.position_ids", None)
     masked = config.head is not None and config.head.task == "masked-language-model"
     positions = family.parts["encoder.embedding.positions.table"]

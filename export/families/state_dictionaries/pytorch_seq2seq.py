@@ -58,11 +58,10 @@ def load_pytorch_seq2seq(directory: Path, values: Values) -> Transformer:
     prefix = tables[0].removesuffix("encoder.tok_embedding.weight")
     config = _config(values, weights, prefix, origin)
     make = partial(Transformer, config)
-    return build(config, make, weights, partial(weight_name, prefix=prefix), origin)
+    return build(config, make, weights, partial(_weight_name, prefix=prefix), origin)
 
 
-def weight_name(name: str, *, prefix: str) -> str:
-    """Return the name that the tutorial gives a parameter of `Transformer`."""
+def _weight_name(name: str, *, prefix: str) -> str:
     if name.startswith("output."):
         return prefix + name.replace("output.", "decoder.fc_out.")
     return prefix + renamed(name, PARTS)

@@ -204,8 +204,7 @@ def _stack_prefix(
     return prefix
 
 
-def weight_name(name: str, names: Names) -> str:
-    """Return the name that a state dictionary gives a parameter of `Transformer`."""
+def _weight_name(name: str, names: Names) -> str:
     outside_stacks = {
         "encoder.embedding.tokens.weight": names.source,
         "decoder.embedding.tokens.weight": names.target,
@@ -262,7 +261,7 @@ def load_torch_transformer(directory: Path, config: Values) -> Transformer:
     model = _config(values, weights, names, origin)
     check_positions(model)
     problems = _complete(weights, names, model)
-    name = partial(weight_name, names=names)
+    name = partial(_weight_name, names=names)
     return build(model, partial(Transformer, model), weights, name, origin, problems)
 
 
