@@ -50,11 +50,7 @@ def arrangements(cores: int, rows: Sequence[int] = ROWS) -> list[Arrangement]:
 
 
 def arrangements_on_gpu(most: int) -> list[Arrangement]:
-    """Return one worker and two, with all rows that fit into the GPU's memory, a half, a quarter.
-
-    Args:
-        most: number of rows that fit
-    """
+    """Return one worker and two, with all rows that fit into a GPU's memory, half, a quarter."""
     rows = sorted({max(1, most // part) for part in (1, 2, 4)})
     return [Arrangement(n, 1, each) for n in (1, 2) for each in rows if n * each <= max(n, most)]
 
@@ -69,9 +65,7 @@ def try_arrangements(
 ) -> list[Tried]:
     """Measure each arrangement of the cores that this process may use, or of a GPU; best first.
 
-    Args:
-        requests: number of requests at least; on a GPU, they are twice the rows or more
-        backend, device: see `load`
+    On a GPU, there are at least twice as many requests as rows.
 
     Raises:
         DragomanError: the bundle cannot be loaded, or does not take tokens.

@@ -32,12 +32,7 @@ class Bandwidth:
     """Measured by copies within the memory, read and written."""
 
     def share(self, size: float, milliseconds: float) -> float:
-        """Return the share of the peak at which bytes are read, of `copied` without a peak.
-
-        Args:
-            size: bytes
-            milliseconds: time in which they are read
-        """
+        """Return the share of the peak, or else of `copied`, at which bytes are read."""
         return size / milliseconds / 1e6 / (self.peak or self.copied)
 
 
@@ -50,9 +45,6 @@ def peak_bandwidth(index: int = 0) -> float | None:
     """Compute the peak bandwidth in 10^9 bytes per second; None: the driver does not describe it.
 
     The memory transfers data twice in a clock cycle.
-
-    Args:
-        index: number of the GPU
     """
     from cuda.bindings import runtime
 
@@ -71,7 +63,7 @@ def peak_bandwidth(index: int = 0) -> float | None:
 def copy_bandwidth(device: Device) -> float:
     """Measure the bandwidth of copies within a GPU, in 10^9 bytes per second, read and written.
 
-    Blocks of 1 GiB are copied, or smaller ones where little memory is free.
+    Blocks have 1 GiB, or less where little memory is free.
     """
     size = min(BYTES, device.free_memory() // 4)
     stream = device.new_stream()
@@ -94,10 +86,8 @@ def copy_bandwidth(device: Device) -> float:
 def step_bytes(bundle: Bundle, rows: int, source: float, target: float) -> int:
     """Compute the bytes that a decoding step must read: weights, and the filled part of caches.
 
-    Args:
-        rows: number of rows, each with a source of its own
-        source: number of tokens of each source, without padding
-        target: mean number of filled positions of the decoder's cache
+    Each row has a source of its own, of so many tokens. The mean number of filled positions of the
+    decoder's cache is `target`.
     """
     decoder = bundle.manifest.graphs["decoder"]
     engines = bundle.manifest.executable

@@ -122,11 +122,10 @@ def bench(
 
     Args:
         backend, device, allow_fallback: see `load`
-        batch_sizes: batch sizes; None: `BATCH_SIZES`, or `WINDOWS` for a speech model
+        batch_sizes: None: `BATCH_SIZES`, or `WINDOWS` for a speech model
         source_length: tokens of every source, or of every prompt of a decoder-only model; None:
             `SOURCE_LENGTH`; for a speech model, always a window's
-        new_tokens: decoding steps of every batch; None: `NEW_TOKENS`, none for an encoder-only
-            model
+        new_tokens: decoding steps; None: `NEW_TOKENS`, none for an encoder-only model
         runs: measured batches per size
         progress: called after each run, including warm-up runs
 
@@ -218,11 +217,7 @@ def _reads(
 def _lengths(
     model: ModelSpec, source_length: int | None, new_tokens: int | None
 ) -> tuple[int, int]:
-    """Return the numbers of source and new tokens: the options, or the model's maximum.
-
-    Raises:
-        DragomanError: the lengths exceed the positions, or an encoder-only model has new tokens.
-    """
+    """Return the numbers of source and new tokens: the options, or the model's maximum."""
     if not model.has_decoder:
         if new_tokens is not None:
             raise DragomanError(
@@ -244,10 +239,7 @@ def _lengths(
 
 
 def _timed(model: Model, size: int, source_length: int, new_tokens: int) -> dict[str, list[float]]:
-    """Return the seconds of the parts of one batch.
-
-    The parts are a call of the encoder, reading prompts, and steps. Every batch is the same.
-    """
+    """Return the seconds of a call of the encoder, of prompts and of steps of one batch."""
     manifest, spec = model.manifest, model.manifest.model
     sources = random_sources(manifest, [source_length] * size, np.random.default_rng(0))
     if not spec.has_decoder:

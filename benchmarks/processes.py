@@ -66,14 +66,10 @@ HERE = Interpreter(Path(sys.executable), Path(dragoman.__file__).parent)
 
 
 class Child:
-    """A function that runs in a separate process and sends answers over a connection.
+    """A function of an importable module that runs in a process and answers over a connection.
 
-    An answer is a pair: True and a value, or False and the reason of a failure, after which the
-    process ends.
-
-    Args:
-        function: function of an importable module; its first argument is the connection
-        arguments: picklable arguments
+    The connection is its first argument; all can be pickled. An answer is a pair: True and a value,
+    or False and the reason of a failure, after which the process ends.
     """
 
     def __init__(
@@ -182,8 +178,7 @@ def machine() -> str:
 def peak_memory_mb() -> float:
     """Return the peak resident memory of this process, in MB of 10^6 bytes.
 
-    It is read from /proc on Linux, where getrusage includes the parent's memory before exec. Older
-    source trees, which are measured, too, have no such function.
+    On Linux, getrusage includes the parent's memory before exec.
     """
     status = Path("/proc/self/status")
     if status.exists():

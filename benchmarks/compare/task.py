@@ -107,7 +107,7 @@ class Task:
     """Returns the stem of the output files from the record and the options."""
     tables: Callable[[Record], Iterable[Table]]
     notes: Callable[[Record], Iterable[str]] = lambda record: ()
-    """Return the printed tables of a record, and the lines below them."""
+    """Both of a record: the printed tables, and the lines below them."""
     documentation: Callable[[Record], Iterable[Table]] | None = None
     """Returns the tables of the documentation, if they differ."""
     picture: Callable[[Record], Figure] | None = None

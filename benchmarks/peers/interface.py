@@ -44,7 +44,7 @@ class Stages(NamedTuple):
 
     encoder: float
     decoder: float
-    """Seconds; the decoder includes the prompt."""
+    """Both in seconds; the decoder includes the prompt."""
     tokens: int
     """Generated tokens, including the end token."""
 

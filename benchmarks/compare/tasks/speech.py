@@ -75,7 +75,7 @@ class Round(NamedTuple):
 
     seconds: float
     encoder: float
-    """Seconds of all clips."""
+    """Both in seconds, of all clips."""
     decoder: float
     """Seconds per token, including those of the prompt."""
     texts: dict[Path, str]
