@@ -59,7 +59,7 @@ def load_data(folder: Path | None = None) -> Data:
     for verse in sorted(bible.verse_start_indices):
         part = part_of_chapter(book=verse // 1_000_000, chapter=verse // 1000 % 1000)
         parts[part].append(split_verse(clean(bible.get_scripture(verse))))
-    return Data(**parts)
+    return Data(parts["train"], parts["validation"], parts["held_out"])
 
 
 def clean(verse: str) -> str:
