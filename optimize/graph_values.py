@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import ShapeInferencePass
-from onnxscript.rewriter import RewriteRule
 
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
@@ -211,9 +210,3 @@ def describe(value: ir.Value | None) -> str:
     shape = "unknown shape" if value.shape is None else f"shape {value.shape}"
     node = value.producer()
     return f"{value.name} ({node.op_type if node is not None else 'an input'}, {shape})"
-
-
-def make_rule(rule_class: Any, *arguments: Any, **keywords: Any) -> RewriteRule:
-    """Make an instance of a rule's class; onnxscript's method for it is untyped."""
-    rule: RewriteRule = rule_class.rule(*arguments, **keywords)
-    return rule

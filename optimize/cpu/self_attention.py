@@ -14,16 +14,15 @@ from __future__ import annotations
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
+from onnxscript.rewriter import pattern
 
-from ..graph_pass import RulePass
+from ..graph_pass import FusionRule, RulePass
 from ..graph_values import MICROSOFT, number
 from .attention import (
-    LARGEST_MASK_BIAS,
     attributes,
     check_heads,
+    check_masked,
     check_value_size,
-    known_heads,
     merge_heads,
     split_heads,
 )
@@ -32,7 +31,7 @@ HEAD_SIZE_MULTIPLE = 8
 """The multiple that ONNX Runtime's kernel requires of head sizes."""
 
 
-class CachedSelfAttention(RewriteRuleClassBase):
+class _CachedSelfAttention(FusionRule):
     """TensorScatter x 2 + Attention (opset 24) with a causal mask -> GroupQueryAttention.
 
     q, k, v [B, Q, H * Dh], caches [B, H, C, Dh], position [B] -> [B, Q, H * Dh], caches. The mask
@@ -41,8 +40,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
     """
 
     def __init__(self, *, biased: bool) -> None:
-        name = "biased-cached-self-attention" if biased else "cached-self-attention"
-        super().__init__(name, remove_nodes=False)
+        super().__init__("biased-cached-self-attention" if biased else "cached-self-attention")
         self.biased = biased
 
     def pattern(
@@ -67,7 +65,6 @@ class CachedSelfAttention(RewriteRuleClassBase):
         first: Any,
         masked: Any,
     ) -> Any:
-        """Return the pattern to match."""
         present_key = op.TensorScatter(
             past_key, split_heads(op, key, split, "key_heads"), position, axis=2, mode="linear"
         )
@@ -100,7 +97,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
         )
         return merge_heads(op, attended, merge), present_key, present_value
 
-    def check(
+    def refusal(
         self,
         context: Any,
         query_heads: ir.Value,
@@ -110,26 +107,20 @@ class CachedSelfAttention(RewriteRuleClassBase):
         mask: ir.Value,
         masked: ir.Value | None = None,
         **_: Any,
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
-        if masked is not None and not (number(masked) or 0) <= LARGEST_MASK_BIAS:
-            reason = f"expected a bias of {LARGEST_MASK_BIAS:g} or less for masked keys"
-            return result.fail(reason, masked)
+    ) -> str:
+        check_masked(masked)
         if (number(zero), number(one)) != (0, 1):
-            return result.fail("expected a mask of positions 0, 1, 2, ...", mask)
+            return "expected a mask of positions 0, 1, 2, ..."
         if mask.shape is None or len(mask.shape) != 4 or mask.shape[1] != 1:
-            return result.fail(f"expected a mask [B, 1, Q, C], found {mask.shape}", mask)
-        known, heads = check_heads(attended, query_heads), known_heads(query_heads)
-        if heads is None or not known:
-            return known
-        if heads[1] % HEAD_SIZE_MULTIPLE:
-            return result.fail(
+            return f"expected a mask [B, 1, Q, C], found {mask.shape}"
+        _, size = check_heads(attended, query_heads)
+        if size % HEAD_SIZE_MULTIPLE:
+            return (
                 f"expected a head size that is a multiple of {HEAD_SIZE_MULTIPLE}, as "
-                f"GroupQueryAttention requires, found {heads[1]}",
-                query_heads,
+                f"GroupQueryAttention requires, found {size}"
             )
-        return check_value_size(attended, "GroupQueryAttention")
+        check_value_size(attended, "GroupQueryAttention")
+        return ""
 
     def rewrite(
         self,
@@ -152,13 +143,12 @@ class CachedSelfAttention(RewriteRuleClassBase):
         first: ir.Value | None = None,
         **_: Any,
     ) -> Any:
-        """Return the replacement."""
         common = attributes(attended, query_heads)
         # The index of each row's last key, and the number of keys of the longest row. All layers
         # share the inputs of these nodes, so that they are merged afterwards.
         last = op.Sub(op.Add(position, queries), one)
         total = op.Add(op.ReduceMax(last, keepdims=0), one)
-        bias_inputs: tuple[ir.Value | None, ...] = ()
+        bias_inputs: tuple[Any, ...] = ()
         if self.biased:
             keys = op.Range(zero, total, one)
             bias = relative_bias(op, keys, query_column, by_distance, lowest, highest, first)
@@ -202,7 +192,7 @@ def _cached_attention(node: ir.Node) -> bool:
 
 SELF_ATTENTION = RulePass(
     "cached-self-attention",
-    lambda: [CachedSelfAttention.rule(biased=biased) for biased in (False, True)],
+    lambda: [_CachedSelfAttention.rule(biased=biased) for biased in (False, True)],
     _cached_attention,
     ensures=frozenset({"grouped attention"}),
 )
