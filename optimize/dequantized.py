@@ -42,7 +42,6 @@ class QuantizedWeight:
     Attributes:
         name: the name of the weight before quantization
         shape: the number of inputs and of outputs
-        bits: the number of bits of the integers
         block: number of inputs that share a scale
         table: whether the weight is looked up, so that each output is the row of a token
         read: dequantizes some outputs; all at once take four to eight times the integers' memory

@@ -71,7 +71,6 @@ def exact_model(
     """Return the exact form of a bundle of graphs, in fp32, on ONNX Runtime, in memory.
 
     Args:
-        replacement: see `make_exact`
         threads: CPU threads; None: all cores
 
     Raises:

@@ -42,7 +42,6 @@ class Changes:
     """The changes that a pass made to a graph.
 
     Attributes:
-        matches: number of changes
         refusals: candidates that were left unchanged, with reasons
         uncounted: whether the graph may have changed in ways that `matches` does not count
         rounding: the difference that this number of changes may add up to, relative to an output's

@@ -41,11 +41,6 @@ def optimize_file(
             names, types and shapes, that execute every branch if such are found
         compare: whether to run the graph before and after each pass and compare the outputs; names,
             number, order and types of inputs and outputs are checked in any case
-        overwrite: whether to replace the destination if it exists
-        progress: called with a description of each pass as it begins
-
-    Returns:
-        a record of each pass, in order
 
     Raises:
         DragomanError: the source is not an ONNX file, or the destination exists or cannot be

@@ -113,7 +113,6 @@ class InMemorySession:
 
     Attributes:
         session: ONNX Runtime's own; valid as long as this object
-        output_names: the graph's outputs, in order
     """
 
     def __init__(self, model: ir.Model, options: onnxruntime.SessionOptions) -> None:

@@ -45,7 +45,6 @@ class StepInputs:
     """The inputs of graphs at some decoding steps.
 
     Attributes:
-        rows: the number of rows of every input
         encoder: the encoder's inputs; None for a decoder-only model
         decoder: the decoder's inputs by the index of the step, which reads one token; empty for an
             encoder-only model
@@ -380,7 +379,6 @@ def random_sound(generator: np.random.Generator, rate: int, samples: int) -> NDA
 
     Args:
         rate: sampling rate in hertz, such as 16,000
-        samples: length of the result
 
     Returns:
         [samples], in [-1, 1]

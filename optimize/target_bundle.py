@@ -56,14 +56,11 @@ def optimize_bundle(
     graphs that show attention are made again from the others; engines have none.
 
     Args:
-        target: the name of a row of `targets.TARGETS`
-        precision: a precision that the target offers
         calibration: source token ids or features on which errors are weighed and measured, and
             ranges observed; random if None
         calibration_types: the token types of the sources of an encoder-only model; None: all 0
         keep_fp32: names of products, modules or layers whose weights int8 and int4 leave in fp32
         writer: how files are written; `ScratchWriter` for a temporary bundle
-        progress: called with each stage as it begins
 
     Returns:
         the bundle, with a record of every pass, not verified

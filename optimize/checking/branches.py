@@ -53,9 +53,6 @@ class Branches:
     def executed(self, samples: Samples, *, seconds: float | None = None) -> frozenset[str]:
         """Return the names of the subgraphs that samples execute.
 
-        Args:
-            seconds: see `Runner.run`
-
         Raises:
             PassError: ONNX Runtime cannot run the graph on these samples.
         """

@@ -186,11 +186,7 @@ class _Sampler:
     """Draws samples for the inputs of a graph."""
 
     def __init__(self, model: ir.Model) -> None:
-        """Read the inputs.
-
-        Raises:
-            PassError: the type or the number of axes of an input is unknown.
-        """
+        """Read the inputs."""
         self._inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
         self._defaults = {
             name: np.asarray(value.const_value.numpy())
@@ -228,7 +224,6 @@ class _Sampler:
         } - others
 
     def layouts(self) -> Iterator[Choices]:
-        """Return ways in which sizes may be related."""
         yield from LAYOUTS
         for size in (3, 1):
             yield Choices(sizes=dict.fromkeys(self._symbols, size), total=())
@@ -281,7 +276,6 @@ class _Sampler:
                 yield replace(setting, number=value)
 
     def draw(self, choices: Choices) -> Samples:
-        """Make a set of samples."""
         generator = np.random.default_rng(choices.seed)
         sizes = self._sizes(choices)
         values: dict[str, NDArray[np.generic]] = {}

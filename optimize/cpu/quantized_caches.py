@@ -41,7 +41,6 @@ class QuantizedCaches:
 
     Attributes:
         largest: the magnitudes that each attention can write into its caches
-        tolerance: see `GraphPass`
     """
 
     largest: Magnitudes

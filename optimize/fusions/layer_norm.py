@@ -35,7 +35,6 @@ class Norm:
     """A norm without gain and bias.
 
     Attributes:
-        x: the value that is normalized
         centred: whether the mean is subtracted: layer norm, not RMS norm
     """
 

@@ -43,7 +43,6 @@ class CalibrationBatch(NamedTuple):
     """A batch of inputs of a graph.
 
     Attributes:
-        samples: the inputs, by name
         rows: bool [B, T], False at padding
         random: whether the sources are random, so that the ranges of others may differ
     """
@@ -127,7 +126,6 @@ def _empty_caches(decoder: GraphSpec, rows: int, capacity: int) -> dict[str, NDA
 
 
 def _spread(count: int) -> list[int]:
-    """Return the indices of the sources to use, out of `count`."""
     chosen: list[int] = np.linspace(0, count - 1, min(count, MOST)).astype(int).tolist()
     return chosen
 

@@ -57,7 +57,6 @@ class Half:
         dtype: FLOAT16 or BFLOAT16
         largest: the largest magnitude of each value on calibration data, by name
         in_fp32: names of graph inputs and outputs that are float32 in every precision
-        tolerance: see `GraphPass`
     """
 
     dtype: ir.DataType

@@ -66,8 +66,6 @@ class RoundedProduct:
     Attributes:
         weight: the weight's name in the graphs
         modules: modules of the trained model, such as "decoder.layers.3.feed_forward.inner"
-        graphs: the graphs that hold the weight
-        parameters: number of elements
     """
 
     weight: str

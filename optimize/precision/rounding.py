@@ -68,7 +68,6 @@ def round_weight(
         block: number of inputs that share a scale; None: all of them
         moments: second moments of the inputs, x^T x [K, K], over calibration rows x; None: inputs
             are assumed independent and of equal variance, so that no error can be compensated
-        scale_type: the type that scales are rounded to
     """
     inputs, outputs = weight.shape
     size = block or inputs

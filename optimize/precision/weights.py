@@ -36,8 +36,6 @@ class Scheme(Protocol):
     """A quantization scheme: how weights are rounded, and which nodes compute with them.
 
     Attributes:
-        name: name of the scheme in the name of the pass
-        bits: number of bits of the integers
         block: number of inputs that share a scale; None: all of them
         error: the largest relative error of a product with which a weight is quantized
         scale_type: number format of the scales
@@ -113,11 +111,7 @@ class ProductError(NamedTuple):
 
 
 class RoundedWeights:
-    """The weights of a graph's products, each rounded when it is first requested.
-
-    Args:
-        calibration: observed inputs of the products
-    """
+    """The weights of a graph's products, each rounded when it is first requested."""
 
     def __init__(self, scheme: Scheme, calibration: Calibration) -> None:
         self.scheme = scheme
@@ -137,11 +131,8 @@ class QuantizeWeights:
     """Quantizes all products by weights, and the embedding tables that are listed.
 
     Attributes:
-        products: the weights of the products
-        embedding: the scheme of tables
         tables: tables [V, D] by name, rounded as [D, V] for the product that each is tied to, so
             that graphs that share a table use the same integers, or refuse it alike
-        tolerance: see `GraphPass`
         kept: names of weights and tables that stay in fp32 because the user requests it
     """
 

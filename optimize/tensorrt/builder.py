@@ -47,8 +47,6 @@ class SerializedEngine:
     """A serialized engine.
 
     Attributes:
-        plan: the bytes of the engine
-        report: the contents of the engine
         warnings: warnings for the user, a line each
     """
 
@@ -182,10 +180,6 @@ def make_monitor(trt: Any, progress: Progress, cancelled: threading.Event) -> An
 
 def parse(trt: Any, builder: Any, graph: Path) -> Any:
     """Parse an ONNX file into a TensorRT network.
-
-    Args:
-        trt: the package's module
-        builder: the package's Builder
 
     Returns:
         INetworkDefinition, strongly typed: the graph determines the precision

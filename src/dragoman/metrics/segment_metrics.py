@@ -28,7 +28,6 @@ class SegmentMetric:
     Attributes:
         scorer: a function that imports the library and returns the score function
         library: the distribution that computes the metric; None: no library is needed
-        settings: settings for the signature
         needed: a description of valid references, for errors
     """
 

@@ -119,7 +119,6 @@ def describe_undecided(name: str, loss: float, allowed: float, texts: int, more:
     Args:
         name: the metric's `name`, such as "BLEU"
         loss, allowed: the loss and the allowed loss, in the units of the metric
-        texts: the number of scored texts
         more: an estimate of the number of further texts needed; None: unknown
     """
     base = name.partition(" (")[0]

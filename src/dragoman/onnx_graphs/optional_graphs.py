@@ -54,8 +54,6 @@ def attention_graph(
 
     Args:
         models: the graphs that compute the model, which are not changed
-        specs: their specifications
-        model, head: that they compute
 
     Raises:
         DragomanError: an attention has no output for its weights.
@@ -331,11 +329,7 @@ IR_VERSION = 10
 
 
 def candidates_spec(decoder: GraphSpec, suppressed: Sequence[int]) -> GraphSpec:
-    """Specify the graph for a decoder.
-
-    Args:
-        suppressed: tokens that are never selected
-    """
+    """Specify the graph for a decoder."""
     logits = decoder.output("logits")
     batch, _, vocabulary = logits.shape
     shape = (batch, max(1, min(MOST_CANDIDATES, int(vocabulary) - len(set(suppressed)))))

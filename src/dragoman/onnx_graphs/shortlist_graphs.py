@@ -40,8 +40,6 @@ def shortlist_graphs(
 
     Args:
         decoder: the decoder's step, which is not changed
-        spec: its specification
-        suppressed: tokens that are never selected
 
     Raises:
         DragomanError: the logits are not the product of weights that have an axis of the
@@ -108,11 +106,9 @@ class _GatheredWeights:
 
     @property
     def spec(self) -> GraphSpec:
-        """The specification of the graph."""
         return GraphSpec(GATHERING_FILE, (_IDS,), tuple(self.tensors))
 
     def model(self) -> ir.Model:
-        """Make the graph."""
         graph = ir.Graph(
             [self._ids],
             self._results,

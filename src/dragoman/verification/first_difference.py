@@ -52,7 +52,6 @@ def first_difference(
     """Compare a bundle with a neutral one of the same model.
 
     Args:
-        neutral: the neutral bundle in fp32
         sources: token ids or features; the first few are decoded
         tolerance: see `FirstDifference.difference`
 

@@ -173,7 +173,6 @@ def _inputs(
 
 
 def _ragged(ordered: Sequence[_Input], count: int) -> list[_Input]:
-    """Choose some of the inputs, the shortest and the longest among them."""
     if len(ordered) <= count:
         return list(ordered)
     return [ordered[i] for i in spread(range(len(ordered)), count - 1)] + [ordered[-1]]
@@ -273,11 +272,7 @@ def _generated(
     *,
     elsewhere: bool,
 ) -> Iterator[GeneratedAnswer]:
-    """Compute the outputs of bundle and oracle.
-
-    Args:
-        elsewhere: whether the oracle's log-probabilities are computed, too
-    """
+    """Compute the outputs of bundle and oracle."""
     plain = oracle_without_penalties(oracle)
     for answer, found in zip(asked, generate(model, known, asked, alternatives=2), strict=True):
         if found.error is not None or not found.tokens:
@@ -334,7 +329,6 @@ def _with_likely(
 
 
 def _with_oracle_values(answer: EncodedAnswer, model: Model, oracle: EncoderModel) -> EncodedAnswer:
-    """Add the sums of the numbers of the oracle's output."""
     head = model.manifest.head
     source = torch.tensor([answer.source])
     types = torch.tensor([answer.types or [0] * len(answer.source)])

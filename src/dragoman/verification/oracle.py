@@ -83,12 +83,7 @@ def oracle_outputs(
     limit: int,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[list[int]]:
-    """Decode each source greedily; outputs include the end token if it is reached.
-
-    Args:
-        limit: the maximum number of new tokens
-        advance: called with the number of sources just done
-    """
+    """Decode each source greedily; outputs include the end token if it is reached."""
     outputs: dict[int, list[int]] = {}
     for batch in source_batches(sources):
         decoded = greedy_verified(oracle, [for_torch(sources[i]) for i in batch], limit)
@@ -150,11 +145,7 @@ def forced_batches(
     sources: Sequence[EncoderInput],
     outputs: list[list[int]],
 ) -> Iterator[ForcedBatch]:
-    """Run oracle and bundle along the oracle's outputs, on some of the sources.
-
-    Args:
-        outputs: the oracle's outputs for each source
-    """
+    """Run oracle and bundle along the oracle's outputs, on some of the sources."""
     spec, generation = model.manifest.model, oracle.generation
     count = min(COMPARED_SOURCES, len(sources))
     compared = np.linspace(0, len(sources) - 1, count).astype(int).tolist()
@@ -230,7 +221,6 @@ def forget_encoded(oracle: AutoregressiveModel) -> None:
 
 
 def _encoded(oracle: AutoregressiveModel) -> EncodedBatches[list[KeysValues]]:
-    """Return what a model of speech has encoded lately."""
     return _encoded_by.setdefault(oracle, EncodedBatches())
 
 
@@ -321,11 +311,7 @@ class RoundedWeight(Tensor):
 
     @classmethod
     def nearest(cls, weight: Tensor, bits: int, block: int | None) -> RoundedWeight:
-        """Round a weight.
-
-        Args:
-            block: the number of inputs that share a scale; None: all
-        """
+        """Round a weight."""
         integers, scales = torch.empty(weight.shape, dtype=torch.int8), list[Tensor]()
         rows = max(1, NUMBERS_AT_ONCE // weight.shape[1])
         for own, result in zip(torch.split(weight, rows), torch.split(integers, rows), strict=True):

@@ -66,11 +66,8 @@ def check_parity(
     """Compare a bundle with the trained model by all checks.
 
     Args:
-        backend: the backend that runs the bundle, for the record
         bundle: the stored bundle, if `model` is an emulation of it; None: the bundle of `model`
-        checks: results of earlier checks, for the record
         threads: number of threads for graphs in exact form; None: all cores
-        advance: called with the number of inputs just done; each input counts once
 
     Raises:
         DragomanError: the bundle's tokenizer produces other tokens than the checkpoint's, or a
@@ -256,11 +253,7 @@ def named(
     expected: Sequence[Sequence[int]],
     found: Sequence[Sequence[int]],
 ) -> TokenParity:
-    """Add origins and texts to the divergences of level 2.
-
-    Args:
-        expected, found: outputs of the oracle and of the bundle for all inputs
-    """
+    """Add origins and texts to the divergences of level 2."""
     by_margin = sorted(tokens.divergences, key=lambda d: -d.margin)
     kept = {divergence.input for divergence in by_margin[:WITH_TEXTS]}
     decode = inputs.decode or model.detokenize

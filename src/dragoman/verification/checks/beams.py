@@ -49,7 +49,6 @@ def compare_beams(
 
     Args:
         oracle: the oracle, whose generation settings apply in place of the manifest's
-        limit: the maximum number of new tokens
         slack: the tolerance of a difference between scores, see `choices.rounding`
 
     Returns:

@@ -68,11 +68,7 @@ class Choices:
 
 
 class ChoiceMeter:
-    """Measures how a bundle's choices along the oracle's outputs compare with the oracle's.
-
-    Args:
-        limit: the most new tokens
-    """
+    """Measures how a bundle's choices along the oracle's outputs compare with the oracle's."""
 
     def __init__(self, oracle: AutoregressiveModel, limit: int) -> None:
         self._oracle, self._limit = oracle, limit
@@ -124,7 +120,6 @@ class Rules:
     Attributes:
         source: the tokens of the source; empty for audio
         prompt: the start token and the prompt
-        limit: the maximum number of new tokens
     """
 
     oracle: AutoregressiveModel
@@ -206,7 +201,6 @@ def own_logits(
 
 
 def _runners_up(scores: Scores) -> NDArray[np.intp]:
-    """Find the second best token of each position."""
     others = scores.copy()
     others[np.arange(len(others)), others.argmax(-1)] = -np.inf
     runners_up: NDArray[np.intp] = others.argmax(-1)
@@ -248,10 +242,6 @@ def compare_one_pass(
     All outputs that differ from the oracle's are compared, and some of the others.
 
     Args:
-        oracle: the oracle, whose generation settings apply
-        expected: the oracle's outputs
-        found: the bundle's outputs, as `results` have them
-        limit: the most new tokens
         slack: the tolerance of a difference between scores, see `choices.rounding`
     """
     meter = _OnePassMeter(slack)
@@ -297,8 +287,6 @@ def _log_probabilities(logits: Scores, output: Sequence[int], rules: Rules) -> N
 
 
 class _OnePassMeter:
-    """Compares tokens and log-probabilities of outputs with those of one pass along them."""
-
     def __init__(self, allowed: float) -> None:
         self._allowed = allowed
         self._tokens = self._other_choices = 0

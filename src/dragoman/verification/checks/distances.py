@@ -128,7 +128,6 @@ class DistributionMeter:
 
     Args:
         rounded: see `rounded_oracle`; None at fp32
-        random: whether the inputs are random, so that nothing is said about quality
     """
 
     def __init__(

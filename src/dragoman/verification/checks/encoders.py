@@ -56,7 +56,6 @@ class EncodedBatch:
     """A batch of sources, with what the oracle, the rounded oracle and the bundle compute.
 
     Attributes:
-        indices: the index of each source
         source: token ids [B, S]
         mask: [B, S], True at tokens
         types: the segment of each token, [B, S]; None: the model has no segments
@@ -79,8 +78,6 @@ class EncoderParity:
     """The outcome of comparing an encoder-only model.
 
     Attributes:
-        vectors: the parity of embeddings, for embedding models
-        distributions: the parity of distributions, for other models
         ranks: the order of embeddings, or of the scores of a model with one label
     """
 
@@ -105,11 +102,9 @@ def compare_encoder(
 
     Args:
         rounded: None at fp32
-        sources: token ids
         types: the segment of each token; None: see `encoded_batches`
         queries: the query of each source, among whose documents it is ranked; None: all are
             documents of one query
-        random: whether the sources are random, so that nothing is said about quality
     """
     precision, head = model.manifest.precision, model.manifest.head
     assert head is not None
@@ -258,9 +253,6 @@ class RankMeter:
 
     A model with one label ranks the documents of each query by its score. Embeddings rank, for
     each text, all others by their cosine.
-
-    Attributes:
-        queries: the query of each source
     """
 
     head: Head

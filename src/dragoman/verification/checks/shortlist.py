@@ -31,15 +31,7 @@ SOURCES, STEPS = 6, 12
 
 
 def compare_shortlist(model: Model, inputs: ParityInputs) -> tuple[Check, ShortlistParity]:
-    """Compare a bundle with its shortlist and without it.
-
-    Args:
-        model: the bundle as it runs
-        inputs: the inputs of parity
-
-    Returns:
-        the check of the graphs, and what the shortlist costs
-    """
+    """Compare a bundle with its shortlist and without it."""
     manifest = model.manifest
     assert manifest.shortlist is not None
     shortlist = read_shortlist(model.bundle.path(manifest.shortlist.file), manifest.model)

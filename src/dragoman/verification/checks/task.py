@@ -51,7 +51,6 @@ class Excess:
     Attributes:
         amount: the loss beyond the allowed loss, more than 0
         spread: the standard error of the loss
-        texts: how many were scored
         differing: how many texts differ from the oracle's
     """
 
@@ -110,7 +109,6 @@ def compare_task(
 
     Args:
         decode: the oracle's tokenizer
-        expected, found: outputs of the oracle and of the bundle, as tokens
     """
     oracle = task.texts([decode(tokens) for tokens in expected])
     bundle = task.texts([model.detokenize(tokens) or "" for tokens in found])
@@ -186,12 +184,7 @@ def prepared(model: Model, references: References, target_language: str | None) 
 def compare_references(
     model: Model, oracle: AutoregressiveModel, pairs: Sequence[ForcedPair], origin: str
 ) -> ReferenceParity:
-    """Compare the negative log-likelihood of references per token.
-
-    Args:
-        pairs: from `prepared`
-        origin: for the record
-    """
+    """Compare the negative log-likelihood of references per token."""
     found = score_in_batches(model.backend, model.manifest.model, pairs, DEFAULT_BATCH_SIZE)
     tokens = sum(len(pair.target) for pair in pairs)
     expected = -oracle_log_likelihood(oracle, model, pairs) / tokens

@@ -101,11 +101,9 @@ def compare_tokens(
     """Compare free-running outputs with the oracle's.
 
     Args:
-        expected: the oracle's outputs
         choices: below fp32, the bundle's choices along some of them; None at fp32, where all
             outputs must be identical
         one_pass: the bundle compared with itself, if it was
-        limit: the most new tokens
     """
     differing = tuple(divergences(oracle, sources, expected, found, limit))
     identical = len(expected) - len(differing)
@@ -136,11 +134,7 @@ def divergences(
     found: list[list[int]],
     limit: int,
 ) -> list[Divergence]:
-    """Find the first step at which outputs differ, and the oracle's margin there.
-
-    Args:
-        limit: the most new tokens
-    """
+    """Find the first step at which outputs differ, and the oracle's margin there."""
     pairs = zip(expected, found, strict=True)
     differing = [i for i, (tokens, other) in enumerate(pairs) if tokens != other]
     steps = {i: _first_difference(oracle, expected[i], found[i]) for i in differing}
@@ -225,8 +219,6 @@ def most_events(total: int, share: float, chance: float) -> int:
     """Return the smallest k such that more than k events occur with at most this probability.
 
     Args:
-        total: number of independent trials
-        share: probability of an event in a trial
         chance: upper bound of the probability of more than k events
     """
     if share >= 1:

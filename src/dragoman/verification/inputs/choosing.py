@@ -178,11 +178,6 @@ def _no_tokenizers(file: Path, checkpoint: OpenedCheckpoint) -> DragomanError:
 
 
 def _check_languages(checkpoint: OpenedCheckpoint, source: str | None, target: str | None) -> None:
-    """Check the languages of a comparison.
-
-    Raises:
-        LanguageError: the model does not have a language.
-    """
     languages = checkpoint.tokenizers.languages if checkpoint.tokenizers else None
     for side, code in (("source", source), ("target", target)):
         if code is not None and languages is None:
@@ -198,12 +193,6 @@ def _check_languages(checkpoint: OpenedCheckpoint, source: str | None, target: s
 def _check_metrics(
     checkpoint: OpenedCheckpoint, inputs: ParityInputs, metrics: Sequence[str] | None
 ) -> None:
-    """Check that the metrics of a comparison can be computed.
-
-    Raises:
-        DragomanError: there is nothing to compute a requested metric with.
-        LanguageError: the language of the references is not known.
-    """
     languages = checkpoint.tokenizers.languages if checkpoint.tokenizers else None
     for name in metrics or ():
         if name != PERPLEXITY and checkpoint.tokenizers is None:

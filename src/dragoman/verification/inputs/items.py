@@ -141,11 +141,7 @@ def _listed(file: Path) -> list[Item]:
 
 
 def _refuse_empty(references: Sequence[str], file: Path, line: int) -> None:
-    """Refuse empty references, which are rather a tab too many than an expected output.
-
-    Raises:
-        DragomanError: a reference has nothing but spaces.
-    """
+    """Refuse empty references, which are rather a tab too many than an expected output."""
     if not all(reference.strip() for reference in references):
         raise DragomanError(f"{file}, line {line}: expected a reference after the tab, found none")
 
@@ -158,7 +154,6 @@ class ItemFile:
     """The items of a file, to compare on.
 
     Attributes:
-        comparison: the user's options
         file: a file of texts, an audio file or a directory of audio
         references: the file of the items' references, if every item has one
     """
@@ -206,9 +201,6 @@ class ReferenceFile:
     def read(cls, path: Path, *, audio: bool) -> ReferenceFile:
         """Read a file of references.
 
-        Args:
-            audio: sources are paths, relative to the file
-
         Raises:
             DragomanError: the file cannot be read, has sources without references, or a reference
                 that is empty.
@@ -227,9 +219,6 @@ class ReferenceFile:
         Items get the references of the same line if the sources are the same line by line, or the
         file has no sources. Else they get all references of the same source. An item without
         references here gets none.
-
-        Args:
-            inputs: the file of the items, for the error
 
         Raises:
             DragomanError: the file has no sources, and not a reference for each item.
@@ -298,7 +287,6 @@ class References:
         origin: the file, for the record and for errors
         pairs: as `Model.score` takes them; a source with several references is in several pairs
         lines: the line of the file that each pair is from
-        source_language: the language of the sources, for a multilingual model
     """
 
     origin: str
@@ -332,7 +320,6 @@ def read_references(file: Path, *, audio: bool, ids: bool) -> References:
     """Read a file whose lines are a source and its references, with tabs between.
 
     Args:
-        audio: sources are paths, relative to the file
         ids: references, and sources that are not audio, are token ids separated by spaces
 
     Raises:

@@ -37,7 +37,6 @@ class Task:
 
     Attributes:
         metrics: the most important one first
-        references: the references of each text, at least one
         parts: for each text, the inputs whose outputs it consists of, in order: one input, or the
             windows of a recording
     """
@@ -56,18 +55,15 @@ class ParityInputs:
     """The inputs of a comparison.
 
     Attributes:
-        description: the description of the inputs, for the record
         sources: source token ids, at least one each, or features [mel bins, frames]
         origins: the place of each source, such as "held_out.tsv, line 17"; empty: its number
         texts: the texts of the sources, which the bundle's own tokenizer must turn into them
         lines: the texts or pairs of texts of an encoder-only model, with their tokens
         decode: the checkpoint's tokenizer of outputs; None: its outputs are no texts
-        task: metrics and references of outputs, if there are any
         references: sources with references whose probability is compared
         source_language, target_language: of texts, for a multilingual model; None: see
             `sources.assumed_language` and `oracle.oracle_for`
         random: whether the sources are random, and say nothing about quality
-        remark: a remark for the record besides the description
     """
 
     description: str
@@ -104,7 +100,6 @@ def text_metrics(
             training recorded, a recipe's metrics or its own score, word error for speech, ROUGE-L
             for summaries, BLEU and chrF for any other text; a decoder-only model has none, since
             many continuations are right
-        language: the language of the outputs, if it is known
         sources: the sources of the outputs, which a recipe may use
 
     Raises:
@@ -135,7 +130,6 @@ class RecipeMetric:
 
     Attributes:
         recipe: one with a score
-        sources: the sources of the scored texts
     """
 
     recipe: Recipe

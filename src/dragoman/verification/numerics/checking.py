@@ -62,11 +62,7 @@ def check_numerics(
         model: the bundle as it runs
         bundle: as it is stored; what runs may be an emulation of it
         inputs: some inputs of the model, with the oracle's outputs as targets
-        backend: what runs the bundle
         threads: of the processor, for the exact form; None: all cores
-
-    Returns:
-        the checks, and what they reached
     """
     sounds = _sounds(oracle, inputs)
     capacity, short = probes_for(oracle, sounds), short_probes(oracle, sounds)

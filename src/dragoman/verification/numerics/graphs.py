@@ -149,12 +149,7 @@ def _widened(value: Any) -> Any:
 
 
 def compare_graphs(meters: Mapping[str, ChannelMeter], probes: Sequence[Probe]) -> Check:
-    """Judge every output of the graphs' exact form.
-
-    Args:
-        meters: from `measure_graphs`
-        probes: what was measured on
-    """
+    """Judge every output of the graphs' exact form."""
     differing = {n: m for n, m in meters.items() if (m.excess > 1).any()}
     worst = max(float(meter.excess.max()) for meter in meters.values())
     compared = sum(len(meter.found) for meter in meters.values())
@@ -178,10 +173,6 @@ def measure_graphs(
     exact: Model, oracle: ReferenceModel, probes: Sequence[Probe]
 ) -> dict[str, ChannelMeter]:
     """Compare every output of the graphs' exact form with the oracle's.
-
-    Args:
-        exact: the exact form of a bundle, see `optimize.exact.exact_model`
-        probes: what is compared on
 
     Returns:
         a meter for each output by name, in the order of computation
@@ -273,11 +264,7 @@ def _bundle_outputs(model: Model, batch: _Batch) -> dict[str, Rows]:
 def _oracle_outputs(
     model: Model, oracle: ReferenceModel, batch: _Batch, dtype: type[np.floating] = np.float32
 ) -> dict[str, Rows]:
-    """Compute the oracle's outputs, by the bundle's names.
-
-    Args:
-        dtype: number format of features
-    """
+    """Compute the oracle's outputs, by the bundle's names."""
     manifest, outputs = model.manifest, dict[str, Rows]()
     encoder = manifest.graphs.get("encoder")
     source = batch.source.astype(dtype) if manifest.model.takes_audio else batch.source

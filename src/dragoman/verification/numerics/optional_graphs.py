@@ -44,10 +44,6 @@ KINDS: Mapping[str, Role] = {
 def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Check | None:
     """Compare the weights of every attention with the oracle's.
 
-    Args:
-        exact: the exact form of a bundle
-        probe: the source and the decoder's input
-
     Returns:
         None if the bundle does not show attention
     """
@@ -65,10 +61,6 @@ def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
 
 def compare_alignment(exact: Model, oracle: ReferenceModel, probe: Probe) -> Check | None:
     """Compare logits and cross-attention of the graph that aligns words with the oracle's.
-
-    Args:
-        exact: the exact form of a bundle
-        probe: the source and the decoder's input
 
     Returns:
         None if the bundle does not align words
@@ -166,7 +158,6 @@ def compare_candidates(bundle: Bundle, logits: Array, suppressed: Sequence[int])
 
     Args:
         logits: [positions, V]
-        suppressed: tokens that the checkpoint never selects
 
     Returns:
         None if the bundle does not have the graph, or holds engines

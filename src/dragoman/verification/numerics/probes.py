@@ -93,11 +93,7 @@ def probes_for(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) -> l
 
 
 def short_probes(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) -> list[Probe]:
-    """Make probes of a few tokens, of random lengths, to compute in batches.
-
-    Args:
-        sounds: as for `probes_for`
-    """
+    """Make probes of a few tokens, of random lengths, to compute in batches."""
     generator = np.random.default_rng(SEED)
     config = oracle.config
     start = oracle.prompt([]) if isinstance(oracle, Transformer) else []

@@ -61,10 +61,6 @@ def compare_products(
 ) -> Check | None:
     """Compare the products of a bundle's rounded weights with the checkpoint's.
 
-    Args:
-        checkpoint: the oracle's weights
-        probes: sources and targets that the oracle reads
-
     Returns:
         None if there is no rounded weight whose numbers leave a doubt
     """

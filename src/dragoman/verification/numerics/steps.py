@@ -81,11 +81,8 @@ def compare_steps(
     """Step a bundle along the targets of probes.
 
     Args:
-        parameters: of the model
         probes: the probes, the longest first
         joining: short probes; the second one joins the first later
-        suppressed: tokens that the checkpoint never chooses
-        slack: the tolerance for rounding
 
     Returns:
         the check of steps, and the check of the graph's choices and log-probabilities
@@ -151,7 +148,6 @@ class _Rows:
 
     @classmethod
     def of(cls, model: Model, probes: Sequence[Probe]) -> _Rows:
-        """Compute probes in one pass."""
         spec = model.manifest.model
         sources = [probe.source if spec.has_encoder else [] for probe in probes]
         source, mask = as_batch(sources, spec, model.backend.limits.source_multiple)
@@ -266,7 +262,6 @@ def _compare_rows(
 
     Args:
         numbers: the probe of each row
-        position: the position of each row
     """
     for row in np.flatnonzero(position < rows.lengths[numbers]).tolist():
         at, probe = int(position[row]), int(numbers[row])

@@ -66,8 +66,6 @@ class Chart:
     """A chart of the page.
 
     Attributes:
-        svg: the picture
-        caption: below it
         wide: whether it needs the width of the page, and scrolls where there is less
     """
 

@@ -62,8 +62,6 @@ class Additions:
         sensitivities: the sensitivity of some of the bundles, by directory
         unmeasured: why the sensitivity of a bundle is missing, by directory
         speeds: the speed of some of the bundles, or why it is missing, by directory
-        machine: the machine of the speed measurements
-        inputs: the inputs for pictures of attention
         held_out: the checkpoint's held-out data, which replaces missing inputs
         threads: the number of threads for attention; None: all cores
         signed: directories of bundles with a signature
@@ -414,7 +412,6 @@ def _sources(manifest: Manifest, inputs: Path) -> Sequence[tuple[str, Any]]:
 
 
 def _lines(file: Path) -> list[str]:
-    """Read the first lines of a file of texts."""
     try:
         with file.open(encoding="utf-8") as texts:
             return [line.rstrip("\n") for line in itertools.islice(texts, CANDIDATES)]

@@ -100,7 +100,6 @@ def _tokenizers(manifest: Manifest) -> str:
 
 
 def _decoder(manifest: Manifest) -> list[tuple[str, str]]:
-    """Describe the decoder."""
     model = manifest.model
     heads = f"{model.num_heads} of size {model.head_size}"
     of_source = model.has_encoder and manifest.audio is None
@@ -117,7 +116,6 @@ def _decoder(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _encoder(manifest: Manifest, head: Head) -> list[tuple[str, str]]:
-    """Describe an encoder-only model."""
     model = manifest.model
     rows = [
         ("encoder", f"encoder-only; heads: {model.num_heads} of size {model.head_size}"),
@@ -129,7 +127,6 @@ def _encoder(manifest: Manifest, head: Head) -> list[tuple[str, str]]:
 
 
 def _speech(manifest: Manifest) -> list[tuple[str, str]]:
-    """Describe audio and prompts of a speech model."""
     audio, speech = manifest.audio, manifest.speech
     if audio is None or speech is None:
         return []
@@ -217,7 +214,6 @@ def _pass(name: str, matches: int, details: Counter[str]) -> str:
 
 
 def _kept(modules: tuple[str, ...]) -> str:
-    """Name what the user kept in fp32."""
     return f"{', '.join(modules)}, as requested"
 
 

@@ -48,9 +48,7 @@ def verdict_of(
     """Describe the outcome in a sentence for whoever signs.
 
     Args:
-        what: a description of the bundle
         directory: for the command that verifies it
-        explained: as for `checks_of`
         unrun: whether the bundle has engines that were not run, only the graphs they are built from
     """
     if parity is None:

@@ -48,11 +48,8 @@ def measure_sensitivity(
     Args:
         neutral: the neutral bundle of the trained model, in fp32
         bundle: a bundle of graphs in int8 or int4
-        inputs: the inputs of the predictions
         calibration: the calibration data of the bundle; None: random inputs
-        calibrated_on: the name of the calibration data, for the record
         threads: processor threads; all cores if None
-        progress: notified of each stage, and of each product, layer and step as it is done
     """
     manifest = bundle.manifest
     target, precision = find_target(manifest.target), manifest.precision

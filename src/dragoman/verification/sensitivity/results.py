@@ -38,7 +38,6 @@ class ProductSensitivity:
     Attributes:
         name: the name for `--keep-fp32`
         modules: the modules of the trained model whose weights it has
-        layer: the layer that it is part of
         error: the relative error of its output, as the precision measures it; None: not measurable,
             since its inputs are not finite
         allowed: the largest error with which it is quantized
@@ -78,10 +77,8 @@ class Keeping:
     """The gain of keeping the worst products in fp32.
 
     Attributes:
-        count: how many products are kept
         added: the names of those that the step before did not keep, the worst first
         effect: the effect of all other products, which are in the precision
-        weight_bytes: the size of all weights
     """
 
     count: int

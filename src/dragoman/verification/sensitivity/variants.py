@@ -86,10 +86,7 @@ class Variants:
     Args:
         manifest: the manifest of the bundle in fp32
         graphs: the graphs after the target's passes that keep fp32
-        passes: the passes that quantize the weights of each graph
         caches: the passes that quantize the caches of each graph, after weights
-        products: the products of all graphs
-        threads: the number of threads of a session; None: all cores
     """
 
     def __init__(
@@ -165,10 +162,6 @@ class DecodingProbe:
 
     Args:
         neutral: the bundle of the trained model in fp32, which decodes
-
-    Attributes:
-        measure: the name of the measure of effects
-        positions: the number of compared predictions
     """
 
     measure: Measure = "divergence"
@@ -205,12 +198,7 @@ class DecodingProbe:
 
 
 class EncoderProbe:
-    """Compares an encoder-only model's distributions of labels or tokens, or its embeddings.
-
-    Attributes:
-        measure: the name of the measure of effects
-        positions: the number of compared predictions
-    """
+    """Compares an encoder-only model's distributions of labels or tokens, or its embeddings."""
 
     def __init__(self, neutral: Model, reference: EncoderModel, inputs: ParityInputs) -> None:
         assert neutral.manifest.head is not None

@@ -70,7 +70,6 @@ class WeightUse:
         graph: "encoder" or "decoder"
         nodes: the names of the node and of those between the stored weight and the node
         weight: the name of the initializer
-        modules: the modules of the trained model
         format: "fp32", "fp16", "bf16", "int8" or "int4"
         quantizable: whether int8 and int4 round such a weight
         table: whether token ids look rows up in it, here or elsewhere
@@ -94,7 +93,6 @@ class _Record(NamedTuple):
         quantized_by: the passes that quantize weights, by graph
         refusals: reasons of refusals, by graph and node
         wide: nodes that a pass to 16 bits left in fp32: the pass, graph and node
-        passes: whether there are any
     """
 
     quantized_by: dict[str, str]
@@ -109,7 +107,6 @@ class _Graphs(NamedTuple):
     Attributes:
         names: the names of the graphs that compute the model
         for_processor: whether there are operators that only the target cpu writes
-        width: the size of the embeddings
     """
 
     names: tuple[str, ...]
@@ -121,10 +118,6 @@ class _Graphs(NamedTuple):
 
 def built_as(manifest: Manifest, models: Mapping[str, ir.Model], width: int) -> list[Finding]:
     """Compare the options of a build, as the manifest states them, with the graphs.
-
-    Args:
-        models: the graphs of the bundle by name
-        width: the size of the model's embeddings
 
     Returns:
         findings on the precision, on the target, and on each module that is kept in fp32
@@ -156,12 +149,7 @@ def quantizes_caches(manifest: Manifest) -> bool:
 
 
 def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) -> list[WeightUse]:
-    """List the weights of rank 2 and more that the nodes of a bundle's graphs read.
-
-    Args:
-        models: the graphs by name
-        specs: their specifications
-    """
+    """List the weights of rank 2 and more that the nodes of a bundle's graphs read."""
     ids = {
         name: {tensor.name for tensor in spec.inputs if tensor.role in ("source", "token")}
         for name, spec in specs.items()

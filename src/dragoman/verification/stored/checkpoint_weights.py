@@ -47,7 +47,6 @@ class CheckpointWeights:
         score_scale: the factor of attention scores
         constants: numbers that a graph may hold without a name, as they were before they were
             rounded to 16 bits
-        parameters: names of the tensors that are parameters
     """
 
     tensors: Tensors

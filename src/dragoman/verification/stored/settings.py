@@ -63,10 +63,6 @@ def compare_settings(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check:
 
     Engines do not show their weights, so that only fields of a bundle of engines are compared.
 
-    Args:
-        bundle: a bundle of any target and precision
-        checkpoint: the checkpoint that it should be made from
-
     Returns:
         how many settings were compared, and the first that differs
     """

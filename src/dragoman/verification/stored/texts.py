@@ -177,7 +177,6 @@ def _compared(
 
 
 def _texts_of_lines(inputs: ParityInputs) -> Iterator[str]:
-    """Yield the texts of an encoder-only model's inputs."""
     for line in inputs.lines or ():
         yield from (line.source,) if isinstance(line.source, str) else line.source
 
@@ -244,12 +243,7 @@ def _difference(own: OwnTokenizer, expected: Ids | None, found: Ids | None) -> s
 def _own_tokenizer(
     checkpoint: OpenedCheckpoint, files: TokenizerFiles, language: str | None
 ) -> OwnTokenizer:
-    """Open the tokenizer of a checkpoint.
-
-    Raises:
-        ImportError: a package is missing.
-        Exception: the package cannot read the tokenizer.
-    """
+    """Open the tokenizer of a checkpoint."""
     directory = checkpoint.directory
     kind = format_of(directory, read_json_if_present(directory / CONFIG_FILE)).name
     if kind == "sentence-transformers":

@@ -62,7 +62,6 @@ class Differences:
 
         Args:
             problem: the problem as a sentence; only the first is kept
-            tokens: the token ids that differ
         """
         self.problem = self.problem or problem
         self.tokens.update(tokens)
@@ -156,12 +155,7 @@ def with_special_tokens(tokenizer: Tokenizer) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two tokenizers that are compared by what they do.
-
-    Attributes:
-        label: of the tokenizers, for problems
-        differences: what differs is added
-    """
+    """Two tokenizers that are compared by what they do."""
 
     label: str
     expected: Behaviour

@@ -46,7 +46,6 @@ class _Side(NamedTuple):
     """The files of the tokenizer of one side of a model.
 
     Attributes:
-        model: the tokenizer
         vocabulary: the ids of the pieces of a SentencePiece model
     """
 
@@ -58,7 +57,6 @@ class _Pair(NamedTuple):
     """Two tokenizers that should be the same.
 
     Attributes:
-        label: for problems
         own_template: whether the special tokens around a text are those of the file
     """
 
@@ -70,10 +68,6 @@ class _Pair(NamedTuple):
 
 def compare_tokenizers(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check | None:
     """Compare the tokenizers of a bundle with those of its checkpoint.
-
-    Args:
-        bundle: a bundle of any target and precision
-        checkpoint: the checkpoint that it should be made from
 
     Returns:
         how many token ids were compared, and the first difference; None if the
@@ -106,11 +100,6 @@ def _compare_all(
     differences: Differences,
 ) -> int:
     """Compare the tokenizers of both sides, and the special tokens around a source.
-
-    Args:
-        found: the record in the bundle's manifest
-        files: the files of the checkpoint
-        directory: an empty directory
 
     Returns:
         the number of token ids
@@ -214,11 +203,7 @@ def _same_file(expected: Path, found: Path) -> bool:
 
 
 def _compare_library(pair: _Pair, differences: Differences) -> None:
-    """Compare two files of the `tokenizers` library.
-
-    Raises:
-        BundleError: one is damaged.
-    """
+    """Compare two files of the `tokenizers` library."""
     expected, found = read_tokenizer(pair.expected.model), read_tokenizer(pair.found.model)
     ids = expected.get_vocab(with_added_tokens=True)
     own = Differences()
@@ -236,7 +221,6 @@ def _compare_library(pair: _Pair, differences: Differences) -> None:
 def _compare_ids(
     label: str, expected: Mapping[str, int], found: Mapping[str, int], differences: Differences
 ) -> None:
-    """Compare the ids of all pieces."""
     if expected == found:
         return
     for piece in sorted(expected.keys() | found.keys(), key=lambda p: (expected.get(p, -1), p)):
@@ -340,11 +324,7 @@ def _compare_behaviour(
 
 
 def _compare_pieces(pair: _Pair, differences: Differences) -> None:
-    """Compare two SentencePiece models, and the token ids of their pieces.
-
-    Raises:
-        BundleError: one is damaged.
-    """
+    """Compare two SentencePiece models, and the token ids of their pieces."""
     label, own = pair.label, Differences()
     expected, found = _pieces(pair.expected), _pieces(pair.found)
     _compare_ids(label, expected.ids, found.ids, own)
@@ -367,8 +347,6 @@ class _Pieces(NamedTuple):
     """A SentencePiece model and its vocabulary.
 
     Attributes:
-        ids: token ids by piece
-        settings: the settings of the vocabulary, by name
         scored: each piece of the model with its score and kinds
     """
 
