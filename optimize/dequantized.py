@@ -1,7 +1,6 @@
 """The weights that a graph holds as integers, dequantized as by the nodes that read them.
 
-All quantization formats of the passes are supported. The operator defines the meaning of scales,
-zero points and nibbles, so that a weight has the values that the graph computes with.
+The operator that reads a weight defines the meaning of its scales, zero points and nibbles.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Emulating 16-bit arithmetic on the CPU, in float32 with each result rounded to 16 bits.
 
 ONNX Runtime has no bfloat16 kernels for the CPU. Where it lacks float16 kernels, it computes whole
-subgraphs in float32, so that values that overflow on an accelerator do not overflow there. An
-accelerator's kernels accumulate in float32 and round what they write. The emulated graph does the
-same, node by node.
+subgraphs in float32, in which values do not overflow. An accelerator's kernels accumulate in
+float32 and round what they write, and so does the emulated graph, node by node.
 """
 
 from __future__ import annotations

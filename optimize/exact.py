@@ -1,10 +1,9 @@
 """The exact form of a graph: the same computation without any rounding, in float32.
 
-Weights that a graph holds as integers become the numbers that they represent, nothing is rounded to
-integers or to 16 bits, and caches hold float32. Scales and zero points stay. If the two sides of a
-quantization disagree, such as different scales for division and multiplication, the exact form is
-as wrong as the graph. It therefore shows every fault of a graph except rounding, at the tolerance
-of fp32.
+Weights that are integers become the numbers that they represent, nothing is rounded to integers or
+to 16 bits, and caches hold float32. If the two sides of a quantization disagree, such as different
+scales for division and multiplication, the exact form is as wrong as the graph. It therefore shows
+every fault of a graph except rounding, at the tolerance of fp32.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Graph passes, which change a graph in place and report what they changed and refused.
 
-A pass declares the properties that it requires of a graph and those that it ensures. Fusions are
-rewrite rules of `onnxscript.rewriter`. A `RulePass` applies them and reports why the remaining
-candidates were not rewritten.
+Fusions are rewrite rules of `onnxscript.rewriter`. A `RulePass` applies them and reports why the
+remaining candidates were not rewritten.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The values of a graph as passes need them: constants, weights, products and their producers.
-
-Fusions that match patterns say by them what they expected and found.
-"""
+"""The values of a graph as passes need them: constants, weights, products and their producers."""
 
 from __future__ import annotations
 

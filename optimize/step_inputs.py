@@ -1,7 +1,7 @@
 """Inputs of a model's graphs: random ones, and real ones recorded step by step.
 
 Recorded inputs are also written as files for Polygraphy, NVIDIA's tool for comparing inference
-backends. With these files and commands it gives an independent opinion on graphs and engines.
+backends, which gives an independent opinion on graphs and engines.
 """
 
 from __future__ import annotations

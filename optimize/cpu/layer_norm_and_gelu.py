@@ -1,9 +1,8 @@
 """Rewriting LayerNormalization and GELU to operators that take less time.
 
 ONNX Runtime's LayerNormalization and SkipLayerNormalization sum with scalar instructions; its
-InstanceNormalization is vectorized. Each position of a sentence is treated as a channel. For 18
-norms of size 512 on one thread, the time for 1, 8 and 32 rows falls from 0.08, 0.5 and 2.1 ms to
-0.08, 0.2 and 0.3 ms.
+InstanceNormalization, to which each position of a sentence is a channel, is vectorized. The time
+for 18 norms of 32 rows of size 512 falls from 2.1 to 0.3 ms on one thread.
 
 Bias and GELU become `com.microsoft.BiasGelu` or `FastGelu`, which read the input once.
 """

@@ -2,8 +2,8 @@
 
 A packed product reads its input once, and an input that is quantized is quantized once.
 
-A projection by a tied embedding becomes `com.microsoft.FusedMatMul`, which transposes the table.
-Embeddings are still looked up in the same table [V, D], and there is no transposed copy in memory.
+A projection by a tied embedding becomes `com.microsoft.FusedMatMul`, which needs no transposed copy
+of the table [V, D].
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Self-attention caches in 8 bits: a quarter of the memory that every step reads.
 
-`com.microsoft.GroupQueryAttention` rounds keys and values when it writes them, with one scale for
-each channel of each head (`k_quant_type` PER_CHANNEL), and computes with the rounded ones. The
-scales are fixed, so that a row's caches depend on this row alone. Where the products that compute
-keys and values stay in fp32, so do the caches.
+`com.microsoft.GroupQueryAttention` rounds keys and values when it writes them, with one fixed scale
+for each channel of each head (`k_quant_type` PER_CHANNEL), so that a row's caches depend on this
+row alone. Where the products that compute keys and values stay in fp32, so do the caches.
 """
 
 from __future__ import annotations

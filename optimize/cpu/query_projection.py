@@ -1,8 +1,7 @@
 """Folding factors of attention scores into the weights of the query projection.
 
 With a scale of 1 and a single query, ONNX Runtime reads the keys and values of cross-attention in
-place; with any other scale it copies them first. Between projection and attention, a reshape may
-put the queries of all rows of a source together. Bilinear scores q^T W k are (q W) k, so that each
+place; with any other scale it copies them first. Bilinear scores q^T W k are (q W) k, so that each
 head's W goes into the weights.
 """
 

@@ -1,9 +1,8 @@
 """Cached self-attention -> `com.microsoft.GroupQueryAttention`.
 
-The standard Attention scores every position in the cache's capacity. This operator reads only the
-positions that have been written: its time depends neither on the capacity nor on the length of
-other rows. It accepts several queries at once from position 0, or for a single row, which covers
-decoding and scoring.
+The standard Attention scores every position in the cache's capacity; this operator reads only those
+that have been written. It accepts several queries at once from position 0, or for a single row,
+which covers decoding and scoring.
 
 Relative position biases (T5) are computed once per step, for the written positions only and without
 the mask, which the operator applies itself.

@@ -1,9 +1,8 @@
 """Weights and activations in 16 bits, with fp32 where the range requires it.
 
-A graph states the type of every tensor, and a strongly typed engine computes in exactly these
-types. A node stays in fp32 if an observed value comes near the largest number of the 16-bit type,
-if a weight exceeds it, or if its operator sums or exponentiates many numbers. LayerNormalization
-always computes its statistics in fp32 (`stash_type` 1, opset 17).
+A node stays in fp32 if an observed value comes near the largest number of the 16-bit type, if a
+weight exceeds it, or if its operator sums or exponentiates many numbers. LayerNormalization always
+computes its statistics in fp32 (`stash_type` 1, opset 17).
 """
 
 from __future__ import annotations

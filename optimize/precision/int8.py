@@ -1,9 +1,8 @@
 """8-bit weights and activations: `com.microsoft.MatMulIntegerToFloat`.
 
-Weights have one scale per output. Inputs have a fixed scale, or one for each row. Either way the
-integers of a row depend only on this row, so that a product is batch-invariant: sums of integers
-are exact in any order. `DynamicQuantizeLinear`, which chooses one scale for a whole tensor, would
-let the largest number of one sentence round those of all others.
+Weights have one scale per output. Inputs have a fixed scale, or one for each row: the integers of a
+row depend only on this row, so that a product is batch-invariant. `DynamicQuantizeLinear` would
+choose one scale for a whole tensor.
 
 Weights and inputs use all 8 bits. If sums of such products would saturate, the backend requests
 exact kernels.

@@ -1,7 +1,7 @@
 """Weight-only quantization: `DequantizeLinear` (opset 21) before each product.
 
 It uses standard operators only, which TensorRT supports and ONNX Runtime fuses. The neutral target
-applies no other pass: graphs stay as exported, except for their precision.
+applies no other pass.
 """
 
 from __future__ import annotations

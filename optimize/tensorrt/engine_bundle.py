@@ -2,9 +2,8 @@
 
 Engines are built from a decoder step with one token per step and caches of a fixed capacity.
 
-Refitting puts new weights of the same architecture into existing engines. This is much faster than
-a build, because the engines keep their kernels. It needs a GPU, and engines that were built
-refittable.
+Refitting puts new weights of the same architecture into existing engines, which keep their kernels.
+It needs a GPU, and engines that were built refittable.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The TensorRT targets: the recipe for graphs that engines are built from.
 
-Attention is decomposed into primitives where no fused kernel supports the head size. TensorRT-RTX
-1.7 decomposes attention itself if it has no kernel. Its compiler fails in 16 bits with several
-queries and a head size that is not a multiple of 8. In the decoder, attention over a source has
-several queries too, those of all rows of the source.
+Attention is decomposed into primitives where no fused kernel supports the head size: the compiler
+of TensorRT-RTX 1.7 fails in 16 bits with several queries and a head size that is not a multiple of
+8. In the decoder, attention over a source has several queries too, those of all rows of the source.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Writes graphs as files of a bundle, each as ONNX, and one file with all their weights.
 
-Graphs that are loaded map this file into memory, once for the whole process: its pages are read
-when they are needed and shared by graphs, sessions of ONNX Runtime and models of PyTorch. The
-system may drop them at any time, since it can read them again.
-
-PyTorch's exporter records which module of the trained model a node came from. `module_of` reads it.
+Graphs that are loaded map this file into memory, once for the whole process. The system may drop
+its pages at any time, since it can read them again.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Makes the optional graphs of a bundle, which do not compute the model.
 
 Two of them show attention in one teacher-forced pass. They are made of the graphs that compute the
-model, as they are deployed, whatever their operators and precision. The caches begin empty, and
-attention returns its weights. The weights of the model are shared and stored once.
+model, as they are deployed, with empty caches, and share their weights.
 
 The attention graph shows all attention; the encoder's outputs become the decoder's inputs. The
 alignment graph of a speech model reads the encoder's outputs, and shows the cross-attention of the
 layers that align words with audio, beside the logits.
 
-A third one selects the most probable next tokens, so that logits stay on a GPU. It depends only on
-sizes and number formats of the decoder's logits, and on suppressed tokens.
+A third one selects the most probable next tokens, so that logits stay on a GPU.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Makes the graphs that compute the logits of a shortlist instead of the whole vocabulary.
 
-They are made of the decoder as it is deployed, whatever its operators and precision. Whatever has
-an axis of the vocabulary between the decoder's last product and its logits is gathered by the graph
-of weights, once for a batch, and is an input of the decoder of the shortlist. A row then takes the
-logits of the tokens that its own source allows, so that its output does not depend on the sources
-of other rows. Weights are shared with the other graphs and stored once.
+They are made of the decoder as it is deployed. Whatever has an axis of the vocabulary between its
+last product and its logits is gathered by the graph of weights, once for a batch, and is an input
+of the decoder of the shortlist. A row takes the logits of the tokens that its own source allows, so
+that its output does not depend on other rows. Weights are shared with the other graphs.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Chooses the known answers of a bundle, and computes them where it is built.
 
-They reach what goes wrong elsewhere: a batch of ragged lengths, the shortest and a long input, a
-position beyond 128, and beams where the bundle decodes with them. The first ones are so little work
-that `load` can check them. Bundles that may run on a GPU, where they are not built, also hold the
-outputs of the trained model, see `runtime.oracle_comparison`.
+They include a batch of ragged lengths, the shortest and a long input, a position beyond 128, and
+beams where the bundle decodes with them; `load` checks the first ones. Bundles that may run on a
+GPU also hold the outputs of the trained model, see `runtime.oracle_comparison`.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -82,7 +83,7 @@ def make_known_answers(
     )
     with running(bundle, threads, "onnxruntime") as (model, _):
         if isinstance(reference, EncoderModel):
-            encoded = [*_encoded(model, _sizes(reference), inputs)]
+            encoded = [*_encoded(model, _sizes(reference)["encoder"], inputs)]
             if elsewhere:
                 encoded = [_with_oracle_values(answer, model, reference) for answer in encoded]
             return _limited(model, bundle.manifest.precision, _fitting_file(known, encoded))
@@ -123,27 +124,20 @@ class _Input:
     name: str
     source: tuple[int, ...]
     text: str | None = None
-    line: object = None
+    line: str | tuple[str, ...] | None = None
     types: tuple[int, ...] = ()
     at_load: bool = True
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """The numbers of weights that a token is multiplied with."""
-
-    encoder: int
-    decoder: int
-
-
-def _sizes(model: ReferenceModel) -> _Sizes:
+def _sizes(model: ReferenceModel) -> dict[str, int]:
+    """Count the weights that a token is multiplied with, of encoder and decoder."""
     counts = {"encoder": 0, "decoder": 0}
     for name, weight in model.named_parameters():
         side = name.partition(".")[0]
         if weight.dim() > 1 and "embedding" not in name:
             counts["encoder" if side == "encoder" else "decoder"] += weight.numel()
-    output = (model.config.target_vocab_size or 0) * model.config.d_model
-    return _Sizes(counts["encoder"], counts["decoder"] + output)
+    counts["decoder"] += (model.config.target_vocab_size or 0) * model.config.d_model
+    return counts
 
 
 def _inputs(
@@ -192,9 +186,8 @@ def _chosen(
     manifest: Manifest, reference: AutoregressiveModel, inputs: ParityInputs
 ) -> Iterator[GeneratedAnswer]:
     """Choose the inputs and limits of a model with a decoder; their outputs are empty."""
-    model, sizes = manifest.model, _sizes(reference)
-    per_step = ROWS * sizes.decoder
-    steps = min(max(PRODUCTS // per_step, LEAST_STEPS), MOST_STEPS)
+    model, weights = manifest.model, _sizes(reference)["decoder"]
+    steps = min(max(PRODUCTS // (ROWS * weights), LEAST_STEPS), MOST_STEPS)
     room = model.max_target_positions - len(manifest.generation.prompt) - 1
     steps = max(1, min(steps, manifest.default_max_new_tokens, room))
     if model.takes_audio:
@@ -202,7 +195,7 @@ def _chosen(
         window = manifest.audio.chunk_seconds
         for number, seconds in enumerate(sorted({min(seconds, window) for seconds in SECONDS})):
             name = f"{seconds:g} s of generated sound"
-            yield _asked(name, number == 0, steps, seconds=seconds)
+            yield _asked(name=name, at_load=not number, max_new_tokens=steps, seconds=seconds)
         return
     longest = model.input_positions
     if not model.has_encoder:
@@ -212,56 +205,42 @@ def _chosen(
     for one in found:
         room = model.max_target_positions - (0 if model.has_encoder else len(one.source))
         limit = max(1, min(steps if one.at_load else 2 * steps, room))
-        yield _asked(one.name, one.at_load, limit, source=one.source, text=one.text)
+        text = one.text if one.text is not None and len(one.text) <= MOST_CHARACTERS else None
+        yield _asked(
+            name=one.name,
+            at_load=one.at_load,
+            max_new_tokens=limit,
+            source=one.source,
+            text=text,
+        )
     middle = [one for one in found if one.at_load]
     beams = min(manifest.generation.num_beams, model.target_vocab_size)
     if beams > 1:
         one = middle[len(middle) // 2]
         yield _asked(
-            f"{one.name}, {beams} beams",
-            True,
-            max(1, min(steps // 2 + 1, room)),
+            name=f"{one.name}, {beams} beams",
+            at_load=True,
+            max_new_tokens=max(1, min(steps // 2 + 1, room)),
             source=one.source,
             num_beams=beams,
         )
     if model.max_target_positions < BEYOND + 8 or model.target_vocab_size < LEAST_STEPS:
         return
-    cheap = BEYOND * sizes.decoder <= 4 * PRODUCTS
+    cheap = BEYOND * weights <= 4 * PRODUCTS
     ids = numbered_ids(BEYOND, model.target_vocab_size, 7)
     ends = {*manifest.end_tokens, model.end_token_id}
     plain = next(token for token in range(model.target_vocab_size - 1, -1, -1) if token not in ends)
     ids = tuple(plain if token in ends else token for token in ids)
     name = f"output beyond position {BEYOND - 2}"
     if model.has_encoder:
-        source = middle[0].source
-        yield _asked(name, cheap, BEYOND + 2, source=source, prefix=ids)
+        limit, given = BEYOND + 2, {"source": middle[0].source, "prefix": ids}
     else:
-        yield _asked(name, cheap, 2, source=ids)
+        limit, given = 2, {"source": ids}
+    yield _asked(name=name, at_load=cheap, max_new_tokens=limit, **given)
 
 
-def _asked(
-    name: str,
-    at_load: bool,
-    limit: int,
-    *,
-    source: tuple[int, ...] = (),
-    text: str | None = None,
-    seconds: float | None = None,
-    prefix: tuple[int, ...] = (),
-    num_beams: int = 1,
-) -> GeneratedAnswer:
-    return GeneratedAnswer(
-        name=name,
-        at_load=at_load,
-        source=source,
-        text=text if text is not None and len(text) <= MOST_CHARACTERS else None,
-        seconds=seconds,
-        prefix=prefix,
-        num_beams=num_beams,
-        max_new_tokens=limit,
-        tokens=(),
-        log_probabilities=(),
-    )
+_asked = functools.partial(GeneratedAnswer, source=(), num_beams=1, tokens=(), log_probabilities=())
+"""Makes an answer without outputs."""
 
 
 def _generated(
@@ -365,8 +344,6 @@ def _limited(model: Model, precision: Precision, known: KnownAnswers) -> KnownAn
 
 def oracle_without_penalties(oracle: AutoregressiveModel) -> AutoregressiveModel:
     """Return the oracle with the rules of `known_answers.options_of_answer`."""
-    import copy
-
     plain = copy.copy(oracle)
     plain.generation = dataclasses.replace(
         oracle.generation,
@@ -385,21 +362,17 @@ def _text(model: Model, tokens: Sequence[int]) -> str | None:
         return None
 
 
-def _encoded(model: Model, sizes: _Sizes, inputs: ParityInputs) -> Iterator[EncodedAnswer]:
+def _encoded(model: Model, weights: int, inputs: ParityInputs) -> Iterator[EncodedAnswer]:
     spec = model.manifest.model
     vocabulary, longest = spec.source_vocab_size or 0, spec.input_positions
     found = list(_inputs(inputs, list(inputs.sources), vocabulary, longest))
     if longest >= BEYOND:
         ids = numbered_ids(BEYOND, vocabulary, 7)
-        cheap = BEYOND * sizes.encoder <= 4 * PRODUCTS
+        cheap = BEYOND * weights <= 4 * PRODUCTS
         found.append(_Input(f"{BEYOND} generated tokens", ids, at_load=cheap))
     answers = []
     for one in found:
-        texts: tuple[str, ...] = ()
-        if isinstance(one.line, str):
-            texts = (one.line,)
-        elif isinstance(one.line, tuple):
-            texts = one.line
+        texts = (one.line,) if isinstance(one.line, str) else one.line or ()
         if sum(map(len, texts)) > MOST_CHARACTERS:
             texts = ()
         answers.append(

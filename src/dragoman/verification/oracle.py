@@ -1,11 +1,9 @@
 """The oracle: the reference model in fp32, which decodes greedily without a cache.
 
-Oracle and bundle also run along the oracle's own outputs, in one teacher-forced pass each. A copy
-of the oracle is rounded to nearest, to measure what a precision costs the model. This cost differs
-between trained models by a factor of a hundred and more. The limit for a bundle is therefore a
-multiple of the distance of its own rounded oracle, and not the same for all models. The rounded
-oracle rounds each weight to the nearest integer, without the compensation of errors (GPTQ) that
-bundles have.
+Oracle and bundle also run along the oracle's own outputs, in one teacher-forced pass each. What a
+precision costs differs between trained models by a factor of a hundred and more. A bundle is
+therefore held to a multiple of the distance of its own oracle with weights rounded to the nearest,
+without the compensation of errors (GPTQ) that bundles have.
 """
 
 from __future__ import annotations
@@ -85,19 +83,19 @@ def oracle_outputs(
 ) -> list[list[int]]:
     """Decode each source greedily; outputs include the end token if it is reached."""
     outputs: dict[int, list[int]] = {}
-    for batch in source_batches(sources):
+    lengths = lengths_of(sources)
+    for batch in batches(lengths, max_batch_size=BATCH_SIZE, max_batch_tokens=BATCH_TOKENS):
         decoded = greedy_verified(oracle, [for_torch(sources[i]) for i in batch], limit)
         outputs.update(zip(batch, decoded, strict=True))
         advance(len(batch))
     return [outputs[i] for i in range(len(sources))]
 
 
-def source_batches(sources: Sequence[EncoderInput]) -> list[list[int]]:
-    """Group sources of similar length, by index."""
-    lengths = [
+def lengths_of(sources: Sequence[EncoderInput]) -> list[int]:
+    """Return the number of tokens, or of frames, of each source."""
+    return [
         source.shape[-1] if isinstance(source, np.ndarray) else len(source) for source in sources
     ]
-    return list(batches(lengths, max_batch_size=BATCH_SIZE, max_batch_tokens=BATCH_TOKENS))
 
 
 def for_torch(source: EncoderInput) -> Source:

@@ -1,9 +1,8 @@
 """Level 2 for bundles that decode with beams by default: their best hypotheses and scores.
 
-At fp32 the hypotheses must be the oracle's. In every precision the score that a bundle reports for
-its own hypothesis must be what its own log-probabilities along it give, under the checkpoint's
-rules and length penalty. Samples are not compared: a model that is sampled from is compared by
-greedy decoding.
+At fp32 the hypotheses must be the oracle's. In every precision the score of a hypothesis must be
+what the bundle's own log-probabilities along it give, under the checkpoint's rules and length
+penalty. Models that are sampled from are compared by greedy decoding.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dragoman.runtime.format.parity import NOT_FINITE, BeamParity
 from dragoman.runtime.speech.prompts import prompt_options
 
 from ..oracle import for_torch
-from .choices import MEAN_SHARE, Rules, Scores, own_logits
+from .choices import MEAN_SHARE, Rules, own_logits
 from .tokens import bundle_outputs
 
 MOST_SOURCES, MOST_TOKENS = 8, 48
@@ -119,7 +118,9 @@ def _own_scores(
     worst = (0.0, slack)
     for i, logits in own_logits(model, sources, prompts, outputs):
         tokens, length = outputs[i], len(outputs[i])
-        scores = rules[i].scores(_log_softmax(logits), tokens)
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        normalizers = np.log(np.exp(shifted).sum(axis=-1, keepdims=True, dtype=np.float64))
+        scores = rules[i].scores(np.asarray(shifted - normalizers, np.float32), tokens)
         total = float(scores[np.arange(length), tokens].astype(np.float64).sum())
         power = float(length) ** oracle.generation.length_penalty
         difference = abs(found[i].score - total / power)
@@ -128,9 +129,3 @@ def _own_scores(
         if difference * worst[1] > worst[0] * allowed:
             worst = (difference, allowed)
     return worst
-
-
-def _log_softmax(logits: Scores) -> Scores:
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    normalizers = np.log(np.exp(shifted).sum(axis=-1, keepdims=True, dtype=np.float64))
-    return np.asarray(shifted - normalizers, np.float32)

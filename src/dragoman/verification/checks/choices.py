@@ -1,10 +1,9 @@
 """Level 2: checks that a bundle generates what its own scores in one pass choose.
 
-Greedy decoding is deterministic and batch-invariant, so that what a bundle generates follows from
-what it scores. Every token of a free-running output must be the choice of the bundle's own scores
-along that output, and the log-probability that decoding reports must be theirs. Along the oracle's
-outputs, the bundle's choices tell how many outputs may differ. What rounds differently in one pass
-and in steps is known to be small, see `ROUNDING`, whatever rounding did to the weights.
+Every token of a free-running output must be the choice of the bundle's own scores along that
+output, and its log-probability must be theirs. Along the oracle's outputs, the bundle's choices
+tell how many outputs may differ. What rounds differently in one pass and in steps is small, see
+`ROUNDING`, whatever rounding did to the weights.
 """
 
 from __future__ import annotations
@@ -84,9 +83,11 @@ class ChoiceMeter:
                 continue  # nothing but a forced token
             chosen, other = expected.argmax(-1), found.argmax(-1)
             self._changed += bool((chosen != other).any())
+            others = expected.copy()
+            others[np.arange(len(others)), chosen] = -np.inf
             self._largest_error = max(
                 self._largest_error,
-                _largest_error(expected, found, chosen, _runners_up(expected)),
+                _largest_error(expected, found, chosen, others.argmax(-1)),
                 _largest_error(expected, found, chosen, other),
             )
 
@@ -109,8 +110,8 @@ class ChoiceMeter:
         source = [] if without else batch.source[row][batch.source_mask[row]].tolist()
         prompt, new = read[:begin], read[begin:]
         rules = Rules(oracle, source, prompt, most_new_tokens(oracle, prompt, self._limit))
-        ruled = [rules.scores(logits, new, first=int(forced)) for logits in (expected, found)]
-        return ruled[0], ruled[1]
+        first = int(forced)
+        return rules.scores(expected, new, first), rules.scores(found, new, first)
 
 
 @dataclass(frozen=True)
@@ -198,13 +199,6 @@ def own_logits(
         for row, i in enumerate(members):
             first = len(prompts[i]) - 1
             yield i, np.asarray(logits[row, first : first + len(outputs[i])], np.float32)
-
-
-def _runners_up(scores: Scores) -> NDArray[np.intp]:
-    others = scores.copy()
-    others[np.arange(len(others)), others.argmax(-1)] = -np.inf
-    runners_up: NDArray[np.intp] = others.argmax(-1)
-    return runners_up
 
 
 def _largest_error(

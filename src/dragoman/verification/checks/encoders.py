@@ -1,10 +1,9 @@
 """Compares the outputs of encoder-only models with the oracle's.
 
-Level 1 compares what the graph computes, number by number. Level 2 is the task. Embeddings are
-compared by the cosine of the angle between them, and logits as distributions, whose best label must
-be the oracle's at fp32, but for ties. Below fp32 both are held to what the precision does to the
-oracle itself, see `rounded_oracle`. The orders that scores or embeddings give are recorded, and not
-judged.
+Level 1 compares outputs number by number. Level 2 compares embeddings by the cosine of their angle,
+and logits as distributions, whose best label must be the oracle's at fp32, but for ties. Below fp32
+both are held to what the precision does to the oracle itself, see `rounded_oracle`. The orders that
+scores or embeddings give are recorded, and not judged.
 """
 
 from __future__ import annotations
@@ -287,7 +286,7 @@ class RankMeter:
 
     def result(self) -> RankParity | None:
         """Compare all orders; None: there are none."""
-        documents, found = 0, defaultdict[str, list[Ranks]](list)
+        documents, found = 0, defaultdict[str, list[tuple[float, float]]](list)
         for scores in self._lists():
             oracle, places = scores["oracle"], {name: tied(own) for name, own in scores.items()}
             if not places["oracle"].any():
@@ -295,13 +294,10 @@ class RankMeter:
             documents += len(oracle)
             for name in scores.keys() - {"oracle"}:
                 tau = kendall_tau(places["oracle"], places[name])
-                found[name].append(Ranks(tau, ndcg(oracle, places[name])))
+                found[name].append((tau, ndcg(oracle, places[name])))
         if not documents:
             return None
-        means = {
-            name: Ranks(*(float(mean) for mean in np.mean([(r.tau, r.ndcg) for r in ranks], 0)))
-            for name, ranks in found.items()
-        }
+        means = {name: Ranks(*np.mean(pairs, 0).tolist()) for name, pairs in found.items()}
         return RankParity(len(found["bundle"]), documents, means["bundle"], means.get("rounded"))
 
     def _lists(self) -> Iterator[dict[str, NDArray[np.float64]]]:

@@ -1,13 +1,13 @@
 """Checks the graphs of a shortlist, and measures what the shortlist costs.
 
-The graphs are compared with the decoder that computes all logits, whose own parity is checked
-before: for the tokens that a source allows, both compute the same logits. Outputs differ where the
-model prefers a token that the shortlist does not allow. That is not a fault of the bundle, and how
-many do is stated.
+For the tokens that a source allows, they must compute the logits of the decoder that computes all.
+Outputs differ where the model prefers a token that the shortlist does not allow. That is not a
+fault of the bundle, and how many do is stated.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -71,10 +71,9 @@ def _compare_logits(
     capacity = len(start) + steps
     whole = backend.start(source, mask, prompt, capacity)
     listed = backend.start(source, mask, prompt, capacity, allowed=allowed)
-    blocks = manifest.precision == "int4"
-    tolerance = OF_BLOCKS if blocks else TOLERANCE
+    tolerance = OF_BLOCKS if manifest.precision == "int4" else TOLERANCE
     compared, differing, worst, problem = 0, 0, 0.0, ""
-    try:
+    with contextlib.closing(whole), contextlib.closing(listed):
         for step in range(steps):
             difference, tokens = _difference(whole, listed, allowed)
             compared += difference.size
@@ -88,9 +87,6 @@ def _compare_logits(
                 )
             whole.feed(tokens)
             listed.feed(tokens)
-    finally:
-        whole.close()
-        listed.close()
     return Check("shortlist", compared, "logits", differing, not differing, worst, problem)
 
 

@@ -1,11 +1,10 @@
 """Level 3: metrics of the task, and the likelihood of references.
 
 Metrics are computed on the oracle's texts and on the bundle's. A loss fails if it is significantly
-more than the precision may cost, and passes if it is not more. A loss on few texts may be more than
-that without a fault. It is then reported as undecided.
+more than the precision may cost; more than that on few texts is reported as undecided.
 
-References have a negative log-likelihood per token. It judges models that have no metric of their
-own: the difference is the logarithm of the ratio of the perplexities.
+References have a negative log-likelihood per token, which judges models that have no metric of
+their own: the difference is the logarithm of the ratio of the perplexities.
 """
 
 from __future__ import annotations
@@ -170,11 +169,8 @@ def prepared(model: Model, references: References, target_language: str | None) 
         task=prompt.task,
     )
     pairs = []
-    for line, pair in zip(
-        references.lines,
-        parts_of(model, "score").scorer.prepare(references.pairs, options),
-        strict=True,
-    ):
+    found = parts_of(model, "score").scorer.prepare(references.pairs, options)
+    for line, pair in zip(references.lines, found, strict=True):
         if isinstance(pair, ScoredPair):
             raise DragomanError(f"{references.origin}, line {line}: {pair.error}")
         pairs.append(pair)

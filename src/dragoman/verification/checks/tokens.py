@@ -1,7 +1,6 @@
 """Level 2: free-running greedy outputs, which must be identical at fp32.
 
-Below fp32 some outputs may differ, as far as the bundle's own distributions along the oracle's
-outputs explain it. Three things are bounded: which tokens it generates (see `choices`), how many
+Below fp32 three things are bounded: which tokens a bundle generates (see `choices`), how many
 outputs differ (by binomial distributions), and how much the oracle prefers the tokens that are
 lost.
 """
@@ -138,15 +137,15 @@ def divergences(
     pairs = zip(expected, found, strict=True)
     differing = [i for i, (tokens, other) in enumerate(pairs) if tokens != other]
     steps = {i: _first_difference(oracle, expected[i], found[i]) for i in differing}
+    read = {
+        i: [*oracle.prompt(for_torch(sources[i])), *expected[i][:step]]
+        for i, (step, _, _) in steps.items()
+    }
     measured = {}
-    for batch in _of_equal_length(oracle, sources, expected, {i: steps[i][0] for i in differing}):
-        prompts = [oracle.prompt(for_torch(sources[i])) for i in batch]
-        read = [
-            [*prompt, *expected[i][: steps[i][0]]] for prompt, i in zip(prompts, batch, strict=True)
-        ]
+    for batch in _of_equal_length(oracle, read):
         with torch.inference_mode():
             hidden = oracle.decoding([for_torch(sources[i]) for i in batch])
-            logits = uncached_logits(oracle, hidden, read).numpy()
+            logits = uncached_logits(oracle, hidden, [read[i] for i in batch]).numpy()
         for row, i in enumerate(batch):
             step, token, other = steps[i]
             rules = Rules.of(oracle, sources[i], limit)
@@ -173,15 +172,12 @@ def _first_difference(
 
 
 def _of_equal_length(
-    oracle: AutoregressiveModel,
-    sources: Sequence[EncoderInput],
-    expected: Sequence[Sequence[int]],
-    steps: Mapping[int, int],
+    oracle: AutoregressiveModel, read: Mapping[int, Sequence[int]]
 ) -> Iterator[list[int]]:
-    """Group sources whose targets up to a step have the same length."""
+    """Group sources whose decoders read as many tokens."""
     groups = defaultdict(list)
-    for i, step in steps.items():
-        groups[len(oracle.prompt(for_torch(sources[i]))) + step].append(i)
+    for i, tokens in read.items():
+        groups[len(tokens)].append(i)
     for length, group in groups.items():
         rows = min(DEFAULT_BATCH_SIZE, MAX_LOGITS // (length * oracle.config.target_vocab_size))
         rows = 1 if oracle.config.takes_audio else max(1, rows)

@@ -1,7 +1,6 @@
 """The options of a comparison, and the texts and recordings with their references in files.
 
-A file of references holds sources and references, or only references. Random inputs say nothing
-about quality, and a reader of a parity record recognizes them by their description. This module
+Random inputs, which say nothing about quality, are recognized by their description. This module
 imports neither PyTorch nor ONNX, so that a report can be written without them.
 """
 

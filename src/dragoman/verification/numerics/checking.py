@@ -1,9 +1,8 @@
 """Runs the checks of weights, graphs, steps, choices and batches, on probes.
 
 Together they say that a bundle computes the checkpoint's function, up to the rounding of weights
-and activations. Weights are compared with the checkpoint's, the graphs in exact form with the
-oracle, and the cached path and batches with one pass, both in exact form at the tolerance of fp32
-and as the bundle runs. What rounding does to outputs is for the checks on inputs to say.
+and activations: weights are compared with the checkpoint's, the graphs in exact form with the
+oracle, and the cached path and batches with one pass, both in exact form and as the bundle runs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ..stored.checkpoint_weights import CheckpointWeights
 from ..stored.weights import compare_weights
 from ..tolerances import NEGLIGIBLE, Slack
 from .batches import batch_sizes, compare_batches, is_promised, most_windows
-from .graphs import ChannelMeter, compare_graphs, measure_graphs
+from .graphs import compare_graphs, measure_graphs
 from .optional_graphs import compare_alignment, compare_attention, compare_candidates
 from .probes import Probe, parameters_of, probes_for, share_covered, short_probes
 from .products import compare_products
@@ -83,7 +82,7 @@ def check_numerics(
                 exact = model if exact is model else encoding_once(exact)
                 meters = measure_graphs(exact, oracle, probes)
                 checks.append(compare_graphs(meters, probes))
-                slack = _exact_slack(meters)
+                slack = Slack(meters["logits"].allowed if "logits" in meters else None)
                 some = [*inputs, *short][0]
                 checks += _optional_graphs(exact, bundle, oracle, some)
                 if exact is not model:
@@ -189,11 +188,6 @@ def _exact(
             yield exact
 
 
-def _exact_slack(meters: dict[str, ChannelMeter]) -> Slack:
-    logits = meters.get("logits")
-    return Slack(None if logits is None else logits.allowed)
-
-
 def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]) -> Slack:
     """Allow as much as the bundle differs from the oracle, on average over some probes."""
     size = SIZE_SLACK[model.manifest.precision]
@@ -211,20 +205,18 @@ def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]
 
 def merged(checks: Sequence[Check]) -> list[Check]:
     """Merge checks of the same name into one, which fails if one of them does."""
-    by_name: dict[str, Check] = {}
+    by_name: dict[str, list[Check]] = {}
     for check in checks:
-        known = by_name.get(check.name)
-        if known is None:
-            by_name[check.name] = check
-            continue
-        worst = [w for w in (known.worst, check.worst) if w is not None]
-        by_name[check.name] = Check(
-            check.name,
-            known.compared + check.compared,
-            check.unit,
-            known.differing + check.differing,
-            known.passed and check.passed,
-            max(worst, default=None),
-            known.problem or check.problem,
+        by_name.setdefault(check.name, []).append(check)
+    return [
+        Check(
+            name,
+            sum(check.compared for check in same),
+            same[0].unit,
+            sum(check.differing for check in same),
+            all(check.passed for check in same),
+            max((check.worst for check in same if check.worst is not None), default=None),
+            next((check.problem for check in same if check.problem), ""),
         )
-    return list(by_name.values())
+        for name, same in by_name.items()
+    ]

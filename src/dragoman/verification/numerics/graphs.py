@@ -1,10 +1,9 @@
 """Checks that graphs in exact form compute what the oracle computes in float64.
 
 The exact form of a graph (`optimize.exact`) has the checkpoint's weights and rounds nothing, so
-that what remains of a difference is either a fault of the graph or rounding to float32. How much
-rounding explains, the oracle itself tells: it is run in float32 and in float64, and each channel of
-each output may be a few times as far from the latter as the oracle in float32 is. The precision of
-the bundle does not matter: a position or a mask that is wrong shows as clearly in int4 as in fp32.
+that a difference is either a fault of the graph or rounding to float32. How much rounding explains,
+the oracle tells, which runs in float32 and in float64. A position or a mask that is wrong shows as
+clearly in int4 as in fp32.
 """
 
 from __future__ import annotations
@@ -139,34 +138,34 @@ class InFloat64(TorchFunctionMode):
             parts = torch.split(weight, max(1, PART // weight.shape[1]))
             wide = (part.double() for part in parts)
             return linear_in_parts(x, len(weight), wide, *bias, **kwargs)
-        args, kwargs = tree_map(_widened, (args, kwargs))
+
+        def widened(value: Any) -> Any:
+            narrow = isinstance(value, Tensor) and value.dtype == torch.float32
+            return value.double() if narrow else value
+
+        args, kwargs = tree_map(widened, (args, kwargs))
         return func(*args, **kwargs)
-
-
-def _widened(value: Any) -> Any:
-    narrow = isinstance(value, Tensor) and value.dtype == torch.float32
-    return value.double() if narrow else value
 
 
 def compare_graphs(meters: Mapping[str, ChannelMeter], probes: Sequence[Probe]) -> Check:
     """Judge every output of the graphs' exact form."""
-    differing = {n: m for n, m in meters.items() if (m.excess > 1).any()}
-    worst = max(float(meter.excess.max()) for meter in meters.values())
-    compared = sum(len(meter.found) for meter in meters.values())
-    problem = ""
-    for name, meter in differing.items():  # in the order of computation
-        channel = int(meter.excess.argmax())
-        at = probes[int(meter.places[channel])]
-        if meter.found[channel] >= NOT_FINITE:
+    compared, differing, worst, problem = 0, 0, 0.0, ""
+    for name, meter in meters.items():  # in the order of computation
+        excess = meter.excess
+        compared, differing = compared + len(excess), differing + int((excess > 1).sum())
+        worst = max(worst, float(excess.max()))
+        if problem or not (excess > 1).any():
+            continue
+        channel = int(excess.argmax())
+        found, at = meter.found[channel], probes[int(meter.places[channel])]
+        if found >= NOT_FINITE:
             problem = f"{name} has values that are NaN or infinite, {at.name}"
         else:
             problem = (
-                f"{name}, channel {channel}, differs by {meter.found[channel]:.3g}, "
-                f"{at.name}; rounding explains {meter.allowed[channel]:.2g}"
+                f"{name}, channel {channel}, differs by {found:.3g}, {at.name}; rounding explains "
+                f"{meter.allowed[channel]:.2g}"
             )
-        break
-    count = sum(int((meter.excess > 1).sum()) for meter in meters.values())
-    return Check("graphs", compared, "channels", count, not differing, worst, problem)
+    return Check("graphs", compared, "channels", differing, not differing, worst, problem)
 
 
 def measure_graphs(

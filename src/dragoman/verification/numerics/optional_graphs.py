@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -128,29 +129,24 @@ def _recorded(oracle: ReferenceModel) -> Iterator[list[tuple[str, Tensor]]]:
     A layer that several places share is called at each of them.
     """
     weights: list[tuple[str, Tensor]] = []
-    attentions = {
-        name: module
-        for name, module in oracle.named_modules()
-        if isinstance(module, MultiHeadAttention)
-    }
-    originals = {name: module.attend for name, module in attentions.items()}
 
-    def recording(name: str) -> Any:
-        def attend(
-            query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
-        ) -> Tensor:
-            weights.append((name, attention_weights(query, key, mask, scale)))
-            return weights[-1][1] @ value
+    def attend(
+        name: str,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        weights.append((name, attention_weights(query, key, mask, scale)))
+        return weights[-1][1] @ value
 
-        return attend
-
-    try:
-        for name, module in attentions.items():
-            module.attend = recording(name)
+    with contextlib.ExitStack() as changed:
+        for name, module in oracle.named_modules():
+            if isinstance(module, MultiHeadAttention):
+                changed.callback(setattr, module, "attend", module.attend)
+                module.attend = functools.partial(attend, name)
         yield weights
-    finally:
-        for name, module in attentions.items():
-            module.attend = originals[name]
 
 
 def compare_candidates(bundle: Bundle, logits: Array, suppressed: Sequence[int]) -> Check | None:
@@ -179,22 +175,13 @@ def compare_candidates(bundle: Bundle, logits: Array, suppressed: Sequence[int])
     with np.errstate(invalid="ignore"):  # a suppressed token among too many
         apart = np.maximum(np.abs(own - best), np.abs(found - best))
     apart[~np.isfinite(apart) | ~known] = NOT_FINITE
-    repeated = [len(set(row.tolist())) < len(row) for row in tokens]
-    apart[repeated] = NOT_FINITE
-    beyond = apart > SCORE_TOLERANCE
-    problem = ""
+    apart[[len(set(row.tolist())) < len(row) for row in tokens]] = NOT_FINITE  # repeated
+    beyond, worst, problem = apart > SCORE_TOLERANCE, float(apart.max()) / SCORE_TOLERANCE, ""
     if beyond.any():
         row, place = (int(i) for i in np.argwhere(beyond)[0])
         problem = (
             f"candidate {place} is token {tokens[row, place]} with log-probability "
             f"{found[row, place]:.4f}, expected one with {best[row, place]:.4f}"
         )
-    return Check(
-        "candidates",
-        int(apart.size),
-        "candidates",
-        int(beyond.sum()),
-        not problem,
-        float(apart.max()) / SCORE_TOLERANCE,
-        problem,
-    )
+    count = int(beyond.sum())
+    return Check("candidates", apart.size, "candidates", count, not problem, worst, problem)

@@ -1,14 +1,14 @@
 """Compares products by rounded weights, on the inputs that the model multiplies them with.
 
-Compensated rounding moves single weights by several steps in directions that inputs do not have,
-and keeps the products. So each output of a product is compared on observed inputs: its error
-may not be much larger than independent rounding of its weights would make it, and its gain, which
-rounding leaves near 1, tells scales that are wrong.
+Compensated rounding moves single weights by several steps, and keeps the products. So the error of
+each output on observed inputs may not be much larger than independent rounding of its weights would
+make it, and its gain, which rounding leaves near 1, tells scales that are wrong.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -111,15 +111,11 @@ def _excesses(
     limits = GAINS[weight.bits]
     gains = gain_problems(sums.products, sums.power, sums.errors, noise, limits)
     for excess, count, worst, gain in gains:
+        text = f"the checkpoint's products are {gain:.4g} times as large"
         if worst is None:
-            text = f"{name}: the checkpoint's products are {gain:.4g} times as large"
-            text += ": are scales wrong?"
+            yield excess, count, f"{name}: {text}: are scales wrong?"
         else:
-            text = (
-                f"{name}, output {worst}: the checkpoint's products are {gain:.4g} times as large: "
-                "is a scale wrong?"
-            )
-        yield excess, count, text
+            yield excess, count, f"{name}, output {worst}: {text}: is a scale wrong?"
 
 
 def _explained(rows: Array, outputs: int) -> float:
@@ -183,25 +179,21 @@ def _observed(
         if isinstance(weight, torch.Tensor) and not isinstance(module, nn.Embedding):
             multiplying[weight.data_ptr()] = module
     inputs: dict[str, list[Array]] = {name: [] for name in rounded}
-    handles = []
-    for name, width in rounded.items():
-        source = parameters.get(next(iter(sources_of(name))))
-        user = None if source is None else multiplying.get(source.data_ptr())
-        if user is None:
-            continue
-        kept = inputs[name]
 
-        def hook(_: nn.Module, given: Any, kept: list[Array] = kept, width: int = width) -> None:
-            if given[0].shape[-1] == width:
-                rows = given[0].detach().reshape(-1, width)
-                kept.append(rows[:: -(-len(rows) // most)].numpy().copy())
+    def observe(name: str, _: nn.Module, given: Any) -> None:
+        width = rounded[name]
+        if given[0].shape[-1] == width:
+            rows = given[0].detach().reshape(-1, width)
+            inputs[name].append(rows[:: -(-len(rows) // most)].numpy().copy())
 
-        handles.append(user.register_forward_pre_hook(hook))
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name in rounded:
+            source = parameters.get(next(iter(sources_of(name))))
+            user = None if source is None else multiplying.get(source.data_ptr())
+            if user is not None:
+                hook = user.register_forward_pre_hook(functools.partial(observe, name))
+                hooks.callback(hook.remove)
         yield inputs
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _read(oracle: ReferenceModel, spec: ModelSpec, probe: Probe) -> None:

@@ -1,8 +1,8 @@
 """Compares the target and the precision of a manifest with what the graphs show.
 
-A build quantizes products by weights and look-ups of tokens. The number format of such weights
-tells the precision, and the operators tell the target. A weight may stay in fp32 among quantized
-ones if a pass refused it, which the manifest records, or if the user kept it.
+The number format of quantized weights tells the precision, and the operators tell the target. A
+weight may stay in fp32 among quantized ones if a pass refused it, which the manifest records, or if
+the user kept it.
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ QUANTIZING = "weights-"
 """How the names of passes that quantize weights begin."""
 
 
-class Finding(NamedTuple):
-    """The outcome for one setting: a problem as a sentence, "" if the setting is right."""
-
-    problem: str = ""
+Finding = str
+"""The outcome for one setting: a problem as a sentence, "" if the setting is right."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +141,8 @@ def plain_precision(manifest: Manifest) -> Precision:
 def quantizes_caches(manifest: Manifest) -> bool:
     """Whether a bundle of this target and precision may have caches of integers."""
     target = _target(manifest.target)
-    return (
-        manifest.precision in QUANTIZED and target is not None and target.recipe.caches is not None
-    )
+    known = target is not None and target.recipe.caches is not None
+    return known and manifest.precision in QUANTIZED
 
 
 def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) -> list[WeightUse]:
@@ -163,7 +160,7 @@ def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) 
     tables = {
         _within(name, weight.name)[1]
         for name, node, weight, _ in reads
-        if node.op_type in LOOK_UPS and _name(node.inputs[1]) in ids[name]
+        if node.op_type in LOOK_UPS and getattr(node.inputs[1], "name", None) in ids[name]
     }
     uses = []
     for name, node, value, between in reads:
@@ -174,8 +171,7 @@ def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) 
             modules.append(module_of(node))
         assert value.const_value is not None
         bits = node.attributes.get_int("bits", 0)
-        rounds = node.op_type not in NEVER_QUANTIZED
-        # Nor does quantization know products by a matrix for each head.
+        # Quantization does not know products by a matrix for each head.
         matrix = bool(bits) or len(value.const_value.shape) == 2
         uses.append(
             WeightUse(
@@ -184,7 +180,7 @@ def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) 
                 weight,
                 tuple(dict.fromkeys(modules)),
                 f"int{bits}" if bits else FORMATS[value.const_value.dtype],
-                table if looks_up else rounds and matrix,
+                table if looks_up else matrix and node.op_type not in NEVER_QUANTIZED,
                 table,
                 any(part.op_type == "DequantizeLinear" for part in between),
             )
@@ -218,10 +214,6 @@ def _within(graph: str, name: str | None) -> tuple[str, str]:
     return part, own
 
 
-def _name(value: ir.Value | None) -> str | None:
-    return None if value is None else value.name
-
-
 def _is_for_processor(node: ir.Node) -> bool:
     own = node.domain == MICROSOFT or node.op_type == "InstanceNormalization"
     return own or "q_num_heads" in node.attributes
@@ -247,10 +239,10 @@ def _options(manifest: Manifest, graphs: _Graphs) -> list[Finding]:
     stated = _target(manifest.target)
     if stated is None:
         names = ", ".join(target.name for target in TARGETS)
-        return [Finding(f"target: expected one of {names}, found {shown(manifest.target)}")]
+        return [f"target: expected one of {names}, found {shown(manifest.target)}"]
     problems = _contradictions(graphs, stated, manifest.precision)
     if not problems:
-        return [Finding(), Finding()]
+        return ["", ""]
     others = [target for target in TARGETS if target is not stated]
     options = [
         *((stated, precision) for precision in stated.precisions),
@@ -264,13 +256,13 @@ def _options(manifest: Manifest, graphs: _Graphs) -> list[Finding]:
                 _differing("target", target.name, manifest.target, "operators"),
             ]
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return [Finding(f"precision: {problems[0]}{more}"), Finding()]
+    return [f"precision: {problems[0]}{more}", ""]
 
 
 def _differing(setting: str, expected: str, found: str, witnesses: str) -> Finding:
     if expected == found:
-        return Finding()
-    return Finding(f"{setting}: expected {expected} as the graphs' {witnesses} say, found {found}")
+        return ""
+    return f"{setting}: expected {expected} as the graphs' {witnesses} say, found {found}"
 
 
 def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> list[str]:
@@ -334,16 +326,16 @@ def _kept(manifest: Manifest, graphs: _Graphs) -> Iterator[Finding]:
         of_module = [use for use in uses if module in use.modules]
         rounded = next((use for use in of_module if use.format not in allowed), None)
         if not of_module:
-            yield Finding(f"keep_fp32: expected modules with weights, found {shown(module)}")
+            yield f"keep_fp32: expected modules with weights, found {shown(module)}"
         elif rounded is not None:
-            yield Finding(
+            yield (
                 f"keep_fp32: expected fp32 weights of {module}, found {rounded.format} in the "
                 f"{rounded.graph}"
             )
         else:
-            yield Finding()
+            yield ""
     places = {place for place, reason in graphs.record.refusals.items() if reason == KEPT}
     kept = [use for use in uses if any((use.graph, node) in places for node in use.nodes)]
     for module in dict.fromkeys(module for use in kept for module in use.modules):
         if module not in manifest.keep_fp32:
-            yield Finding(f"keep_fp32: expected {module}, which a pass kept in fp32, found none")
+            yield f"keep_fp32: expected {module}, which a pass kept in fp32, found none"

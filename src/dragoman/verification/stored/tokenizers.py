@@ -1,10 +1,9 @@
 """Compares the tokenizers of a bundle with its checkpoint's.
 
-The checkpoint's tokenizers are written again, as an export writes them. Files with the same content
-are the same tokenizer. Where content differs, vocabularies, scores and merges are compared as data,
-one by one, and everything else by what it does, see `tokenizer_behaviour`. So key order, white
-space or a field that another version of a library writes is no difference, and a merge that no text
-happens to need is one.
+The checkpoint's tokenizers are written again, as an export writes them. Where files differ,
+vocabularies, scores and merges are compared as data, and everything else by what it does, see
+`tokenizer_behaviour`. So key order, white space or a field that another version of a library writes
+is no difference, and a merge that no text happens to need is one.
 """
 
 from __future__ import annotations
@@ -82,14 +81,8 @@ def compare_tokenizers(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check | 
     else:
         with tempfile.TemporaryDirectory() as directory:
             compared = _compare_all(bundle, record, files, Path(directory), differences)
-    return Check(
-        "tokenizers",
-        compared,
-        "token ids",
-        differences.count,
-        passed=not differences.problem,
-        problem=differences.problem,
-    )
+    count, problem = differences.count, differences.problem
+    return Check("tokenizers", compared, "token ids", count, passed=not problem, problem=problem)
 
 
 def _compare_all(
@@ -137,24 +130,19 @@ def _pairs(
     differences: Differences,
 ) -> Iterator[_Pair]:
     """Pair the tokenizers of source and target, once if both are the same."""
-    sides = [
-        (
-            "source tokenizer",
-            _side(expected.source, expected.source_vocabulary, expected_in),
-            _side(found.source, found.source_vocabulary, found_in),
-        ),
-        (
-            "target tokenizer",
-            _side(expected.target, expected.target_vocabulary, expected_in),
-            _side(found.target, found.target_vocabulary, found_in),
-        ),
-    ]
+    sides = []
+    for name in ("source", "target"):
+        own, other = (
+            _side(getattr(record, name), getattr(record, f"{name}_vocabulary"), directory)
+            for record, directory in ((expected, expected_in), (found, found_in))
+        )
+        sides.append((f"{name} tokenizer", own, other))
     if sides[0][1:] == sides[1][1:]:
         sides = [("tokenizer", *sides[0][1:])]
     for label, own, other in sides:
-        kinds = _kind(own), _kind(other)
-        if kinds[0] != kinds[1]:
-            differences.add(f"{label}: expected {kinds[0]}, found {kinds[1]}")
+        wanted_kind, other_kind = _kind(own), _kind(other)
+        if wanted_kind != other_kind:
+            differences.add(f"{label}: expected {wanted_kind}, found {other_kind}")
         elif own is not None and other is not None:
             yield _Pair(label, own, other, expected.template is None)
 
@@ -302,20 +290,17 @@ def _compare_behaviour(
     """
     tokens = sorted(set(expected.get_vocab(with_added_tokens=True).values()))
     texts = [*TEXTS, *with_special_tokens(expected), *with_special_tokens(found)]
-    as_text = Comparison(
-        pair.label,
-        library_behaviour(load_tokenizer(pair.expected.model), pair.own_template, skip=True),
-        library_behaviour(load_tokenizer(pair.found.model), pair.own_template, skip=True),
-        differences,
+    loaded = load_tokenizer(pair.expected.model), load_tokenizer(pair.found.model)
+    as_text, reading = (
+        Comparison(
+            pair.label,
+            *(library_behaviour(each, pair.own_template, skip=skip) for each in both),
+            differences,
+        )
+        for both, skip in ((loaded, True), ((expected, found), False))
     )
-    reading = Comparison(
-        pair.label,
-        library_behaviour(expected, pair.own_template, skip=False),
-        library_behaviour(found, pair.own_template, skip=False),
-        differences,
-    )
-    for comparison in (as_text, reading):
-        comparison.encode(texts)
+    as_text.encode(texts)
+    reading.encode(texts)
     reading.encode(list(pairwise(texts)))
     reading.decode([[token] for token in tokens])
     reading.decode([encoded.ids for encoded in reading.expected.encode(texts, False)])
