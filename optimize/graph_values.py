@@ -81,6 +81,13 @@ def producer(value: ir.Value | None, *operators: str) -> ir.Node | None:
     return node if node is not None and not node.domain and node.op_type in operators else None
 
 
+def made_by(value: ir.Value) -> ir.Node:
+    """Return the node that computes a value, which is no input and no weight."""
+    node = value.producer()
+    assert node is not None
+    return node
+
+
 def users(value: ir.Value) -> list[ir.Node]:
     """Return the nodes that read a value."""
     return [usage.node for usage in value.uses()]

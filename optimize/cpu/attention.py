@@ -20,7 +20,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import RewriteRule, pattern
 
 from ..graph_pass import FusionRule, RulePass
-from ..graph_values import MICROSOFT, UnsupportedPatternError, new_weight, number
+from ..graph_values import MICROSOFT, UnsupportedPatternError, made_by, new_weight, number
 
 LARGEST_MASK_BIAS = -1e4
 """The largest bias that masks a key, which ONNX Runtime's own operators add by default."""
@@ -52,9 +52,8 @@ def check_heads(attended: ir.Value, split: ir.Value) -> tuple[int, int]:
         UnsupportedPatternError: they are unknown, or it has attributes that have no direct
             equivalent in ONNX Runtime's own operators.
     """
-    node, heads = attended.producer(), known_heads(split)
-    assert node is not None
-    if unknown := sorted(set(node.attributes) - {"scale"}):
+    heads = known_heads(split)
+    if unknown := sorted(set(made_by(attended).attributes) - {"scale"}):
         raise UnsupportedPatternError(f"expected no attributes except scale, found {unknown}")
     if heads is None:
         raise UnsupportedPatternError(
@@ -73,9 +72,7 @@ def check_masked(masked: ir.Value | None) -> None:
 
 def check_value_size(attended: ir.Value, operator: str) -> None:
     """Refuse values of another size than keys, which the operator does not take."""
-    node = attended.producer()
-    assert node is not None
-    key, value = (_last_size(node.inputs[index]) for index in (1, 2))
+    key, value = map(_last_size, made_by(attended).inputs[1:3])
     if key != value:
         raise UnsupportedPatternError(
             f"expected values of the size of keys, {key}, as {operator} requires, found {value}"
@@ -90,9 +87,9 @@ def _last_size(value: ir.Value | None) -> int | None:
 
 def attributes(attended: ir.Value, split: ir.Value) -> dict[str, Any]:
     """Return number of heads and scale, as attributes of ONNX Runtime's own operators."""
-    node, heads = attended.producer(), known_heads(split)
-    assert node is not None and heads is not None
-    scale = node.attributes.get_float("scale", None)
+    heads = known_heads(split)
+    assert heads is not None
+    scale = made_by(attended).attributes.get_float("scale", None)
     return {"num_heads": heads[0]} | ({} if scale is None else {"scale": scale})
 
 
@@ -224,12 +221,9 @@ class _WholeSelfAttention(_MaskedAttention):
         attended: ir.Value,
         **_: Any,
     ) -> Any:
-        node, made = attended.producer(), attributes(attended, query_heads)
-        assert node is not None
+        mask, made = made_by(attended).inputs[3], attributes(attended, query_heads)
         heads = made.pop("num_heads")
-        return op.Attention(
-            query, key, value, node.inputs[3], q_num_heads=heads, kv_num_heads=heads, **made
-        )
+        return op.Attention(query, key, value, mask, q_num_heads=heads, kv_num_heads=heads, **made)
 
 
 def _shares_sources(query: ir.Value, query_heads: ir.Value) -> bool:

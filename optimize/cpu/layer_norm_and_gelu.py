@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..graph_pass import FusionRule, RulePass
-from ..graph_values import MICROSOFT, is_weight
+from ..graph_values import MICROSOFT, is_weight, made_by
 
 
 class _LayerNorm(FusionRule):
@@ -35,9 +35,7 @@ class _LayerNorm(FusionRule):
         normalized: ir.Value,
         **_: Any,
     ) -> str:
-        node = normalized.producer()
-        assert node is not None
-        axis = node.attributes.get_int("axis", -1)
+        axis = made_by(normalized).attributes.get_int("axis", -1)
         if x.shape is None or len(x.shape) != 3 or axis not in (-1, 2):
             return f"expected [B, T, D] normalized over D, found {x.shape}"
         if x.dtype != ir.DataType.FLOAT:
@@ -55,8 +53,7 @@ class _LayerNorm(FusionRule):
         normalized: ir.Value,
         **_: Any,
     ) -> Any:
-        node = normalized.producer()
-        assert node is not None
+        node = made_by(normalized)
         # Every norm uses the same input, so that these nodes are merged afterwards.
         sized, axis = _same_axis(x, node.graph)
         positions = op.Shape(sized, start=axis, end=axis + 1)
@@ -109,9 +106,7 @@ class _BiasGelu(FusionRule):
         return "" if x.dtype == ir.DataType.FLOAT else f"expected float32, found {x.dtype}"
 
     def rewrite(self, op: Any, x: ir.Value, bias: ir.Value, activated: ir.Value) -> Any:
-        node = activated.producer()
-        assert node is not None
-        fast = node.attributes.get_string("approximate", "none") == "tanh"
+        fast = made_by(activated).attributes.get_string("approximate", "none") == "tanh"
         return (op.FastGelu if fast else op.BiasGelu)(x, bias, _domain=MICROSOFT)
 
 

@@ -15,7 +15,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ..graph_pass import FusionRule, RulePass
-from ..graph_values import MICROSOFT, floats, folded_weight, is_weight, producer, product
+from ..graph_values import (
+    MICROSOFT,
+    floats,
+    folded_weight,
+    is_weight,
+    made_by,
+    producer,
+    product,
+)
 
 
 class _CachedQueryKeyValue(FusionRule):
@@ -51,8 +59,7 @@ class _CachedQueryKeyValue(FusionRule):
         return ""
 
     def rewrite(self, op: Any, attended: ir.Value, **_: Any) -> Any:
-        node = attended.producer()
-        assert node is not None
+        node = made_by(attended)
         return op.GroupQueryAttention(
             packed(op, node.inputs[:3]),
             None,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dragoman.runtime.format.manifest import Refusal
 
-from ..graph_pass import Changes, Property
+from ..graph_pass import Changes, GraphPass
 from ..graph_values import new_weight, product
 from ..precision.calibration import CalibrationBatch
 from ..running import Runner, with_outputs
@@ -35,7 +35,7 @@ Magnitudes = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class QuantizedCaches:
+class QuantizedCaches(GraphPass):
     """The pass that quantizes caches.
 
     Attributes:
@@ -45,8 +45,6 @@ class QuantizedCaches:
     largest: Magnitudes
     tolerance: float
     name: str = "int8-caches"
-    requires: frozenset[Property] = frozenset()
-    ensures: frozenset[Property] = frozenset()
 
     def apply(self, model: ir.Model) -> Changes:
         """Change the model in place."""

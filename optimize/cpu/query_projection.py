@@ -15,7 +15,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..graph_pass import FusionRule, RulePass
-from ..graph_values import MICROSOFT, floats, folded_weight, is_weight, producer, product
+from ..graph_values import (
+    MICROSOFT,
+    floats,
+    folded_weight,
+    is_weight,
+    made_by,
+    producer,
+    product,
+)
 from .attention import known_heads, split_heads
 
 
@@ -33,8 +41,7 @@ class _QueryScale(FusionRule):
         )
 
     def refusal(self, context: Any, query: ir.Value, attended: ir.Value, **_: Any) -> str:
-        node = attended.producer()
-        assert node is not None
+        node = made_by(attended)
         if not _scaled_cross_attention(node):
             return "not cross-attention, or its scale is 1"
         if len(node.inputs) > 3 and node.inputs[3] is not None:
@@ -42,10 +49,9 @@ class _QueryScale(FusionRule):
         return _fault_of_projection(_projected(query))
 
     def rewrite(self, op: Any, query: ir.Value, attended: ir.Value, **_: Any) -> Any:
-        node, part = attended.producer(), product(_projected(query))
-        assert node is not None and part is not None
+        node, part = made_by(attended), product(_projected(query))
         scale = _scale(node)
-        assert scale is not None
+        assert part is not None and scale is not None
         scaled = op.MatMul(part.x, _scaled(op, part.weight, scale))
         if part.bias is not None:
             scaled = op.Add(scaled, _scaled(op, part.bias, scale))

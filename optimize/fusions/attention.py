@@ -16,7 +16,14 @@ import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
 from ..graph_pass import Changes, FusionRule, GraphPass, RulePass
-from ..graph_values import UnsupportedPatternError, describe, is_number, new_weight, rank
+from ..graph_values import (
+    UnsupportedPatternError,
+    describe,
+    is_number,
+    made_by,
+    new_weight,
+    rank,
+)
 from .attention_masks import check_type, total_mask
 from .attention_scores import Scores, find_scores
 
@@ -163,8 +170,7 @@ def _check_only_use(context: Any, softmax: ir.Value) -> None:
 
 
 def _check_axis(softmax: ir.Value, scores: Scores) -> None:
-    node = softmax.producer()
-    axis = node.attributes.get_int("axis", -1) if node is not None else -1
+    axis = made_by(softmax).attributes.get_int("axis", -1)
     if axis not in (-1, scores.rank - 1):
         raise UnsupportedPatternError(f"expected a Softmax over the last axis, found axis {axis}")
 

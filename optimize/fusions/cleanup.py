@@ -23,7 +23,7 @@ from onnxscript.version_converter import ConvertVersionPass
 
 from ..checking.interface import remove_identities
 from ..graph_pass import Changes, FusionRule, GraphPass, PassError
-from ..graph_values import constant, describe, infer_shapes
+from ..graph_values import constant, describe, infer_shapes, made_by
 
 OPSET = 23
 """The opset of fused graphs, the first with Attention and RMSNormalization."""
@@ -141,9 +141,7 @@ class _SameType(_ToInput):
         return op.Cast(x, _outputs=["y"])
 
     def refusal(self, context: Any, x: ir.Value, y: ir.Value) -> str:
-        node = y.producer()
-        to = node.attributes.get_int("to", 0) if node is not None else 0
-        kept = x.dtype is not None and int(x.dtype) == to
+        kept = x.dtype is not None and int(x.dtype) == made_by(y).attributes.get_int("to", 0)
         return "" if kept else f"the type changes from {x.dtype}"
 
 
@@ -160,10 +158,8 @@ class _FlattenedSoftmax(FusionRule):
         return op.Reshape(softmax, op.Shape(x))
 
     def refusal(self, context: Any, x: ir.Value, flat: ir.Value, softmax: ir.Value) -> str:
-        flatten, node = flat.producer(), softmax.producer()
-        assert flatten is not None
-        assert node is not None
-        axis, last = flatten.attributes.get_int("axis", 1), node.attributes.get_int("axis", -1)
+        axis = made_by(flat).attributes.get_int("axis", 1)
+        last = made_by(softmax).attributes.get_int("axis", -1)
         if x.shape is None or axis not in (-1, len(x.shape) - 1) or last not in (-1, 1):
             return f"expected a Softmax over the last axis, found from {axis} on"
         return ""
@@ -181,8 +177,7 @@ class _InferenceDropout(_ToInput):
         return op.Dropout(x, _allow_other_inputs=True, _outputs=["y"])
 
     def refusal(self, context: Any, y: ir.Value, **_: Any) -> str:
-        node = y.producer()
-        assert node is not None
+        node = made_by(y)
         training = node.inputs[2] if len(node.inputs) > 2 else None
         value = constant(training)
         if training is not None and (value is None or bool(value.any())):
@@ -192,8 +187,7 @@ class _InferenceDropout(_ToInput):
 
 
 def _order(value: ir.Value) -> list[int] | None:
-    node = value.producer()
-    perm = node.attributes.get("perm") if node is not None else None
+    perm = made_by(value).attributes.get("perm")
     return None if perm is None else list(perm.as_ints())
 
 

@@ -19,6 +19,7 @@ from ..graph_values import (
     describe,
     first_input,
     is_number,
+    made_by,
     number,
     producer,
     rank,
@@ -142,17 +143,15 @@ class _AddBias(FusionRule):
     def refusal(
         self, context: Any, gain: ir.Value, bias: ir.Value, norm: ir.Value, **_: Any
     ) -> str:
-        array, node = constant(bias), norm.producer()
+        array = constant(bias)
         if array is None or gain.shape is None or array.shape != tuple(gain.shape):
             return f"expected a bias as wide as the gain, found {describe(bias)}"
-        if node is None or node.attributes.get_int("axis", -1) != -1:
+        if made_by(norm).attributes.get_int("axis", -1) != -1:
             return "expected a norm over the last axis"
         return ""
 
     def rewrite(self, op: Any, x: Any, gain: Any, bias: Any, norm: ir.Value) -> Any:
-        node = norm.producer()
-        assert node is not None
-        return op.LayerNormalization(x, gain, bias, **node.attributes)
+        return op.LayerNormalization(x, gain, bias, **made_by(norm).attributes)
 
 
 def find_norm(quotient: ir.Value, radicand: ir.Value) -> Norm:

@@ -17,7 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
 from dragoman.runtime.format.manifest import Refusal
 
-from ..graph_pass import Changes, PassError, Property
+from ..graph_pass import Changes, GraphPass, PassError
 from ..graph_values import constant, floats, new_weight, users
 from ..running import Runner, Samples
 
@@ -49,7 +49,7 @@ PASS_ON = frozenset(
 
 
 @dataclass(frozen=True)
-class Half:
+class Half(GraphPass):
     """Converts float32 values to 16 bits; nodes that need fp32 are the refusals.
 
     Attributes:
@@ -62,8 +62,6 @@ class Half:
     largest: Mapping[str, float]
     in_fp32: frozenset[str]
     tolerance: float
-    requires: frozenset[Property] = frozenset()
-    ensures: frozenset[Property] = frozenset()
 
     @property
     def name(self) -> str:
@@ -197,13 +195,9 @@ def largest_magnitudes(model: ir.Model, batches: Sequence[Samples]) -> dict[str,
     reducing = model.clone()
     graph = reducing.graph
     zero = new_weight(graph, "largest.zero", np.zeros((), np.float32))
-    values = [
-        *graph.inputs,
-        *(value for node in graph for value in node.outputs),
-    ]
     names: dict[str, str] = {}
     outputs = []
-    for value in values:
+    for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
         if value.dtype != ir.DataType.FLOAT or value.name is None:
             continue
         lowest = ir.node("IsInf", [value], {"detect_positive": 0})

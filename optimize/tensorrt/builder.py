@@ -75,40 +75,36 @@ def build_engine(
         DragomanError: TensorRT refuses a profile; names the tensor and the range.
         KeyboardInterrupt: the user interrupted the build, which has ended.
     """
-    with Messages() as messages:
-        return _built(package, graph, spec, options, messages, progress)
-
-
-def _built(
-    package: Package,
-    graph: Path,
-    spec: GraphSpec,
-    options: EngineOptions,
-    messages: Messages,
-    progress: Progress,
-) -> SerializedEngine:
     trt = package.module
-    builder = trt.Builder(logger_of(trt))
-    network = parse(trt, builder, graph)
-    config = builder.create_builder_config()
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # makes engines inspectable
-    config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32
-    if options.refittable:
-        config.set_flag(trt.BuilderFlag.REFIT)
-    _allow_decomposition(trt, network)
-    set_capabilities(package, config, options.compute_capabilities)
-    add_profiles(builder, config, spec, options.profiles)
-    cache = timing_cache_file(package)
-    warnings = [] if cache is None else [load_timing_cache(config, cache)]
-    plan = _build(trt, builder, network, config, progress)
-    if plan is None:
-        hint = NEEDS_GPU if options.refittable else ""
-        raise EngineError(
-            f"{graph.name}: {package.name} {package.version}: {hint}{messages.reason}"
-        )
-    _refuse_dropped_inputs(messages, graph)
-    if cache is not None:
-        warnings.append(save_timing_cache(config, cache))
+    with Messages() as messages:
+        builder = trt.Builder(logger_of(trt))
+        network = parse(trt, builder, graph)
+        config = builder.create_builder_config()
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # makes engines inspectable
+        config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32
+        if options.refittable:
+            config.set_flag(trt.BuilderFlag.REFIT)
+        _allow_decomposition(trt, network)
+        set_capabilities(package, config, options.compute_capabilities)
+        add_profiles(builder, config, spec, options.profiles)
+        cache = timing_cache_file(package)
+        warnings = [] if cache is None else [load_timing_cache(config, cache)]
+        plan = _build(trt, builder, network, config, progress)
+        if plan is None:
+            hint = NEEDS_GPU if options.refittable else ""
+            raise EngineError(
+                f"{graph.name}: {package.name} {package.version}: {hint}{messages.reason}"
+            )
+        # The parser ignores inputs that it does not know, such as the seventh of Attention, and
+        # only warns that nothing reads them.
+        dropped = [m.partition(DROPPED)[2].strip() for m in messages.warnings if DROPPED in m]
+        if dropped:
+            raise EngineError(
+                f"{graph.name}: the engine would ignore the input {', '.join(dropped)} and compute "
+                "wrong results"
+            )
+        if cache is not None:
+            warnings.append(save_timing_cache(config, cache))
     serialized = bytes(plan)
     return SerializedEngine(
         serialized,
@@ -117,25 +113,8 @@ def _built(
     )
 
 
-def _refuse_dropped_inputs(messages: Messages, graph: Path) -> None:
-    """Refuse an engine that would ignore inputs of operators.
-
-    The parser ignores inputs that it does not know, such as the seventh of Attention, and only
-    warns that nothing reads them.
-    """
-    dropped = [m.partition(DROPPED)[2].strip() for m in messages.warnings if DROPPED in m]
-    if dropped:
-        raise EngineError(
-            f"{graph.name}: the engine would ignore the input {', '.join(dropped)} and compute "
-            "wrong results"
-        )
-
-
 def _allow_decomposition(trt: Any, network: Any) -> None:
-    """Let TensorRT decompose attention that has no fused kernel, as in fp32 with several queries.
-
-    Fused kernels are still used where they exist.
-    """
+    """Let TensorRT decompose attention without a fused kernel, as in fp32 with several queries."""
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         if layer.type == trt.LayerType.ATTENTION_INPUT:

@@ -35,7 +35,7 @@ from dragoman.runtime.format.manifest import OnnxGraphs, Precision, Range, Tenso
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
 
 from ..fusions.cleanup import Tidy
-from ..graph_pass import ROUNDING, Changes, Property
+from ..graph_pass import Changes, GraphPass
 from ..pipeline import apply_passes
 from ..running import samples_for_graph
 from ..targets import BuiltEngines
@@ -45,7 +45,7 @@ from .request import EngineOptions, check_capabilities, check_refittable
 
 
 @dataclass(frozen=True)
-class PinShapes:
+class PinShapes(GraphPass):
     """Replaces dynamic axes by constants, and folds the shape computations that follow from them.
 
     TensorRT updates caches in place only if their capacity is static, and has an attention kernel
@@ -59,9 +59,6 @@ class PinShapes:
     spec: GraphSpec
     sizes: Mapping[str, int]
     name: str = "pin-shapes"
-    requires: frozenset[Property] = frozenset()
-    ensures: frozenset[Property] = frozenset()
-    tolerance: float = ROUNDING
 
     def apply(self, model: ir.Model) -> Changes:
         """Change the model in place; matches are tensors whose axes are now pinned."""
@@ -112,9 +109,12 @@ def build_engines(
         EngineError: TensorRT cannot build an engine from a graph; says where and why.
     """
     progress = progress or Silent()
-    package = find_package(graphs.manifest.target)
-    _check(package, graphs, options)
-    options = _for_precision(options, graphs.manifest.precision)
+    manifest, package = graphs.manifest, find_package(graphs.manifest.target)
+    if not isinstance(manifest.executable, OnnxGraphs):
+        raise DragomanError(f"{graphs.directory}: expected graphs, found engines")
+    check_profiles(options.profiles, options.capacity, manifest.model)
+    check_capabilities(package, options.compute_capabilities, manifest.precision)
+    options = _for_precision(options, manifest.precision)
     if package.name == "tensorrt":  # builds for the GPU of this machine, which is recorded
         options = dataclasses.replace(
             options, compute_capabilities=(find_gpu().compute_capability,)
@@ -122,8 +122,11 @@ def build_engines(
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), options.capacity, progress=progress.stage)
         engines = {
-            name: _engine(package, pinned, name, options, progress)
-            for name in pinned.manifest.graphs
+            name: build_engine(
+                *(package, pinned.graph_path(name), spec, options),
+                progress=_Phases(progress, name).report,
+            )
+            for name, spec in pinned.manifest.graphs.items()
         }
         bundle = _write(pinned, engines, directory, package, options)
     warnings = [
@@ -132,14 +135,6 @@ def build_engines(
         for w in (*e.warnings, *losses(e.report, len(options.profiles)))
     ]
     return BuiltEngines(bundle, tuple(dict.fromkeys(warnings)))
-
-
-def _check(package: Package, graphs: Bundle, options: EngineOptions) -> None:
-    manifest = graphs.manifest
-    if not isinstance(manifest.executable, OnnxGraphs):
-        raise DragomanError(f"{graphs.directory}: expected graphs, found engines")
-    check_profiles(options.profiles, options.capacity, manifest.model)
-    check_capabilities(package, options.compute_capabilities, manifest.precision)
 
 
 def _for_precision(options: EngineOptions, precision: Precision) -> EngineOptions:
@@ -193,13 +188,6 @@ def pinned_bundle(
     write_graphs(models, specs, files)
     files.copy_tokenizers(graphs)
     return files.finish(pinned)
-
-
-def _engine(
-    package: Package, pinned: Bundle, name: str, options: EngineOptions, progress: Progress
-) -> SerializedEngine:
-    path, spec = pinned.graph_path(name), pinned.manifest.graphs[name]
-    return build_engine(package, path, spec, options, progress=_Phases(progress, name).report)
 
 
 class _Phases:
@@ -299,11 +287,8 @@ def refit_engines(
 def _check_same(engines: Bundle, graphs: Bundle) -> TensorRTEngines:
     built = check_refittable(engines)
     old, new = engines.manifest, graphs.manifest
-    for name, before, after in (
-        ("target", old.target, new.target),
-        ("precision", old.precision, new.precision),
-        ("architecture", old.architecture, new.architecture),
-    ):
+    for name in ("target", "precision", "architecture"):
+        before, after = getattr(old, name), getattr(new, name)
         if before != after:
             raise DragomanError(
                 f"{engines.directory}: new weights need the same {name}: expected {before}, found "
@@ -324,28 +309,24 @@ def refit(package: Package, engine: Path, graph: Path) -> bytes:
     Raises:
         EngineError: the engine cannot be loaded here, or its weights are not the graph's.
     """
-    with Messages() as messages:
-        return _refitted(package, engine, graph, messages)
-
-
-def _refitted(package: Package, engine: Path, graph: Path, messages: Messages) -> bytes:
     trt = package.module
-    logger = logger_of(trt)
-    runtime = trt.Runtime(logger)
-    loaded = runtime.deserialize_cuda_engine(engine.read_bytes())
-    if loaded is None:
-        raise EngineError(f"{engine}: cannot be loaded: {messages.reason}")
-    refitter = trt.Refitter(loaded, logger)
-    parser = trt.OnnxParserRefitter(refitter, logger)
-    if not parser.refit_from_file(str(graph)):
-        reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
-        raise EngineError(
-            f"{engine}: its weights are not those of the new graph, rebuild it: "
-            + ("; ".join(dict.fromkeys(reasons)) or messages.reason)
-        )
-    missing = refitter.get_missing_weights()
-    if missing:
-        raise EngineError(f"{engine}: the new graph lacks the weights {', '.join(missing)}")
-    if not refitter.refit_cuda_engine():
-        raise EngineError(f"{engine}: refitting failed: {messages.reason}")
-    return bytes(loaded.serialize())
+    with Messages() as messages:
+        logger = logger_of(trt)
+        runtime = trt.Runtime(logger)
+        loaded = runtime.deserialize_cuda_engine(engine.read_bytes())
+        if loaded is None:
+            raise EngineError(f"{engine}: cannot be loaded: {messages.reason}")
+        refitter = trt.Refitter(loaded, logger)
+        parser = trt.OnnxParserRefitter(refitter, logger)
+        if not parser.refit_from_file(str(graph)):
+            reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
+            raise EngineError(
+                f"{engine}: its weights are not those of the new graph, rebuild it: "
+                + ("; ".join(dict.fromkeys(reasons)) or messages.reason)
+            )
+        missing = refitter.get_missing_weights()
+        if missing:
+            raise EngineError(f"{engine}: the new graph lacks the weights {', '.join(missing)}")
+        if not refitter.refit_cuda_engine():
+            raise EngineError(f"{engine}: refitting failed: {messages.reason}")
+        return bytes(loaded.serialize())

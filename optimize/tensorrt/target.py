@@ -19,7 +19,7 @@ from dragoman.runtime.format.model_spec import ModelSpec
 
 from ..fusions.cleanup import Tidy
 from ..graph_pass import FusionRule, GraphPass, RulePass
-from ..graph_values import FLOATS, producer
+from ..graph_values import FLOATS, made_by, producer
 from ..precision.weight_only import EngineWeightOnly
 from ..targets import TargetRecipe
 from .engine_bundle import build_engines
@@ -47,8 +47,8 @@ class _DecomposeAttention(FusionRule):
     def refusal(
         self, context: Any, query: ir.Value, mask: ir.Value, attended: ir.Value, **_: Any
     ) -> str:
-        node = attended.producer()
-        if node is None or set(node.attributes) - {"scale"}:
+        node = made_by(attended)
+        if set(node.attributes) - {"scale"}:
             return "expected no attributes but scale"
         if not _to_source(node):
             return "expected attention over a source, found one over a cache"
@@ -67,12 +67,11 @@ class _DecomposeAttention(FusionRule):
         mask: ir.Value,
         attended: ir.Value,
     ) -> Any:
-        node = attended.producer()
-        assert node is not None and query.shape is not None and query.dtype is not None
+        assert query.shape is not None and query.dtype is not None
         size = query.shape[3]
         assert isinstance(size, int)
         dtype = query.dtype.numpy()
-        scale = node.attributes.get_float("scale", 1 / math.sqrt(size))
+        scale = made_by(attended).attributes.get_float("scale", 1 / math.sqrt(size))
         scaled = op.Mul(query, op.Constant(value=ir.tensor(np.array(scale, dtype))))
         scores = op.MatMul(scaled, op.Transpose(key, perm=[0, 1, 3, 2]))
         minus_infinity = op.Constant(value=ir.tensor(np.array(-np.inf, dtype)))

@@ -152,7 +152,7 @@ class _Sums(NamedTuple):
 def _sums(weight: QuantizedWeight, expected: Array, rows: Array) -> _Sums:
     """Multiply rows [R, inputs] by the weight and by what it was rounded from."""
     squares, parts = np.mean(rows**2, axis=0), []
-    for part in parts_of_outputs(expected, NUMBERS_AT_ONCE):
+    for part in parts_of_outputs(expected.shape, NUMBERS_AT_ONCE):
         own, right = weight.read(part), expected[:, part]
         exact, error = rows @ right, rows @ (own.values - right)
         found, variance = exact + error, own.step**2 / 12

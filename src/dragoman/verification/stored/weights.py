@@ -232,7 +232,7 @@ def rounding_problems(
             found += _problems_of_outputs(weight, own, right, part.start)
         return found
 
-    parts = parts_of_outputs(expected, IN_CACHE if each else NUMBERS_AT_ONCE)
+    parts = parts_of_outputs(expected.shape, IN_CACHE if each else NUMBERS_AT_ONCE)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for found in pool.map(problems, parts):
             yield from found
