@@ -92,7 +92,6 @@ def array(node: ir.Node, index: int) -> Array | None:
 
 
 def _integers(value: ir.Value | None) -> bool:
-    """Return whether a value is an initializer of integers of at most 8 bits."""
     tensor = None if value is None or not value.is_initializer() else value.const_value
     kinds = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4)
     return tensor is not None and tensor.dtype in kinds
@@ -118,7 +117,6 @@ def _by_column(
 
 
 def _product(weight: int, scale: int, zero: int, node: ir.Node) -> QuantizedWeight | None:
-    """Return the weight of a product of integers, from these inputs of the node."""
     value, integers, scales = node.inputs[weight], array(node, weight), array(node, scale)
     if value is None or not _integers(value) or integers is None or scales is None:
         return None

@@ -91,7 +91,6 @@ def _wide_type(known: ir.TypeProtocol | None) -> ir.TypeProtocol:
 
 
 def _widen_attributes(node: ir.Node) -> None:
-    """Let a node whose attribute states a 16-bit result compute float32."""
     for name in ("to", "dtype", "output_dtype", "softmax_precision"):
         if name in node.attributes and node.attributes.get_int(name, 0) in HALVES:
             node.attributes[name] = ir.AttrInt64(name, int(FLOAT))

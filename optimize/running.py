@@ -274,7 +274,6 @@ def is_large(model: ir.Model) -> bool:
 
 
 def _multiplied_tables(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """Find products by a transposed large table in float32, with the table."""
     for node in graph:
         factor = node.inputs[1] if node.op_type == "MatMul" and not node.domain else None
         transpose = None if factor is None else factor.producer()

@@ -117,7 +117,6 @@ def remove_identities(model: ir.Model) -> None:
 
 
 def _movable(value: ir.Value, graph: ir.Graph | ir.Function) -> bool:
-    """Return whether a value is computed in a graph, and can be its output under any name."""
     node = value.producer()
     return node is not None and node.graph is graph and not value.is_graph_output()
 

@@ -126,7 +126,6 @@ def sample_sets(model: ir.Model, repairs: Sequence[GraphPass] = ()) -> list[Samp
 
 
 def _first_layout(model: ir.Model, sampler: _Sampler) -> tuple[Runner, Choices] | None:
-    """Return the first sizes with which ONNX Runtime runs a graph; None if there are none."""
     try:
         runner = Runner(model)
     except PassError:
@@ -145,7 +144,6 @@ def _first_layout(model: ir.Model, sampler: _Sampler) -> tuple[Runner, Choices] 
 def _sets_for_branches(
     model: ir.Model, sampler: _Sampler, base: Choices, sets: list[Samples]
 ) -> list[Samples]:
-    """Seek samples for the branches that the sets made so far do not execute."""
     try:
         branches = Branches(model)
         missing = branches.names.difference(*map(branches.executed, sets))
@@ -183,10 +181,7 @@ def _equal(a: Samples, b: Samples) -> bool:
 
 
 class _Sampler:
-    """Draws samples for the inputs of a graph."""
-
     def __init__(self, model: ir.Model) -> None:
-        """Read the inputs."""
         self._inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
         self._defaults = {
             name: np.asarray(value.const_value.numpy())
@@ -241,7 +236,6 @@ class _Sampler:
             yield replace(base, defaults=1.5)
 
     def searched(self, base: Choices) -> Iterator[Choices]:
-        """Return sets in which something may take another branch."""
         flags = [v.name or "" for v in self._inputs if _is_flag(v)]
         settings = [
             replace(base, flags=dict(zip(flags, values, strict=True)))
@@ -352,7 +346,6 @@ def _is_flag(value: ir.Value) -> bool:
 
 
 def _is_past(value: ir.Value) -> bool:
-    """Return whether an input is the past of self-attention."""
     name = (value.name or "").lower()
     past = any(word in name for word in ("past", "cache", "key", "value", "mem"))
     return past and len(value.shape or ()) >= 3 and not ("cross" in name or "encoder" in name)
@@ -456,7 +449,6 @@ def _table_rows(node: ir.Node) -> int | None:
 
 
 def _thresholds(model: ir.Model) -> list[float]:
-    """Return constants that values are compared with."""
     found = {
         value
         for node in model.graph.all_nodes()

@@ -80,7 +80,6 @@ def check_value_size(attended: ir.Value, operator: str) -> None:
 
 
 def _last_size(value: ir.Value | None) -> int | None:
-    """Return the size of the last axis, if it is known."""
     shape = None if value is None else value.shape
     return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
 

@@ -78,7 +78,6 @@ def _fault_of_projection(value: ir.Value | None) -> str:
 
 
 def _projected(query: ir.Value) -> ir.Value | None:
-    """Return the query before a Reshape, if there is one."""
     reshape = producer(query, "Reshape")
     return query if reshape is None else reshape.inputs[0]
 

@@ -118,7 +118,6 @@ def find_scores(value: ir.Value) -> Scores:
 
 
 def _factor(node: ir.Node) -> tuple[ir.Value, float]:
-    """Return the scaled value and its factor."""
     parts = split_constant(node)
     if parts is None or (node.op_type == "Div" and parts[0] is not node.inputs[0]):
         raise UnsupportedPatternError(
@@ -170,7 +169,6 @@ def _replaced(node: ir.Node) -> tuple[ir.Value, Mask]:
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value]:
-    """Return the scores and the mask that an Add adds."""
     a, b = node.inputs[:2]
     if a is None or b is None:
         raise UnsupportedPatternError("expected scores + mask, found an Add with a missing input")

@@ -263,6 +263,5 @@ def _observed(
 
 
 def _is_weight(value: ir.Value | None) -> bool:
-    """Return whether a value is a weight matrix, possibly transposed."""
     transpose = producer(value, "Transpose")
     return is_weight(value if transpose is None else transpose.inputs[0], 2)

@@ -145,7 +145,6 @@ def _weights(node: ir.Node, tables: Collection[str]) -> Iterator[tuple[ir.Value,
 
 
 def _modules(weight: ir.Value, node: ir.Node) -> list[str]:
-    """Return the modules in the weight's name; without any, that of the node's origin."""
     return MODULE.findall(weight.name or "") or [module_of(node)]
 
 

@@ -278,7 +278,6 @@ def losses(report: EngineReport, profiles: int) -> list[str]:
 
 
 def _weights(graph: Path) -> dict[str, int]:
-    """Return the number of bytes of weights, by number format."""
     sizes: Counter[str] = Counter()
     for value in ir.load(graph).graph.initializers.values():
         if value.const_value is not None:

@@ -97,7 +97,6 @@ class _Stored:
         self._tensors: dict[object, list[tuple[ir.TensorProtocol, int]]] = {}
 
     def find(self, tensor: ir.TensorProtocol, data: memoryview) -> int | None:
-        """Find the offset of a tensor that holds the same bytes."""
         for other, offset in self._tensors.get(self._key(tensor, data), []):
             if other is tensor or _data(other) == data:
                 return offset

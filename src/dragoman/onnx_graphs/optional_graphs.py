@@ -116,7 +116,6 @@ def _made(
 
 
 def _rename(graph: ir.Graph, prefix: str) -> None:
-    """Give values and nodes names that do not occur in the other part."""
     for value in list(graph.initializers.values()):
         value.name = f"{prefix}/{value.name}"
     for node in graph:
@@ -203,7 +202,6 @@ def _joined(
     spec: GraphSpec,
     found: Mapping[Role, Sequence[ir.Value]],
 ) -> ir.Graph:
-    """Join the graphs into one with the inputs and outputs of the specification."""
     inputs = {tensor.slot: value_of(tensor) for tensor in spec.inputs}
     sizes = _Sizes(inputs)
     encoded: dict[Slot, ir.Value] = {}

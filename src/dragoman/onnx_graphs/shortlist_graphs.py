@@ -277,7 +277,6 @@ def _narrowed(value: ir.Value, gathered: _GatheredWeights) -> ir.Value:
 
 
 def _is_of_vocabulary(value: ir.Value, gathered: _GatheredWeights) -> bool:
-    """Return whether a value is a constant with one number for each token."""
     return value.const_value is not None and value.const_value.size == gathered.vocabulary
 
 
@@ -288,7 +287,6 @@ def _operand(value: ir.Value | None, gathered: _GatheredWeights) -> ir.Value | N
 
 
 def _product(node: ir.Node, gathered: _GatheredWeights) -> ir.Value:
-    """Make the product by the weights of the shortlist."""
     x, weight = node.inputs[0], node.inputs[1]
     attributes = tuple(node.attributes.values())
     assert x is not None and weight is not None

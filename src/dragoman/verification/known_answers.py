@@ -251,7 +251,6 @@ def _generated(
     *,
     elsewhere: bool,
 ) -> Iterator[GeneratedAnswer]:
-    """Compute the outputs of bundle and oracle."""
     plain = oracle_without_penalties(oracle)
     for answer, found in zip(asked, generate(model, known, asked, alternatives=2), strict=True):
         if found.error is not None or not found.tokens:

@@ -62,7 +62,6 @@ def compare_shortlist(model: Model, inputs: ParityInputs) -> tuple[Check, Shortl
 def _compare_logits(
     model: Model, sources: Sequence[list[int]], allowed: Sequence[NDArray[np.int64]]
 ) -> Check:
-    """Compare the logits of allowed tokens at some steps of sources that are decoded together."""
     manifest, backend = model.manifest, model.backend
     source, mask = as_batch(sources, manifest.model, backend.limits.source_multiple)
     start = [manifest.model.start_token_id, *manifest.generation.prompt]

@@ -143,7 +143,6 @@ def _range(lengths: Sequence[int]) -> tuple[int, ...]:
 def _optional_graphs(
     exact: Model, bundle: Bundle, oracle: ReferenceModel, probe: Probe
 ) -> list[Check]:
-    """Compare the graphs that show attention, align words and select candidates, if there are."""
     found = [compare_attention(exact, oracle, probe), compare_alignment(exact, oracle, probe)]
     if isinstance(oracle, AutoregressiveModel):
         spec = exact.manifest.model

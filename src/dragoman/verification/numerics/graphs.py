@@ -263,7 +263,6 @@ def _bundle_outputs(model: Model, batch: _Batch) -> dict[str, Rows]:
 def _oracle_outputs(
     model: Model, oracle: ReferenceModel, batch: _Batch, dtype: type[np.floating] = np.float32
 ) -> dict[str, Rows]:
-    """Compute the oracle's outputs, by the bundle's names."""
     manifest, outputs = model.manifest, dict[str, Rows]()
     encoder = manifest.graphs.get("encoder")
     source = batch.source.astype(dtype) if manifest.model.takes_audio else batch.source

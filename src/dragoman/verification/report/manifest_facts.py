@@ -143,7 +143,6 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _batch_invariance(manifest: Manifest) -> Facts:
-    """Describe for which sources outputs are batch-invariant."""
     if manifest.target != "cpu":
         return []
     promise = "every output is the same bit for bit, whatever else is in it (x86 processors)"
@@ -156,7 +155,6 @@ def _batch_invariance(manifest: Manifest) -> Facts:
 
 
 def _strategy(generation: GenerationSettings) -> str:
-    """Describe the decoding strategy, unless the caller chooses another."""
     if generation.do_sample:
         return ", ".join(["samples", *_changed(generation, setting_names(Part.SAMPLING))])
     if generation.num_beams > 1:
@@ -197,7 +195,6 @@ def _timestamps(speech: SpeechTokens) -> str:
 
 
 def _passes(passes: tuple[PassRecord, ...]) -> str:
-    """Describe what each pass did, in all graphs together."""
     matches: Counter[str] = Counter()
     details: dict[str, Counter[str]] = {}
     for step in passes:

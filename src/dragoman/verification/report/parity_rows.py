@@ -209,7 +209,6 @@ def _tokens(parity: Parity, explained: float | None) -> Iterator[Check]:
 
 
 def _shown(task: TaskParity) -> tuple[str, str]:
-    """Format the bundle's figure and the trained model's."""
     return shown_figure(task.metric, task.bundle), shown_figure(task.metric, task.oracle)
 
 

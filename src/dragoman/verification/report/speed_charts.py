@@ -88,7 +88,6 @@ def _by_length(measured: Curves) -> list[Chart]:
 
 
 def _common(measured: Curves, of: Callable[[Timing], int]) -> list[int]:
-    """List what has been measured of all bundles, in order."""
     every = [{of(timing) for timing in timings} for timings in measured.values()]
     return sorted(set.intersection(*every)) if every else []
 

@@ -176,7 +176,6 @@ def _layers(products: Sequence[RoundedProduct]) -> Mapping[str, list[RoundedProd
 def _differing(
     bundle: Bundle, variants: Variants, products: Sequence[RoundedProduct]
 ) -> tuple[str, ...]:
-    """List the products whose rounded weights are not the bundle's."""
     differing = set()
     for graph in bundle.manifest.model_graphs:
         made = variants.quantized(graph, products).graph.initializers

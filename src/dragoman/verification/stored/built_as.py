@@ -235,7 +235,6 @@ def _target(name: str) -> Target | None:
 
 
 def _options(manifest: Manifest, graphs: _Graphs) -> list[Finding]:
-    """Judge the precision and the target."""
     stated = _target(manifest.target)
     if stated is None:
         names = ", ".join(target.name for target in TARGETS)
@@ -317,7 +316,6 @@ def _is_explained(use: WeightUse, expected: str, plain: str, record: _Record) ->
 
 
 def _kept(manifest: Manifest, graphs: _Graphs) -> Iterator[Finding]:
-    """Judge each module that is kept in fp32 according to the manifest or to its passes."""
     uses = [use for use in graphs.uses if use.quantizable]
     allowed = {"fp32"}
     if manifest.precision in QUANTIZED:  # engines compute in 16 bits what is not quantized

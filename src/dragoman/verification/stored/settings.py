@@ -210,7 +210,6 @@ def _attention(model: ReferenceModel, name: GraphName) -> GraphSpec:
 
 
 def _as_stored(name: str, spec: GraphSpec, model: ir.Model) -> Iterator[Finding]:
-    """Check that the file of a graph has the inputs and outputs that the manifest states."""
     for side, tensors, values in (
         ("inputs", spec.inputs, model.graph.inputs),
         ("outputs", spec.outputs, model.graph.outputs),

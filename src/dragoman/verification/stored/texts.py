@@ -171,7 +171,6 @@ def _compared(
 def _side(
     side: str, own: OwnTokenizer, expected: Reader | None, found: Reader, texts: Sequence[str]
 ) -> Iterator[str | None]:
-    """Yield the difference of each text of a side, or None."""
     if expected is None:
         return
     blank = _result(expected, "")
@@ -185,7 +184,6 @@ def _side(
 def _pairs(
     own: OwnTokenizer, tokenizer: InputTokenizer, texts: Sequence[str]
 ) -> Iterator[str | None]:
-    """Yield the difference of each pair of neighbouring texts, or None."""
     assert own.pair is not None
     for text, pair in pairwise(texts):
         if not pair:
@@ -212,7 +210,6 @@ def _result(function: Callable[[Given], Made], given: Given) -> Made | None:
 
 
 def _difference(own: OwnTokenizer, expected: Ids | None, found: Ids | None) -> str:
-    """Describe the first token that differs."""
     if expected is None or found is None:
         wanted, other = (
             "none, because it is refused" if ids is None else "tokens" for ids in (expected, found)
@@ -232,7 +229,6 @@ def _difference(own: OwnTokenizer, expected: Ids | None, found: Ids | None) -> s
 def _own_tokenizer(
     checkpoint: OpenedCheckpoint, files: TokenizerFiles, language: str | None
 ) -> OwnTokenizer:
-    """Open the tokenizer of a checkpoint."""
     directory = checkpoint.directory
     kind = format_of(directory, read_json_if_present(directory / CONFIG_FILE)).name
     if kind == "sentence-transformers":

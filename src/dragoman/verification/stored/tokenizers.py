@@ -162,7 +162,6 @@ def _kind(side: _Side | None) -> str:
 
 
 def _size(side: _Side) -> int:
-    """Count the token ids."""
     if side.vocabulary is not None:
         return len(_json(side.vocabulary)["pieces"])
     data = _json(side.model)
@@ -191,7 +190,6 @@ def _same_file(expected: Path, found: Path) -> bool:
 
 
 def _compare_library(pair: _Pair, differences: Differences) -> None:
-    """Compare two files of the `tokenizers` library."""
     expected, found = read_tokenizer(pair.expected.model), read_tokenizer(pair.found.model)
     ids = expected.get_vocab(with_added_tokens=True)
     own = Differences()
@@ -309,7 +307,6 @@ def _compare_behaviour(
 
 
 def _compare_pieces(pair: _Pair, differences: Differences) -> None:
-    """Compare two SentencePiece models, and the token ids of their pieces."""
     label, own = pair.label, Differences()
     expected, found = _pieces(pair.expected), _pieces(pair.found)
     _compare_ids(label, expected.ids, found.ids, own)

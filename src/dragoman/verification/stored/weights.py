@@ -180,7 +180,6 @@ def _rows(numbers: Array) -> Iterator[slice]:
 
 
 def _float_problems(name: str, own: Array, expected: Array) -> list[str]:
-    """Describe how a weight that is not of integers differs from what it should be."""
     own, expected = np.atleast_1d(own), np.atleast_1d(expected)
     computed = bool(SCALED.fullmatch(CAST.sub("", name)) or name.endswith(".bilinear"))
     allowed = 0.0
@@ -241,7 +240,6 @@ def rounding_problems(
 def _problems_of_outputs(
     weight: QuantizedWeight, own: Numbers, expected: Array, first: int
 ) -> Iterator[tuple[float, str]]:
-    """Measure some outputs of a rounded weight, from the first one on."""
     limits, name = LIMITS[weight.bits], weight.name
     what, largest = "row" if weight.table else "output", 2 ** (weight.bits - 1) - 1
     unit = _rounding_step(own, expected, weight.block, largest)
