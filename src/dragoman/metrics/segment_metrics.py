@@ -99,30 +99,17 @@ def _exact() -> Score:
     return score
 
 
-def _word_errors() -> Score:
+def _errors(split: Callable[[str], Sequence[str]]) -> Score:
     from rapidfuzz.distance import Levenshtein
 
     def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
-        """Count errors and words of the reference with the smallest share of errors.
+        """Count errors and parts of the reference with the smallest share of errors.
 
         Errors are insertions, deletions and substitutions.
         """
-        words = words_of(hypothesis)
-        candidates = [words_of(reference) for reference in references]
-        counts = [(Levenshtein.distance(words, said), len(said)) for said in candidates]
-        return min(counts, key=lambda count: count[0] / max(count[1], 1))
-
-    return score
-
-
-def _character_errors() -> Score:
-    from rapidfuzz.distance import Levenshtein
-
-    def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
-        """Count errors and characters of the reference with the smallest share of errors."""
-        text = " ".join(hypothesis.split())
-        candidates = [" ".join(reference.split()) for reference in references]
-        counts = [(Levenshtein.distance(text, right), len(right)) for right in candidates]
+        parts = split(hypothesis)
+        candidates = map(split, references)
+        counts = [(Levenshtein.distance(parts, right), len(right)) for right in candidates]
         return min(counts, key=lambda count: count[0] / max(count[1], 1))
 
     return score
@@ -160,7 +147,7 @@ WORD_ERROR = SegmentMetric(
     name="word error",
     higher_is_better=False,
     whole=1,
-    scorer=_word_errors,
+    scorer=lambda: _errors(words_of),
     library="rapidfuzz",
     settings=f"norm:{NORMALIZATION}",
     needed="references with words",
@@ -171,7 +158,7 @@ CHARACTER_ERROR = SegmentMetric(
     name="character error",
     higher_is_better=False,
     whole=1,
-    scorer=_character_errors,
+    scorer=lambda: _errors(lambda text: " ".join(text.split())),
     library="rapidfuzz",
     settings="case:mixed|space:one",
     needed="references with characters",

@@ -65,7 +65,6 @@ def _by_length(measured: Curves) -> list[Chart]:
         return []
     least, most = sizes[0], sizes[-1]
     of_least = _at(measured, lambda t: t.batch_size == least)
-    of_most = _at(measured, lambda t: t.batch_size == most)
     if not _any_line(of_least):
         return []
     return [
@@ -78,7 +77,7 @@ def _by_length(measured: Curves) -> list[Chart]:
             f"{_decoded(_new_tokens(measured))}. Lower is better.",
         ),
         _chart(
-            of_most,
+            _at(measured, lambda t: t.batch_size == most),
             name="throughput-by-length",
             x=("length, tokens of the source", lambda t: t.source_length),
             y=(f"throughput at batch {most}, tokens / s", lambda t: t.tokens_per_second),

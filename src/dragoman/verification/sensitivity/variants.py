@@ -6,12 +6,11 @@ Probes compare the predictions of a variant with those of the trained model on f
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 from numpy.typing import NDArray
 
 from dragoman.optimize.graph_pass import GraphPass
@@ -54,13 +53,10 @@ class Variant(OnnxRuntimeBackend):
     @property
     def weight_bytes(self) -> int:
         """The bytes of all weights; shared ones count once."""
-        sizes: dict[str, int] = {}
-        for graph in self._graphs.values():
-            sizes |= graph.sizes
-        return sum(sizes.values())
+        return sum(dict(s for graph in self._graphs.values() for s in graph.sizes.items()).values())
 
 
-class LoadedGraph:
+class LoadedGraph(NamedTuple):
     """A graph that is ready to run.
 
     Attributes:
@@ -68,46 +64,35 @@ class LoadedGraph:
         sizes: bytes of each weight, by name
     """
 
-    def __init__(
-        self, model: ir.Model, spec: GraphSpec, options: onnxruntime.SessionOptions
-    ) -> None:
-        self.spec = with_types(model, spec)
-        self.session = InMemorySession(model, options)
-        self.sizes = {
-            name: value.const_value.nbytes
-            for name, value in model.graph.initializers.items()
-            if value.const_value is not None
-        }
+    spec: GraphSpec
+    session: InMemorySession
+    sizes: dict[str, int]
 
 
+@dataclass(frozen=True)
 class Variants:
     """Makes variants of a bundle.
 
-    Args:
+    Attributes:
         manifest: the manifest of the bundle in fp32
         graphs: the graphs after the target's passes that keep fp32
         caches: the passes that quantize the caches of each graph, after weights
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        graphs: Graphs,
-        passes: Mapping[str, QuantizeWeights],
-        caches: Mapping[str, Sequence[GraphPass]],
-        products: Collection[RoundedProduct],
-        threads: int | None,
-    ) -> None:
-        self._manifest, self._graphs, self._passes = manifest, graphs, passes
-        self._caches, self._products, self._threads = caches, products, threads
-        self._exact: dict[str, LoadedGraph] = {}
+    manifest: Manifest
+    graphs: Graphs
+    passes: Mapping[str, QuantizeWeights]
+    caches: Mapping[str, Sequence[GraphPass]]
+    products: Collection[RoundedProduct]
+    threads: int | None
+    _exact: dict[str, LoadedGraph] = field(default_factory=dict)
 
     def quantized(self, graph: str, products: Collection[RoundedProduct]) -> ir.Model:
         """Copy a graph with these products in the precision."""
-        kept = {p.weight for p in self._products} - {p.weight for p in products}
-        model = self._graphs[graph][0].clone()
-        replace(self._passes[graph], kept=frozenset(kept)).apply(model)
-        for step in self._caches.get(graph, ()):
+        kept = {p.weight for p in self.products} - {p.weight for p in products}
+        model = self.graphs[graph][0].clone()
+        replace(self.passes[graph], kept=frozenset(kept)).apply(model)
+        for step in self.caches.get(graph, ()):
             step.apply(model)
         return model
 
@@ -117,44 +102,27 @@ class Variants:
         A graph without any of them is loaded once and shared.
         """
         changed = {graph for product in products for graph in product.graphs}
-        loaded = {
-            graph: self._load(graph, self.quantized(graph, products))
-            if graph in changed
-            else self._opened(graph)
-            for graph in self._graphs
-        }
-        return Variant(self._manifest, loaded, self._graphs.keys() - changed)
-
-    def _opened(self, graph: str) -> LoadedGraph:
-        if graph not in self._exact:
-            self._exact[graph] = self._load(graph, self._graphs[graph][0])
-        return self._exact[graph]
+        loaded = {}
+        for graph, (model, _) in self.graphs.items():
+            if graph in changed:
+                loaded[graph] = self._load(graph, self.quantized(graph, products))
+                continue
+            if graph not in self._exact:
+                self._exact[graph] = self._load(graph, model)
+            loaded[graph] = self._exact[graph]
+        return Variant(self.manifest, loaded, self.graphs.keys() - changed)
 
     def _load(self, graph: str, model: ir.Model) -> LoadedGraph:
-        spec = self._graphs[graph][1]
-        return LoadedGraph(model, spec, session_options(self._threads))
+        values = model.graph.initializers.items()
+        return LoadedGraph(
+            with_types(model, self.graphs[graph][1]),
+            InMemorySession(model, session_options(self.threads)),
+            {name: v.const_value.nbytes for name, v in values if v.const_value is not None},
+        )
 
 
 LONGEST = 64
 """The most new tokens along which predictions are compared."""
-
-
-@dataclass(frozen=True)
-class ForcedOutputs:
-    """A batch of outputs that every variant is forced along.
-
-    Attributes:
-        encoded: the encoder's outputs in fp32, by name; empty for a decoder-only model
-        chosen: bool [B, T], True where the token that follows is the model's choice
-        expected: the trained model's logits there [positions, V]
-    """
-
-    source: NDArray[Any]
-    source_mask: NDArray[np.bool_]
-    read: NDArray[np.int64]
-    encoded: Mapping[str, NDArray[Any]]
-    chosen: NDArray[np.bool_]
-    expected: NDArray[np.float32]
 
 
 class DecodingProbe:
@@ -172,28 +140,22 @@ class DecodingProbe:
         oracle, language = oracle_for(reference, neutral.manifest)
         limit = min(LONGEST, neutral.manifest.default_max_new_tokens)
         outputs = bundle_outputs(greedy_results(neutral, sources, limit, language))
+        # Only the logits where a token is chosen are kept, [positions, V].
         self._outputs = [
-            ForcedOutputs(
-                batch.source,
-                batch.source_mask,
-                batch.read,
-                batch.encoded,
-                batch.chosen_mask,
-                batch.logits[batch.chosen_mask],
-            )
+            replace(batch, cross=(), scored=np.zeros(0), logits=batch.logits[batch.chosen_mask])
             for batch in forced_batches(neutral, oracle, sources, outputs)
         ]
-        self.positions = sum(len(batch.expected) for batch in self._outputs)
+        self.positions = sum(len(batch.logits) for batch in self._outputs)
 
     def effect(self, variant: Variant) -> Effect:
         """Measure how far a variant is from the trained model."""
         meter = DistanceMeter()
         for batch in self._outputs:
-            encoded = batch.encoded
+            encoded: Mapping[str, NDArray[Any]] = batch.encoded
             if encoded and "encoder" not in variant.exact:
                 encoded = variant.encode(batch.source, batch.source_mask)
             found = variant.score(encoded, batch.source_mask, batch.read)
-            meter.add(batch.expected, found[batch.chosen])
+            meter.add(batch.logits, found[batch.chosen_mask])
         return _effect(meter)
 
 
