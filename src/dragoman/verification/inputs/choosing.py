@@ -78,11 +78,8 @@ def _file(
     """Choose the file to compare on, None for random inputs, and separate references."""
     if comparison.inputs is not None or checkpoint.tokenizers is None:
         return comparison.inputs, given
-    if (
-        given is not None
-        and given.pairs is not None
-        and text_metrics(checkpoint, comparison.metrics)
-    ):
+    has_pairs = given is not None and given.pairs is not None
+    if given is not None and has_pairs and text_metrics(checkpoint, comparison.metrics):
         return given.path, None
     held_out = checkpoint.directory / HELD_OUT_FILE
     return held_out if held_out.is_file() else None, given

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,20 +105,19 @@ def text_metrics(
     Raises:
         DragomanError: a metric is unknown, or its library is missing.
     """
-    if names is not None:
-        texts = dict.fromkeys(name for name in names if name != PERPLEXITY)
-        return [find_metric(name, language) for name in texts]
     recipe, config = checkpoint.recipe, checkpoint.model.config
-    if checkpoint.trained_for:
-        return [find_metric(name, language) for name in checkpoint.trained_for]
-    if recipe is not None and recipe.metrics:
-        return [find_metric(name, language) for name in recipe.metrics]
-    if recipe is not None:
+    if names is not None:
+        usual: Iterable[str] = dict.fromkeys(name for name in names if name != PERPLEXITY)
+    elif checkpoint.trained_for:
+        usual = checkpoint.trained_for
+    elif recipe is not None and recipe.metrics:
+        usual = recipe.metrics
+    elif recipe is not None:
         return [] if recipe.score is None else [RecipeMetric(recipe, sources)]
-    if checkpoint.tokenizers is None or not config.has_encoder:
+    elif checkpoint.tokenizers is None or not config.has_encoder:
         return []
-    if config.takes_audio:
-        usual: tuple[str, ...] = ("word-error",)
+    elif config.takes_audio:
+        usual = ("word-error",)
     else:
         usual = ("rouge-l",) if checkpoint.summarizes else ("bleu", "chrf")
     return [find_metric(name, language) for name in usual]
@@ -149,9 +148,8 @@ class RecipeMetric:
     def figure(self, hypotheses: Sequence[str], references: TextReferences) -> float:
         """Compute the mean over all examples."""
         check_pairs(hypotheses, references)
-        assert self.recipe.score is not None
         examples = [Example(s, tuple(r)) for s, r in zip(self.sources, references, strict=True)]
-        return self.recipe.score(hypotheses, examples)[self.recipe.metric]
+        return self._score(hypotheses, examples)
 
     def chance(
         self, oracle: Sequence[str], bundle: Sequence[str], references: TextReferences
@@ -169,12 +167,14 @@ class RecipeMetric:
         """Name the recipe."""
         return f"recipe:{self.recipe.name}"
 
+    def _score(self, hypotheses: Sequence[str], examples: Sequence[Example]) -> float:
+        assert self.recipe.score is not None
+        return self.recipe.score(hypotheses, examples)[self.recipe.metric]
+
     def _each(self, hypotheses: Sequence[str], references: TextReferences) -> NDArray[np.float64]:
         """Compute the figure of each example, and 1: [N, 2]."""
-        score = self.recipe.score
-        assert score is not None
         figures = [
-            (score([text], [Example(source, tuple(right))])[self.recipe.metric], 1)
+            (self._score([text], [Example(source, tuple(right))]), 1)
             for text, source, right in zip(hypotheses, self.sources, references, strict=True)
         ]
         return np.array(figures, np.float64)

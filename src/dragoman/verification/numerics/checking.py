@@ -8,6 +8,7 @@ oracle, and the cached path and batches with one pass, both in exact form and as
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -97,8 +98,9 @@ def check_numerics(
         slack = _rounded_slack(model, oracle, short)
     checks += _steps(model, oracle, capacity, inputs, short, slack)
     checks.append(compare_batches(model, short, windows, slack, promised=promised))
-    covered = _coverage(model, oracle, probes, short, windows, weights, graphs=graphs)
-    return merged(checks), covered
+    compared = 0 if weights is None else weights.compared
+    covered = _coverage(model, oracle, probes, batch_sizes(model, short, windows))
+    return merged(checks), dataclasses.replace(covered, weights=compared, graphs=graphs)
 
 
 def _sounds(oracle: ReferenceModel, probes: Sequence[Probe]) -> Sequence[EncoderInput]:
@@ -110,29 +112,22 @@ def _sounds(oracle: ReferenceModel, probes: Sequence[Probe]) -> Sequence[Encoder
 
 
 def _coverage(
-    model: Model,
-    oracle: ReferenceModel,
-    probes: Sequence[Probe],
-    short: Sequence[Probe],
-    windows: int,
-    weights: Check | None,
-    *,
-    graphs: bool,
+    model: Model, oracle: ReferenceModel, probes: Sequence[Probe], sizes: Sequence[int]
 ) -> Coverage:
     config, spec = oracle.config, model.manifest.model
     sources = [] if config.takes_audio else [list(p.source) for p in probes if len(p.source)]
     targets = [probe.read for probe in probes if len(probe.read)]
     longest = max(map(len, targets), default=0)
     return Coverage(
-        weights=0 if weights is None else weights.compared,
-        graphs=graphs,
+        weights=0,
+        graphs=False,
         source_lengths=_range([len(source) for source in sources]),
         target_lengths=_range([len(target) for target in targets]),
         source_vocabulary=share_covered(config.source_vocab_size or 0, sources),
         target_vocabulary=share_covered(config.target_vocab_size, targets),
         positions=spec.max_target_positions,
         cached_positions=min(longest, most_steps(parameters_of(oracle)) + LAST_STEPS),
-        batch_sizes=tuple(batch_sizes(model, short, windows)),
+        batch_sizes=tuple(sizes),
     )
 
 

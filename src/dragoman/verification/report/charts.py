@@ -260,7 +260,10 @@ def draw_products(found: Sensitivity, name: str) -> Chart:
             errors,
             names,
             [100 * (product.error or 0) for product in shown],
-            [_share(product.error) for product in shown],
+            [
+                "not measurable" if product.error is None else f"{100 * product.error:.2g}"
+                for product in shown
+            ],
             SERIES[0],
         )
         tidy(errors, x="error of its output, %", y="", grid="x")
@@ -366,10 +369,6 @@ def _bars(
     axes.set_yticks(range(len(names)), names, fontsize=SMALL)
     axes.margins(x=0.18, y=0.01)
     axes.tick_params(axis="y", length=0, color=FAINT)
-
-
-def _share(error: float | None) -> str:
-    return "not measurable" if error is None else f"{100 * error:.2g}"
 
 
 def _unit(found: Sensitivity) -> str:

@@ -60,9 +60,10 @@ def engine_facts(manifest: Manifest) -> Facts:
 def making_facts(manifest: Manifest) -> Facts:
     """Describe how the bundle was made."""
     versions = ", ".join(f"{name} {version}" for name, version in manifest.tool_versions.items())
+    kept = manifest.keep_fp32
     return [
         ("passes", _passes(manifest.passes)),
-        *([("in fp32", _kept(manifest.keep_fp32))] if manifest.keep_fp32 else []),
+        *([("in fp32", f"{', '.join(kept)}, as requested")] if kept else []),
         *([("calibrated", f"on {manifest.calibrated_on} inputs")] * bool(manifest.calibrated_on)),
         *([("built in", _taken(manifest.build))] if manifest.build else []),
         ("made with", versions),
@@ -202,26 +203,17 @@ def _passes(passes: tuple[PassRecord, ...]) -> str:
         counts = details.setdefault(step.name, Counter())
         counts.update(choice.chosen for choice in step.choices)
         counts["refused"] += len(step.refusals)
-    return ", ".join(_pass(name, matches[name], details[name]) for name in matches) or "none"
-
-
-def _pass(name: str, matches: int, details: Counter[str]) -> str:
-    shown = ", ".join(f"{count} {what}" for what, count in details.items() if count)
-    return f"{name} {matches}" + (f" ({shown})" if shown else "")
-
-
-def _kept(modules: tuple[str, ...]) -> str:
-    return f"{', '.join(modules)}, as requested"
+    texts = []
+    for name, counts in details.items():
+        shown = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        texts.append(f"{name} {matches[name]}" + (f" ({shown})" if shown else ""))
+    return ", ".join(texts) or "none"
 
 
 def _languages(languages: Languages) -> str:
-    defaults = [
-        f"default {side} {code}"
-        for side, code in (
-            ("source", languages.default_source),
-            ("target", languages.default_target),
-        )
-        if code is not None
-    ]
-    codes = f"{len(languages.tokens)}: {', '.join(sorted(languages.tokens))}"
-    return "; ".join([codes, *defaults])
+    texts = [f"{len(languages.tokens)}: {', '.join(sorted(languages.tokens))}"]
+    if languages.default_source is not None:
+        texts.append(f"default source {languages.default_source}")
+    if languages.default_target is not None:
+        texts.append(f"default target {languages.default_target}")
+    return "; ".join(texts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -69,10 +69,11 @@ def measure_sensitivity(
     variants = Variants(neutral.manifest, graphs, passes, caches, products, threads)
     quantized = [product for product in products if errors[product.weight].suffices]
     kept = set(manifest.keep_fp32)
-    differing = _differing(
-        bundle, variants, [p for p in quantized if not kept.issuperset(p.modules)]
-    )
-    layers = _layers(quantized)
+    rounded = [product for product in quantized if not kept.issuperset(product.modules)]
+    differing = _differing(bundle, variants, rounded)
+    layers: dict[str, list[RoundedProduct]] = {}
+    for product in quantized:
+        layers.setdefault(_layer(product), []).append(product)
     counts = _counts(len(quantized))
     progress.stage(f"measuring {len(quantized)} products, {len(layers)} layers")
     measured = _Measured(variants, probe, progress, len(quantized) + len(layers) + len(counts))
@@ -164,13 +165,6 @@ def _layer(product: RoundedProduct) -> str:
     module = product.modules[0]
     found = LAYER.match(module)
     return found[0] if found else ".".join(module.split(".")[:2])
-
-
-def _layers(products: Sequence[RoundedProduct]) -> Mapping[str, list[RoundedProduct]]:
-    layers: dict[str, list[RoundedProduct]] = {}
-    for product in products:
-        layers.setdefault(_layer(product), []).append(product)
-    return layers
 
 
 def _differing(

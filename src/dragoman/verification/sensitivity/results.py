@@ -121,7 +121,8 @@ class Sensitivity:
     @property
     def worst(self) -> list[ProductSensitivity]:
         """Quantized products, the worst first."""
-        return sorted((p for p in self.products if p.alone is not None), key=_badness, reverse=True)
+        measured = [(p.alone.mean, p.error or 0.0, p) for p in self.products if p.alone is not None]
+        return [product for *_, product in sorted(measured, key=lambda m: m[:2], reverse=True)]
 
     @property
     def best(self) -> Keeping | None:
@@ -137,11 +138,6 @@ class Sensitivity:
     def write(self, path: Path) -> None:
         """Write the file whole or not at all."""
         write_whole(path, lambda partial: partial.write_text(self.to_json(), encoding="utf-8"))
-
-
-def _badness(product: ProductSensitivity) -> tuple[float, float]:
-    assert product.alone is not None
-    return product.alone.mean, product.error or 0.0
 
 
 def read_sensitivity(path: Path) -> Sensitivity:

@@ -131,20 +131,16 @@ def library_behaviour(tokenizer: Tokenizer, own_template: bool, *, skip: bool) -
 def piece_behaviour(codec: PieceCodec) -> Behaviour:
     """Use a SentencePiece model, whose pieces have ids of their own."""
 
-    def encode(texts: Sequence[Text], in_detail: bool) -> list[Encoded]:
-        return [Encoded(_ids(codec, str(text)), []) for text in texts]
+    def ids(text: Text) -> list[int]:
+        try:
+            return codec.encode_source(str(text)).tokens
+        except ValueError:  # symbols without a piece
+            return []
 
-    def decode(sequences: Sequence[list[int]]) -> list[str]:
-        return [codec.decode(sequence) for sequence in sequences]
-
-    return Behaviour(encode, decode)
-
-
-def _ids(codec: PieceCodec, text: str) -> list[int]:
-    try:
-        return codec.encode_source(text).tokens
-    except ValueError:  # symbols without a piece
-        return []
+    return Behaviour(
+        lambda texts, in_detail: [Encoded(ids(text), []) for text in texts],
+        lambda sequences: [codec.decode(sequence) for sequence in sequences],
+    )
 
 
 def with_special_tokens(tokenizer: Tokenizer) -> Iterator[str]:

@@ -100,7 +100,8 @@ def _compare_all(
     expected, compared = files.write(ScratchWriter(directory)), 0
     for pair in _pairs(expected, directory, found, bundle.directory, differences):
         compared += _size(pair.expected)
-        if _same_content(pair):
+        files_of_both = zip(pair.expected, pair.found, strict=True)
+        if all(a is None or b is None or _same_file(a, b) for a, b in files_of_both):
             continue
         try:
             if pair.expected.vocabulary is None:
@@ -172,11 +173,6 @@ def _size(side: _Side) -> int:
 
 def _json(path: Path) -> Any:
     return json.loads(path.read_bytes())
-
-
-def _same_content(pair: _Pair) -> bool:
-    files = zip(pair.expected, pair.found, strict=True)
-    return all(a is None or b is None or _same_file(a, b) for a, b in files)
 
 
 def _same_file(expected: Path, found: Path) -> bool:
