@@ -5,9 +5,8 @@ The operator that reads a weight defines the meaning of its scales, zero points 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -76,7 +75,7 @@ def quantized_weights(model: ir.Model) -> Iterator[QuantizedWeight]:
                 table = table or found.table
                 weight = found if weight is None or not found.table else weight
         if weight is not None:
-            yield dataclasses.replace(weight, table=table)
+            yield replace(weight, table=table)
 
 
 def _base(value: ir.Value) -> str:

@@ -7,8 +7,8 @@ float32 and round what they write, and so does the emulated graph, node by node.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +129,12 @@ def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
     files = ScratchWriter(directory)
     write_graphs(graphs, specs, files)
     files.copy_tokenizers(bundle)
-    return files.finish(dataclasses.replace(bundle.manifest, graphs=specs))
+    return files.finish(replace(bundle.manifest, graphs=specs))
 
 
 def _in_float32(graph: GraphSpec) -> GraphSpec:
     def wide(tensor: TensorSpec) -> TensorSpec:
         half = tensor.dtype in ("float16", "bfloat16")
-        return dataclasses.replace(tensor, dtype="float32") if half else tensor
+        return replace(tensor, dtype="float32") if half else tensor
 
     return graph.map(wide)

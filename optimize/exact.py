@@ -8,8 +8,8 @@ every fault of a graph except rounding, at the tolerance of fp32.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -89,11 +89,11 @@ def exact_model(
 
     def wide(tensor: TensorSpec) -> TensorSpec:
         narrow = tensor.dtype in ("float16", "bfloat16", "int8")
-        return dataclasses.replace(tensor, dtype="float32") if narrow else tensor
+        return replace(tensor, dtype="float32") if narrow else tensor
 
     specs = {name: spec.map(wide) for name, spec in known.items()}
-    manifest = dataclasses.replace(bundle.manifest, graphs=specs, precision="fp32", shortlist=None)
-    exact = dataclasses.replace(bundle, manifest=manifest)
+    manifest = replace(bundle.manifest, graphs=specs, precision="fp32", shortlist=None)
+    exact = replace(bundle, manifest=manifest)
     return Model(exact, InMemoryBackend(exact, graphs, threads))
 
 

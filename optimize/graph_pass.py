@@ -150,7 +150,7 @@ class RulePass(GraphPass):
             return Changes(matches, rounding=rounding)
         tracer = _Refusals()
         rules.apply_to_model(model, tracer=tracer)
-        refusals = tuple(tracer.refusal(node) for node in left)
+        refusals = tuple(map(tracer.refusal, left))
         return Changes(matches, refusals, rounding=rounding)
 
 

@@ -202,7 +202,7 @@ def reduction_axes(node: ir.Node) -> list[int] | None:
     if attribute is not None:
         return list(attribute.as_ints())
     array = constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    return None if array is None else [int(axis) for axis in array.ravel()]
+    return None if array is None else list(map(int, array.ravel()))
 
 
 def describe(value: ir.Value | None) -> str:

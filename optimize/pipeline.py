@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -63,7 +63,7 @@ def apply_passes(
             progress(f"{graph}: {step.name}")
             record = _apply(step, model, graph, where, outputs, interface)
             properties |= step.ensures
-            records.append(dataclasses.replace(record, not_compared=missed))
+            records.append(replace(record, not_compared=missed))
         if interface is not None:
             keep_declarations(model, interface)
     if outputs.unrunnable is not None:

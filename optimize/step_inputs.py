@@ -237,7 +237,7 @@ def write_polygraphy_files(
     steps, rows = tuple(inputs.decoder), inputs.rows
     with new_directory(directory) as partial:
         for graph, iterations in feeds.items():
-            save_json([dict(feed) for feed in iterations], str(partial / _inputs(graph)))
+            save_json(list(map(dict, iterations)), str(partial / _inputs(graph)))
         script = partial / COMMANDS
         lines = _script(bundle, graphs, inputs)
         script.write_text("\n".join(lines) + "\n", encoding="utf-8")

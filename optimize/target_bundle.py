@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -102,7 +102,7 @@ def optimize_bundle(
         models["alignment"], specs["alignment"] = alignment_graph(
             models, specs, bundle.manifest.model, heads
         )
-    optimized = dataclasses.replace(
+    optimized = replace(
         bundle.manifest,
         target=chosen.name,
         precision=precision,
@@ -164,6 +164,6 @@ def with_types(model: ir.Model, spec: GraphSpec) -> GraphSpec:
     types = {v.name: v.dtype for v in (*model.graph.inputs, *model.graph.outputs) if v.dtype}
 
     def with_type(tensor: TensorSpec) -> TensorSpec:
-        return dataclasses.replace(tensor, dtype=cast(DataType, types[tensor.name].numpy().name))
+        return replace(tensor, dtype=cast(DataType, types[tensor.name].numpy().name))
 
     return spec.map(with_type)

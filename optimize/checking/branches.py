@@ -66,7 +66,7 @@ def not_executed(model: ir.Model, sets: Sequence[Samples]) -> tuple[str, ...]:
         return ()
     try:
         branches = Branches(model)
-        executed = [branches.executed(samples) for samples in sets]
+        executed = list(map(branches.executed, sets))
     except PassError as error:
         return (f"unknown branches, which cannot be counted: {error}",)
     return tuple(sorted(branches.names.difference(*executed)))

@@ -51,7 +51,7 @@ class _CachedQueryKeyValue(FusionRule):
     ) -> str:
         if key is None:
             return "already packed"
-        parts = [product(part) for part in (query, key, value)]
+        parts = list(map(product, (query, key, value)))
         if None in parts:
             return "expected query, key and value to be products by weights"
         if len({part.x for part in parts if part}) != 1:

@@ -186,7 +186,7 @@ def _comes_from_product(value: ir.Value | None) -> bool:
     node = producer(value, "MatMul", "Add", "Mul", "Div", "Where", "Cast")
     if node is None:
         return False
-    return node.op_type == "MatMul" or any(_comes_from_product(v) for v in node.inputs)
+    return node.op_type == "MatMul" or any(map(_comes_from_product, node.inputs))
 
 
 def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:

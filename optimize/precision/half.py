@@ -87,7 +87,7 @@ class Half(GraphPass):
                 graph_input.type = ir.TensorType(self.dtype)
         self._halve_weights(graph, wide)
         narrow = [node for node in graph if node not in wide]
-        matches = sum([self._halve(node) for node in narrow])
+        matches = sum(map(self._halve, narrow))
         for node in list(graph):
             needed = FLOAT if node in wide else self.dtype
             for index, value in enumerate(node.inputs):

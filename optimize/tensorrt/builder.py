@@ -172,7 +172,7 @@ def parse(trt: Any, builder: Any, graph: Path) -> Any:
     with Messages() as messages:
         parsed = parser.parse_from_file(str(graph))
     if not parsed:
-        errors = [parser.get_error(index) for index in range(parser.num_errors)]
+        errors = list(map(parser.get_error, range(parser.num_errors)))
         reasons = [_reason(error, graph) for error in errors] or [messages.reason]
         raise EngineError(f"{graph.name}: " + "; ".join(dict.fromkeys(reasons)))
     return network
@@ -246,7 +246,7 @@ def report(package: Package, network: Any, graph: Path, plan: bytes) -> EngineRe
         plan: the serialized engine
     """
     trt = package.module
-    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    layers = list(map(network.get_layer, range(network.num_layers)))
     kinds = Counter(str(layer.type).rpartition(".")[2].lower() for layer in layers)
     readable = package.name == "tensorrt-rtx"
     fused = Counter(name.decode() for name in FUSED.findall(plan))

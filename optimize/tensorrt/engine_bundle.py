@@ -8,10 +8,9 @@ It needs a GPU, and engines that were built refittable.
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -82,7 +81,7 @@ def pinned_spec(spec: GraphSpec, sizes: Mapping[str, int]) -> GraphSpec:
 
     def pinned(tensor: TensorSpec) -> TensorSpec:
         shape = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in tensor.shape)
-        return dataclasses.replace(tensor, shape=shape)
+        return replace(tensor, shape=shape)
 
     return spec.map(pinned)
 
@@ -116,9 +115,7 @@ def build_engines(
     check_capabilities(package, options.compute_capabilities, manifest.precision)
     options = _for_precision(options, manifest.precision)
     if package.name == "tensorrt":  # builds for the GPU of this machine, which is recorded
-        options = dataclasses.replace(
-            options, compute_capabilities=(find_gpu().compute_capability,)
-        )
+        options = replace(options, compute_capabilities=(find_gpu().compute_capability,))
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), options.capacity, progress=progress.stage)
         engines = {
@@ -146,10 +143,8 @@ def _for_precision(options: EngineOptions, precision: Precision) -> EngineOption
     if precision not in ("int8", "int4"):
         return options
     one, two = Range(1, 1, 1), Range(1, 1, 2)
-    profiles = [
-        dataclasses.replace(p, batch=two) if p.batch == one else p for p in options.profiles
-    ]
-    return dataclasses.replace(options, profiles=tuple(profiles))
+    profiles = [replace(p, batch=two) if p.batch == one else p for p in options.profiles]
+    return replace(options, profiles=tuple(profiles))
 
 
 def pinned_bundle(
@@ -178,7 +173,7 @@ def pinned_bundle(
             samples=samples_for_graph(specs["decoder"], manifest.model),
             progress=progress,
         )
-    pinned = dataclasses.replace(
+    pinned = replace(
         manifest,
         graphs=specs,
         default_max_new_tokens=min(manifest.default_max_new_tokens, capacity),
@@ -216,10 +211,10 @@ def _write(
         files.write(engine_file(name), engine.plan)
     files.copy_tokenizers(pinned)
     return files.finish(
-        dataclasses.replace(
+        replace(
             manifest,
             graphs={
-                name: dataclasses.replace(spec, file=engine_file(name))
+                name: replace(spec, file=engine_file(name))
                 for name, spec in manifest.graphs.items()
             },
             tool_versions=manifest.tool_versions | {package.name: package.version},
@@ -275,10 +270,10 @@ def refit_engines(
             files.write(file, refit(package, engines.path(file), pinned.graph_path(name)))
         files.copy_tokenizers(pinned)
     return files.finish(
-        dataclasses.replace(
+        replace(
             pinned.manifest,
             graphs=engines.manifest.graphs,
-            executable=dataclasses.replace(built, parity=None),
+            executable=replace(built, parity=None),
             tool_versions=pinned.manifest.tool_versions | {package.name: package.version},
         )
     )

@@ -61,7 +61,7 @@ class SegmentMetric:
 
     def signature(self, references: References = ()) -> str:
         """Describe how the figure was computed."""
-        counts = {len(found) for found in references} or {1}
+        counts = set(map(len, references)) or {1}
         number = counts.pop() if len(counts) == 1 else "var"
         made = f"|{self.library}:{importlib.metadata.version(self.library)}" if self.library else ""
         return f"nrefs:{number}|{self.settings}{made}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from dragoman.errors import DragomanError, shown
@@ -56,7 +56,7 @@ def find_metric(name: str, language: str | None = None) -> Metric:
     if name in LIBRARIES:
         check_library(metric.name, LIBRARIES[name])
     if isinstance(metric, SacreBleu) and metric.name == "BLEU":
-        return dataclasses.replace(metric, tokenize=tokenization(language))
+        return replace(metric, tokenize=tokenization(language))
     return metric
 
 

@@ -274,7 +274,7 @@ class _Sizes:
         return self._shape((rows, 1, *rest))
 
     def _shape(self, sizes: Sequence[int | str]) -> ir.Value:
-        node = ir.node("Concat", [self._size(size) for size in sizes], {"axis": 0})
+        node = ir.node("Concat", list(map(self._size, sizes)), {"axis": 0})
         return self._named(node, "sizes/" + "_".join(map(str, sizes)))
 
     def _size(self, size: int | str) -> ir.Value:
@@ -348,7 +348,7 @@ def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
     Args:
         suppressed: tokens that are never selected, but count as possible ones in log-probabilities
     """
-    (logits,) = (value_of(tensor) for tensor in spec.inputs)
+    (logits,) = map(value_of, spec.inputs)
     count = int(spec.output("candidate_token").shape[1])
     last, best = constant_of("last", np.array(-1)), constant_of("count", np.array([count]))
     gather = ir.node("Gather", [logits, last], {"axis": 1})
@@ -363,7 +363,7 @@ def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
             constant_of("never", np.array(-np.inf, np.float32)),
         ]
         nodes.append(ir.node("Where", [constants[2], *softmax.outputs, constants[3]]))
-    tokens, log_probabilities = (value_of(tensor) for tensor in spec.outputs)
+    tokens, log_probabilities = map(value_of, spec.outputs)
     nodes.append(
         ir.node(
             "TopK", [*nodes[-1].outputs, best], {"axis": -1}, outputs=[log_probabilities, tokens]

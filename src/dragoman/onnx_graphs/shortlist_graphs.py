@@ -8,8 +8,8 @@ that its output does not depend on other rows. Weights are shared with the other
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ def shortlist_graphs(
         for name in ("allowed_token", "allowed_column")
     )
     result = TensorSpec(logits.name, "logits", logits.dtype, (rows, 1, "allowed"))
-    token, column = (value_of(tensor) for tensor in allowed)
+    token, column = map(value_of, allowed)
     outputs: dict[Role, ir.Value] = {tensor.role: value_of(tensor) for tensor in (result, *choice)}
     suppression = _suppression(suppressed, gathered.vocabulary)
     nodes, constants = _choice(scores, token, column, outputs, suppression)
@@ -142,7 +142,7 @@ class _GatheredWeights:
         Args:
             inputs: number of inputs of the product; blocks may have more
         """
-        weight, scale = (self._constant(value) for value in node.inputs[1:3])
+        weight, scale = map(self._constant, node.inputs[1:3])
         column = self._node(
             "Unsqueeze", [scale, self._known(constant_of("last_axis", np.array([-1])))]
         )
@@ -190,7 +190,7 @@ class _GatheredWeights:
             constant = self._constant(value)
             rows = self._node("Gather", [constant, self._ids], {"axis": axis})
             assert constant.const_value is not None
-            sizes: list[int | str] = [int(size) for size in constant.const_value.shape.numpy()]
+            sizes: list[int | str] = list(map(int, constant.const_value.shape.numpy()))
             sizes[axis] = "shortlist"
             rows.shape, rows.type = ir.Shape(sizes), ir.TensorType(constant.const_value.dtype)
             return rows
@@ -413,7 +413,7 @@ def add_shortlist(bundle: Bundle, shortlist: Shortlist) -> Bundle:
     files.write(SHORTLIST_FILE, shortlist.to_bytes())
     return Bundle(
         bundle.directory,
-        dataclasses.replace(
+        replace(
             manifest,
             graphs={**manifest.graphs, **specs},
             files=tuple(sorted((*manifest.files, *files.records), key=lambda file: file.path)),

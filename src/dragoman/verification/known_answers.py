@@ -8,10 +8,9 @@ GPU also hold the outputs of the trained model, see `runtime.oracle_comparison`.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -89,9 +88,7 @@ def make_known_answers(
             return _limited(model, bundle.manifest.precision, _fitting_file(known, encoded))
         oracle, language = oracle_for(reference, bundle.manifest, inputs.target_language)
         if language is not None:
-            known = dataclasses.replace(
-                known, source_language=inputs.source_language, target_language=language
-            )
+            known = replace(known, source_language=inputs.source_language, target_language=language)
         chosen = list(_chosen(model.manifest, reference, inputs))
         answers = [*_generated(model, known, oracle, chosen, elsewhere=elsewhere)]
         return _limited(model, bundle.manifest.precision, _fitting_file(known, answers))
@@ -116,7 +113,7 @@ def fitting(known: KnownAnswers, manifest: Manifest) -> KnownAnswers:
         has_room = not positions or positions <= engines.capacity
         return has_room and shortest <= len(answer.source) <= longest
 
-    return dataclasses.replace(known, answers=tuple(filter(fits, known.answers)))
+    return replace(known, answers=tuple(filter(fits, known.answers)))
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ def _inputs(
     """Choose ragged inputs, the shortest and a long one among them."""
     pool: dict[tuple[int, ...], _Input] = {}
     for number, source in enumerate(sources):
-        ids = tuple(int(token) for token in source)
+        ids = tuple(map(int, source))
         if 0 < len(ids) <= min(LONG, longest) and ids not in pool:
             name = inputs.origins[number] if inputs.origins else f"input {number + 1}"
             text = None if inputs.texts is None else inputs.texts[number]
@@ -163,7 +160,7 @@ def _inputs(
             chosen.append(_Input(f"generated input {number + 1}", ids))
     yield from chosen
     for one in _ragged(rest, FURTHER):
-        yield dataclasses.replace(one, at_load=False)
+        yield replace(one, at_load=False)
 
 
 def _ragged(ordered: Sequence[_Input], count: int) -> list[_Input]:
@@ -264,7 +261,7 @@ def _generated(
             source = log_mel.chunk(sound(log_mel.sampling_rate, answer.seconds))
         if greedy and not answer.prefix:
             expected = tuple(oracle_outputs(plain, [source], answer.max_new_tokens)[0])
-        finished = dataclasses.replace(
+        finished = replace(
             answer,
             tokens=found.tokens,
             output=_text(model, found.tokens),
@@ -303,7 +300,7 @@ def _with_likely(
         tokens = [token, *(o for o in best if o != token and np.isfinite(row[o]))][:LIKELY]
         likely.append(tuple(tokens))
         values.append(tuple(min(0.0, _rounded(row[each])) for each in tokens))
-    return dataclasses.replace(answer, likely=tuple(likely), oracle_log_probabilities=tuple(values))
+    return replace(answer, likely=tuple(likely), oracle_log_probabilities=tuple(values))
 
 
 def _with_oracle_values(answer: EncodedAnswer, model: Model, oracle: EncoderModel) -> EncodedAnswer:
@@ -318,9 +315,9 @@ def _with_oracle_values(answer: EncodedAnswer, model: Model, oracle: EncoderMode
         )
     numbers = np.concatenate([output.numpy().ravel() for output in outputs])
     values, size = projections(numbers)
-    return dataclasses.replace(
+    return replace(
         answer,
-        oracle_values=tuple(_rounded(value) for value in values),
+        oracle_values=tuple(map(_rounded, values)),
         oracle_size=_rounded(size),
     )
 
@@ -338,13 +335,13 @@ def _limited(model: Model, precision: Precision, known: KnownAnswers) -> KnownAn
         allowed = max(NEGLIGIBLE, ENGINE_MULTIPLE * measured.distributions.bundle.mean)
     else:  # an encoder-only model
         allowed = max(LEAST_SHARE, ENGINE_MULTIPLE * measured.tensors[0].difference)
-    return dataclasses.replace(known, allowed=float(f"{allowed:.3g}"))
+    return replace(known, allowed=float(f"{allowed:.3g}"))
 
 
 def oracle_without_penalties(oracle: AutoregressiveModel) -> AutoregressiveModel:
     """Return the oracle with the rules of `known_answers.options_of_answer`."""
     plain = copy.copy(oracle)
-    plain.generation = dataclasses.replace(
+    plain.generation = replace(
         oracle.generation,
         min_length=0,
         min_new_tokens=0,
@@ -389,8 +386,8 @@ def _encoded(model: Model, weights: int, inputs: ParityInputs) -> Iterator[Encod
         if isinstance(output, DragomanError):
             continue
         values, size = output
-        rounded = tuple(float(value) for value in np.round(values, DIGITS))
-        yield dataclasses.replace(answer, values=rounded, size=float(f"{size:.6g}"))
+        rounded = tuple(map(float, np.round(values, DIGITS)))
+        yield replace(answer, values=rounded, size=float(f"{size:.6g}"))
 
 
 def _fitting_file(known: KnownAnswers, answers: Sequence[Answer]) -> KnownAnswers:
@@ -398,7 +395,7 @@ def _fitting_file(known: KnownAnswers, answers: Sequence[Answer]) -> KnownAnswer
     distinct = {answer.name: answer for answer in answers}.values()
     kept = sorted(distinct, key=lambda answer: not answer.at_load)
     while True:
-        full = dataclasses.replace(known, answers=tuple(kept))
+        full = replace(known, answers=tuple(kept))
         if len(full.to_json()) <= LARGEST_FILE or not kept:
             return full
         kept.pop()

@@ -9,11 +9,10 @@ without the compensation of errors (GPTQ) that bundles have.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -69,7 +68,7 @@ def oracle_for(
     start, settings = languages.start_of(code, manifest.model.start_token_id, manifest.generation)
     oracle = copy.copy(reference)
     oracle.config = reference.config.replace(start_token_id=start)
-    oracle.generation = dataclasses.replace(
+    oracle.generation = replace(
         reference.generation, forced_first_token_id=settings.forced_first_token_id
     )
     return oracle, code

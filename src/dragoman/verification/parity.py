@@ -6,9 +6,9 @@ The record names the file and line of the input of each divergence, with its tex
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -201,7 +201,7 @@ def _check_encoder(
         oracle,
         # Not kept: the graphs in exact form are as large.
         None if model.manifest.precision == "fp32" else rounded_oracle(oracle, model.manifest),
-        [[int(token) for token in source] for source in inputs.sources],
+        [list(map(int, source)) for source in inputs.sources],
         None if inputs.lines is None else [line.tokens.types for line in inputs.lines],
         queries=None if inputs.lines is None else [line.query for line in inputs.lines],
         random=inputs.random,
@@ -260,10 +260,10 @@ def named(
     def with_names(divergence: Divergence) -> Divergence:
         index = divergence.input
         origin = inputs.origins[index] if inputs.origins else ""
-        divergence = dataclasses.replace(divergence, origin=origin)
+        divergence = replace(divergence, origin=origin)
         if index not in kept:
             return divergence
-        return dataclasses.replace(
+        return replace(
             divergence,
             source=None if inputs.texts is None else inputs.texts[index][:MOST_CHARACTERS],
             expected=_text(decode, expected[index]),
@@ -273,10 +273,10 @@ def named(
     one_pass = tokens.one_pass
     if one_pass is not None and one_pass.worst is not None and inputs.origins:
         origin = inputs.origins[one_pass.worst.input]
-        worst = dataclasses.replace(one_pass.worst, origin=origin)
-        one_pass = dataclasses.replace(one_pass, worst=worst)
+        worst = replace(one_pass.worst, origin=origin)
+        one_pass = replace(one_pass, worst=worst)
     divergences = tuple(map(with_names, tokens.divergences))
-    return dataclasses.replace(tokens, divergences=divergences, one_pass=one_pass)
+    return replace(tokens, divergences=divergences, one_pass=one_pass)
 
 
 def _text(decode: Callable[[Sequence[int]], str | None], tokens: Sequence[int]) -> str | None:

@@ -63,7 +63,7 @@ def compare_beams(
         max_new_tokens=limit,
         target_language=target_language,
     )
-    searched = beam_search_uncached(oracle, [for_torch(source) for source in some], limit)
+    searched = beam_search_uncached(oracle, list(map(for_torch, some)), limit)
     identical, ties, failures, differences = 0, 0, 0, []
     outputs = bundle_outputs(found)
     for result, output, hypotheses in zip(found, outputs, searched, strict=True):

@@ -133,7 +133,7 @@ class Rules:
         """Make the rules for the output of a source."""
         theirs = for_torch(source)
         prompt = oracle.prompt(theirs)
-        tokens = [int(token) for token in oracle.source_tokens(theirs)]
+        tokens = list(map(int, oracle.source_tokens(theirs)))
         return cls(oracle, tokens, prompt, most_new_tokens(oracle, prompt, limit))
 
     def scores(self, logits: Scores, output: Sequence[int], first: int = 0) -> Scores:
@@ -276,7 +276,7 @@ def _log_probabilities(logits: Scores, output: Sequence[int], rules: Rules) -> N
     among = logits.copy()
     among[:, list(rules.oracle.generation.suppressed_token_ids)] = -np.inf
     values = log_probabilities_of(among, output)
-    forced = [rules.is_forced(step) for step in range(len(output))]
+    forced = list(map(rules.is_forced, range(len(output))))
     return np.where(forced, 0.0, values)
 
 

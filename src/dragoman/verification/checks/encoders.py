@@ -146,9 +146,9 @@ def encoded_batches(
     graph, head = manifest.graphs["encoder"], manifest.head
     assert head is not None
     roles = [tensor.role for tensor in graph.outputs]
-    lengths = [len(source) for source in sources]
+    lengths = list(map(len, sources))
     if types is None:
-        types = [halved(length) for length in lengths]
+        types = list(map(halved, lengths))
     tokens = min(MAX_TOKENS, tokens_of_batch(head))
     for batch in batches(lengths, max_batch_size=MAX_ROWS, max_batch_tokens=tokens):
         source, mask = pad([sources[i] for i in batch], manifest.model.pad_token_id)

@@ -35,7 +35,7 @@ def compare_shortlist(model: Model, inputs: ParityInputs) -> tuple[Check, Shortl
     manifest = model.manifest
     assert manifest.shortlist is not None
     shortlist = read_shortlist(model.bundle.path(manifest.shortlist.file), manifest.model)
-    sources = [[int(token) for token in source] for source in inputs.sources]
+    sources = [list(map(int, source)) for source in inputs.sources]
     allowed = [shortlist.allowed(source, manifest.end_tokens) for source in sources]
     spread = np.linspace(0, len(sources) - 1, min(SOURCES, len(sources))).astype(int).tolist()
     check = _compare_logits(model, [sources[i] for i in spread], [allowed[i] for i in spread])
@@ -54,7 +54,7 @@ def compare_shortlist(model: Model, inputs: ParityInputs) -> tuple[Check, Shortl
     return check, ShortlistParity(
         sequences=len(sources),
         identical=sum(a == b for a, b in zip(with_it, without, strict=True)),
-        allowed=round(float(np.mean([len(tokens) for tokens in allowed])), 1),
+        allowed=round(float(np.mean(list(map(len, allowed)))), 1),
         tasks=tasks,
     )
 

@@ -109,7 +109,7 @@ def compare_task(
     Args:
         decode: the oracle's tokenizer
     """
-    oracle = task.texts([decode(tokens) for tokens in expected])
+    oracle = task.texts(list(map(decode, expected)))
     bundle = task.texts([model.detokenize(tokens) or "" for tokens in found])
     return [
         judged(metric, oracle, bundle, task.references, model.manifest.precision)

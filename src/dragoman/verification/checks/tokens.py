@@ -7,9 +7,9 @@ lost.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
@@ -70,7 +70,7 @@ def results_of_first_windows(
             continue
         window = list(model.stream(sources[i], options, max_new_tokens=limit))
         ended = bool(window) and window[-1].is_end
-        found[i] = dataclasses.replace(
+        found[i] = replace(
             results[i],
             tokens=tuple(token.id for token in window if not token.is_end),
             end_token=window[-1].id if ended else None,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dragoman.errors import DragomanError, shown
@@ -67,7 +67,7 @@ def inputs_for(checkpoint: OpenedCheckpoint, comparison: Comparison) -> ParityIn
         inputs = _of_file(checkpoint, comparison, file, given)
     if given is not None and inputs.references is None and inputs.task is None:
         inputs = _with_separate(checkpoint, inputs, given.path, comparison.limit)
-    inputs = dataclasses.replace(inputs, target_language=comparison.target_language)
+    inputs = replace(inputs, target_language=comparison.target_language)
     _check_metrics(checkpoint, inputs, comparison.metrics)
     return inputs
 
@@ -117,7 +117,7 @@ def _of_file(
             f"references are not compared: found for {having} of {len(items)} inputs, none for "
             f"{without.origin}"
         )
-        inputs = dataclasses.replace(inputs, remark=remark)
+        inputs = replace(inputs, remark=remark)
     return inputs
 
 
@@ -131,8 +131,8 @@ def _with_separate(
     language = inputs.source_language
     if language is None and tokenizers is not None:
         language = assumed_language(tokenizers.languages)
-    separate = dataclasses.replace(references, source_language=language)
-    return dataclasses.replace(inputs, references=separate)
+    separate = replace(references, source_language=language)
+    return replace(inputs, references=separate)
 
 
 def _of_encoder(checkpoint: OpenedCheckpoint, head: Head, comparison: Comparison) -> ParityInputs:

@@ -118,7 +118,7 @@ def of_recordings(checkpoint: OpenedCheckpoint, log_mel: LogMel, given: ItemFile
     whole = given.references is not None
     limit = given.comparison.limit
     if limit is not None and limit < count:
-        chosen = whole_recordings([len(each) for each in windows], limit) if whole else []
+        chosen = whole_recordings(list(map(len, windows)), limit) if whole else []
         whole = bool(chosen)
         if whole:
             items, windows = [items[i] for i in chosen], [windows[i] for i in chosen]

@@ -6,10 +6,9 @@ imports neither PyTorch nor ONNX, so that a report can be written without them.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -233,7 +232,7 @@ class ReferenceFile:
                 "without tabs"
             )
         return [
-            dataclasses.replace(
+            replace(
                 item,
                 references=() if reference is None else reference.references,
                 line=0 if reference is None else reference.line,
@@ -254,7 +253,7 @@ def _of_sources(pairs: Sequence[Item], items: Sequence[Item]) -> list[Item | Non
     for pair in pairs:
         first = known.setdefault(pair.key, pair)
         every = dict.fromkeys((*first.references, *pair.references))
-        known[pair.key] = dataclasses.replace(first, references=tuple(every))
+        known[pair.key] = replace(first, references=tuple(every))
     return [known.get(item.key) for item in items]
 
 
@@ -275,7 +274,7 @@ def pair_items(file: Path, *, audio: bool) -> list[Item]:
             )
     if not audio:
         return items
-    return [dataclasses.replace(item, source=file.parent / item.source) for item in items]
+    return [replace(item, source=file.parent / item.source) for item in items]
 
 
 @dataclass(frozen=True)
@@ -307,7 +306,7 @@ class References:
         if limit is None or limit >= len(self.pairs):
             return self
         chosen = spread(range(len(self.pairs)), limit)
-        return dataclasses.replace(
+        return replace(
             self,
             origin=f"{self.origin}, {limit} of {len(self.pairs)} pairs",
             pairs=[self.pairs[i] for i in chosen],
@@ -334,8 +333,8 @@ def read_references(file: Path, *, audio: bool, ids: bool) -> References:
             f"{file}: expected token ids separated by spaces, for a model without tokenizers: "
             f"{error}"
         ) from error
-    return dataclasses.replace(references, pairs=pairs)
+    return replace(references, pairs=pairs)
 
 
 def _token_ids(text: str) -> list[int]:
-    return [int(word) for word in text.split()]
+    return list(map(int, text.split()))

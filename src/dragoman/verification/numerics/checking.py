@@ -8,8 +8,8 @@ oracle, and the cached path and batches with one pass, both in exact form and as
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -100,7 +100,7 @@ def check_numerics(
     checks.append(compare_batches(model, short, windows, slack, promised=promised))
     compared = 0 if weights is None else weights.compared
     covered = _coverage(model, oracle, probes, batch_sizes(model, short, windows))
-    return merged(checks), dataclasses.replace(covered, weights=compared, graphs=graphs)
+    return merged(checks), replace(covered, weights=compared, graphs=graphs)
 
 
 def _sounds(oracle: ReferenceModel, probes: Sequence[Probe]) -> Sequence[EncoderInput]:
@@ -121,8 +121,8 @@ def _coverage(
     return Coverage(
         weights=0,
         graphs=False,
-        source_lengths=_range([len(source) for source in sources]),
-        target_lengths=_range([len(target) for target in targets]),
+        source_lengths=_range(list(map(len, sources))),
+        target_lengths=_range(list(map(len, targets))),
         source_vocabulary=share_covered(config.source_vocab_size or 0, sources),
         target_vocabulary=share_covered(config.target_vocab_size, targets),
         positions=spec.max_target_positions,

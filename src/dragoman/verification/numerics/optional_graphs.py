@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ def compare_alignment(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
     apart = np.abs(logits[0].astype(np.float64) - right).max() / max(1.0, np.abs(right).max())
     if check.passed and not apart <= ATTENTION_TOLERANCE:
         problem = f"logits of the graph that aligns words differ by {apart:.3g} of the largest"
-        return dataclasses.replace(check, differing=1, passed=False, problem=problem)
+        return replace(check, differing=1, passed=False, problem=problem)
     return check
 
 
@@ -95,7 +95,7 @@ def _compared(name: str, found: Mapping[Role, Array], expected: Mapping[Role, Ar
         compared, differing = compared + apart.size, differing + int(beyond.sum())
         worst = max(worst, float(apart.max()) / ATTENTION_TOLERANCE)
         if beyond.any() and not problem:
-            layer, head, query, key = (int(i) for i in np.argwhere(beyond)[0])
+            layer, head, query, key = map(int, np.argwhere(beyond)[0])
             problem = (
                 f"{role} of layer {layer}, head {head}, from {query} to {key}: expected "
                 f"{expected[role][layer, head, query, key]:.4f}, found "
@@ -178,7 +178,7 @@ def compare_candidates(bundle: Bundle, logits: Array, suppressed: Sequence[int])
     apart[[len(set(row.tolist())) < len(row) for row in tokens]] = NOT_FINITE  # repeated
     beyond, worst, problem = apart > SCORE_TOLERANCE, float(apart.max()) / SCORE_TOLERANCE, ""
     if beyond.any():
-        row, place = (int(i) for i in np.argwhere(beyond)[0])
+        row, place = map(int, np.argwhere(beyond)[0])
         problem = (
             f"candidate {place} is token {tokens[row, place]} with log-probability "
             f"{found[row, place]:.4f}, expected one with {best[row, place]:.4f}"

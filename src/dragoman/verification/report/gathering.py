@@ -425,7 +425,7 @@ def _example(model: Model, text: str, source: Any) -> AttentionExample | None:
         columns, weights = _joined(columns, weights)
     elif max(len(rows), len(columns)) > LONGEST:
         return None
-    plain = tuple(tuple(float(x) for x in row) for row in np.round(weights.astype(float), 4))
+    plain = tuple(tuple(map(float, row)) for row in np.round(weights.astype(float), 4))
     unit = "s" if model.manifest.audio is not None else ""
     return AttentionExample(title, text, rows, columns, plain, unit)
 

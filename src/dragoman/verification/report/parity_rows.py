@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dragoman.metrics import describe_undecided, shown_figure
 from dragoman.runtime.format.manifest import Precision
@@ -33,7 +33,7 @@ def checks_of(parity: Parity, explained: float | None = None) -> tuple[Check, ..
 def checks_of_engines(parity: Parity) -> tuple[Check, ...]:
     """Make the rows of the engines' own outputs."""
     rows = checks_of(parity, parity.tokens.allowed_margin)
-    return tuple(dataclasses.replace(row, what=f"engines: {row.what}") for row in rows)
+    return tuple(replace(row, what=f"engines: {row.what}") for row in rows)
 
 
 def verdict_of(

@@ -87,7 +87,7 @@ def _by_length(measured: Curves) -> list[Chart]:
 
 
 def _common(measured: Curves, of: Callable[[Timing], int]) -> list[int]:
-    every = [{of(timing) for timing in timings} for timings in measured.values()]
+    every = [set(map(of, timings)) for timings in measured.values()]
     return sorted(set.intersection(*every)) if every else []
 
 
@@ -128,7 +128,7 @@ def _chart(
         ]
         places = sorted({x_of(t) for timings in curves.values() for t in timings})
         for (label, timings), (colour, marker) in zip(curves.items(), styles(), strict=False):
-            values = [y_of(t) for t in timings]
+            values = list(map(y_of, timings))
             errors: Any = None
             if y_of is _latency:
                 errors = [
@@ -136,7 +136,7 @@ def _chart(
                     [max(0, t.sentence.p90 - t.sentence.p50) for t in timings],
                 ]
             axes.errorbar(
-                [x_of(t) for t in timings],
+                list(map(x_of, timings)),
                 values,
                 yerr=errors,
                 color=colour,

@@ -168,7 +168,7 @@ class EncoderProbe:
         self._graph = neutral.manifest.graphs["encoder"]
         vectors = self._head.task == "embedding"
         self.measure: Measure = "cosine distance" if vectors else "divergence"
-        sources = [[int(token) for token in source] for source in inputs.sources]
+        sources = [list(map(int, source)) for source in inputs.sources]
         types = None if inputs.lines is None else [line.tokens.types for line in inputs.lines]
         batches = encoded_batches(neutral, reference, None, sources, types, lambda count: None)
         self._batches = [*batches]

@@ -66,7 +66,7 @@ class CheckpointWeights:
         }
         config = reference.config
         scale = config.score_scale or 1 / math.sqrt(config.head_size)
-        roots = (math.sqrt(n) for n in (config.d_model, config.head_size))
+        roots = map(math.sqrt, (config.d_model, config.head_size))
         sizes = [power for root in roots for power in (root, 1 / root, math.sqrt(root))]
         constants = (scale, math.sqrt(scale), *sizes, *OF_ACTIVATIONS)
         return cls(tensors, scale, constants, tuple(parameters))
@@ -150,7 +150,7 @@ class CheckpointWeights:
 
     def _packed(self, parts: list[str], kind: str) -> Array | None:
         """Pack query, key and value of an attention into one weight."""
-        weights = [self.tensors.get(part) for part in parts]
+        weights = list(map(self.tensors.get, parts))
         found = []
         for part, weight in zip(parts, weights, strict=True):
             if weight is None:

@@ -139,7 +139,7 @@ def piece_behaviour(codec: PieceCodec) -> Behaviour:
 
     return Behaviour(
         lambda texts, in_detail: [Encoded(ids(text), []) for text in texts],
-        lambda sequences: [codec.decode(sequence) for sequence in sequences],
+        lambda sequences: list(map(codec.decode, sequences)),
     )
 
 
