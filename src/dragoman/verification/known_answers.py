@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from dragoman.errors import DragomanError
 from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
@@ -35,7 +34,7 @@ from dragoman.runtime.oracle_comparison import compare_with_oracle
 
 from .inputs.items import spread
 from .inputs.parity_inputs import ParityInputs
-from .oracle import for_torch, oracle_for, oracle_outputs, oracle_pass
+from .oracle import encoder_pass, for_torch, oracle_for, oracle_outputs, oracle_pass
 from .parity import running
 from .tolerances import NEGLIGIBLE
 
@@ -305,15 +304,11 @@ def _with_likely(
 
 def _with_oracle_values(answer: EncodedAnswer, model: Model, oracle: EncoderModel) -> EncodedAnswer:
     head = model.manifest.head
-    source = torch.tensor([answer.source])
-    types = torch.tensor([answer.types or [0] * len(answer.source)])
-    with torch.inference_mode():
-        outputs = oracle(
-            source,
-            torch.ones_like(source, dtype=torch.bool),
-            types if head is not None and head.token_types else None,
-        )
-    numbers = np.concatenate([output.numpy().ravel() for output in outputs])
+    source = np.array([answer.source])
+    types = np.array([answer.types or [0] * len(answer.source)])
+    segments = types if head is not None and head.token_types else None
+    outputs = encoder_pass(oracle, source, np.ones_like(source, np.bool_), segments)
+    numbers = np.concatenate([output.ravel() for output in outputs])
     values, size = projections(numbers)
     return replace(
         answer,

@@ -25,6 +25,7 @@ from dragoman.optimize.precision.weights import Scheme
 from dragoman.optimize.targets import Schemes, find_target
 from dragoman.reference_model import (
     AutoregressiveModel,
+    EncoderModel,
     LanguageModel,
     NoMemory,
     ReferenceModel,
@@ -90,6 +91,12 @@ def oracle_outputs(
     return [outputs[i] for i in range(len(sources))]
 
 
+def evenly(count: int, most: int) -> list[int]:
+    """Choose at most so many of 0 to count - 1, first and last among them."""
+    chosen: list[int] = np.linspace(0, count - 1, min(most, count)).astype(int).tolist()
+    return chosen
+
+
 def lengths_of(sources: Sequence[EncoderInput]) -> list[int]:
     """Return the number of tokens, or of frames, of each source."""
     return [
@@ -144,8 +151,7 @@ def forced_batches(
 ) -> Iterator[ForcedBatch]:
     """Run oracle and bundle along the oracle's outputs, on some of the sources."""
     spec, generation = model.manifest.model, oracle.generation
-    count = min(COMPARED_SOURCES, len(sources))
-    compared = np.linspace(0, len(sources) - 1, count).astype(int).tolist()
+    compared = evenly(len(sources), COMPARED_SOURCES)
     prompts = {i: oracle.prompt(for_torch(sources[i])) for i in compared}
     forced = generation.forced_first_token_id is not None
     reads = {i: [*prompts[i], *outputs[i][:-1]] for i in compared}
@@ -207,6 +213,19 @@ def oracle_pass(
     if positions is not None:
         hidden = hidden[:, torch.from_numpy(positions)]
     return cross, oracle.output(hidden).numpy()
+
+
+@torch.inference_mode()
+def encoder_pass(
+    oracle: EncoderModel,
+    source: NDArray[np.int64],
+    mask: NDArray[np.bool_],
+    types: NDArray[np.int64] | None = None,
+) -> list[NDArray[Any]]:
+    """Compute the outputs of an encoder-only model for a batch [B, S]."""
+    segments = None if types is None else torch.from_numpy(types)
+    found = oracle(torch.from_numpy(source), torch.from_numpy(mask), segments)
+    return [output.numpy() for output in found]
 
 
 _encoded_by = weakref.WeakKeyDictionary[AutoregressiveModel, EncodedBatches[list[KeysValues]]]()

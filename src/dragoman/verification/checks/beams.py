@@ -18,7 +18,7 @@ from dragoman.runtime.decoding.results import NO_OUTPUT
 from dragoman.runtime.format.parity import NOT_FINITE, BeamParity
 from dragoman.runtime.speech.prompts import prompt_options
 
-from ..oracle import for_torch
+from ..oracle import evenly, for_torch
 from .choices import MEAN_SHARE, Rules, own_logits
 from .tokens import bundle_outputs
 
@@ -55,8 +55,8 @@ def compare_beams(
     """
     if oracle.generation.num_beams == 1:
         return None
-    chosen = np.linspace(0, len(sources) - 1, min(len(sources), MOST_SOURCES)).astype(int)
-    some, limit = [sources[i] for i in chosen], min(limit, MOST_TOKENS)
+    some = [sources[i] for i in evenly(len(sources), MOST_SOURCES)]
+    limit = min(limit, MOST_TOKENS)
     found = model.generate(
         some,
         prompt_options(model.manifest),

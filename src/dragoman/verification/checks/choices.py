@@ -24,7 +24,7 @@ from dragoman.runtime.format.parity import NOT_FINITE, OnePassParity, OtherChoic
 from dragoman.runtime.scoring.teacher_forcing import forcing_batches, log_probabilities_of
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
-from ..oracle import ForcedBatch, for_torch
+from ..oracle import ForcedBatch, evenly, for_torch
 
 Scores = NDArray[np.float32]
 
@@ -258,8 +258,7 @@ def compare_one_pass(
 def _compared(expected: Sequence[list[int]], found: Sequence[list[int]]) -> list[int]:
     pairs = zip(expected, found, strict=True)
     same = [i for i, (tokens, other) in enumerate(pairs) if tokens == other]
-    spread = np.linspace(0, len(same) - 1, min(len(same), MOST_IDENTICAL)).astype(int)
-    left_out = set(same) - {same[n] for n in spread}
+    left_out = set(same) - {same[n] for n in evenly(len(same), MOST_IDENTICAL)}
     return [i for i in range(len(found)) if i not in left_out]
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dragoman.reference_model import EncoderModel
@@ -35,6 +34,7 @@ from dragoman.runtime.format.parity import (
 from dragoman.settings.head import Head
 
 from ..inputs.items import spread
+from ..oracle import encoder_pass
 from ..tolerances import COSINE_LIMITS, NEGLIGIBLE, ROUNDING_MULTIPLES, TOLERANCES
 from .distances import DifferenceMeter, DistributionMeter
 
@@ -154,13 +154,17 @@ def encoded_batches(
         source, mask = pad([sources[i] for i in batch], manifest.model.pad_token_id)
         segments = pad([types[i] for i in batch], 0)[0] if head.token_types else None
         encoded = model.backend.encode(source, mask, segments)
+
+        def by_role(of: EncoderModel) -> Outputs:
+            return dict(zip(roles, encoder_pass(of, source, mask, segments), strict=True))  # noqa: B023
+
         yield EncodedBatch(
             batch,
             source,
             mask,
             segments,
-            _outputs(oracle, roles, source, mask, segments),
-            None if rounded is None else _outputs(rounded, roles, source, mask, segments),
+            by_role(oracle),
+            None if rounded is None else by_role(rounded),
             {tensor.role: encoded[tensor.name] for tensor in graph.outputs},
         )
         advance(len(batch))
@@ -169,22 +173,6 @@ def encoded_batches(
 def halved(length: int) -> list[int]:
     """Segments of a source whose second half is the second text of a pair."""
     return [0] * (length - length // 2) + [1] * (length // 2)
-
-
-@torch.inference_mode()
-def _outputs(
-    oracle: EncoderModel,
-    roles: Sequence[Role],
-    source: NDArray[np.int64],
-    mask: NDArray[np.bool_],
-    types: NDArray[np.int64] | None,
-) -> Outputs:
-    found = oracle(
-        torch.from_numpy(source),
-        torch.from_numpy(mask),
-        None if types is None else torch.from_numpy(types),
-    )
-    return {role: tensor.numpy() for role, tensor in zip(roles, found, strict=True)}
 
 
 def logits_of(

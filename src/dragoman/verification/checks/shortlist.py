@@ -21,6 +21,7 @@ from dragoman.runtime.speech.prompts import greedy_options
 from dragoman.runtime.texts.shortlist import read_shortlist
 
 from ..inputs.parity_inputs import ParityInputs
+from ..oracle import evenly
 from .task import compare_task
 
 TOLERANCE, OF_BLOCKS = 1e-4, 0.1
@@ -37,7 +38,7 @@ def compare_shortlist(model: Model, inputs: ParityInputs) -> tuple[Check, Shortl
     shortlist = read_shortlist(model.bundle.path(manifest.shortlist.file), manifest.model)
     sources = [list(map(int, source)) for source in inputs.sources]
     allowed = [shortlist.allowed(source, manifest.end_tokens) for source in sources]
-    spread = np.linspace(0, len(sources) - 1, min(SOURCES, len(sources))).astype(int).tolist()
+    spread = evenly(len(sources), SOURCES)
     check = _compare_logits(model, [sources[i] for i in spread], [allowed[i] for i in spread])
     options = greedy_options(manifest).replace(target_language=inputs.target_language)
     with_it, without = (

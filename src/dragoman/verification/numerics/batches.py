@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.request import as_batch, pad
+from dragoman.runtime.decoding.request import pad
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import divergence
 from ..tolerances import Slack
-from .probes import Probe
+from .probes import Probe, batch_of
 
 Array = NDArray[Any]
 
@@ -141,8 +141,7 @@ def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Outputs
         width: rows decoded from each source, all alike
     """
     spec, manifest, backend = model.manifest.model, model.manifest, model.backend
-    sources = [probe.source if spec.has_encoder else [] for probe in probes]
-    source, mask = as_batch(sources, spec, backend.limits.source_multiple)
+    source, mask = batch_of(probes, spec, backend.limits.source_multiple)
     encoded = backend.encode(source, mask) if spec.has_encoder else {}
     results = [
         _Outputs({n: _own(manifest, n, v[i], mask[i]) for n, v in encoded.items()}, None, None)

@@ -18,7 +18,7 @@ from dragoman.optimize.graph_pass import PassError
 from dragoman.reference_model import AutoregressiveModel, ReferenceModel
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import BackendError
-from dragoman.runtime.decoding.request import EncoderInput, as_batch, pad
+from dragoman.runtime.decoding.request import EncoderInput, pad
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import Check, Coverage
@@ -33,7 +33,7 @@ from ..tolerances import NEGLIGIBLE, Slack
 from .batches import batch_sizes, compare_batches, is_promised, most_windows
 from .graphs import compare_graphs, measure_graphs
 from .optional_graphs import compare_alignment, compare_attention, compare_candidates
-from .probes import Probe, parameters_of, probes_for, share_covered, short_probes
+from .probes import Probe, batch_of, parameters_of, probes_for, share_covered, short_probes
 from .products import compare_products
 from .steps import LAST_STEPS, compare_steps, most_steps
 
@@ -141,7 +141,7 @@ def _optional_graphs(
     found = [compare_attention(exact, oracle, probe), compare_alignment(exact, oracle, probe)]
     if isinstance(oracle, AutoregressiveModel):
         spec = exact.manifest.model
-        source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+        source, mask = batch_of([probe], spec)
         logits = exact.backend.score(source, mask, np.array([probe.read]))
         suppressed = oracle.generation.suppressed_token_ids
         found.append(compare_candidates(bundle, logits[0].astype(np.float32), suppressed))
@@ -189,7 +189,7 @@ def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]
         return Slack(None, of_size=size)
     spec, meter = model.manifest.model, DistanceMeter()
     for probe in probes:
-        source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+        source, mask = batch_of([probe], spec)
         read, _ = pad([probe.read], spec.pad_token_id)
         _, expected = oracle_pass(oracle, source, mask, read)
         found = model.backend.score(source, mask, read)

@@ -22,14 +22,14 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.request import as_batch, batches, pad
+from dragoman.runtime.decoding.request import batches, pad
 from dragoman.runtime.format.contract import Role
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import HEADS_LAST
 from ..checks.encoders import halved
-from ..oracle import linear_in_parts, oracle_batches, oracle_pass
-from .probes import Probe, parameters_of
+from ..oracle import encoder_pass, linear_in_parts, oracle_batches, oracle_pass
+from .probes import Probe, batch_of, parameters_of
 
 Array = NDArray[Any]
 
@@ -225,8 +225,7 @@ def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[_Batch]:
         grouped = oracle_batches(spec, lengths)
     together = [[short[i] for i in numbers] for numbers in grouped] if short else []
     for numbers in (*together, *([i] for i, probe in enumerate(probes) if probe.is_long)):
-        sources = [probes[i].source if spec.has_encoder else [] for i in numbers]
-        source, source_mask = as_batch(sources, spec)
+        source, source_mask = batch_of([probes[i] for i in numbers], spec)
         read, read_mask = pad([probes[i].read for i in numbers], spec.pad_token_id)
         types = None
         if head is not None and head.token_types:
@@ -268,14 +267,9 @@ def _oracle_outputs(
     source = batch.source.astype(dtype) if manifest.model.takes_audio else batch.source
     if isinstance(oracle, EncoderModel):
         assert encoder is not None
-        with torch.inference_mode():
-            found = oracle(
-                torch.from_numpy(source),
-                torch.from_numpy(batch.source_mask),
-                None if batch.types is None else torch.from_numpy(batch.types),
-            )
+        found = encoder_pass(oracle, source, batch.source_mask, batch.types)
         for tensor, values in zip(encoder.outputs, found, strict=True):
-            outputs[tensor.name] = _encoded_rows(tensor.role, values.numpy(), batch)
+            outputs[tensor.name] = _encoded_rows(tensor.role, values, batch)
         return outputs
     given = (source, batch.source_mask, batch.read, batch.positions)
     cross, logits = oracle_pass(oracle, *given)

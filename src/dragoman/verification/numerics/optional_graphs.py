@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,14 +17,13 @@ from dragoman.optimize.running import run
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.reference_model.attention import MultiHeadAttention, attention_weights
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import Role, Slot
 from dragoman.runtime.format.neutral_graphs import aligning_layers
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
-from ..oracle import oracle_pass
-from .probes import Probe
+from ..oracle import encoder_pass, oracle_pass
+from .probes import Probe, batch_of
 
 Array = NDArray[Any]
 
@@ -51,7 +49,7 @@ def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
     if "attention" not in exact.manifest.graphs:
         return None
     spec = exact.manifest.model
-    source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+    source, mask = batch_of([probe], spec)
     read = np.array([probe.read], np.int64).reshape(1, -1)
     types = np.zeros_like(mask, np.int64)
     inputs: dict[Role, Array] = {"source": source, "source_mask": mask, "token": read}
@@ -69,7 +67,7 @@ def compare_alignment(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
     manifest = exact.manifest
     if "alignment" not in manifest.graphs:
         return None
-    source, mask = as_batch([probe.source], manifest.model)
+    source, mask = batch_of([probe], manifest.model)
     read = np.array([probe.read], np.int64)
     encoded = exact.backend.encode(source, mask)
     outputs = {tensor.slot: encoded[tensor.name] for tensor in manifest.graphs["encoder"].outputs}
@@ -111,8 +109,7 @@ def _oracle_attention(
     logits: Array = np.zeros((0, 0))  # of an encoder-only model
     with _recorded(oracle) as weights:
         if isinstance(oracle, EncoderModel):
-            with torch.inference_mode():
-                oracle(torch.from_numpy(source), torch.from_numpy(mask), None)
+            encoder_pass(oracle, source, mask)
         else:
             logits = oracle_pass(oracle, source, mask, read)[1][0]
     found: dict[Role, list[Array]] = {}

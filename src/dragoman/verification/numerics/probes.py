@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.reference_model import ReferenceModel, Transformer
-from dragoman.runtime.decoding.request import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput, as_batch
+from dragoman.runtime.format.model_spec import ModelSpec
 
 MOST_OPERATIONS = 2e11
 """Multiplications that the oracle may take for the vocabulary; the ends of the capacity are
@@ -52,6 +55,13 @@ class Probe:
         """Whether it is so long that no other probe is padded to its length."""
         source = 0 if isinstance(self.source, np.ndarray) else len(self.source)
         return max(source, len(self.read)) ** 2 > MOST_SCORES
+
+
+def batch_of(
+    probes: Sequence[Probe], spec: ModelSpec, multiple: int = 1
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Make a batch of the sources of probes, with its mask; see `as_batch`."""
+    return as_batch([probe.source if spec.has_encoder else [] for probe in probes], spec, multiple)
 
 
 def probes_for(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) -> list[Probe]:

@@ -21,15 +21,14 @@ from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.optimize.dequantized import QuantizedWeight, quantized_weights
 from dragoman.optimize.precision.rounding import parts_of_outputs
 from dragoman.reference_model import EncoderModel, ReferenceModel
-from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.parity import Check
 
-from ..oracle import forget_encoded, oracle_pass
+from ..oracle import encoder_pass, forget_encoded, oracle_pass
 from ..stored.checkpoint_weights import CheckpointWeights, sources_of
 from ..stored.weights import GainLimits, gain_problems, rounds_to_nearest
-from .probes import Probe
+from .probes import Probe, batch_of
 
 Array = NDArray[Any]
 
@@ -198,10 +197,9 @@ def _observed(
 
 def _read(oracle: ReferenceModel, spec: ModelSpec, probe: Probe) -> None:
     """Run the oracle on a single probe, so that nothing is padding."""
-    source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+    source, mask = batch_of([probe], spec)
     if isinstance(oracle, EncoderModel):
-        with torch.inference_mode():
-            oracle(torch.from_numpy(source), torch.from_numpy(mask), None)
+        encoder_pass(oracle, source, mask)
         return
     forget_encoded(oracle)  # or the products of its encoder would not be observed
     oracle_pass(oracle, source, mask, np.array([probe.read], np.int64))

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import Prediction
-from dragoman.runtime.decoding.request import as_batch, pad
+from dragoman.runtime.decoding.request import pad
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import divergence
 from ..tolerances import Slack
-from .probes import Probe
+from .probes import Probe, batch_of
 
 Array = NDArray[Any]
 
@@ -149,8 +149,7 @@ class _Rows:
     @classmethod
     def of(cls, model: Model, probes: Sequence[Probe]) -> _Rows:
         spec = model.manifest.model
-        sources = [probe.source if spec.has_encoder else [] for probe in probes]
-        source, mask = as_batch(sources, spec, model.backend.limits.source_multiple)
+        source, mask = batch_of(probes, spec, model.backend.limits.source_multiple)
         read, read_mask = pad([probe.read for probe in probes], spec.pad_token_id)
         places = np.arange(read.shape[1])
         positions = places[(places < MOST_STEPS) | (places >= read.shape[1] - LAST_STEPS - 1)]

@@ -51,9 +51,14 @@ Text = str | tuple[str, str]
 
 
 class Differences:
-    """Collects the first difference between tokenizers, and the token ids with any difference."""
+    """Collects the first difference between tokenizers, and the token ids with any difference.
 
-    def __init__(self) -> None:
+    Args:
+        label: of the tokenizers, for the problem
+    """
+
+    def __init__(self, label: str = "") -> None:
+        self._label = f"{label}: " if label else ""
         self.problem = ""
         self.tokens: set[int] = set()
 
@@ -63,7 +68,7 @@ class Differences:
         Args:
             problem: the problem as a sentence; only the first is kept
         """
-        self.problem = self.problem or problem
+        self.problem = self.problem or f"{self._label}{problem}"
         self.tokens.update(tokens)
 
     @property
@@ -153,7 +158,6 @@ def with_special_tokens(tokenizer: Tokenizer) -> Iterator[str]:
 class Comparison:
     """Two tokenizers that are compared by what they do."""
 
-    label: str
     expected: Behaviour
     found: Behaviour
     differences: Differences
@@ -211,7 +215,7 @@ class Comparison:
                 self.encode([*(f"a{character}b" for character in group), text])
 
     def _add(self, problem: str, tokens: Iterable[int] = ()) -> None:
-        self.differences.add(f"{self.label}: expected {problem}", tokens)
+        self.differences.add(f"expected {problem}", tokens)
 
 
 @cache

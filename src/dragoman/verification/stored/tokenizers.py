@@ -188,12 +188,12 @@ def _same_file(expected: Path, found: Path) -> bool:
 def _compare_library(pair: _Pair, differences: Differences) -> None:
     expected, found = read_tokenizer(pair.expected.model), read_tokenizer(pair.found.model)
     ids = expected.get_vocab(with_added_tokens=True)
-    own = Differences()
-    _compare_ids(pair.label, ids, found.get_vocab(with_added_tokens=True), own)
+    own = Differences(pair.label)
+    _compare_ids(ids, found.get_vocab(with_added_tokens=True), own)
     wanted, other = _parts(expected), _parts(found)
     for name in ("scores", "merges"):
-        _compare_lists(pair.label, name, wanted.pop(name), other.pop(name), ids, own)
-    _compare_settings(pair.label, wanted, other, own)
+        _compare_lists(name, wanted.pop(name), other.pop(name), ids, own)
+    _compare_settings(wanted, other, own)
     if not own.problem and wanted != other:
         _compare_behaviour(pair, expected, found, own)
     if own.problem:
@@ -201,7 +201,7 @@ def _compare_library(pair: _Pair, differences: Differences) -> None:
 
 
 def _compare_ids(
-    label: str, expected: Mapping[str, int], found: Mapping[str, int], differences: Differences
+    expected: Mapping[str, int], found: Mapping[str, int], differences: Differences
 ) -> None:
     if expected == found:
         return
@@ -210,13 +210,12 @@ def _compare_ids(
         if ids[0] != ids[1]:
             wanted, other = ("none" if token is None else token for token in ids)
             differences.add(
-                f"{label}: expected {shown(piece)} -> {wanted}, found {other}",
+                f"expected {shown(piece)} -> {wanted}, found {other}",
                 [token for token in ids if token is not None],
             )
 
 
 def _compare_lists(
-    label: str,
     name: str,
     expected: list[Any],
     found: list[Any],
@@ -240,14 +239,14 @@ def _compare_lists(
         )
         if wanted != other:
             differences.add(
-                f"{label}: expected {wanted} at place {place} of its {name}, found {other}",
+                f"expected {wanted} at place {place} of its {name}, found {other}",
                 [ids[piece] for piece in pieces if piece in ids],
             )
             return
 
 
 def _compare_settings(
-    label: str, expected: Mapping[str, Any], found: Mapping[str, Any], differences: Differences
+    expected: Mapping[str, Any], found: Mapping[str, Any], differences: Differences
 ) -> None:
     """Compare settings of the model that few texts show, such as the longest word it reads."""
     wanted, other = (
@@ -257,7 +256,7 @@ def _compare_settings(
     for name in wanted | other:
         if wanted.get(name) != other.get(name):
             differences.add(
-                f"{label}: {name}: expected {shown(str(wanted.get(name)))}, found "
+                f"{name}: expected {shown(str(wanted.get(name)))}, found "
                 f"{shown(str(other.get(name)))}"
             )
 
@@ -287,7 +286,6 @@ def _compare_behaviour(
     loaded = load_tokenizer(pair.expected.model), load_tokenizer(pair.found.model)
     as_text, reading = (
         Comparison(
-            pair.label,
             *(library_behaviour(each, pair.own_template, skip=skip) for each in both),
             differences,
         )
@@ -303,17 +301,16 @@ def _compare_behaviour(
 
 
 def _compare_pieces(pair: _Pair, differences: Differences) -> None:
-    label, own = pair.label, Differences()
+    own = Differences(pair.label)
     expected, found = _pieces(pair.expected), _pieces(pair.found)
-    _compare_ids(label, expected.ids, found.ids, own)
+    _compare_ids(expected.ids, found.ids, own)
     for name, wanted in expected.settings.items():
         if wanted != (other := found.settings[name]):
-            own.add(f"{label}: expected {name} {wanted}, found {other}")
-    _compare_lists(label, "pieces", expected.scored, found.scored, expected.ids, own)
+            own.add(f"expected {name} {wanted}, found {other}")
+    _compare_lists("pieces", expected.scored, found.scored, expected.ids, own)
     if not own.problem and not _same_file(pair.expected.model, pair.found.model):
-        comparison = Comparison(
-            label, piece_behaviour(expected.codec), piece_behaviour(found.codec), own
-        )
+        behaviours = piece_behaviour(expected.codec), piece_behaviour(found.codec)
+        comparison = Comparison(*behaviours, own)
         comparison.encode(TEXTS)
         comparison.each_token(list(expected.ids.values()))
         comparison.sweep()
