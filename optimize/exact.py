@@ -169,7 +169,6 @@ def _multiply_exactly(
     """Replace a product of integers.
 
     Args:
-        read: returns the node's weight
         exact_input: makes nodes that compute the product's input
         bias: the place of the bias among the node's inputs
     """

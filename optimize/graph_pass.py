@@ -45,7 +45,6 @@ class Changes:
         uncounted: whether the graph may have changed in ways that `matches` does not count
         rounding: the difference that this number of changes may add up to, relative to an output's
             largest value or 1; it applies where it exceeds the pass's tolerance
-        choices: decisions between alternatives
     """
 
     matches: int

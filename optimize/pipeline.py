@@ -41,7 +41,6 @@ def apply_passes(
         interface: the inputs and outputs that the graph keeps. Its own rounding is then measured,
             and a pass may change an output by about as much. None: the contract of a bundle's graph
             is checked elsewhere
-        properties: the properties of the graph before the passes
 
     Raises:
         PassError: a pass requires a property that the graph does not have, fails, or changes the

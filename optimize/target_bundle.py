@@ -131,9 +131,6 @@ def fused_graphs(
 ) -> tuple[Graphs, dict[str, list[PassRecord]]]:
     """Return a neutral bundle's graphs after the target's fp32 passes, and the records of each.
 
-    Args:
-        precision: the precision that the graphs will have
-
     Raises:
         PassError: a pass failed; names it.
     """

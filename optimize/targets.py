@@ -45,11 +45,7 @@ class Schemes(NamedTuple):
 
 
 class BuiltEngines(NamedTuple):
-    """A bundle of engines.
-
-    Attributes:
-        warnings: warnings for the user, a line each
-    """
+    """A bundle of engines."""
 
     bundle: Bundle
     warnings: tuple[str, ...]

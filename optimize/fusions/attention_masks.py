@@ -33,7 +33,6 @@ class Mask:
         value: the numbers; with `fill`, the condition
         fill: the number that replaces scores
         keep: whether the scores are kept where the condition is true, or where it is false
-        factor: the factor by which the numbers are multiplied
         dtype: the type of the queries
     """
 

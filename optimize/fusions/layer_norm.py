@@ -49,8 +49,6 @@ class _Normalize(FusionRule):
 
     Args:
         form: how the division is written; see `pattern`
-        cast: whether the result is cast back to the type of the input
-        gain: whether a gain follows
     """
 
     def __init__(self, form: str, *, cast: bool, gain: bool) -> None:

@@ -37,7 +37,6 @@ class Scheme:
 
     Attributes:
         name: in the name of the pass
-        bits: number of bits of the integers
         block: number of inputs that share a scale; None: all of them
         error: the largest relative error of a product with which a weight is quantized
         scale_type: number format of the scales

@@ -44,11 +44,7 @@ NEEDS_GPU = "refittable engines can only be built on a machine with a GPU; "
 
 @dataclass(frozen=True)
 class SerializedEngine:
-    """A serialized engine.
-
-    Attributes:
-        warnings: warnings for the user, a line each
-    """
+    """A serialized engine."""
 
     plan: bytes
     report: EngineReport
@@ -243,7 +239,6 @@ def report(package: Package, network: Any, graph: Path, plan: bytes) -> EngineRe
 
     Args:
         network: INetworkDefinition, from the graph
-        plan: the serialized engine
     """
     trt = package.module
     layers = list(map(network.get_layer, range(network.num_layers)))

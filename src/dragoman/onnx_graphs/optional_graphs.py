@@ -243,11 +243,7 @@ def _joined(
 
 
 class _Sizes:
-    """Shapes computed from the inputs, and zeros of these shapes.
-
-    Attributes:
-        nodes, constants: the nodes and constants that compute the shapes
-    """
+    """Shapes computed from the inputs, and zeros of these shapes."""
 
     def __init__(self, inputs: Mapping[Slot, ir.Value]) -> None:
         self.nodes: list[ir.Node] = []

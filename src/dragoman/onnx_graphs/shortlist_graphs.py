@@ -90,7 +90,6 @@ class _GatheredWeights:
 
     Attributes:
         tensors, inputs: what the decoder takes from it
-        products: the decoder's nodes that compute with them, in order
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -336,9 +335,6 @@ def _choice(
         token, column: tokens that each row allows, and their places in the shortlist, int64 [B, A]
         outputs: the outputs by role: logits, next token and its log-probability
         suppression: what is added to the logit of each token before one is selected; None: nothing
-
-    Returns:
-        nodes and constants
     """
     dtype = outputs["logits"].dtype or ir.DataType.FLOAT
     last = constant_of("shortlist/last", np.array(-1))
@@ -391,9 +387,6 @@ def add_shortlist(bundle: Bundle, shortlist: Shortlist) -> Bundle:
     """Add a shortlist to a bundle of graphs in its directory.
 
     The graphs refer to the weights that the bundle has. The manifest is not written.
-
-    Returns:
-        the bundle with the new files and graphs in its manifest
 
     Raises:
         DragomanError: the decoder's logits are not a product by weights.

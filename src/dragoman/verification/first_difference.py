@@ -50,7 +50,6 @@ def first_difference(
 
     Args:
         sources: token ids or features; the first few are decoded
-        tolerance: see `FirstDifference.difference`
 
     Returns:
         None if every tensor is within the tolerance

@@ -55,7 +55,6 @@ class Choices:
     """How the bundle's choices along the oracle's outputs compare with the oracle's.
 
     Attributes:
-        sequences: outputs of the oracle that were scored
         changed: outputs with at least one other choice
         largest_error: of the difference between the logit of the oracle's choice and that of its
             runner-up or of the bundle's choice, at any position
@@ -120,7 +119,6 @@ class Rules:
 
     Attributes:
         source: the tokens of the source; empty for audio
-        prompt: the start token and the prompt
     """
 
     oracle: AutoregressiveModel

@@ -181,7 +181,6 @@ class DistanceMeter:
     """Measures the distance between distributions, over several batches of positions.
 
     Attributes:
-        same: positions with the same choice
         ties: other choices whose logit is as close to the oracle's best as the tolerance of tensors
             at fp32, which is relative to the largest logit of the position
     """

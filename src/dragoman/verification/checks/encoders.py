@@ -100,8 +100,6 @@ def compare_encoder(
     """Compare the outputs of a bundle with the oracle's.
 
     Args:
-        rounded: None at fp32
-        types: the segment of each token; None: see `encoded_batches`
         queries: the query of each source, among whose documents it is ranked; None: all are
             documents of one query
     """

@@ -192,7 +192,6 @@ def upper_share(count: int, total: int, chance: float) -> float:
     """Compute the upper confidence limit of a share (Clopper and Pearson 1934).
 
     Args:
-        count: events that occurred
         total: trials, at least one
         chance: the probability that so few or fewer events occur if the share is the limit
 

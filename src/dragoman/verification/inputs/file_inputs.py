@@ -156,9 +156,6 @@ def whole_recordings(windows: Sequence[int], limit: int) -> list[int]:
 
     Returns:
         their indices
-
-    Args:
-        windows: how many each recording has
     """
     every = list(range(len(windows)))
     for count in range(len(windows), 0, -1):

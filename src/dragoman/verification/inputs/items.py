@@ -68,7 +68,6 @@ class Item:
     """A text or a recording to compare on.
 
     Attributes:
-        source: a text; or the path of a recording
         origin: the place for a reader, such as "held_out.tsv, line 17" or "clips/a.flac"
         references: every text that counts as right; empty if unknown
         line: the line of the references in their file; the first if there are several
@@ -282,7 +281,6 @@ class References:
     """Sources with references, whose probability is compared.
 
     Attributes:
-        origin: the file, for the record and for errors
         pairs: as `Model.score` takes them; a source with several references is in several pairs
         lines: the line of the file that each pair is from
     """

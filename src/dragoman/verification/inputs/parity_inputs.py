@@ -100,7 +100,6 @@ def text_metrics(
             training recorded, a recipe's metrics or its own score, word error for speech, ROUGE-L
             for summaries, BLEU and chrF for any other text; a decoder-only model has none, since
             many continuations are right
-        sources: the sources of the outputs, which a recipe may use
 
     Raises:
         DragomanError: a metric is unknown, or its library is missing.

@@ -59,7 +59,6 @@ def check_numerics(
     """Run the checks, in the order in which they explain each other.
 
     Args:
-        model: the bundle as it runs
         bundle: as it is stored; what runs may be an emulation of it
         inputs: some inputs of the model, with the oracle's outputs as targets
         threads: of the processor, for the exact form; None: all cores

@@ -199,7 +199,6 @@ class _Batch:
     """Probes that are computed together.
 
     Attributes:
-        numbers: the numbers of the probes
         positions: positions of targets whose logits are compared, [R]
         types: the segment of each source token; None: the model does not tell them apart
     """

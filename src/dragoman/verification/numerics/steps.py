@@ -88,9 +88,6 @@ def compare_steps(
     Args:
         probes: the probes, the longest first
         joining: short probes; the second one joins the first later
-
-    Returns:
-        the check of steps, and the check of the graph's choices and log-probabilities
     """
     found = _Outcome(suppressed, slack)
     rows = _Rows.of(model, _rows_that_fit(model, probes))

@@ -126,11 +126,7 @@ LONGEST = 64
 
 
 class DecodingProbe:
-    """Compares distributions of the next token along the model's own greedy outputs.
-
-    Args:
-        neutral: the bundle of the trained model in fp32, which decodes
-    """
+    """Compares distributions of the next token along the model's own greedy outputs."""
 
     measure: Measure = "divergence"
 

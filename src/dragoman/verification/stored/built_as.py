@@ -103,7 +103,6 @@ class _Graphs(NamedTuple):
     """What is known of the graphs of a bundle.
 
     Attributes:
-        names: the names of the graphs that compute the model
         for_processor: whether there are operators that only the target cpu writes
     """
 

@@ -53,9 +53,6 @@ def compare_settings(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check:
     """Compare a bundle's manifest with its checkpoint and with its own graphs.
 
     Engines do not show their weights, so that only fields of a bundle of engines are compared.
-
-    Returns:
-        how many settings were compared, and the first that differs
     """
     manifest = bundle.manifest
     findings: list[Finding] = []

@@ -92,11 +92,7 @@ def _compare_all(
     directory: Path,
     differences: Differences,
 ) -> int:
-    """Compare the tokenizers of both sides, and the special tokens around a source.
-
-    Returns:
-        the number of token ids
-    """
+    """Compare the tokenizers of both sides, and the special tokens around a source."""
     expected, compared = files.write(ScratchWriter(directory)), 0
     for pair in _pairs(expected, directory, found, bundle.directory, differences):
         compared += _size(pair.expected)
@@ -222,12 +218,7 @@ def _compare_lists(
     ids: Mapping[str, int],
     differences: Differences,
 ) -> None:
-    """Compare merges, or pieces with their scores, whose order counts.
-
-    Args:
-        name: the name of the list, for problems
-        ids: token ids by piece
-    """
+    """Compare merges, or pieces with their scores, whose order counts."""
     if expected == found:
         return
     changed = set(map(tuple, expected)) ^ set(map(tuple, found))
