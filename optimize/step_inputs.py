@@ -161,11 +161,8 @@ def _sizes(bundle: Bundle) -> tuple[int, Range, int]:
     profile = engines.profiles[0]  # the default profile of engines
     rows = min(max(rows, profile.batch.smallest), profile.batch.largest)
     source = profile.source
-    return (
-        rows,
-        Range(source.smallest, min(longest, source.largest), source.largest),
-        engines.capacity,
-    )
+    lengths = Range(source.smallest, min(longest, source.largest), source.largest)
+    return rows, lengths, engines.capacity
 
 
 def _fitting(sources: Sequence[EncoderInput], rows: int, lengths: Range) -> list[EncoderInput]:
@@ -234,7 +231,6 @@ def write_polygraphy_files(
         feeds["encoder"] = [inputs.encoder]
     if inputs.decoder:
         feeds["decoder"] = list(inputs.decoder.values())
-    steps, rows = tuple(inputs.decoder), inputs.rows
     with new_directory(directory) as partial:
         for graph, iterations in feeds.items():
             save_json(list(map(dict, iterations)), str(partial / _inputs(graph)))
@@ -243,17 +239,20 @@ def write_polygraphy_files(
         script.write_text("\n".join(lines) + "\n", encoding="utf-8")
         script.chmod(0o755)
         size = sum(file.stat().st_size for file in partial.iterdir())
-    return PolygraphyFiles(directory, rows, steps, size)
+    return PolygraphyFiles(directory, inputs.rows, tuple(inputs.decoder), size)
 
 
 def _script(bundle: Bundle, graphs: Bundle | None, inputs: StepInputs) -> Iterator[str]:
     manifest = bundle.manifest
     reference, what = (bundle, "BUNDLE") if graphs is None else (graphs, "GRAPHS")
     names = tuple(manifest.model_graphs)
+    recorded = [] if inputs.encoder is None else ["the encoder"]
+    if inputs.decoder:
+        recorded.append(f"the decoder at the steps {', '.join(map(str, inputs.decoder))}")
     yield from (
         "#!/bin/sh",
-        f"# Inputs of {inputs.rows} rows, recorded while {_on_one_line(manifest.name)} ran:",
-        f"# those of {' and of '.join(_recorded(inputs))}.",
+        f"# Inputs of {inputs.rows} rows, recorded while {' '.join(manifest.name.split())} ran:",
+        f"# those of {' and of '.join(recorded)}.",
         f"#   sh {COMMANDS}        what runs on every machine",
         f"#   sh {COMMANDS} gpu    what needs an NVIDIA GPU, afterwards",
         "set -eu",
@@ -280,13 +279,6 @@ def _script(bundle: Bundle, graphs: Bundle | None, inputs: StepInputs) -> Iterat
     yield from _gpu_commands(bundle, inputs.encoder)
     yield "fi"
     yield 'exit "$status"'
-
-
-def _recorded(inputs: StepInputs) -> Iterator[str]:
-    if inputs.encoder is not None:
-        yield "the encoder"
-    if inputs.decoder:
-        yield f"the decoder at the steps {', '.join(map(str, inputs.decoder))}"
 
 
 def _gpu_commands(bundle: Bundle, encoder: Feed | None) -> Iterator[str]:
@@ -330,10 +322,6 @@ def _run(file: str) -> str:
 
 def _file(variable: str, name: str) -> str:
     return f'"${variable}"/{shlex.quote(name)}'
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _compared(graph: str, precision: Precision) -> str:

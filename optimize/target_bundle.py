@@ -29,7 +29,7 @@ from .pipeline import apply_passes
 from .precision.calibration import calibration_batches
 from .precision.plan import precision_passes
 from .precision.products import kept_products, rounded_products
-from .running import Samples, samples_for_graph
+from .running import samples_for_graph
 from .targets import Graphs, Target, find_target
 
 COMPARED_ROWS = 4
@@ -82,7 +82,8 @@ def optimize_bundle(
         weights = [product.weight for product in kept]
         passes = precision_passes(graphs, chosen.recipe, precision, observed, weights)
         for name, (model, _) in graphs.items():
-            compared = _first_rows(observed[name][0].samples)
+            samples = observed[name][0].samples
+            compared = {key: value[:COMPARED_ROWS] for key, value in samples.items()}
             records[name] += apply_passes(
                 model, passes[name], graph=name, samples=compared, progress=progress
             )
@@ -93,21 +94,21 @@ def optimize_bundle(
         suppressed = bundle.manifest.generation.suppressed_token_ids
         specs["candidates"] = candidates_spec(specs["decoder"], suppressed)
         models["candidates"] = candidates_graph(specs["candidates"], suppressed)
-    if "attention" in bundle.manifest.graphs and chosen.executable == "onnx":
+    manifest = bundle.manifest
+    if "attention" in manifest.graphs and chosen.executable == "onnx":
         models["attention"], specs["attention"] = attention_graph(
-            models, specs, bundle.manifest.model, bundle.manifest.head
+            models, specs, manifest.model, manifest.head
         )
-    if "alignment" in bundle.manifest.graphs and chosen.executable == "onnx":
-        heads = bundle.manifest.generation.heads_that_align
+    if "alignment" in manifest.graphs and chosen.executable == "onnx":
         models["alignment"], specs["alignment"] = alignment_graph(
-            models, specs, bundle.manifest.model, heads
+            models, specs, manifest.model, manifest.generation.heads_that_align
         )
     optimized = replace(
-        bundle.manifest,
+        manifest,
         target=chosen.name,
         precision=precision,
         graphs=specs,
-        tool_versions=bundle.manifest.tool_versions | {"onnxruntime": onnxruntime.__version__},
+        tool_versions=manifest.tool_versions | {"onnxruntime": onnxruntime.__version__},
         passes=tuple(record for name in graphs for record in records[name]),
         keep_fp32=tuple(module for product in kept for module in product.modules),
         calibrated_on=0 if calibration is None else len(calibration),
@@ -150,10 +151,6 @@ def fused_graphs(
         records[name] = apply_passes(model, passes, graph=name, samples=samples, progress=progress)
     recipe.check(records, attentions, manifest.model)
     return graphs, records
-
-
-def _first_rows(samples: Samples) -> Samples:
-    return {name: value[:COMPARED_ROWS] for name, value in samples.items()}
 
 
 def with_types(model: ir.Model, spec: GraphSpec) -> GraphSpec:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -131,7 +132,7 @@ def _first_layout(model: ir.Model, sampler: _Sampler) -> tuple[Runner, Choices] 
     except PassError:
         return None
     tried: list[Samples] = []
-    for choices in sampler.layouts():
+    for choices in sampler.layouts:
         samples = sampler.draw(choices)
         if any(_equal(samples, other) for other in tried):
             continue
@@ -199,6 +200,7 @@ class _Sampler:
                     "optimized but not compared (--no-compare)"
                 )
         self._tables = {v: _rows(v, model) for v in self._inputs if _is_integer(v)}
+        self._flags = [v.name or "" for v in self._inputs if _is_flag(v)]
         self._thresholds = _thresholds(model)
         axes = [
             (v, index, _axis_name(d, index))
@@ -206,9 +208,11 @@ class _Sampler:
             for index, d in enumerate(v.shape or ())
             if not isinstance(d, int)
         ]
-        self._symbols = sorted(
-            set().union(*(_symbols(name) for _, _, name in axes)) if axes else set()
-        )
+        self._symbols = sorted({symbol for _, _, name in axes for symbol in _symbols(name)})
+        self.layouts = [
+            *LAYOUTS,
+            *(Choices(sizes=dict.fromkeys(self._symbols, size), total=()) for size in (3, 1)),
+        ]
         elsewhere = {name for v, index, name in axes if index > 0}
         self._first = {name for _, index, name in axes if index == 0} - elsewhere
         others = {s for v, _, name in axes if not _is_mask(v) for s in _symbols(name)}
@@ -218,14 +222,9 @@ class _Sampler:
             if _is_mask(v) and index == len(v.shape or ()) - 1 and index > 0
         } - others
 
-    def layouts(self) -> Iterator[Choices]:
-        yield from LAYOUTS
-        for size in (3, 1):
-            yield Choices(sizes=dict.fromkeys(self._symbols, size), total=())
-
     def variants(self, base: Choices) -> Iterator[Choices]:
         """Return sets that are always compared, if they differ and run: flags, masks, defaults."""
-        flags = [v.name or "" for v in self._inputs if _is_flag(v)]
+        flags = self._flags
         for name in flags:
             yield replace(base, flags={name: False})
         if len(flags) > 1:
@@ -236,7 +235,7 @@ class _Sampler:
             yield replace(base, defaults=1.5)
 
     def searched(self, base: Choices) -> Iterator[Choices]:
-        flags = [v.name or "" for v in self._inputs if _is_flag(v)]
+        flags = self._flags
         settings = [
             replace(base, flags=dict(zip(flags, values, strict=True)))
             for values in itertools.islice(itertools.product((True, False), repeat=len(flags)), 8)
@@ -248,21 +247,22 @@ class _Sampler:
         thresholds = sorted({0.0, *self._thresholds})
         middles = [(a + b) / 2 for a, b in itertools.pairwise(thresholds)]
         largest = max(map(abs, thresholds)) + 1
+        around = (int(threshold) + n for threshold in thresholds for n in (-1, 0, 1))
+        alternatives: dict[str, Iterable[Any]] = {
+            "integer": sorted({-1, 0, 1, 2, 3, *around}),
+            "padding": ("left", "inverted", "all", "none"),
+            "scale": (-1.0, 0.01, 100.0, -100.0, 2 * largest, -2 * largest),
+            "number": (*thresholds, *middles, largest, -largest),
+            "seed": range(1, 5),
+        }
         for setting in settings:
             yield setting
             for size in sorted(set(sizes) - {0}):
                 for name in self._symbols:
                     yield replace(setting, sizes={**base.sizes, name: size})
-            for integer in sorted({-1, 0, 1, 2, 3, *_around(thresholds)}):
-                yield replace(setting, integer=integer)
-            for padding in ("left", "inverted", "all", "none"):
-                yield replace(setting, padding=padding)
-            for scale in (-1.0, 0.01, 100.0, -100.0, 2 * largest, -2 * largest):
-                yield replace(setting, scale=scale)
-            for value in (*thresholds, *middles, largest, -largest):
-                yield replace(setting, number=value)
-            for seed in range(1, 5):
-                yield replace(setting, seed=seed)
+            for name, values in alternatives.items():
+                for value in values:
+                    yield replace(setting, **{name: value})
         for setting in settings:  # last, as little is compared on them
             for name in sorted(self._symbols, key=lambda name: name in self._first):
                 yield replace(setting, sizes={**base.sizes, name: 0})
@@ -317,9 +317,8 @@ class _Sampler:
                 return np.full(shape, choices.flags.get(tensor.name or "", True))
             return generator.random(shape) < 0.5
         if "position" in name and choices.integer is None:
-            return np.broadcast_to(np.arange(shape[-1] if shape else 1), shape or (1,)).reshape(
-                shape
-            )
+            positions = np.arange(shape[-1] if shape else 1)
+            return np.broadcast_to(positions, shape or (1,)).reshape(shape)
         if _is_integer(tensor):
             rows = self._tables[tensor]
             if choices.integer is not None:
@@ -457,8 +456,3 @@ def _thresholds(model: ir.Model) -> list[float]:
         if value is not None and abs(value) < 1e6
     }
     return sorted(found, key=abs)[:16]
-
-
-def _around(thresholds: list[float]) -> Iterator[int]:
-    for threshold in thresholds:
-        yield from (int(threshold) - 1, int(threshold), int(threshold) + 1)

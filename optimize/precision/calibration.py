@@ -75,7 +75,8 @@ def calibration_batches(
     available = _random(bundle) if sources is None else sources
     if not available:
         raise DragomanError("calibration: expected at least one source, found none")
-    kept = _spread(len(available))
+    count = len(available)
+    kept: list[int] = np.linspace(0, count - 1, min(count, MOST)).astype(int).tolist()
     chosen = [available[i] for i in kept]
     graphs = {name: load_graph(bundle.graph_path(name)) for name in manifest.model_graphs}
     backend = InMemoryBackend(bundle, graphs, None)
@@ -99,7 +100,11 @@ def calibration_batches(
             by_role |= {"token": tokens, "read": positions}
             by_role["position"] = np.zeros(len(batch), np.int64)
             decoder = manifest.graphs["decoder"]
-            caches = _empty_caches(decoder, *tokens.shape)
+            caches = {
+                tensor.name: unwritten(tensor, *tokens.shape)
+                for tensor in decoder.inputs
+                if tensor.owner is Owner.DECODER_ROW
+            }
             samples = _named(decoder, by_role) | caches | encoded
             observed["decoder"].append(CalibrationBatch(samples, written, random))
     return observed
@@ -117,17 +122,6 @@ def _targets(model: Model, sources: Sequence[EncoderInput]) -> list[list[int]]:
         ]
     prompt = [spec.start_token_id, *manifest.generation.prompt]
     return [[*prompt, *result.tokens][:limit] for result in results]
-
-
-def _empty_caches(decoder: GraphSpec, rows: int, capacity: int) -> dict[str, NDArray[Any]]:
-    """Make empty caches, or the first states of a recurrent decoder, by tensor name."""
-    of_rows = [tensor for tensor in decoder.inputs if tensor.owner is Owner.DECODER_ROW]
-    return {tensor.name: unwritten(tensor, rows, capacity) for tensor in of_rows}
-
-
-def _spread(count: int) -> list[int]:
-    chosen: list[int] = np.linspace(0, count - 1, min(count, MOST)).astype(int).tolist()
-    return chosen
 
 
 def _random(bundle: Bundle) -> Sequence[EncoderInput]:

@@ -79,7 +79,9 @@ class Half(GraphPass):
             reason = self._reason(node)
             if reason:
                 refusals.append(Refusal(node.name or "", node.op_type, reason))
-            if reason or _passes_on(node, wide):
+            first = node.inputs[0] if node.inputs else None
+            source = None if first is None else first.producer()
+            if reason or (node.op_type in PASS_ON and source in wide):
                 wide.add(node)
         casts = _Casts(graph)
         for graph_input in graph.inputs:
@@ -142,11 +144,6 @@ class Half(GraphPass):
         # -inf in a mask is representable.
         finite = np.abs(numbers[np.isfinite(numbers)])
         return float(finite.max()) if finite.size else 0.0
-
-
-def _passes_on(node: ir.Node, wide: set[ir.Node]) -> bool:
-    source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-    return node.op_type in PASS_ON and source in wide
 
 
 class _Casts:

@@ -57,7 +57,11 @@ def shortlist_graphs(
     result = TensorSpec(logits.name, "logits", logits.dtype, (rows, 1, "allowed"))
     token, column = map(value_of, allowed)
     outputs: dict[Role, ir.Value] = {tensor.role: value_of(tensor) for tensor in (result, *choice)}
-    suppression = _suppression(suppressed, gathered.vocabulary)
+    suppression = None
+    if suppressed:
+        numbers = np.zeros(gathered.vocabulary, np.float32)
+        numbers[list(suppressed)] = -np.inf
+        suppression = constant_of("shortlist/suppression", numbers)
     nodes, constants = _choice(scores, token, column, outputs, suppression)
     kept = [
         outputs.get(tensor.role, value)
@@ -142,9 +146,7 @@ class _GatheredWeights:
             inputs: number of inputs of the product; blocks may have more
         """
         weight, scale = map(self._constant, node.inputs[1:3])
-        column = self._node(
-            "Unsqueeze", [scale, self._known(constant_of("last_axis", np.array([-1])))]
-        )
+        column = self._node("Unsqueeze", [scale, self._known("last_axis", -1)])
         attributes = {name: node.attributes[name].as_int() for name in ("bits", "block_size")}
         rows = self._node(
             "GatherBlockQuantized",
@@ -152,11 +154,9 @@ class _GatheredWeights:
             attributes | {"gather_axis": 0, "quantize_axis": 2},
             MICROSOFT,
         )
-        shape = self._known(constant_of("rows", np.array([0, -1])))
-        flat = self._node("Reshape", [rows, shape])
-        first = self._known(constant_of("inputs", np.array([inputs])))
-        begin = self._known(constant_of("begin", np.array([0])))
-        axes = self._known(constant_of("axes", np.array([1])))
+        flat = self._node("Reshape", [rows, self._known("rows", 0, -1)])
+        first = self._known("inputs", inputs)
+        begin, axes = self._known("begin", 0), self._known("axes", 1)
         cut = self._node("Slice", [flat, begin, first, axes])
         cut.shape, cut.type = ir.Shape(["shortlist", inputs]), ir.TensorType(ir.DataType.FLOAT)
         return self._output(self._transposed(cut, {"perm": [1, 0]}, [1, 0]))
@@ -237,8 +237,8 @@ class _GatheredWeights:
             )
         return self._constants[name]
 
-    def _known(self, constant: ir.Value) -> ir.Value:
-        return self._constants.setdefault(constant.name or "", constant)
+    def _known(self, name: str, *numbers: int) -> ir.Value:
+        return self._constants.setdefault(name, constant_of(name, np.array(numbers)))
 
     def _node(
         self, operator: str, inputs: Sequence[ir.Value], attributes: Any = None, domain: str = ""
@@ -364,14 +364,6 @@ def _choice(
         ir.node("Squeeze", [likely, middle], outputs=[outputs["next_log_probability"]]),
     ]
     return nodes, constants
-
-
-def _suppression(suppressed: Sequence[int], vocabulary: int) -> ir.Value | None:
-    if not suppressed:
-        return None
-    numbers = np.zeros(vocabulary, np.float32)
-    numbers[list(suppressed)] = -np.inf
-    return constant_of("shortlist/suppression", numbers)
 
 
 def _rename_unused(graph: ir.Graph, kept: Sequence[ir.Value]) -> None:

@@ -289,7 +289,7 @@ def _problems_of_outputs(
 def _nearest_problem(
     weight: QuantizedWeight, numbers: Numbers, expected: Array, inputs: slice, first: int
 ) -> tuple[float, str]:
-    """Compare the numbers of some inputs with the nearest integers, but for those that are cut off."""
+    """Compare numbers of some inputs with the nearest integers, but for those that are cut off."""
     shared = numbers.step.strides[0] == 0  # by all inputs of an output
     inverse = 1 / np.maximum(numbers.step[:1] if shared else numbers.step, np.float32(1e-30))
     found = numbers.values * inverse
