@@ -7,7 +7,7 @@ float32 and round what they write, and so does the emulated graph, node by node.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,16 +125,17 @@ def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
     graphs = {name: load_graph(bundle.graph_path(name)) for name in known}
     for model in graphs.values():
         emulate_half(model)
-    specs = {name: _in_float32(spec) for name, spec in known.items()}
+    specs = {name: in_float32(spec) for name, spec in known.items()}
     files = ScratchWriter(directory)
     write_graphs(graphs, specs, files)
     files.copy_tokenizers(bundle)
     return files.finish(replace(bundle.manifest, graphs=specs))
 
 
-def _in_float32(graph: GraphSpec) -> GraphSpec:
+def in_float32(graph: GraphSpec, narrow: Collection[str] = ("float16", "bfloat16")) -> GraphSpec:
+    """Return the specification of a graph in which these number formats became float32."""
+
     def wide(tensor: TensorSpec) -> TensorSpec:
-        half = tensor.dtype in ("float16", "bfloat16")
-        return replace(tensor, dtype="float32") if half else tensor
+        return replace(tensor, dtype="float32") if tensor.dtype in narrow else tensor
 
     return graph.map(wide)

@@ -20,7 +20,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.contract import SHORTLIST_GRAPHS, TensorSpec
+from dragoman.runtime.format.contract import SHORTLIST_GRAPHS
 from dragoman.runtime.model import Model
 
 from .checking.interface import remove_identities
@@ -35,7 +35,7 @@ from .dequantized import (
     product_of_integers,
     table_product,
 )
-from .emulation import Replacement, own_weights, widen
+from .emulation import Replacement, in_float32, own_weights, widen
 from .graph_pass import PassError
 from .graph_values import MICROSOFT, new_weight, producer, replace_by
 from .precision.rounding import parts_of_outputs
@@ -86,12 +86,8 @@ def exact_model(
             make_exact(model, replacement)
         except Exception as error:  # a wrong graph may raise any exception
             raise PassError(f"{name}: {type(error).__name__}: {error}") from error
-
-    def wide(tensor: TensorSpec) -> TensorSpec:
-        narrow = tensor.dtype in ("float16", "bfloat16", "int8")
-        return replace(tensor, dtype="float32") if narrow else tensor
-
-    specs = {name: spec.map(wide) for name, spec in known.items()}
+    narrow = ("float16", "bfloat16", "int8")
+    specs = {name: in_float32(spec, narrow) for name, spec in known.items()}
     manifest = replace(bundle.manifest, graphs=specs, precision="fp32", shortlist=None)
     exact = replace(bundle, manifest=manifest)
     return Model(exact, InMemoryBackend(exact, graphs, threads))

@@ -193,6 +193,11 @@ def rank(value: ir.Value) -> int | None:
     return len(value.shape) if value.shape is not None else None
 
 
+def permutation(node: ir.Node) -> tuple[int, ...]:
+    """Return the order of axes that a Transpose states; empty if it states none."""
+    return tuple(node.attributes["perm"].as_ints()) if "perm" in node.attributes else ()
+
+
 def reduction_axes(node: ir.Node) -> list[int] | None:
     """Return the axes of a reduction; None if unknown.
 

@@ -112,7 +112,7 @@ class _CachedSelfAttention(FusionRule):
             return "expected a mask of positions 0, 1, 2, ..."
         if mask.shape is None or len(mask.shape) != 4 or mask.shape[1] != 1:
             return f"expected a mask [B, 1, Q, C], found {mask.shape}"
-        _, size = check_heads(attended, query_heads)
+        size = check_heads(attended, query_heads)[1]
         if size % HEAD_SIZE_MULTIPLE:
             return (
                 f"expected a head size that is a multiple of {HEAD_SIZE_MULTIPLE}, as "

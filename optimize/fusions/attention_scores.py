@@ -17,6 +17,7 @@ from ..graph_values import (
     describe,
     first_input,
     number,
+    permutation,
     producer,
     rank,
     split_constant,
@@ -196,7 +197,7 @@ def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
     """
     value, scale = _unscaled(value)
     if (node := producer(value, "Transpose")) is not None:
-        perm = tuple(node.attributes["perm"].as_ints()) if "perm" in node.attributes else ()
+        perm = permutation(node)
         key, key_scale = _unscaled(first_input(node))
         if perm in ((0, 1, 3, 2), (0, 2, 1)):
             return key, (), scale * key_scale
@@ -207,11 +208,13 @@ def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
     transpose = producer(first_input(unfold), "Transpose") if unfold is not None else None
     fold = producer(first_input(transpose), "Reshape") if transpose is not None else None
     if transpose is not None and fold is not None:
-        attributes = transpose.attributes
-        perm = tuple(attributes["perm"].as_ints()) if "perm" in attributes else ()
         key, key_scale = _unscaled(first_input(fold))
         ranks = (rank(key), rank(value))
-        if perm == (0, 2, 1) and ranks == (4, 4) and _may_be_transposed(key, value):
+        if (
+            permutation(transpose) == (0, 2, 1)
+            and ranks == (4, 4)
+            and _may_be_transposed(key, value)
+        ):
             return key, (), scale * key_scale
     return value, None, scale
 

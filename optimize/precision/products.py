@@ -88,12 +88,9 @@ def rounded_products(graphs: Graphs) -> list[RoundedProduct]:
     for graph, (model, _) in graphs.items():
         for node in model.graph:
             for value, own in _weights(node, tables):
-                known: tuple[list[str], list[str], int] = (
-                    [],
-                    [],
-                    0 if value.const_value is None else value.const_value.size,
-                )
-                modules, within, _ = found.setdefault(value.name or "", known)
+                assert value.const_value is not None
+                size = value.const_value.size
+                modules, within, _ = found.setdefault(value.name or "", ([], [], size))
                 modules.extend(own)
                 within.append(graph)
     return [

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError, shown
 
-from .metric import References, bootstrap_chance, bootstrap_spread, check_pairs, ratio
+from .metric import RatioMetric, References, check_pairs, ratio
 
 NORMALIZATION = "NFKC, lower case, no punctuation"
 """The normalization of words, for signatures."""
@@ -22,7 +22,7 @@ Score = Callable[[str, Sequence[str]], tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class SegmentMetric:
+class SegmentMetric(RatioMetric):
     """A metric that is a ratio of two sums over all texts.
 
     Attributes:
@@ -47,18 +47,6 @@ class SegmentMetric:
         """Compute the figure."""
         return self.whole * ratio(self._sums(hypotheses, references).sum(0))
 
-    def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
-        """Compute the p-value of a difference."""
-        check_pairs(oracle, references)
-        if list(oracle) == list(bundle):
-            return 1.0
-        return bootstrap_chance(self._sums(oracle, references), self._sums(bundle, references))
-
-    def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
-        """Compute the standard error of a difference."""
-        sums = self._sums(oracle, references), self._sums(bundle, references)
-        return self.whole * bootstrap_spread(*sums)
-
     def signature(self, references: References = ()) -> str:
         """Describe how the figure was computed."""
         counts = set(map(len, references)) or {1}
@@ -67,7 +55,6 @@ class SegmentMetric:
         return f"nrefs:{number}|{self.settings}{made}"
 
     def _sums(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:
-        """Compute numerators and denominators, [N, 2]."""
         check_pairs(hypotheses, references)
         score = self.scorer()
         sums = np.array([score(*pair) for pair in zip(hypotheses, references, strict=True)])

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.exporter import audio_features
 from dragoman.metrics import PERPLEXITY, Metric, find_metric
+from dragoman.metrics.metric import RatioMetric, check_pairs
 from dragoman.metrics.metric import References as TextReferences
-from dragoman.metrics.metric import bootstrap_chance, bootstrap_spread, check_pairs
 from dragoman.optimize.step_inputs import random_sound
 from dragoman.reference_model import ReferenceModel
 from dragoman.reference_model.recipes import Example, Recipe
@@ -123,7 +123,7 @@ def text_metrics(
 
 
 @dataclass(frozen=True)
-class RecipeMetric:
+class RecipeMetric(RatioMetric):
     """The figure that a recipe's training reports, a share of errors averaged over examples.
 
     Attributes:
@@ -150,18 +150,6 @@ class RecipeMetric:
         examples = [Example(s, tuple(r)) for s, r in zip(self.sources, references, strict=True)]
         return self._score(hypotheses, examples)
 
-    def chance(
-        self, oracle: Sequence[str], bundle: Sequence[str], references: TextReferences
-    ) -> float:
-        """Compute the p-value of a difference."""
-        return bootstrap_chance(self._each(oracle, references), self._each(bundle, references))
-
-    def spread(
-        self, oracle: Sequence[str], bundle: Sequence[str], references: TextReferences
-    ) -> float:
-        """Compute the standard error of a difference."""
-        return bootstrap_spread(self._each(oracle, references), self._each(bundle, references))
-
     def signature(self, references: TextReferences = ()) -> str:
         """Name the recipe."""
         return f"recipe:{self.recipe.name}"
@@ -170,8 +158,7 @@ class RecipeMetric:
         assert self.recipe.score is not None
         return self.recipe.score(hypotheses, examples)[self.recipe.metric]
 
-    def _each(self, hypotheses: Sequence[str], references: TextReferences) -> NDArray[np.float64]:
-        """Compute the figure of each example, and 1: [N, 2]."""
+    def _sums(self, hypotheses: Sequence[str], references: TextReferences) -> NDArray[np.float64]:
         figures = [
             (self._score([text], [Example(source, tuple(right))]), 1)
             for text, source, right in zip(hypotheses, self.sources, references, strict=True)
