@@ -88,14 +88,10 @@ def packed(op: Any, values: Sequence[ir.Value | None]) -> ir.Value:
     return result
 
 
-def _packable(node: ir.Node) -> bool:
-    return node.op_type == "GroupQueryAttention" and node.inputs[1] is not None
-
-
 PACKED_PROJECTIONS = RulePass(
     "packed-projections",
     lambda: [_CachedQueryKeyValue.rule()],
-    _packable,
+    lambda node: node.op_type == "GroupQueryAttention" and node.inputs[1] is not None,
     requires=frozenset({"grouped attention"}),
 )
 

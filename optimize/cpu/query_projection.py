@@ -157,8 +157,8 @@ def _folded(op: Any, weight: ir.Value, matrices: NDArray[np.float32]) -> ir.Valu
     return folded_weight(op, name, product_of_heads)
 
 
-def _by_head(node: ir.Node) -> bool:
-    return node.op_type == "MatMul" and is_weight(node.inputs[1], 3)
-
-
-BILINEAR_SCORES = RulePass("bilinear-scores", lambda: [_BilinearScores.rule()], _by_head)
+BILINEAR_SCORES = RulePass(
+    "bilinear-scores",
+    lambda: [_BilinearScores.rule()],
+    lambda node: node.op_type == "MatMul" and is_weight(node.inputs[1], 3),
+)

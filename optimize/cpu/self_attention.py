@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import pattern
 
 from ..graph_pass import FusionRule, RulePass
-from ..graph_values import MICROSOFT, number
+from ..graph_values import MICROSOFT, number, producer
 from .attention import (
     attributes,
     check_heads,
@@ -182,16 +182,11 @@ def relative_bias(
     return op.Transpose(op.Gather(by_distance, op.Add(distance, first)), perm=[0, 3, 1, 2])
 
 
-def _cached_attention(node: ir.Node) -> bool:
-    if node.op_type != "Attention" or node.inputs[1] is None:
-        return False
-    cache = node.inputs[1].producer()
-    return cache is not None and cache.op_type == "TensorScatter"
-
-
 SELF_ATTENTION = RulePass(
     "cached-self-attention",
     lambda: [_CachedSelfAttention.rule(biased=biased) for biased in (False, True)],
-    _cached_attention,
+    lambda node: (
+        node.op_type == "Attention" and producer(node.inputs[1], "TensorScatter") is not None
+    ),
     ensures=frozenset({"grouped attention"}),
 )

@@ -95,7 +95,9 @@ class _FuseAttention(FusionRule):
         _check_only_use(context, softmax)
         self.scores = find_scores(scores)
         check_type(self.scores.masks, zeros=zero is not None)
-        _check_axis(softmax, self.scores)
+        axis = made_by(softmax).attributes.get_int("axis", -1)
+        if axis not in (-1, self.scores.rank - 1):
+            return f"expected a Softmax over the last axis, found axis {axis}"
         _check_operands(self.scores, value)
         return ""
 
@@ -167,12 +169,6 @@ def _check_only_use(context: Any, softmax: ir.Value) -> None:
                         f"expected the attention weights to be read by one MatMul only, found "
                         f"{user.op_type} {user.name or ''} reading them too"
                     )
-
-
-def _check_axis(softmax: ir.Value, scores: Scores) -> None:
-    axis = made_by(softmax).attributes.get_int("axis", -1)
-    if axis not in (-1, scores.rank - 1):
-        raise UnsupportedPatternError(f"expected a Softmax over the last axis, found axis {axis}")
 
 
 def _check_operands(scores: Scores, value: ir.Value) -> None:

@@ -220,15 +220,15 @@ class Calibration:
 
 def calibrate(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Calibration:
     """Run a graph on batches and observe the inputs of its products, without padding."""
-    inputs = {
-        node.inputs[0].name: node.inputs[0]
-        for node in model.graph
-        if node.op_type == "MatMul"
-        and _is_weight(node.inputs[1])
-        and node.inputs[0] is not None
-        and node.inputs[0].name is not None
-        and node.inputs[0].producer() is not None
-    }
+    inputs: dict[str, ir.Value] = {}
+    for node in model.graph:
+        if node.op_type != "MatMul":
+            continue
+        x, weight = node.inputs[:2]
+        transpose = producer(weight, "Transpose")
+        multiplied = is_weight(weight if transpose is None else transpose.inputs[0], 2)
+        if multiplied and x is not None and x.name is not None and x.producer() is not None:
+            inputs[x.name] = x
     names = sorted(inputs)
     runner = Runner(with_outputs(model, names), threads=None)
     result = Calibration()
@@ -254,8 +254,3 @@ def _observed(
         return InputStatistics(some, finite, nonnegative)
     found = ValueRange(float(rows.min(initial=0)), float(rows.max(initial=0)))
     return InputStatistics(some, finite, nonnegative, rows.T @ rows, found)
-
-
-def _is_weight(value: ir.Value | None) -> bool:
-    transpose = producer(value, "Transpose")
-    return is_weight(value if transpose is None else transpose.inputs[0], 2)

@@ -212,15 +212,19 @@ class VectorMeter:
 
     def result(self) -> VectorParity:
         """Judge all batches together."""
-        bundle = Cosines(float(np.mean(self._of_bundle)), min(self._of_bundle))
+        bundle = _summary(self._of_bundle)
         rounded, allowed = None, COSINE_LIMITS["fp32"]
         if self._of_rounded:
-            rounded = Cosines(float(np.mean(self._of_rounded)), min(self._of_rounded))
+            rounded = _summary(self._of_rounded)
             distance = ROUNDING_MULTIPLES[self._precision] * (1 - rounded.mean)
             allowed = 1 - max(NEGLIGIBLE, distance)
             if not self._random:
                 allowed = max(allowed, COSINE_LIMITS[self._precision])
         return VectorParity(len(self._of_bundle), bundle, rounded, allowed, bundle.mean >= allowed)
+
+
+def _summary(values: list[float]) -> Cosines:
+    return Cosines(float(np.mean(values)), min(values))
 
 
 def cosines(expected: NDArray[Any], found: NDArray[Any]) -> list[float]:

@@ -63,7 +63,11 @@ def check_numerics(
         inputs: some inputs of the model, with the oracle's outputs as targets
         threads: of the processor, for the exact form; None: all cores
     """
-    sounds = _sounds(oracle, inputs)
+    sounds: list[EncoderInput] = []  # at least two windows of audio
+    if oracle.config.takes_audio:
+        sounds = [probe.source for probe in inputs]
+        if len(sounds) < 2:
+            sounds += random_inputs(oracle, 2).sources
     capacity, short = probes_for(oracle, sounds), short_probes(oracle, sounds)
     probes = [*capacity, *inputs]
     promised, windows = is_promised(model, backend), most_windows(parameters_of(oracle))
@@ -100,14 +104,6 @@ def check_numerics(
     compared = 0 if weights is None else weights.compared
     covered = _coverage(model, oracle, probes, batch_sizes(model, short, windows))
     return merged(checks), replace(covered, weights=compared, graphs=graphs)
-
-
-def _sounds(oracle: ReferenceModel, probes: Sequence[Probe]) -> Sequence[EncoderInput]:
-    """Choose at least two windows of audio for the probes of a speech model."""
-    if not oracle.config.takes_audio:
-        return ()
-    own = [probe.source for probe in probes]
-    return own if len(own) > 1 else [*own, *random_inputs(oracle, 2).sources]
 
 
 def _coverage(

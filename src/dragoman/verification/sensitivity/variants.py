@@ -26,7 +26,7 @@ from dragoman.runtime.decoding.request import EncoderInput
 from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.verification.checks.distances import DistanceMeter
-from dragoman.verification.checks.encoders import EncodedBatch, cosines, encoded_batches, logits_of
+from dragoman.verification.checks.encoders import cosines, encoded_batches, logits_of
 from dragoman.verification.checks.tokens import bundle_outputs, greedy_results
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.oracle import forced_batches, oracle_for
@@ -168,7 +168,10 @@ class EncoderProbe:
         types = None if inputs.lines is None else [line.tokens.types for line in inputs.lines]
         batches = encoded_batches(neutral, reference, None, sources, types, lambda count: None)
         self._batches = [*batches]
-        self.positions = sum(map(self._predictions, self._batches))
+        self.positions = sum(
+            len(batch.source) if vectors else sum(len(e) for e, *_ in logits_of(batch, self._head))
+            for batch in self._batches
+        )
 
     def effect(self, variant: Variant) -> Effect:
         """Measure how far a variant is from the trained model."""
@@ -185,11 +188,6 @@ class EncoderProbe:
         if distances:
             return Effect(float(np.mean(distances)), max(distances), None)
         return _effect(meter)
-
-    def _predictions(self, batch: EncodedBatch) -> int:
-        if self.measure == "cosine distance":
-            return len(batch.source)
-        return sum(len(expected) for expected, _, _ in logits_of(batch, self._head))
 
 
 def _effect(meter: DistanceMeter) -> Effect:

@@ -122,7 +122,13 @@ def built_as(manifest: Manifest, models: Mapping[str, ir.Model], width: int) -> 
     graphs = _Graphs(
         tuple(name for name in models if name not in OPTIONAL_GRAPHS),
         weight_uses(models, manifest.graphs),
-        any(_is_for_processor(node) for model in models.values() for node in model.graph),
+        any(
+            node.domain == MICROSOFT
+            or node.op_type == "InstanceNormalization"
+            or "q_num_heads" in node.attributes
+            for model in models.values()
+            for node in model.graph
+        ),
         width,
         _record(manifest),
     )
@@ -211,11 +217,6 @@ def _within(graph: str, name: str | None) -> tuple[str, str]:
         return graph, name or ""
     part, _, own = (name or "").partition("/")
     return part, own
-
-
-def _is_for_processor(node: ir.Node) -> bool:
-    own = node.domain == MICROSOFT or node.op_type == "InstanceNormalization"
-    return own or "q_num_heads" in node.attributes
 
 
 def _record(manifest: Manifest) -> _Record:
