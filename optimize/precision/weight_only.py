@@ -73,8 +73,7 @@ class WeightOnly(OneForm):
 class EngineWeightOnly(WeightOnly):
     """Weight-only quantization for TensorRT.
 
-    Only DequantizeLinear may read integers there, and scales have the type of the result, fp16, so
-    that engines fuse them into matrix products.
+    Only DequantizeLinear may read integers there, and scales have the type of the result, fp16.
     """
 
     scale_type = np.float16

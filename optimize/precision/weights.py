@@ -280,9 +280,9 @@ NUMBERS_AT_ONCE = 2**22
 def _error_of_product(rounded: IntegerWeight, numbers: Float, rows: Float, read: Float) -> float:
     """Return the root mean square of the relative errors of a product's rows.
 
-    Every position counts equally. Otherwise, a position with values a hundred times larger would
-    dominate the error and hide that its scale rounds the other positions to zero. The norms of rows
-    far below the median are taken as a tenth of the median.
+    Every position counts equally: otherwise, one with values a hundred times larger would hide that
+    its scale rounds the others to zero. The norms of rows far below the median are taken as a tenth
+    of the median.
 
     Args:
         rows, read: inputs [R, K], and the same as the rounded product reads them

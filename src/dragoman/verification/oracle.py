@@ -256,8 +256,8 @@ def rounded_oracle(oracle: M, manifest: Manifest) -> M:
     """Copy the oracle to compute in the precision of a bundle.
 
     In 16 bits, all weights and the outputs of all modules are rounded. In int8 and int4, the
-    weights of all products and tables are rounded, and the inputs of products if the target rounds
-    them. Products that the target leaves in fp32 are also rounded, unless the user kept them.
+    weights of all products and tables are, unless the user kept them, and the inputs of products if
+    the target rounds them.
     """
     # Parameters are not copied but replaced where they are rounded.
     rounded = copy.deepcopy(oracle, {id(parameter): parameter for parameter in oracle.parameters()})

@@ -62,10 +62,9 @@ class Excess:
     def chance(self) -> float:
         """The p-value: the probability of such a loss if the true one were just allowed.
 
-        The spread is taken around what is allowed, not around the loss that was found, or a few
-        texts that all happened to lose as much would seem to prove it. And half the step that one
-        text makes is no evidence (Yates 1934): of 1, 2 or 4 texts that are all worse, as of coins,
-        the p-values are 0.5, 0.24 and 0.07.
+        The spread is taken around what is allowed, or a few texts that all happened to lose as much
+        would seem to prove the loss. And half the step that one text makes is no evidence (Yates
+        1934): of 1, 2 or 4 texts that are all worse, the p-values are 0.5, 0.24 and 0.07.
         """
         deviations = math.sqrt(self.texts) * self._effect - 1 / math.sqrt(max(1, self.differing))
         return math.erfc(deviations / math.sqrt(2)) / 2
