@@ -228,11 +228,10 @@ def _chosen(
     plain = next(token for token in range(model.target_vocab_size - 1, -1, -1) if token not in ends)
     ids = tuple(plain if token in ends else token for token in ids)
     name = f"output beyond position {BEYOND - 2}"
-    if model.has_encoder:
-        limit, given = BEYOND + 2, {"source": middle[0].source, "prefix": ids}
-    else:
-        limit, given = 2, {"source": ids}
-    yield _asked(name=name, at_load=cheap, max_new_tokens=limit, **given)
+    limit, source, prefix = (
+        (BEYOND + 2, middle[0].source, ids) if model.has_encoder else (2, ids, ())
+    )
+    yield _asked(name=name, at_load=cheap, max_new_tokens=limit, source=source, prefix=prefix)
 
 
 _asked = functools.partial(GeneratedAnswer, source=(), num_beams=1, tokens=(), log_probabilities=())

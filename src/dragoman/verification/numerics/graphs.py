@@ -274,8 +274,8 @@ def _oracle_outputs(
     cross, logits = oracle_pass(oracle, *given)
     for tensor in encoder.outputs if encoder else ():
         assert tensor.layer is not None
-        values = cross[tensor.layer][0 if tensor.role == "cross_key" else 1]
-        outputs[tensor.name] = _encoded_rows(tensor.role, values.numpy(), batch)
+        values = cross[tensor.layer][0 if tensor.role == "cross_key" else 1].numpy()
+        outputs[tensor.name] = _encoded_rows(tensor.role, values, batch)
     outputs["logits"] = _rows(logits, batch.read_mask[:, batch.positions])
     return outputs
 

@@ -277,10 +277,11 @@ def _compare_behaviour(
     loaded = load_tokenizer(pair.expected.model), load_tokenizer(pair.found.model)
     as_text, reading = (
         Comparison(
-            *(library_behaviour(each, pair.own_template, skip=skip) for each in both),
+            library_behaviour(one, pair.own_template, skip=skip),
+            library_behaviour(other, pair.own_template, skip=skip),
             differences,
         )
-        for both, skip in ((loaded, True), ((expected, found), False))
+        for (one, other), skip in ((loaded, True), ((expected, found), False))
     )
     as_text.encode(texts)
     reading.encode(texts)
