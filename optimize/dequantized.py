@@ -1,14 +1,13 @@
 """The weights that a graph holds as integers, dequantized as by the nodes that read them.
 
-All quantization formats of the passes are supported. The operator defines the meaning of scales,
-zero points and nibbles, so that a weight has the values that the graph computes with.
+The operator that reads a weight defines the meaning of its scales, zero points and nibbles.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +41,6 @@ class QuantizedWeight:
     Attributes:
         name: the name of the weight before quantization
         shape: the number of inputs and of outputs
-        bits: the number of bits of the integers
         block: number of inputs that share a scale
         table: whether the weight is looked up, so that each output is the row of a token
         read: dequantizes some outputs; all at once take four to eight times the integers' memory
@@ -77,7 +75,7 @@ def quantized_weights(model: ir.Model) -> Iterator[QuantizedWeight]:
                 table = table or found.table
                 weight = found if weight is None or not found.table else weight
         if weight is not None:
-            yield dataclasses.replace(weight, table=table)
+            yield replace(weight, table=table)
 
 
 def _base(value: ir.Value) -> str:
@@ -93,11 +91,9 @@ def array(node: ir.Node, index: int) -> Array | None:
 
 
 def _integers(value: ir.Value | None) -> bool:
-    """Return whether a value is an initializer of integers of at most 8 bits."""
     tensor = None if value is None or not value.is_initializer() else value.const_value
-    return tensor is not None and tensor.dtype in (
-        *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4),
-    )
+    kinds = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4)
+    return tensor is not None and tensor.dtype in kinds
 
 
 def _by_column(
@@ -119,24 +115,7 @@ def _by_column(
     return QuantizedWeight(_base(value), (inputs, outputs), bits, inputs, table, read)
 
 
-def product_of_integers(node: ir.Node) -> QuantizedWeight | None:
-    """Return the weight of `MatMulIntegerToFloat`.
-
-    Its inputs are A, B, a_scale, b_scale, a_zero_point, b_zero_point and bias.
-    """
-    return _product(node, 1, 3, 5)
-
-
-def table_product(node: ir.Node) -> QuantizedWeight | None:
-    """Return the weight of `QGemm`.
-
-    Its inputs are A, a_scale, a_zero_point, B, b_scale, b_zero_point and C.
-    """
-    return _product(node, 3, 4, 5)
-
-
-def _product(node: ir.Node, weight: int, scale: int, zero: int) -> QuantizedWeight | None:
-    """Return the weight of a product of integers, from these inputs of the node."""
+def _product(weight: int, scale: int, zero: int, node: ir.Node) -> QuantizedWeight | None:
     value, integers, scales = node.inputs[weight], array(node, weight), array(node, scale)
     if value is None or not _integers(value) or integers is None or scales is None:
         return None
@@ -145,17 +124,30 @@ def _product(node: ir.Node, weight: int, scale: int, zero: int) -> QuantizedWeig
     return _by_column(value, integers, scales, array(node, zero), 8, table=False)
 
 
+Reader = Callable[[ir.Node], QuantizedWeight | None]
+"""Returns the weight that a node reads; None if it is not of integers."""
+
+product_of_integers: Reader = partial(_product, 1, 3, 5)
+"""Of `MatMulIntegerToFloat`: A, B, a_scale, b_scale, a_zero_point, b_zero_point and bias."""
+
+table_product: Reader = partial(_product, 3, 4, 5)
+"""Of `QGemm`: A, a_scale, a_zero_point, B, b_scale, b_zero_point and C."""
+
+
 def lookup(node: ir.Node) -> QuantizedWeight | None:
     """Return the weight of a `Gather` of integers, which are cast and multiplied by row scales."""
     value = node.inputs[0]
     if value is None or not _integers(value):
         return None
-    graph = node.graph
-    scale = None if graph is None else graph.initializers.get(f"{_base(value)}.scale")
-    rows, scales = constant(value), constant(scale)
+    rows, scales = constant(value), _scales_of_table(node, value)
     if rows is None or scales is None or scales.ndim != 1:
         return None
     return _by_column(value, rows.T, scales, None, 8, table=True)
+
+
+def _scales_of_table(node: ir.Node, value: ir.Value) -> Array | None:
+    graph = node.graph
+    return None if graph is None else constant(graph.initializers.get(f"{_base(value)}.scale"))
 
 
 def block_product(node: ir.Node) -> QuantizedWeight | None:
@@ -169,16 +161,8 @@ def block_product(node: ir.Node) -> QuantizedWeight | None:
         return None
     bits, block = node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 32)
     inputs, outputs = node.attributes.get_int("K", 0), node.attributes.get_int("N", 0)
-    return _of_blocks(
-        value,
-        packed,
-        scales.reshape(outputs, -1),
-        array(node, 3),
-        bits,
-        block,
-        inputs,
-        table=False,
-    )
+    scales = scales.reshape(outputs, -1)
+    return _of_blocks(value, packed, scales, array(node, 3), bits, block, inputs, table=False)
 
 
 def block_lookup(node: ir.Node) -> QuantizedWeight | None:
@@ -186,13 +170,8 @@ def block_lookup(node: ir.Node) -> QuantizedWeight | None:
 
     Its inputs are data [V, G, bytes], indices, scales [V, G, 1] and zero_points.
     """
-    value = node.inputs[0]
-    packed = None if value is None else constant(value)
-    graph = node.graph
-    scale = (
-        None if graph is None or value is None else graph.initializers.get(_base(value) + ".scale")
-    )
-    scales = constant(scale)
+    value, packed = node.inputs[0], array(node, 0)
+    scales = None if value is None else _scales_of_table(node, value)
     if value is None or packed is None or scales is None or packed.ndim != 3:
         return None
     bits, block = node.attributes.get_int("bits", 4), node.attributes.get_int("block_size", 128)
@@ -278,7 +257,7 @@ def _is_table(node: ir.Node) -> bool:
     return any(user.op_type in ("Gather", "Transpose") for user in users(node.outputs[0]))
 
 
-_READERS: Mapping[tuple[str, str], tuple[int, Callable[[ir.Node], QuantizedWeight | None]]] = {
+_READERS: Mapping[tuple[str, str], tuple[int, Reader]] = {
     (MICROSOFT, "MatMulIntegerToFloat"): (1, product_of_integers),
     (MICROSOFT, "QGemm"): (3, table_product),
     (MICROSOFT, "MatMulNBits"): (1, block_product),

@@ -1,15 +1,14 @@
 """Emulating 16-bit arithmetic on the CPU, in float32 with each result rounded to 16 bits.
 
 ONNX Runtime has no bfloat16 kernels for the CPU. Where it lacks float16 kernels, it computes whole
-subgraphs in float32, so that values that overflow on an accelerator do not overflow there. An
-accelerator's kernels accumulate in float32 and round what they write. The emulated graph does the
-same, node by node.
+subgraphs in float32, in which values do not overflow. An accelerator's kernels accumulate in
+float32 and round what they write, and so does the emulated graph, node by node.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,6 @@ def _wide_type(known: ir.TypeProtocol | None) -> ir.TypeProtocol:
 
 
 def _widen_attributes(node: ir.Node) -> None:
-    """Let a node whose attribute states a 16-bit result compute float32."""
     for name in ("to", "dtype", "output_dtype", "softmax_precision"):
         if name in node.attributes and node.attributes.get_int(name, 0) in HALVES:
             node.attributes[name] = ir.AttrInt64(name, int(FLOAT))
@@ -127,16 +125,17 @@ def emulated_bundle(bundle: Bundle, directory: Path) -> Bundle:
     graphs = {name: load_graph(bundle.graph_path(name)) for name in known}
     for model in graphs.values():
         emulate_half(model)
-    specs = {name: _in_float32(spec) for name, spec in known.items()}
+    specs = {name: in_float32(spec) for name, spec in known.items()}
     files = ScratchWriter(directory)
     write_graphs(graphs, specs, files)
     files.copy_tokenizers(bundle)
-    return files.finish(dataclasses.replace(bundle.manifest, graphs=specs))
+    return files.finish(replace(bundle.manifest, graphs=specs))
 
 
-def _in_float32(graph: GraphSpec) -> GraphSpec:
+def in_float32(graph: GraphSpec, narrow: Collection[str] = ("float16", "bfloat16")) -> GraphSpec:
+    """Return the specification of a graph in which these number formats became float32."""
+
     def wide(tensor: TensorSpec) -> TensorSpec:
-        half = tensor.dtype in ("float16", "bfloat16")
-        return dataclasses.replace(tensor, dtype="float32") if half else tensor
+        return replace(tensor, dtype="float32") if tensor.dtype in narrow else tensor
 
     return graph.map(wide)

@@ -1,16 +1,16 @@
 """The exact form of a graph: the same computation without any rounding, in float32.
 
-Weights that a graph holds as integers become the numbers that they represent, nothing is rounded to
-integers or to 16 bits, and caches hold float32. Scales and zero points stay. If the two sides of a
-quantization disagree, such as different scales for division and multiplication, the exact form is
-as wrong as the graph. It therefore shows every fault of a graph except rounding, at the tolerance
-of fp32.
+Weights that are integers become the numbers that they represent, nothing is rounded to integers or
+to 16 bits, and caches hold float32. If the two sides of a quantization disagree, such as different
+scales for division and multiplication, the exact form is as wrong as the graph. It therefore shows
+every fault of a graph except rounding, at the tolerance of fp32.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,13 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.contract import SHORTLIST_GRAPHS, TensorSpec
+from dragoman.runtime.format.contract import SHORTLIST_GRAPHS
 from dragoman.runtime.model import Model
 
 from .checking.interface import remove_identities
 from .dequantized import (
     QuantizedWeight,
+    Reader,
     array,
     block_lookup,
     block_product,
@@ -34,7 +35,7 @@ from .dequantized import (
     product_of_integers,
     table_product,
 )
-from .emulation import Replacement, own_weights, widen
+from .emulation import Replacement, in_float32, own_weights, widen
 from .graph_pass import PassError
 from .graph_values import MICROSOFT, new_weight, producer, replace_by
 from .precision.rounding import parts_of_outputs
@@ -71,7 +72,6 @@ def exact_model(
     """Return the exact form of a bundle of graphs, in fp32, on ONNX Runtime, in memory.
 
     Args:
-        replacement: see `make_exact`
         threads: CPU threads; None: all cores
 
     Raises:
@@ -86,14 +86,10 @@ def exact_model(
             make_exact(model, replacement)
         except Exception as error:  # a wrong graph may raise any exception
             raise PassError(f"{name}: {type(error).__name__}: {error}") from error
-
-    def wide(tensor: TensorSpec) -> TensorSpec:
-        narrow = tensor.dtype in ("float16", "bfloat16", "int8")
-        return dataclasses.replace(tensor, dtype="float32") if narrow else tensor
-
-    specs = {name: spec.map(wide) for name, spec in known.items()}
-    manifest = dataclasses.replace(bundle.manifest, graphs=specs, precision="fp32", shortlist=None)
-    exact = dataclasses.replace(bundle, manifest=manifest)
+    narrow = ("float16", "bfloat16", "int8")
+    specs = {name: in_float32(spec, narrow) for name, spec in known.items()}
+    manifest = replace(bundle.manifest, graphs=specs, precision="fp32", shortlist=None)
+    exact = replace(bundle, manifest=manifest)
     return Model(exact, InMemoryBackend(exact, graphs, threads))
 
 
@@ -103,7 +99,7 @@ def _numbers(weight: QuantizedWeight, replacement: Replacement) -> Float:
     return np.asarray(weight if new is None else new, np.float32)
 
 
-def _exact_input(graph: ir.Graph, node: ir.Node, places: tuple[int, int, int]) -> list[ir.Node]:
+def _exact_input(places: tuple[int, int, int], graph: ir.Graph, node: ir.Node) -> list[ir.Node]:
     """Make nodes that compute the input of a product of integers without rounding.
 
     Args:
@@ -122,23 +118,16 @@ def _exact_input(graph: ir.Graph, node: ir.Node, places: tuple[int, int, int]) -
     zeros = (np.float64(0 if zero is None else zero.item()) for zero in (added, subtracted))
     offset = (next(zeros) - next(zeros)) * np.float64(multiplied.item())
     nodes = [ir.node("Identity", [x])]
-    if factor != 1:
-        other = new_weight(graph, f"factor_{factor:.9g}", np.array(factor, np.float32))
-        nodes.append(ir.node("Mul", [nodes[-1].outputs[0], other]))
-    if offset != 0:
-        other = new_weight(graph, f"offset_{offset:.9g}", np.array(offset, np.float32))
-        nodes.append(ir.node("Add", [nodes[-1].outputs[0], other]))
+    for operator, name, number, neutral in (
+        ("Mul", "factor", factor, 1),
+        ("Add", "offset", offset, 0),
+    ):
+        if number != neutral:
+            other = new_weight(graph, f"{name}_{number:.9g}", np.array(number, np.float32))
+            nodes.append(ir.node(operator, [nodes[-1].outputs[0], other]))
     if reshape is not None:
         nodes.append(ir.node("Reshape", [nodes[-1].outputs[0], reshape.inputs[1]]))
     return nodes
-
-
-def _multiply_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
-    weight = product_of_integers(node)
-    if weight is not None:
-        x = _exact_input(graph, node, (0, 2, 4))
-        bias = node.inputs[6] if len(node.inputs) > 6 else None
-        _replace_by_product(graph, node, x, weight, replacement, bias)
 
 
 def _replace_by_product(
@@ -165,11 +154,24 @@ def _replace_by_product(
     replace_by(graph, node, nodes)
 
 
-def _multiply_table_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
-    weight = table_product(node)
+def _multiply_exactly(
+    read: Reader,
+    exact_input: Callable[[ir.Graph, ir.Node], list[ir.Node]],
+    bias: int,
+    graph: ir.Graph,
+    node: ir.Node,
+    replacement: Replacement,
+) -> None:
+    """Replace a product of integers.
+
+    Args:
+        exact_input: makes nodes that compute the product's input
+        bias: the place of the bias among the node's inputs
+    """
+    weight = read(node)
     if weight is not None:
-        x = _exact_input(graph, node, (0, 1, 2))
-        _replace_by_product(graph, node, x, weight, replacement, None)
+        added = node.inputs[bias] if len(node.inputs) > bias else None
+        _replace_by_product(graph, node, exact_input(graph, node), weight, replacement, added)
 
 
 def _look_up_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
@@ -188,16 +190,8 @@ def _look_up_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -
 
 def _steps_of_rows(weight: QuantizedWeight, block: int) -> Float:
     """Return the scale of each block of each row of a table, [rows, blocks]."""
-    parts = parts_of_outputs(weight, NUMBERS_AT_ONCE)
+    parts = parts_of_outputs(weight.shape, NUMBERS_AT_ONCE)
     return np.concatenate([weight.read(part).step[::block].T for part in parts])
-
-
-def _multiply_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
-    weight = block_product(node)
-    if weight is not None:
-        x = [ir.node("Identity", [node.inputs[0]])]
-        bias = node.inputs[5] if len(node.inputs) > 5 else None
-        _replace_by_product(graph, node, x, weight, replacement, bias)
 
 
 def _look_up_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
@@ -251,9 +245,18 @@ def _cache_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> 
 
 
 _CHANGES: Mapping[tuple[str, str], Callable[[ir.Graph, ir.Node, Replacement], None]] = {
-    (MICROSOFT, "MatMulIntegerToFloat"): _multiply_exactly,
-    (MICROSOFT, "QGemm"): _multiply_table_exactly,
-    (MICROSOFT, "MatMulNBits"): _multiply_blocks_exactly,
+    (MICROSOFT, "MatMulIntegerToFloat"): partial(
+        _multiply_exactly, product_of_integers, partial(_exact_input, (0, 2, 4)), 6
+    ),
+    (MICROSOFT, "QGemm"): partial(
+        _multiply_exactly, table_product, partial(_exact_input, (0, 1, 2)), 6
+    ),
+    (MICROSOFT, "MatMulNBits"): partial(
+        _multiply_exactly,
+        block_product,
+        lambda graph, node: [ir.node("Identity", [node.inputs[0]])],
+        5,
+    ),
     (MICROSOFT, "GatherBlockQuantized"): _look_up_blocks_exactly,
     (MICROSOFT, "GroupQueryAttention"): _cache_exactly,
     ("", "Gather"): _look_up_exactly,

@@ -1,15 +1,14 @@
 """Graph passes, which change a graph in place and report what they changed and refused.
 
-A pass declares the properties that it requires of a graph and those that it ensures. Fusions are
-rewrite rules of `onnxscript.rewriter`. A `RulePass` applies them and reports why the remaining
-candidates were not rewritten.
+Fusions are rewrite rules of `onnxscript.rewriter`. A `RulePass` applies them and reports why the
+remaining candidates were not rewritten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 import onnx_ir as ir
 from onnxscript.rewriter import (
@@ -17,11 +16,14 @@ from onnxscript.rewriter import (
     MatchResult,
     MatchStatus,
     RewriteRule,
+    RewriteRuleClassBase,
     RewriteRuleSet,
 )
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.format.manifest import Choice, Refusal
+
+from .graph_values import UnsupportedPatternError
 
 Property = str
 """A property of a graph, such as "opset 24" or "fused attention"."""
@@ -39,12 +41,10 @@ class Changes:
     """The changes that a pass made to a graph.
 
     Attributes:
-        matches: number of changes
         refusals: candidates that were left unchanged, with reasons
         uncounted: whether the graph may have changed in ways that `matches` does not count
         rounding: the difference that this number of changes may add up to, relative to an output's
             largest value or 1; it applies where it exceeds the pass's tolerance
-        choices: decisions between alternatives
     """
 
     matches: int
@@ -59,27 +59,25 @@ class Changes:
         return self.uncounted or self.matches > 0
 
 
-class GraphPass(Protocol):
-    """A transformation of a graph."""
+ROUNDING = 1e-5
+"""The tolerance of a fusion, which computes the same sums in another order, in fp32."""
 
-    @property
-    def name(self) -> str:
-        """The name in reports and records, such as "layer-norm"."""
 
-    @property
-    def requires(self) -> frozenset[Property]:
-        """The properties that a graph must have."""
+class GraphPass:
+    """A transformation of a graph.
 
-    @property
-    def ensures(self) -> frozenset[Property]:
-        """The properties that a graph has afterwards."""
+    Attributes:
+        name: the name in reports and records, such as "layer-norm"
+        requires: the properties that a graph must have
+        ensures: the properties that a graph has afterwards
+        tolerance: the largest difference in any output, relative to its largest value or 1; see
+            also `Changes.rounding`
+    """
 
-    @property
-    def tolerance(self) -> float:
-        """The largest difference in any output, relative to its largest value or 1.
-
-        See also `Changes.rounding`.
-        """
+    name: str
+    requires: frozenset[Property] = frozenset()
+    ensures: frozenset[Property] = frozenset()
+    tolerance: float = ROUNDING
 
     def apply(self, model: ir.Model) -> Changes:
         """Change the model in place.
@@ -87,10 +85,8 @@ class GraphPass(Protocol):
         Raises:
             PassError: the pass cannot be applied to this model.
         """
+        raise NotImplementedError
 
-
-ROUNDING = 1e-5
-"""The tolerance of a fusion, which computes the same sums in another order, in fp32."""
 
 ROUNDING_EACH, ROUNDING_MOST = 2e-6, 5e-5
 """The tolerance for each match of a fusion, and the limit of their sum.
@@ -98,8 +94,34 @@ ROUNDING_EACH, ROUNDING_MOST = 2e-6, 5e-5
 Differences add up in deep models. The limit is half of what parity allows."""
 
 
+class FusionRule(RewriteRuleClassBase):
+    """A rewrite rule that leaves nodes with other readers and says what it does not support."""
+
+    name = ""
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__(name or self.name, remove_nodes=False)
+
+    def check(self, context: Any, **bound: Any) -> MatchResult:
+        """Check what the pattern cannot express, see `refusal`."""
+        result = MatchResult()
+        try:
+            reason = self.refusal(context, **bound)
+        except UnsupportedPatternError as error:
+            reason = str(error)
+        return result.fail(reason) if reason else result
+
+    def refusal(self, context: Any, **bound: Any) -> str:
+        """Return why a match is not rewritten; "" if it is.
+
+        Raises:
+            UnsupportedPatternError: the same, from a function that reads a part of the match.
+        """
+        return ""
+
+
 @dataclass(frozen=True)
-class RulePass:
+class RulePass(GraphPass):
     """A pass that applies rewrite rules until none matches.
 
     Attributes:
@@ -127,7 +149,7 @@ class RulePass:
             return Changes(matches, rounding=rounding)
         tracer = _Refusals()
         rules.apply_to_model(model, tracer=tracer)
-        refusals = tuple(tracer.refusal(node) for node in left)
+        refusals = tuple(map(tracer.refusal, left))
         return Changes(matches, refusals, rounding=rounding)
 
 

@@ -1,7 +1,4 @@
-"""The values of a graph as passes need them: constants, weights, products and their producers.
-
-Fusions that match patterns say by them what they expected and found.
-"""
+"""The values of a graph as passes need them: constants, weights, products and their producers."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import ShapeInferencePass
-from onnxscript.rewriter import RewriteRule
 
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
@@ -83,6 +79,13 @@ def producer(value: ir.Value | None, *operators: str) -> ir.Node | None:
     """Return the node that computes a value, if it is one of these standard ONNX operators."""
     node = value.producer() if value is not None else None
     return node if node is not None and not node.domain and node.op_type in operators else None
+
+
+def made_by(value: ir.Value) -> ir.Node:
+    """Return the node that computes a value, which is no input and no weight."""
+    node = value.producer()
+    assert node is not None
+    return node
 
 
 def users(value: ir.Value) -> list[ir.Node]:
@@ -190,6 +193,11 @@ def rank(value: ir.Value) -> int | None:
     return len(value.shape) if value.shape is not None else None
 
 
+def permutation(node: ir.Node) -> tuple[int, ...]:
+    """Return the order of axes that a Transpose states; empty if it states none."""
+    return tuple(node.attributes["perm"].as_ints()) if "perm" in node.attributes else ()
+
+
 def reduction_axes(node: ir.Node) -> list[int] | None:
     """Return the axes of a reduction; None if unknown.
 
@@ -199,7 +207,7 @@ def reduction_axes(node: ir.Node) -> list[int] | None:
     if attribute is not None:
         return list(attribute.as_ints())
     array = constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    return None if array is None else [int(axis) for axis in array.ravel()]
+    return None if array is None else list(map(int, array.ravel()))
 
 
 def describe(value: ir.Value | None) -> str:
@@ -211,9 +219,3 @@ def describe(value: ir.Value | None) -> str:
     shape = "unknown shape" if value.shape is None else f"shape {value.shape}"
     node = value.producer()
     return f"{value.name} ({node.op_type if node is not None else 'an input'}, {shape})"
-
-
-def make_rule(rule_class: Any, *arguments: Any, **keywords: Any) -> RewriteRule:
-    """Make an instance of a rule's class; onnxscript's method for it is untyped."""
-    rule: RewriteRule = rule_class.rule(*arguments, **keywords)
-    return rule

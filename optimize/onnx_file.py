@@ -41,11 +41,6 @@ def optimize_file(
             names, types and shapes, that execute every branch if such are found
         compare: whether to run the graph before and after each pass and compare the outputs; names,
             number, order and types of inputs and outputs are checked in any case
-        overwrite: whether to replace the destination if it exists
-        progress: called with a description of each pass as it begins
-
-    Returns:
-        a record of each pass, in order
 
     Raises:
         DragomanError: the source is not an ONNX file, or the destination exists or cannot be
@@ -59,7 +54,10 @@ def optimize_file(
     check_regular(source, onnx.checker.MAXIMUM_PROTOBUF)
     try:
         model = ir.load(source)
-        _check_external_files(model)
+        for graph in model.graphs():
+            for value in graph.initializers.values():
+                if isinstance(value.const_value, ir.ExternalTensor):
+                    check_regular(Path(value.const_value.path))
         ir.external_data.load_to_model(model)
         TopologicalSortPass()(model)  # converters to float16 append nodes
     except Exception as error:  # protobuf's and onnx_ir's errors share no base
@@ -81,13 +79,6 @@ def optimize_file(
         )
     _save(model, destination)
     return records
-
-
-def _check_external_files(model: ir.Model) -> None:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                check_regular(Path(value.const_value.path))
 
 
 def _save(model: ir.Model, destination: Path) -> None:

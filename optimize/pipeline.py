@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -36,17 +36,11 @@ def apply_passes(
     """Apply passes to a graph, in place.
 
     Args:
-        graph: the graph's name in records and messages
         samples: inputs, or several sets of them, on which the outputs before and after each pass
             are compared; None: outputs are not compared
         interface: the inputs and outputs that the graph keeps. Its own rounding is then measured,
             and a pass may change an output by about as much. None: the contract of a bundle's graph
             is checked elsewhere
-        properties: the properties of the graph before the passes
-        progress: called with a description of each pass as it begins
-
-    Returns:
-        a record of each pass, in order
 
     Raises:
         PassError: a pass requires a property that the graph does not have, fails, or changes the
@@ -68,7 +62,7 @@ def apply_passes(
             progress(f"{graph}: {step.name}")
             record = _apply(step, model, graph, where, outputs, interface)
             properties |= step.ensures
-            records.append(dataclasses.replace(record, not_compared=missed))
+            records.append(replace(record, not_compared=missed))
         if interface is not None:
             keep_declarations(model, interface)
     if outputs.unrunnable is not None:

@@ -107,13 +107,12 @@ DECLARED = Path(__file__).absolute()
 class InMemorySession:
     """A session of a graph in memory, whatever the graph's size; no file is written.
 
-    A serialized graph may not exceed 2 GB (protobuf), and its weights need not be copied. Large
-    initializers are therefore declared as external data, and the session reads them where they are.
-    ONNX Runtime's own optimizations, which would read the declared file, are disabled.
+    A serialized graph may not exceed 2 GB (protobuf). Large initializers are therefore declared as
+    external data, and the session reads them where they are. ONNX Runtime's own optimizations,
+    which would read the declared file, are disabled.
 
     Attributes:
         session: ONNX Runtime's own; valid as long as this object
-        output_names: the graph's outputs, in order
     """
 
     def __init__(self, model: ir.Model, options: onnxruntime.SessionOptions) -> None:
@@ -275,7 +274,6 @@ def is_large(model: ir.Model) -> bool:
 
 
 def _multiplied_tables(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """Find products by a transposed large table in float32, with the table."""
     for node in graph:
         factor = node.inputs[1] if node.op_type == "MatMul" and not node.domain else None
         transpose = None if factor is None else factor.producer()
@@ -370,9 +368,8 @@ def difference(before: Samples, after: Samples) -> tuple[str, float]:
     """Return the output that differs most, and its difference.
 
     The difference is the largest absolute one, divided by max(1, the largest absolute value
-    before). Integer and boolean outputs are compared only if there are no others; their difference
-    is the fraction of unequal elements. This also holds for outputs that have become integers, as
-    caches may.
+    before). Integer and boolean outputs, also those that have become integers, are compared only if
+    there are no others; their difference is the fraction of unequal elements.
     """
     floats = [n for n, value in before.items() if _is_float(value) and _is_float(after[n])]
     # Token choices and masks follow from the float outputs.

@@ -1,7 +1,7 @@
 """Inputs of a model's graphs: random ones, and real ones recorded step by step.
 
 Recorded inputs are also written as files for Polygraphy, NVIDIA's tool for comparing inference
-backends. With these files and commands it gives an independent opinion on graphs and engines.
+backends, which gives an independent opinion on graphs and engines.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class StepInputs:
     """The inputs of graphs at some decoding steps.
 
     Attributes:
-        rows: the number of rows of every input
         encoder: the encoder's inputs; None for a decoder-only model
         decoder: the decoder's inputs by the index of the step, which reads one token; empty for an
             encoder-only model
@@ -162,11 +161,8 @@ def _sizes(bundle: Bundle) -> tuple[int, Range, int]:
     profile = engines.profiles[0]  # the default profile of engines
     rows = min(max(rows, profile.batch.smallest), profile.batch.largest)
     source = profile.source
-    return (
-        rows,
-        Range(source.smallest, min(longest, source.largest), source.largest),
-        engines.capacity,
-    )
+    lengths = Range(source.smallest, min(longest, source.largest), source.largest)
+    return rows, lengths, engines.capacity
 
 
 def _fitting(sources: Sequence[EncoderInput], rows: int, lengths: Range) -> list[EncoderInput]:
@@ -235,26 +231,28 @@ def write_polygraphy_files(
         feeds["encoder"] = [inputs.encoder]
     if inputs.decoder:
         feeds["decoder"] = list(inputs.decoder.values())
-    steps, rows = tuple(inputs.decoder), inputs.rows
     with new_directory(directory) as partial:
         for graph, iterations in feeds.items():
-            save_json([dict(feed) for feed in iterations], str(partial / _inputs(graph)))
+            save_json(list(map(dict, iterations)), str(partial / _inputs(graph)))
         script = partial / COMMANDS
         lines = _script(bundle, graphs, inputs)
         script.write_text("\n".join(lines) + "\n", encoding="utf-8")
         script.chmod(0o755)
         size = sum(file.stat().st_size for file in partial.iterdir())
-    return PolygraphyFiles(directory, rows, steps, size)
+    return PolygraphyFiles(directory, inputs.rows, tuple(inputs.decoder), size)
 
 
 def _script(bundle: Bundle, graphs: Bundle | None, inputs: StepInputs) -> Iterator[str]:
     manifest = bundle.manifest
     reference, what = (bundle, "BUNDLE") if graphs is None else (graphs, "GRAPHS")
     names = tuple(manifest.model_graphs)
+    recorded = [] if inputs.encoder is None else ["the encoder"]
+    if inputs.decoder:
+        recorded.append(f"the decoder at the steps {', '.join(map(str, inputs.decoder))}")
     yield from (
         "#!/bin/sh",
-        f"# Inputs of {inputs.rows} rows, recorded while {_on_one_line(manifest.name)} ran:",
-        f"# those of {' and of '.join(_recorded(inputs))}.",
+        f"# Inputs of {inputs.rows} rows, recorded while {' '.join(manifest.name.split())} ran:",
+        f"# those of {' and of '.join(recorded)}.",
         f"#   sh {COMMANDS}        what runs on every machine",
         f"#   sh {COMMANDS} gpu    what needs an NVIDIA GPU, afterwards",
         "set -eu",
@@ -281,13 +279,6 @@ def _script(bundle: Bundle, graphs: Bundle | None, inputs: StepInputs) -> Iterat
     yield from _gpu_commands(bundle, inputs.encoder)
     yield "fi"
     yield 'exit "$status"'
-
-
-def _recorded(inputs: StepInputs) -> Iterator[str]:
-    if inputs.encoder is not None:
-        yield "the encoder"
-    if inputs.decoder:
-        yield f"the decoder at the steps {', '.join(map(str, inputs.decoder))}"
 
 
 def _gpu_commands(bundle: Bundle, encoder: Feed | None) -> Iterator[str]:
@@ -333,10 +324,6 @@ def _file(variable: str, name: str) -> str:
     return f'"${variable}"/{shlex.quote(name)}'
 
 
-def _on_one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _compared(graph: str, precision: Precision) -> str:
     limit = f"{LARGEST_DIFFERENCE[precision]:g}"
     if graph == "decoder" and precision != "fp32":  # tokens may change where numbers do
@@ -380,7 +367,6 @@ def random_sound(generator: np.random.Generator, rate: int, samples: int) -> NDA
 
     Args:
         rate: sampling rate in hertz, such as 16,000
-        samples: length of the result
 
     Returns:
         [samples], in [-1, 1]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -29,7 +29,7 @@ from .pipeline import apply_passes
 from .precision.calibration import calibration_batches
 from .precision.plan import precision_passes
 from .precision.products import kept_products, rounded_products
-from .running import Samples, samples_for_graph
+from .running import samples_for_graph
 from .targets import Graphs, Target, find_target
 
 COMPARED_ROWS = 4
@@ -56,14 +56,11 @@ def optimize_bundle(
     graphs that show attention are made again from the others; engines have none.
 
     Args:
-        target: the name of a row of `targets.TARGETS`
-        precision: a precision that the target offers
         calibration: source token ids or features on which errors are weighed and measured, and
             ranges observed; random if None
         calibration_types: the token types of the sources of an encoder-only model; None: all 0
         keep_fp32: names of products, modules or layers whose weights int8 and int4 leave in fp32
         writer: how files are written; `ScratchWriter` for a temporary bundle
-        progress: called with each stage as it begins
 
     Returns:
         the bundle, with a record of every pass, not verified
@@ -85,7 +82,8 @@ def optimize_bundle(
         weights = [product.weight for product in kept]
         passes = precision_passes(graphs, chosen.recipe, precision, observed, weights)
         for name, (model, _) in graphs.items():
-            compared = _first_rows(observed[name][0].samples)
+            samples = observed[name][0].samples
+            compared = {key: value[:COMPARED_ROWS] for key, value in samples.items()}
             records[name] += apply_passes(
                 model, passes[name], graph=name, samples=compared, progress=progress
             )
@@ -96,21 +94,21 @@ def optimize_bundle(
         suppressed = bundle.manifest.generation.suppressed_token_ids
         specs["candidates"] = candidates_spec(specs["decoder"], suppressed)
         models["candidates"] = candidates_graph(specs["candidates"], suppressed)
-    if "attention" in bundle.manifest.graphs and chosen.executable == "onnx":
+    manifest = bundle.manifest
+    if "attention" in manifest.graphs and chosen.executable == "onnx":
         models["attention"], specs["attention"] = attention_graph(
-            models, specs, bundle.manifest.model, bundle.manifest.head
+            models, specs, manifest.model, manifest.head
         )
-    if "alignment" in bundle.manifest.graphs and chosen.executable == "onnx":
-        heads = bundle.manifest.generation.heads_that_align
+    if "alignment" in manifest.graphs and chosen.executable == "onnx":
         models["alignment"], specs["alignment"] = alignment_graph(
-            models, specs, bundle.manifest.model, heads
+            models, specs, manifest.model, manifest.generation.heads_that_align
         )
-    optimized = dataclasses.replace(
-        bundle.manifest,
+    optimized = replace(
+        manifest,
         target=chosen.name,
         precision=precision,
         graphs=specs,
-        tool_versions=bundle.manifest.tool_versions | {"onnxruntime": onnxruntime.__version__},
+        tool_versions=manifest.tool_versions | {"onnxruntime": onnxruntime.__version__},
         passes=tuple(record for name in graphs for record in records[name]),
         keep_fp32=tuple(module for product in kept for module in product.modules),
         calibrated_on=0 if calibration is None else len(calibration),
@@ -134,9 +132,6 @@ def fused_graphs(
 ) -> tuple[Graphs, dict[str, list[PassRecord]]]:
     """Return a neutral bundle's graphs after the target's fp32 passes, and the records of each.
 
-    Args:
-        precision: the precision that the graphs will have
-
     Raises:
         PassError: a pass failed; names it.
     """
@@ -158,15 +153,11 @@ def fused_graphs(
     return graphs, records
 
 
-def _first_rows(samples: Samples) -> Samples:
-    return {name: value[:COMPARED_ROWS] for name, value in samples.items()}
-
-
 def with_types(model: ir.Model, spec: GraphSpec) -> GraphSpec:
     """Return the specification of a graph with its present number formats."""
     types = {v.name: v.dtype for v in (*model.graph.inputs, *model.graph.outputs) if v.dtype}
 
     def with_type(tensor: TensorSpec) -> TensorSpec:
-        return dataclasses.replace(tensor, dtype=cast(DataType, types[tensor.name].numpy().name))
+        return replace(tensor, dtype=cast(DataType, types[tensor.name].numpy().name))
 
     return spec.map(with_type)

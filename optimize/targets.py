@@ -45,11 +45,7 @@ class Schemes(NamedTuple):
 
 
 class BuiltEngines(NamedTuple):
-    """A bundle of engines.
-
-    Attributes:
-        warnings: warnings for the user, a line each
-    """
+    """A bundle of engines."""
 
     bundle: Bundle
     warnings: tuple[str, ...]
@@ -95,8 +91,6 @@ class Target:
     """A target that bundles can be optimized for.
 
     Attributes:
-        name: the name on the command line
-        summary: description in the command line's help
         module: the module within `dragoman.optimize` that defines `RECIPE`
         precisions: the supported precisions. int8 and int4 quantize weights only, except for
             target cpu, which quantizes activations too. TensorRT multiplies such weights in fp16.

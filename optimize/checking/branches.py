@@ -53,9 +53,6 @@ class Branches:
     def executed(self, samples: Samples, *, seconds: float | None = None) -> frozenset[str]:
         """Return the names of the subgraphs that samples execute.
 
-        Args:
-            seconds: see `Runner.run`
-
         Raises:
             PassError: ONNX Runtime cannot run the graph on these samples.
         """
@@ -69,7 +66,7 @@ def not_executed(model: ir.Model, sets: Sequence[Samples]) -> tuple[str, ...]:
         return ()
     try:
         branches = Branches(model)
-        executed = [branches.executed(samples) for samples in sets]
+        executed = list(map(branches.executed, sets))
     except PassError as error:
         return (f"unknown branches, which cannot be counted: {error}",)
     return tuple(sorted(branches.names.difference(*executed)))

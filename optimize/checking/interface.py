@@ -36,20 +36,13 @@ class Interface:
 
 def read_interface(model: ir.Model) -> Interface:
     """Return the interface of a graph."""
-    inputs, outputs = (
-        tuple(
-            Port(
-                v.name,
-                v.type,
-                None if v.shape is None else v.shape.copy(frozen=True),
-                dict(v.metadata_props),
-                v.doc_string,
-            )
-            for v in values
-        )
-        for values in (model.graph.inputs, model.graph.outputs)
-    )
-    return Interface(inputs, outputs)
+    graph = model.graph
+    return Interface(tuple(map(_port, graph.inputs)), tuple(map(_port, graph.outputs)))
+
+
+def _port(value: ir.Value) -> Port:
+    shape = None if value.shape is None else value.shape.copy(frozen=True)
+    return Port(value.name, value.type, shape, dict(value.metadata_props), value.doc_string)
 
 
 def keep_interface(model: ir.Model, interface: Interface) -> None:
@@ -117,7 +110,6 @@ def remove_identities(model: ir.Model) -> None:
 
 
 def _movable(value: ir.Value, graph: ir.Graph | ir.Function) -> bool:
-    """Return whether a value is computed in a graph, and can be its output under any name."""
     node = value.producer()
     return node is not None and node.graph is graph and not value.is_graph_output()
 

@@ -66,12 +66,12 @@ class Yardstick:
         self._others = []
         try:
             runner = Runner(self._model)
-            self._own = [runner.run(samples) for samples in self._sets]
+            self._own = list(map(runner.run, self._sets))
             if self.halves:
                 InlinePass()(self._model)
                 widen(self._model)
                 wide = Runner(self._model)
-                self._others = [[wide.run(samples) for samples in self._sets]]
+                self._others = [list(map(wide.run, self._sets))]
                 return
             for seed in range(2):
                 moved = Runner(_with_moved_weights(self._model, seed))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -126,13 +127,12 @@ def sample_sets(model: ir.Model, repairs: Sequence[GraphPass] = ()) -> list[Samp
 
 
 def _first_layout(model: ir.Model, sampler: _Sampler) -> tuple[Runner, Choices] | None:
-    """Return the first sizes with which ONNX Runtime runs a graph; None if there are none."""
     try:
         runner = Runner(model)
     except PassError:
         return None
     tried: list[Samples] = []
-    for choices in sampler.layouts():
+    for choices in sampler.layouts:
         samples = sampler.draw(choices)
         if any(_equal(samples, other) for other in tried):
             continue
@@ -145,7 +145,6 @@ def _first_layout(model: ir.Model, sampler: _Sampler) -> tuple[Runner, Choices] 
 def _sets_for_branches(
     model: ir.Model, sampler: _Sampler, base: Choices, sets: list[Samples]
 ) -> list[Samples]:
-    """Seek samples for the branches that the sets made so far do not execute."""
     try:
         branches = Branches(model)
         missing = branches.names.difference(*map(branches.executed, sets))
@@ -183,14 +182,7 @@ def _equal(a: Samples, b: Samples) -> bool:
 
 
 class _Sampler:
-    """Draws samples for the inputs of a graph."""
-
     def __init__(self, model: ir.Model) -> None:
-        """Read the inputs.
-
-        Raises:
-            PassError: the type or the number of axes of an input is unknown.
-        """
         self._inputs = [v for v in model.graph.inputs if v.name not in model.graph.initializers]
         self._defaults = {
             name: np.asarray(value.const_value.numpy())
@@ -208,6 +200,7 @@ class _Sampler:
                     "optimized but not compared (--no-compare)"
                 )
         self._tables = {v: _rows(v, model) for v in self._inputs if _is_integer(v)}
+        self._flags = [v.name or "" for v in self._inputs if _is_flag(v)]
         self._thresholds = _thresholds(model)
         axes = [
             (v, index, _axis_name(d, index))
@@ -215,9 +208,11 @@ class _Sampler:
             for index, d in enumerate(v.shape or ())
             if not isinstance(d, int)
         ]
-        self._symbols = sorted(
-            set().union(*(_symbols(name) for _, _, name in axes)) if axes else set()
-        )
+        self._symbols = sorted({symbol for _, _, name in axes for symbol in _symbols(name)})
+        self.layouts = [
+            *LAYOUTS,
+            *(Choices(sizes=dict.fromkeys(self._symbols, size), total=()) for size in (3, 1)),
+        ]
         elsewhere = {name for v, index, name in axes if index > 0}
         self._first = {name for _, index, name in axes if index == 0} - elsewhere
         others = {s for v, _, name in axes if not _is_mask(v) for s in _symbols(name)}
@@ -227,15 +222,9 @@ class _Sampler:
             if _is_mask(v) and index == len(v.shape or ()) - 1 and index > 0
         } - others
 
-    def layouts(self) -> Iterator[Choices]:
-        """Return ways in which sizes may be related."""
-        yield from LAYOUTS
-        for size in (3, 1):
-            yield Choices(sizes=dict.fromkeys(self._symbols, size), total=())
-
     def variants(self, base: Choices) -> Iterator[Choices]:
         """Return sets that are always compared, if they differ and run: flags, masks, defaults."""
-        flags = [v.name or "" for v in self._inputs if _is_flag(v)]
+        flags = self._flags
         for name in flags:
             yield replace(base, flags={name: False})
         if len(flags) > 1:
@@ -246,8 +235,7 @@ class _Sampler:
             yield replace(base, defaults=1.5)
 
     def searched(self, base: Choices) -> Iterator[Choices]:
-        """Return sets in which something may take another branch."""
-        flags = [v.name or "" for v in self._inputs if _is_flag(v)]
+        flags = self._flags
         settings = [
             replace(base, flags=dict(zip(flags, values, strict=True)))
             for values in itertools.islice(itertools.product((True, False), repeat=len(flags)), 8)
@@ -259,21 +247,22 @@ class _Sampler:
         thresholds = sorted({0.0, *self._thresholds})
         middles = [(a + b) / 2 for a, b in itertools.pairwise(thresholds)]
         largest = max(map(abs, thresholds)) + 1
+        around = (int(threshold) + n for threshold in thresholds for n in (-1, 0, 1))
+        alternatives: dict[str, Iterable[Any]] = {
+            "integer": sorted({-1, 0, 1, 2, 3, *around}),
+            "padding": ("left", "inverted", "all", "none"),
+            "scale": (-1.0, 0.01, 100.0, -100.0, 2 * largest, -2 * largest),
+            "number": (*thresholds, *middles, largest, -largest),
+            "seed": range(1, 5),
+        }
         for setting in settings:
             yield setting
             for size in sorted(set(sizes) - {0}):
                 for name in self._symbols:
                     yield replace(setting, sizes={**base.sizes, name: size})
-            for integer in sorted({-1, 0, 1, 2, 3, *_around(thresholds)}):
-                yield replace(setting, integer=integer)
-            for padding in ("left", "inverted", "all", "none"):
-                yield replace(setting, padding=padding)
-            for scale in (-1.0, 0.01, 100.0, -100.0, 2 * largest, -2 * largest):
-                yield replace(setting, scale=scale)
-            for value in (*thresholds, *middles, largest, -largest):
-                yield replace(setting, number=value)
-            for seed in range(1, 5):
-                yield replace(setting, seed=seed)
+            for name, values in alternatives.items():
+                for value in values:
+                    yield replace(setting, **{name: value})
         for setting in settings:  # last, as little is compared on them
             for name in sorted(self._symbols, key=lambda name: name in self._first):
                 yield replace(setting, sizes={**base.sizes, name: 0})
@@ -281,7 +270,6 @@ class _Sampler:
                 yield replace(setting, number=value)
 
     def draw(self, choices: Choices) -> Samples:
-        """Make a set of samples."""
         generator = np.random.default_rng(choices.seed)
         sizes = self._sizes(choices)
         values: dict[str, NDArray[np.generic]] = {}
@@ -329,9 +317,8 @@ class _Sampler:
                 return np.full(shape, choices.flags.get(tensor.name or "", True))
             return generator.random(shape) < 0.5
         if "position" in name and choices.integer is None:
-            return np.broadcast_to(np.arange(shape[-1] if shape else 1), shape or (1,)).reshape(
-                shape
-            )
+            positions = np.arange(shape[-1] if shape else 1)
+            return np.broadcast_to(positions, shape or (1,)).reshape(shape)
         if _is_integer(tensor):
             rows = self._tables[tensor]
             if choices.integer is not None:
@@ -358,7 +345,6 @@ def _is_flag(value: ir.Value) -> bool:
 
 
 def _is_past(value: ir.Value) -> bool:
-    """Return whether an input is the past of self-attention."""
     name = (value.name or "").lower()
     past = any(word in name for word in ("past", "cache", "key", "value", "mem"))
     return past and len(value.shape or ()) >= 3 and not ("cross" in name or "encoder" in name)
@@ -462,7 +448,6 @@ def _table_rows(node: ir.Node) -> int | None:
 
 
 def _thresholds(model: ir.Model) -> list[float]:
-    """Return constants that values are compared with."""
     found = {
         value
         for node in model.graph.all_nodes()
@@ -471,8 +456,3 @@ def _thresholds(model: ir.Model) -> list[float]:
         if value is not None and abs(value) < 1e6
     }
     return sorted(found, key=abs)[:16]
-
-
-def _around(thresholds: list[float]) -> Iterator[int]:
-    for threshold in thresholds:
-        yield from (int(threshold) - 1, int(threshold), int(threshold) + 1)

@@ -1,16 +1,13 @@
 """Attention over a complete source -> the operator that is fastest for it.
 
-In the decoder this is cross-attention, whose keys and values come from the encoder with separate
-heads. The rows of a source attend to them together: B rows of Q queries become G sources of
-B / G * Q queries and, afterwards, rows again. It becomes `com.microsoft.MultiHeadAttention`, to
-which the padding mask stays [G, S] and is not expanded.
+In the decoder this is cross-attention. The rows of a source attend to its keys together: B rows of
+Q queries become G sources of B / G * Q queries and, afterwards, rows again. It becomes
+`com.microsoft.MultiHeadAttention`, to which the padding mask stays [G, S] and is not expanded.
 
-In the encoder it is self-attention, which stays the standard operator. On inputs [B, S, H * Dh] it
-splits and merges heads itself, in 0.5 to 0.9 times the time of MultiHeadAttention. Two cases become
-MultiHeadAttention: relative position biases (T5), which are the same for every row and are not
-expanded either; and the encoder of a speech model, which has no mask.
-
-Other fusions of attention share the patterns of heads, which come first.
+In the encoder it is self-attention, which stays the standard operator, on inputs [B, S, H * Dh], in
+0.5 to 0.9 times the time of MultiHeadAttention. Two cases become MultiHeadAttention: relative
+position biases (T5), which are not expanded either; and the encoder of a speech model, which has no
+mask.
 """
 
 from __future__ import annotations
@@ -20,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, pattern
+from onnxscript.rewriter import RewriteRule, pattern
 
-from ..graph_pass import RulePass
-from ..graph_values import MICROSOFT, new_weight, number
+from ..graph_pass import FusionRule, RulePass
+from ..graph_values import MICROSOFT, UnsupportedPatternError, made_by, new_weight, number
 
 LARGEST_MASK_BIAS = -1e4
 """The largest bias that masks a key, which ONNX Runtime's own operators add by default."""
@@ -48,44 +45,50 @@ def known_heads(split: ir.Value) -> tuple[int, int] | None:
     return (heads, size) if isinstance(heads, int) and isinstance(size, int) else None
 
 
-def check_heads(attended: ir.Value, split: ir.Value) -> MatchResult:
-    """Fail for an Attention with unknown heads.
+def check_heads(attended: ir.Value, split: ir.Value) -> tuple[int, int]:
+    """Return the number and size of heads of an Attention.
 
-    Fail also for attributes that have no direct equivalent in ONNX Runtime's own operators.
+    Raises:
+        UnsupportedPatternError: they are unknown, or it has attributes that have no direct
+            equivalent in ONNX Runtime's own operators.
     """
-    result, node = MatchResult(), attended.producer()
-    assert node is not None
-    if unknown := sorted(set(node.attributes) - {"scale"}):
-        return result.fail(f"expected no attributes except scale, found {unknown}", attended)
-    if known_heads(split) is None:
-        return result.fail(
-            f"expected heads [B, Q, H, Dh] of known size, found {split.shape}", split
+    heads = known_heads(split)
+    if unknown := sorted(set(made_by(attended).attributes) - {"scale"}):
+        raise UnsupportedPatternError(f"expected no attributes except scale, found {unknown}")
+    if heads is None:
+        raise UnsupportedPatternError(
+            f"expected heads [B, Q, H, Dh] of known size, found {split.shape}"
         )
-    return result
+    return heads
 
 
-def check_value_size(attended: ir.Value, operator: str) -> MatchResult:
-    """Fail for values of another size than keys, which the operator does not take."""
-    result, node = MatchResult(), attended.producer()
-    assert node is not None
-    key, value = (_last_size(node.inputs[index]) for index in (1, 2))
+def check_masked(masked: ir.Value | None) -> None:
+    """Refuse a bias of masked keys that does not mask them."""
+    if masked is not None and not (number(masked) or 0) <= LARGEST_MASK_BIAS:
+        raise UnsupportedPatternError(
+            f"expected a bias of {LARGEST_MASK_BIAS:g} or less for masked keys"
+        )
+
+
+def check_value_size(attended: ir.Value, operator: str) -> None:
+    """Refuse values of another size than keys, which the operator does not take."""
+    key, value = map(_last_size, made_by(attended).inputs[1:3])
     if key != value:
-        reason = f"expected values of the size of keys, {key}, as {operator} requires, found"
-        return result.fail(f"{reason} {value}", attended)
-    return result
+        raise UnsupportedPatternError(
+            f"expected values of the size of keys, {key}, as {operator} requires, found {value}"
+        )
 
 
 def _last_size(value: ir.Value | None) -> int | None:
-    """Return the size of the last axis, if it is known."""
     shape = None if value is None else value.shape
     return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
 
 
 def attributes(attended: ir.Value, split: ir.Value) -> dict[str, Any]:
     """Return number of heads and scale, as attributes of ONNX Runtime's own operators."""
-    node, heads = attended.producer(), known_heads(split)
-    assert node is not None and heads is not None
-    scale = node.attributes.get_float("scale", None)
+    heads = known_heads(split)
+    assert heads is not None
+    scale = made_by(attended).attributes.get_float("scale", None)
     return {"num_heads": heads[0]} | ({} if scale is None else {"scale": scale})
 
 
@@ -96,7 +99,7 @@ The operator's default, -10000, is not small enough for models that were trained
 sharply."""
 
 
-class MaskedAttention(RewriteRuleClassBase):
+class _MaskedAttention(FusionRule):
     """Attention (opset 23) with a padding mask [G, S] that is expanded to [G, 1, Q', S].
 
     q [B, Q, H * Dh]; k, v [B, S, H * Dh], or [G, H, S, Dh] if `split_keys` -> [B, Q, H * Dh].
@@ -108,7 +111,7 @@ class MaskedAttention(RewriteRuleClassBase):
 
     def __init__(self, *, split_keys: bool, biased: bool = False, foreign: bool = False) -> None:
         name = "cross-attention" if split_keys else "self-attention"
-        super().__init__(f"biased-{name}" if biased else name, remove_nodes=False)
+        super().__init__(f"biased-{name}" if biased else name)
         self.split_keys, self.biased, self.foreign = split_keys, biased, foreign
 
     def pattern(
@@ -124,7 +127,6 @@ class MaskedAttention(RewriteRuleClassBase):
         bias: Any,
         masked: Any,
     ) -> Any:
-        """Return the pattern to match."""
         mask = op.Unsqueeze(source_mask, pattern.ANY_VALUE, _outputs=["wide_mask"])
         if self.biased:
             mask = op.Where(mask, bias, masked)
@@ -139,7 +141,7 @@ class MaskedAttention(RewriteRuleClassBase):
         )
         return merge_heads(op, attended, merge)
 
-    def check(
+    def refusal(
         self,
         context: Any,
         query: ir.Value,
@@ -151,34 +153,28 @@ class MaskedAttention(RewriteRuleClassBase):
         bias: ir.Value | None = None,
         masked: ir.Value | None = None,
         **_: Any,
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = check_heads(attended, query_heads)
-        if not result:
-            return result
+    ) -> str:
+        check_heads(attended, query_heads)
         if self.foreign:
-            reason = (
+            return (
                 "expected a bundle, whose sources have at least one token: MultiHeadAttention "
                 "would give a query whose keys are all masked an average instead of zeros"
             )
-            return result.fail(reason, attended)
         if self.split_keys and (key.shape is None or len(key.shape) != 4):
-            return result.fail(f"expected keys [G, H, S, Dh], found {key.shape}", key)
+            return f"expected keys [G, H, S, Dh], found {key.shape}"
         if not self.split_keys and _shares_sources(query, query_heads):
-            return result.fail("expected as many rows of queries as of keys", query_heads)
+            return "expected as many rows of queries as of keys"
         if source_mask.dtype != ir.DataType.BOOL:
-            return result.fail(f"expected a bool mask, found {source_mask.dtype}", source_mask)
+            return f"expected a bool mask, found {source_mask.dtype}"
         wide = wide_mask.shape
         if wide is None or len(wide) != 4 or tuple(wide)[1:3] != (1, 1):
-            return result.fail(f"expected a mask [G, 1, 1, S], found {wide}", wide_mask)
-        if masked is not None and not (number(masked) or 0) <= LARGEST_MASK_BIAS:
-            reason = f"expected a bias of {LARGEST_MASK_BIAS:g} or less for masked keys"
-            return result.fail(reason, masked)
+            return f"expected a mask [G, 1, 1, S], found {wide}"
+        check_masked(masked)
         if bias is not None and (bias.shape is None or len(bias.shape) != 4):
-            return result.fail(f"expected biases [1, H, Q, S], found {bias.shape}", bias)
+            return f"expected biases [1, H, Q, S], found {bias.shape}"
         if self.split_keys:
-            return check_value_size(attended, "MultiHeadAttention with separate heads")
-        return result
+            check_value_size(attended, "MultiHeadAttention with separate heads")
+        return ""
 
     def rewrite(
         self,
@@ -192,10 +188,9 @@ class MaskedAttention(RewriteRuleClassBase):
         attended: ir.Value,
         bias: ir.Value | None = None,
         **_: Any,
-    ) -> ir.Value:
-        """Return the replacement."""
+    ) -> Any:
         shared = _shares_sources(query, query_heads)
-        result: ir.Value = op.MultiHeadAttention(
+        result = op.MultiHeadAttention(
             _by_source(op, query, query_heads, source_mask) if shared else query,
             key,
             value,
@@ -209,7 +204,7 @@ class MaskedAttention(RewriteRuleClassBase):
         return op.Reshape(result, merge) if shared else result
 
 
-class WholeSelfAttention(MaskedAttention):
+class _WholeSelfAttention(_MaskedAttention):
     """Self-attention -> the standard operator on inputs [B, S, H * Dh]."""
 
     def __init__(self) -> None:
@@ -224,15 +219,10 @@ class WholeSelfAttention(MaskedAttention):
         query_heads: ir.Value,
         attended: ir.Value,
         **_: Any,
-    ) -> ir.Value:
-        """Return the replacement."""
-        node, made = attended.producer(), attributes(attended, query_heads)
-        assert node is not None
+    ) -> Any:
+        mask, made = made_by(attended).inputs[3], attributes(attended, query_heads)
         heads = made.pop("num_heads")
-        result: ir.Value = op.Attention(
-            query, key, value, node.inputs[3], q_num_heads=heads, kv_num_heads=heads, **made
-        )
-        return result
+        return op.Attention(query, key, value, mask, q_num_heads=heads, kv_num_heads=heads, **made)
 
 
 def _shares_sources(query: ir.Value, query_heads: ir.Value) -> bool:
@@ -259,19 +249,17 @@ def _by_source(op: Any, query: Any, query_heads: ir.Value, source_mask: ir.Value
     return op.Reshape(query, shape)
 
 
-class UnmaskedAttention(RewriteRuleClassBase):
+class _UnmaskedAttention(FusionRule):
     """Attention (opset 23) over a complete window of audio.
 
     q, k, v [B, S, H * Dh] -> [B, S, H * Dh].
     """
 
-    def __init__(self) -> None:
-        super().__init__("unmasked-self-attention", remove_nodes=False)
+    name = "unmasked-self-attention"
 
     def pattern(
         self, op: Any, query: Any, key: Any, value: Any, split: Any, value_split: Any, merge: Any
     ) -> Any:
-        """Return the pattern to match."""
         attended = op.Attention(
             split_heads(op, query, split, "query_heads"),
             split_heads(op, key, split, "key_heads"),
@@ -280,11 +268,9 @@ class UnmaskedAttention(RewriteRuleClassBase):
         )
         return merge_heads(op, attended, merge)
 
-    def check(
-        self, context: Any, query_heads: ir.Value, attended: ir.Value, **_: Any
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        return check_heads(attended, query_heads)
+    def refusal(self, context: Any, query_heads: ir.Value, attended: ir.Value, **_: Any) -> str:
+        check_heads(attended, query_heads)
+        return ""
 
     def rewrite(
         self,
@@ -295,12 +281,10 @@ class UnmaskedAttention(RewriteRuleClassBase):
         query_heads: ir.Value,
         attended: ir.Value,
         **_: Any,
-    ) -> ir.Value:
-        """Return the replacement."""
-        result: ir.Value = op.MultiHeadAttention(
+    ) -> Any:
+        return op.MultiHeadAttention(
             query, key, value, **attributes(attended, query_heads), _domain=MICROSOFT
         )
-        return result
 
 
 def _has_separate_heads(node: ir.Node) -> bool:
@@ -309,10 +293,10 @@ def _has_separate_heads(node: ir.Node) -> bool:
 
 def _rules(*, foreign: bool) -> list[RewriteRule]:
     return [
-        WholeSelfAttention.rule(),
-        MaskedAttention.rule(split_keys=True, foreign=foreign),
-        MaskedAttention.rule(split_keys=False, biased=True, foreign=foreign),
-        UnmaskedAttention.rule(),
+        _WholeSelfAttention.rule(),
+        _MaskedAttention.rule(split_keys=True, foreign=foreign),
+        _MaskedAttention.rule(split_keys=False, biased=True, foreign=foreign),
+        _UnmaskedAttention.rule(),
     ]
 
 

@@ -1,9 +1,8 @@
 """Rewriting LayerNormalization and GELU to operators that take less time.
 
 ONNX Runtime's LayerNormalization and SkipLayerNormalization sum with scalar instructions; its
-InstanceNormalization is vectorized. Each position of a sentence is treated as a channel. For 18
-norms of size 512 on one thread, the time for 1, 8 and 32 rows falls from 0.08, 0.5 and 2.1 ms to
-0.08, 0.2 and 0.3 ms.
+InstanceNormalization, to which each position of a sentence is a channel, is vectorized. The time
+for 18 norms of 32 rows of size 512 falls from 2.1 to 0.3 ms on one thread.
 
 Bias and GELU become `com.microsoft.BiasGelu` or `FastGelu`, which read the input once.
 """
@@ -14,23 +13,20 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
-from ..graph_pass import RulePass
-from ..graph_values import MICROSOFT, is_weight
+from ..graph_pass import FusionRule, RulePass
+from ..graph_values import MICROSOFT, is_weight, made_by
 
 
-class LayerNorm(RewriteRuleClassBase):
+class _LayerNorm(FusionRule):
     """LayerNormalization (opset 17) of x [B, T, D] -> InstanceNormalization(x) * gain + bias."""
 
-    def __init__(self) -> None:
-        super().__init__("layer-norm", remove_nodes=False)
+    name = "layer-norm"
 
     def pattern(self, op: Any, x: Any, gain: Any, bias: Any) -> Any:
-        """Return the pattern to match."""
         return op.LayerNormalization(x, gain, bias, _outputs=["normalized"])
 
-    def check(
+    def refusal(
         self,
         context: Any,
         x: ir.Value,
@@ -38,19 +34,15 @@ class LayerNorm(RewriteRuleClassBase):
         bias: ir.Value,
         normalized: ir.Value,
         **_: Any,
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
-        node = normalized.producer()
-        assert node is not None
-        axis = node.attributes.get_int("axis", -1)
+    ) -> str:
+        axis = made_by(normalized).attributes.get_int("axis", -1)
         if x.shape is None or len(x.shape) != 3 or axis not in (-1, 2):
-            return result.fail(f"expected [B, T, D] normalized over D, found {x.shape}", x)
+            return f"expected [B, T, D] normalized over D, found {x.shape}"
         if x.dtype != ir.DataType.FLOAT:
-            return result.fail(f"expected float32, found {x.dtype}", x)
+            return f"expected float32, found {x.dtype}"
         if not is_weight(gain, 1) or not is_weight(bias, 1):
-            return result.fail("expected a gain and a bias that are initializers [D]", node)
-        return result
+            return "expected a gain and a bias that are initializers [D]"
+        return ""
 
     def rewrite(
         self,
@@ -60,10 +52,8 @@ class LayerNorm(RewriteRuleClassBase):
         bias: ir.Value,
         normalized: ir.Value,
         **_: Any,
-    ) -> ir.Value:
-        """Return the replacement."""
-        node = normalized.producer()
-        assert node is not None
+    ) -> Any:
+        node = made_by(normalized)
         # Every norm uses the same input, so that these nodes are merged afterwards.
         sized, axis = _same_axis(x, node.graph)
         positions = op.Shape(sized, start=axis, end=axis + 1)
@@ -73,8 +63,7 @@ class LayerNorm(RewriteRuleClassBase):
         )
         epsilon = node.attributes.get_float("epsilon", 1e-5)
         normal = op.InstanceNormalization(x, ones, zeros, epsilon=epsilon)
-        result: ir.Value = op.Add(op.Mul(normal, gain), bias)
-        return result
+        return op.Add(op.Mul(normal, gain), bias)
 
 
 def _same_axis(x: ir.Value, graph: ir.Graph | ir.Function | None) -> tuple[ir.Value, int]:
@@ -94,7 +83,7 @@ def _same_axis(x: ir.Value, graph: ir.Graph | ir.Function | None) -> tuple[ir.Va
 
 LAYER_NORM = RulePass(
     "layer-norm",
-    lambda: [LayerNorm.rule()],
+    lambda: [_LayerNorm.rule()],
     lambda node: node.op_type == "LayerNormalization" and node.domain == "",
 )
 
@@ -103,40 +92,27 @@ TANH_TOLERANCE = 1e-4
 """The tolerance for ONNX Runtime's tanh, which is a polynomial approximation."""
 
 
-class BiasGelu(RewriteRuleClassBase):
+class _BiasGelu(FusionRule):
     """Gelu(x + bias [D]) (opset 20) -> BiasGelu(x, bias), or FastGelu for the tanh form."""
 
-    def __init__(self) -> None:
-        super().__init__("bias-gelu", remove_nodes=False)
+    name = "bias-gelu"
 
     def pattern(self, op: Any, x: Any, bias: Any) -> Any:
-        """Return the pattern to match."""
         return op.Gelu(op.Add(x, bias), _outputs=["activated"])
 
-    def check(self, context: Any, x: ir.Value, bias: ir.Value, **_: Any) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
+    def refusal(self, context: Any, x: ir.Value, bias: ir.Value, **_: Any) -> str:
         if not is_weight(bias, 1):
-            return result.fail("expected a bias that is an initializer [D]", bias)
-        if x.dtype != ir.DataType.FLOAT:
-            return result.fail(f"expected float32, found {x.dtype}", x)
-        return result
+            return "expected a bias that is an initializer [D]"
+        return "" if x.dtype == ir.DataType.FLOAT else f"expected float32, found {x.dtype}"
 
-    def rewrite(
-        self, op: Any, x: ir.Value, bias: ir.Value, activated: ir.Value, **_: Any
-    ) -> ir.Value:
-        """Return the replacement."""
-        node = activated.producer()
-        assert node is not None
-        fast = node.attributes.get_string("approximate", "none") == "tanh"
-        make = op.FastGelu if fast else op.BiasGelu
-        result: ir.Value = make(x, bias, _domain=MICROSOFT)
-        return result
+    def rewrite(self, op: Any, x: ir.Value, bias: ir.Value, activated: ir.Value) -> Any:
+        fast = made_by(activated).attributes.get_string("approximate", "none") == "tanh"
+        return (op.FastGelu if fast else op.BiasGelu)(x, bias, _domain=MICROSOFT)
 
 
 BIAS_GELU = RulePass(
     "bias-gelu",
-    lambda: [BiasGelu.rule()],
+    lambda: [_BiasGelu.rule()],
     lambda node: node.op_type == "Gelu" and node.domain == "",
     tolerance=TANH_TOLERANCE,
 )

@@ -2,8 +2,8 @@
 
 A packed product reads its input once, and an input that is quantized is quantized once.
 
-A projection by a tied embedding becomes `com.microsoft.FusedMatMul`, which transposes the table.
-Embeddings are still looked up in the same table [V, D], and there is no transposed copy in memory.
+A projection by a tied embedding becomes `com.microsoft.FusedMatMul`, which needs no transposed copy
+of the table [V, D].
 """
 
 from __future__ import annotations
@@ -13,20 +13,25 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
-from ..graph_pass import RulePass
-from ..graph_values import MICROSOFT, floats, folded_weight, is_weight, producer, product
+from ..graph_pass import FusionRule, RulePass
+from ..graph_values import (
+    MICROSOFT,
+    floats,
+    folded_weight,
+    is_weight,
+    made_by,
+    producer,
+    product,
+)
 
 
-class CachedQueryKeyValue(RewriteRuleClassBase):
+class _CachedQueryKeyValue(FusionRule):
     """Query, key and value of a GroupQueryAttention, which accepts them packed in one tensor."""
 
-    def __init__(self) -> None:
-        super().__init__("cached-query-key-value", remove_nodes=False)
+    name = "cached-query-key-value"
 
     def pattern(self, op: Any, query: Any, key: Any, value: Any) -> Any:
-        """Return the pattern to match; the other inputs are caches, lengths and biases."""
         return op.GroupQueryAttention(
             query,
             key,
@@ -36,29 +41,25 @@ class CachedQueryKeyValue(RewriteRuleClassBase):
             _outputs=["attended", "present_key", "present_value"],
         )
 
-    def check(
+    def refusal(
         self,
         context: Any,
         query: ir.Value | None,
         key: ir.Value | None,
         value: ir.Value | None,
         **_: Any,
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
+    ) -> str:
         if key is None:
-            return result.fail("already packed")
-        parts = [product(part) for part in (query, key, value)]
-        if any(part is None for part in parts):
-            return result.fail("expected query, key and value to be products by weights", key)
+            return "already packed"
+        parts = list(map(product, (query, key, value)))
+        if None in parts:
+            return "expected query, key and value to be products by weights"
         if len({part.x for part in parts if part}) != 1:
-            return result.fail("expected query, key and value computed from the same input", key)
-        return result
+            return "expected query, key and value computed from the same input"
+        return ""
 
     def rewrite(self, op: Any, attended: ir.Value, **_: Any) -> Any:
-        """Return the replacement."""
-        node = attended.producer()
-        assert node is not None
+        node = made_by(attended)
         return op.GroupQueryAttention(
             packed(op, node.inputs[:3]),
             None,
@@ -87,39 +88,27 @@ def packed(op: Any, values: Sequence[ir.Value | None]) -> ir.Value:
     return result
 
 
-def _packable(node: ir.Node) -> bool:
-    return node.op_type == "GroupQueryAttention" and node.inputs[1] is not None
-
-
 PACKED_PROJECTIONS = RulePass(
     "packed-projections",
-    lambda: [CachedQueryKeyValue.rule()],
-    _packable,
+    lambda: [_CachedQueryKeyValue.rule()],
+    lambda node: node.op_type == "GroupQueryAttention" and node.inputs[1] is not None,
     requires=frozenset({"grouped attention"}),
 )
 
 
-class TiedOutput(RewriteRuleClassBase):
+class _TiedOutput(FusionRule):
     """x [B, Q, D] @ Transpose(table [V, D]) -> FusedMatMul(x, table) [B, Q, V]."""
 
-    def __init__(self) -> None:
-        super().__init__("tied-output", remove_nodes=False)
+    name = "tied-output"
 
     def pattern(self, op: Any, x: Any, table: Any) -> Any:
-        """Return the pattern to match."""
         return op.MatMul(x, op.Transpose(table, perm=[1, 0]))
 
-    def check(self, context: Any, table: ir.Value, **_: Any) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
-        if not is_weight(table, 2):
-            return result.fail("expected an initializer [V, D]", table)
-        return result
+    def refusal(self, context: Any, table: ir.Value, **_: Any) -> str:
+        return "" if is_weight(table, 2) else "expected an initializer [V, D]"
 
-    def rewrite(self, op: Any, x: ir.Value, table: ir.Value, **_: Any) -> ir.Value:
-        """Return the replacement."""
-        product: ir.Value = op.FusedMatMul(x, table, transB=1, _domain=MICROSOFT)
-        return product
+    def rewrite(self, op: Any, x: ir.Value, table: ir.Value) -> Any:
+        return op.FusedMatMul(x, table, transB=1, _domain=MICROSOFT)
 
 
 def _tied(node: ir.Node) -> bool:
@@ -127,4 +116,4 @@ def _tied(node: ir.Node) -> bool:
     return transpose is not None and is_weight(transpose.inputs[0], 2)
 
 
-TIED_OUTPUT = RulePass("tied-output", lambda: [TiedOutput.rule()], _tied)
+TIED_OUTPUT = RulePass("tied-output", lambda: [_TiedOutput.rule()], _tied)

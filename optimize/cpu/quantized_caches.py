@@ -1,9 +1,8 @@
 """Self-attention caches in 8 bits: a quarter of the memory that every step reads.
 
-`com.microsoft.GroupQueryAttention` rounds keys and values when it writes them, with one scale for
-each channel of each head (`k_quant_type` PER_CHANNEL), and computes with the rounded ones. The
-scales are fixed, so that a row's caches depend on this row alone. Where the products that compute
-keys and values stay in fp32, so do the caches.
+`com.microsoft.GroupQueryAttention` rounds keys and values when it writes them, with one fixed scale
+for each channel of each head (`k_quant_type` PER_CHANNEL), so that a row's caches depend on this
+row alone. Where the products that compute keys and values stay in fp32, so do the caches.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from dragoman.runtime.format.manifest import Refusal
 
-from ..graph_pass import Changes, Property
+from ..graph_pass import Changes, GraphPass
 from ..graph_values import new_weight, product
 from ..precision.calibration import CalibrationBatch
 from ..running import Runner, with_outputs
@@ -36,19 +35,16 @@ Magnitudes = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class QuantizedCaches:
+class QuantizedCaches(GraphPass):
     """The pass that quantizes caches.
 
     Attributes:
         largest: the magnitudes that each attention can write into its caches
-        tolerance: see `GraphPass`
     """
 
     largest: Magnitudes
     tolerance: float
     name: str = "int8-caches"
-    requires: frozenset[Property] = frozenset()
-    ensures: frozenset[Property] = frozenset()
 
     def apply(self, model: ir.Model) -> Changes:
         """Change the model in place."""

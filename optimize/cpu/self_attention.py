@@ -1,9 +1,8 @@
 """Cached self-attention -> `com.microsoft.GroupQueryAttention`.
 
-The standard Attention scores every position in the cache's capacity. This operator reads only the
-positions that have been written: its time depends neither on the capacity nor on the length of
-other rows. It accepts several queries at once from position 0, or for a single row, which covers
-decoding and scoring.
+The standard Attention scores every position in the cache's capacity; this operator reads only those
+that have been written. It accepts several queries at once from position 0, or for a single row,
+which covers decoding and scoring.
 
 Relative position biases (T5) are computed once per step, for the written positions only and without
 the mask, which the operator applies itself.
@@ -14,16 +13,15 @@ from __future__ import annotations
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRuleClassBase, pattern
+from onnxscript.rewriter import pattern
 
-from ..graph_pass import RulePass
-from ..graph_values import MICROSOFT, number
+from ..graph_pass import FusionRule, RulePass
+from ..graph_values import MICROSOFT, number, producer
 from .attention import (
-    LARGEST_MASK_BIAS,
     attributes,
     check_heads,
+    check_masked,
     check_value_size,
-    known_heads,
     merge_heads,
     split_heads,
 )
@@ -32,7 +30,7 @@ HEAD_SIZE_MULTIPLE = 8
 """The multiple that ONNX Runtime's kernel requires of head sizes."""
 
 
-class CachedSelfAttention(RewriteRuleClassBase):
+class _CachedSelfAttention(FusionRule):
     """TensorScatter x 2 + Attention (opset 24) with a causal mask -> GroupQueryAttention.
 
     q, k, v [B, Q, H * Dh], caches [B, H, C, Dh], position [B] -> [B, Q, H * Dh], caches. The mask
@@ -41,8 +39,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
     """
 
     def __init__(self, *, biased: bool) -> None:
-        name = "biased-cached-self-attention" if biased else "cached-self-attention"
-        super().__init__(name, remove_nodes=False)
+        super().__init__("biased-cached-self-attention" if biased else "cached-self-attention")
         self.biased = biased
 
     def pattern(
@@ -67,7 +64,6 @@ class CachedSelfAttention(RewriteRuleClassBase):
         first: Any,
         masked: Any,
     ) -> Any:
-        """Return the pattern to match."""
         present_key = op.TensorScatter(
             past_key, split_heads(op, key, split, "key_heads"), position, axis=2, mode="linear"
         )
@@ -100,7 +96,7 @@ class CachedSelfAttention(RewriteRuleClassBase):
         )
         return merge_heads(op, attended, merge), present_key, present_value
 
-    def check(
+    def refusal(
         self,
         context: Any,
         query_heads: ir.Value,
@@ -110,26 +106,20 @@ class CachedSelfAttention(RewriteRuleClassBase):
         mask: ir.Value,
         masked: ir.Value | None = None,
         **_: Any,
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
-        if masked is not None and not (number(masked) or 0) <= LARGEST_MASK_BIAS:
-            reason = f"expected a bias of {LARGEST_MASK_BIAS:g} or less for masked keys"
-            return result.fail(reason, masked)
+    ) -> str:
+        check_masked(masked)
         if (number(zero), number(one)) != (0, 1):
-            return result.fail("expected a mask of positions 0, 1, 2, ...", mask)
+            return "expected a mask of positions 0, 1, 2, ..."
         if mask.shape is None or len(mask.shape) != 4 or mask.shape[1] != 1:
-            return result.fail(f"expected a mask [B, 1, Q, C], found {mask.shape}", mask)
-        known, heads = check_heads(attended, query_heads), known_heads(query_heads)
-        if heads is None or not known:
-            return known
-        if heads[1] % HEAD_SIZE_MULTIPLE:
-            return result.fail(
+            return f"expected a mask [B, 1, Q, C], found {mask.shape}"
+        size = check_heads(attended, query_heads)[1]
+        if size % HEAD_SIZE_MULTIPLE:
+            return (
                 f"expected a head size that is a multiple of {HEAD_SIZE_MULTIPLE}, as "
-                f"GroupQueryAttention requires, found {heads[1]}",
-                query_heads,
+                f"GroupQueryAttention requires, found {size}"
             )
-        return check_value_size(attended, "GroupQueryAttention")
+        check_value_size(attended, "GroupQueryAttention")
+        return ""
 
     def rewrite(
         self,
@@ -152,13 +142,12 @@ class CachedSelfAttention(RewriteRuleClassBase):
         first: ir.Value | None = None,
         **_: Any,
     ) -> Any:
-        """Return the replacement."""
         common = attributes(attended, query_heads)
         # The index of each row's last key, and the number of keys of the longest row. All layers
         # share the inputs of these nodes, so that they are merged afterwards.
         last = op.Sub(op.Add(position, queries), one)
         total = op.Add(op.ReduceMax(last, keepdims=0), one)
-        bias_inputs: tuple[ir.Value | None, ...] = ()
+        bias_inputs: tuple[Any, ...] = ()
         if self.biased:
             keys = op.Range(zero, total, one)
             bias = relative_bias(op, keys, query_column, by_distance, lowest, highest, first)
@@ -193,16 +182,11 @@ def relative_bias(
     return op.Transpose(op.Gather(by_distance, op.Add(distance, first)), perm=[0, 3, 1, 2])
 
 
-def _cached_attention(node: ir.Node) -> bool:
-    if node.op_type != "Attention" or node.inputs[1] is None:
-        return False
-    cache = node.inputs[1].producer()
-    return cache is not None and cache.op_type == "TensorScatter"
-
-
 SELF_ATTENTION = RulePass(
     "cached-self-attention",
-    lambda: [CachedSelfAttention.rule(biased=biased) for biased in (False, True)],
-    _cached_attention,
+    lambda: [_CachedSelfAttention.rule(biased=biased) for biased in (False, True)],
+    lambda node: (
+        node.op_type == "Attention" and producer(node.inputs[1], "TensorScatter") is not None
+    ),
     ensures=frozenset({"grouped attention"}),
 )

@@ -9,31 +9,32 @@ the scores). ONNX Runtime's CPU kernel does not accept one, so that the row is e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, pattern
+from onnxscript.rewriter import pattern
 
-from ..graph_pass import ROUNDING, Changes, Property, RulePass
-from ..graph_values import UnsupportedPatternError, describe, is_number, make_rule, new_weight, rank
+from ..graph_pass import Changes, FusionRule, GraphPass, RulePass
+from ..graph_values import (
+    UnsupportedPatternError,
+    describe,
+    is_number,
+    made_by,
+    new_weight,
+    rank,
+)
 from .attention_masks import check_type, total_mask
 from .attention_scores import Scores, find_scores
 
 
-@dataclass(frozen=True)
-class ExpandMasks:
+class _ExpandMasks(GraphPass):
     """Expands masks [..., 1, K] to [..., Q, K], unless there is known to be one query."""
 
-    name: str = "attention-mask"
-    requires: frozenset[Property] = frozenset({"opset 23"})
-    ensures: frozenset[Property] = frozenset()
-    tolerance: float = ROUNDING
+    name = "attention-mask"
+    requires = frozenset({"opset 23"})
 
     def apply(self, model: ir.Model) -> Changes:
-        """Change the model in place."""
         graph = model.graph
         matches = 0
         for node in list(graph):
@@ -62,28 +63,25 @@ def _one_row(node: ir.Node) -> bool:
     return len(mask.shape) >= 2 and mask.shape[-2] == 1 and queries != 1
 
 
-EXPAND_MASKS = ExpandMasks()
+EXPAND_MASKS = _ExpandMasks()
 
 
-class FuseAttention(RewriteRuleClassBase):
+class _FuseAttention(FusionRule):
     """softmax(scores) @ values -> Attention(query, key, values, mask)."""
 
-    def __init__(self) -> None:
-        super().__init__("attention", remove_nodes=False)
-        self.expanded: dict[tuple[Any, ...], Any] = {}
+    name = "attention"
 
     def setup(self) -> None:
         """Forget the masks of the previous graph."""
-        self.expanded = {}
+        self.expanded: dict[tuple[Any, ...], Any] = {}
 
     def pattern(self, op: Any, scores: Any, value: Any, zero: Any) -> Any:
-        """Return the pattern to match."""
         softmax = op.Softmax(scores, _outputs=["softmax"])
         guarded = op.Where(op.IsNaN(softmax), zero, softmax)
         weights = pattern.OrValue([guarded, op.Cast(softmax), softmax])
         return op.MatMul(weights, value)
 
-    def check(
+    def refusal(
         self,
         context: Any,
         scores: ir.Value,
@@ -91,25 +89,21 @@ class FuseAttention(RewriteRuleClassBase):
         softmax: ir.Value,
         zero: ir.Value | None = None,
         **_: Any,
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
-        try:
-            if zero is not None and not is_number(zero, 0):
-                raise UnsupportedPatternError(f"expected NaN to become 0, found {describe(zero)}")
-            _check_only_use(context, softmax)
-            self.scores = find_scores(scores)
-            check_type(self.scores.masks, zeros=zero is not None)
-            _check_axis(softmax, self.scores)
-            _check_operands(self.scores, value)
-        except UnsupportedPatternError as error:
-            return result.fail(str(error), softmax)
-        return result
+    ) -> str:
+        if zero is not None and not is_number(zero, 0):
+            return f"expected NaN to become 0, found {describe(zero)}"
+        _check_only_use(context, softmax)
+        self.scores = find_scores(scores)
+        check_type(self.scores.masks, zeros=zero is not None)
+        axis = made_by(softmax).attributes.get_int("axis", -1)
+        if axis not in (-1, self.scores.rank - 1):
+            return f"expected a Softmax over the last axis, found axis {axis}"
+        _check_operands(self.scores, value)
+        return ""
 
     def rewrite(
         self, op: Any, value: ir.Value, softmax: ir.Value, zero: ir.Value | None = None, **_: Any
     ) -> Any:
-        """Return the replacement."""
         scores = self.scores
         key = op.Transpose(scores.key, perm=scores.key_order) if scores.key_order else scores.key
         attributes: dict[str, Any] = {"scale": scores.scale}
@@ -177,13 +171,6 @@ def _check_only_use(context: Any, softmax: ir.Value) -> None:
                     )
 
 
-def _check_axis(softmax: ir.Value, scores: Scores) -> None:
-    node = softmax.producer()
-    axis = node.attributes.get_int("axis", -1) if node is not None else -1
-    if axis not in (-1, scores.rank - 1):
-        raise UnsupportedPatternError(f"expected a Softmax over the last axis, found axis {axis}")
-
-
 def _check_operands(scores: Scores, value: ir.Value) -> None:
     if rank(value) != scores.rank:
         raise UnsupportedPatternError(
@@ -195,24 +182,18 @@ def _check_operands(scores: Scores, value: ir.Value) -> None:
             query_size = _axis(scores.query, axis)
             operand_axis = scores.key_order[axis] if what == "keys" and scores.key_order else axis
             size = _axis(operand, operand_axis)
-            if query_size != size and (1 in (query_size, size) or _both_known(query_size, size)):
+            sizes = query_size, size
+            differ = query_size != size
+            if differ and (1 in sizes or all(isinstance(each, int) for each in sizes)):
                 raise UnsupportedPatternError(
                     f"expected {what} with the queries' batch and heads, {scores.query.shape}; "
                     f"found {describe(operand)}"
                 )
 
 
-def _both_known(a: Any, b: Any) -> bool:
-    return isinstance(a, int) and isinstance(b, int)
-
-
-def _rules() -> Sequence[RewriteRule]:
-    return [make_rule(FuseAttention)]
-
-
 ATTENTION = RulePass(
     "attention",
-    _rules,
+    lambda: [_FuseAttention.rule()],
     lambda node: node.op_type == "Softmax",
     requires=frozenset({"opset 23"}),
     ensures=frozenset({"fused attention"}),

@@ -33,7 +33,6 @@ class Mask:
         value: the numbers; with `fill`, the condition
         fill: the number that replaces scores
         keep: whether the scores are kept where the condition is true, or where it is false
-        factor: the factor by which the numbers are multiplied
         dtype: the type of the queries
     """
 
@@ -102,8 +101,9 @@ def numbers_of(value: ir.Value | None) -> Range:
         lowest = float(finite.min()) if finite.size else np.inf
         return Range(lowest, bool(np.isneginf(numbers).any()))
     if (node := producer(value, *MOVES)) is not None:
-        same = node.op_type != "Cast" or node.inputs[0] is None or _is_float(node.inputs[0])
-        return numbers_of(node.inputs[0]) if same else UNKNOWN
+        source = node.inputs[0]
+        known = source is None or bool(source.dtype and source.dtype.is_floating_point())
+        return numbers_of(source) if known or node.op_type != "Cast" else UNKNOWN
     if (node := producer(value, "Where")) is not None:
         yes, no = numbers_of(node.inputs[1]), numbers_of(node.inputs[2])
         if yes.lowest is None or no.lowest is None:
@@ -112,10 +112,6 @@ def numbers_of(value: ir.Value | None) -> Range:
     if (node := producer(value, "Gather")) is not None:
         return numbers_of(node.inputs[0]) if constant(node.inputs[0]) is not None else UNKNOWN
     return UNKNOWN
-
-
-def _is_float(value: ir.Value) -> bool:
-    return value.dtype is not None and value.dtype.is_floating_point()
 
 
 def range_of(masks: Sequence[Mask]) -> Range:

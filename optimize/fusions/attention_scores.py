@@ -17,6 +17,7 @@ from ..graph_values import (
     describe,
     first_input,
     number,
+    permutation,
     producer,
     rank,
     split_constant,
@@ -118,7 +119,6 @@ def find_scores(value: ir.Value) -> Scores:
 
 
 def _factor(node: ir.Node) -> tuple[ir.Value, float]:
-    """Return the scaled value and its factor."""
     parts = split_constant(node)
     if parts is None or (node.op_type == "Div" and parts[0] is not node.inputs[0]):
         raise UnsupportedPatternError(
@@ -170,7 +170,6 @@ def _replaced(node: ir.Node) -> tuple[ir.Value, Mask]:
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value]:
-    """Return the scores and the mask that an Add adds."""
     a, b = node.inputs[:2]
     if a is None or b is None:
         raise UnsupportedPatternError("expected scores + mask, found an Add with a missing input")
@@ -188,7 +187,7 @@ def _comes_from_product(value: ir.Value | None) -> bool:
     node = producer(value, "MatMul", "Add", "Mul", "Div", "Where", "Cast")
     if node is None:
         return False
-    return node.op_type == "MatMul" or any(_comes_from_product(v) for v in node.inputs)
+    return node.op_type == "MatMul" or any(map(_comes_from_product, node.inputs))
 
 
 def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
@@ -198,7 +197,7 @@ def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
     """
     value, scale = _unscaled(value)
     if (node := producer(value, "Transpose")) is not None:
-        perm = tuple(node.attributes["perm"].as_ints()) if "perm" in node.attributes else ()
+        perm = permutation(node)
         key, key_scale = _unscaled(first_input(node))
         if perm in ((0, 1, 3, 2), (0, 2, 1)):
             return key, (), scale * key_scale
@@ -209,11 +208,13 @@ def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
     transpose = producer(first_input(unfold), "Transpose") if unfold is not None else None
     fold = producer(first_input(transpose), "Reshape") if transpose is not None else None
     if transpose is not None and fold is not None:
-        attributes = transpose.attributes
-        perm = tuple(attributes["perm"].as_ints()) if "perm" in attributes else ()
         key, key_scale = _unscaled(first_input(fold))
         ranks = (rank(key), rank(value))
-        if perm == (0, 2, 1) and ranks == (4, 4) and _may_be_transposed(key, value):
+        if (
+            permutation(transpose) == (0, 2, 1)
+            and ranks == (4, 4)
+            and _may_be_transposed(key, value)
+        ):
             return key, (), scale * key_scale
     return value, None, scale
 

@@ -6,8 +6,6 @@ merges common subexpressions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -20,31 +18,27 @@ from onnx_ir.passes.common import (
 )
 from onnxscript import optimizer
 from onnxscript.optimizer import fold_constants_ir
-from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase, RewriteRuleSet
+from onnxscript.rewriter import RewriteRuleSet
 from onnxscript.version_converter import ConvertVersionPass
 
 from ..checking.interface import remove_identities
-from ..graph_pass import ROUNDING, Changes, PassError, Property
-from ..graph_values import constant, describe, infer_shapes, make_rule
+from ..graph_pass import Changes, FusionRule, GraphPass, PassError
+from ..graph_values import constant, describe, infer_shapes, made_by
 
 OPSET = 23
 """The opset of fused graphs, the first with Attention and RMSNormalization."""
 
 
-@dataclass(frozen=True)
-class UpgradeOpset:
+class _UpgradeOpset(GraphPass):
     """Converts a graph of an older opset to opset 23.
 
     From opset 18 on it uses onnxscript's version converter, below that ONNX's.
     """
 
-    name: str = "opset"
-    requires: frozenset[Property] = frozenset()
-    ensures: frozenset[Property] = frozenset({f"opset {OPSET}"})
-    tolerance: float = 1e-5
+    name = "opset"
+    ensures = frozenset({f"opset {OPSET}"})
 
     def apply(self, model: ir.Model) -> Changes:
-        """Change the model in place."""
         before = model.opset_imports.get("")
         if before is None:
             raise PassError(
@@ -67,25 +61,29 @@ class UpgradeOpset:
         return Changes(1)
 
 
-OPSET_PASS = UpgradeOpset()
+OPSET_PASS = _UpgradeOpset()
 
 
-class SameShape(RewriteRuleClassBase):
-    """A Reshape or Expand that keeps the shape -> its input."""
+class _ToInput(FusionRule):
+    """A node that changes nothing -> its input."""
+
+    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
+        return op.Identity(x)
+
+
+class _SameShape(_ToInput):
+    """A Reshape or Expand that keeps the shape."""
 
     def __init__(self, operator: str) -> None:
-        super().__init__(f"no-op-{operator.lower()}", remove_nodes=False)
+        super().__init__(f"no-op-{operator.lower()}")
         self.operator = operator
 
     def pattern(self, op: Any, x: Any, shape: Any) -> Any:
-        """Return the pattern to match."""
         return getattr(op, self.operator)(x, shape, _outputs=["y"])
 
-    def check(self, context: Any, x: ir.Value, shape: ir.Value, y: ir.Value) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
+    def refusal(self, context: Any, x: ir.Value, shape: ir.Value, y: ir.Value) -> str:
         if x.shape is None or y.shape is None or len(x.shape) != len(y.shape):
-            return result.fail(f"expected known shapes, found {describe(x)}, {describe(y)}", y)
+            return f"expected known shapes, found {describe(x)}, {describe(y)}"
         unlike = [
             (a, b)
             for a, b in zip(x.shape, y.shape, strict=True)
@@ -95,158 +93,102 @@ class SameShape(RewriteRuleClassBase):
         if len(unlike) > (1 if self.operator == "Reshape" else 0) or any(
             isinstance(a, int) and isinstance(b, int) for a, b in unlike
         ):
-            return result.fail(f"the shape changes from {x.shape} to {y.shape}", y)
-        return result
-
-    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
-        """Return the replacement."""
-        return op.Identity(x)
+            return f"the shape changes from {x.shape} to {y.shape}"
+        return ""
 
 
-class TransposeChain(RewriteRuleClassBase):
+class _TransposeChain(FusionRule):
     """Two successive Transposes -> one or none."""
 
-    def __init__(self) -> None:
-        super().__init__("transpose-chain", remove_nodes=False)
+    name = "transpose-chain"
 
     def pattern(self, op: Any, x: Any) -> Any:
-        """Return the pattern to match."""
         return op.Transpose(op.Transpose(x, _outputs=["y"]), _outputs=["z"])
 
-    def check(self, context: Any, y: ir.Value, z: ir.Value, **_: Any) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
-        orders = [_order(value) for value in (y, z)]
-        if orders[0] is None or orders[1] is None:
-            return result.fail("expected Transposes with a perm attribute", z)
-        self.order = [orders[0][axis] for axis in orders[1]]
-        return result
+    def refusal(self, context: Any, y: ir.Value, z: ir.Value, **_: Any) -> str:
+        inner, outer = _order(y), _order(z)
+        if inner is None or outer is None:
+            return "expected Transposes with a perm attribute"
+        self.order = [inner[axis] for axis in outer]
+        return ""
 
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
-        """Return the replacement."""
         if self.order == sorted(self.order):
             return op.Identity(x)
         return op.Transpose(x, perm=self.order)
 
 
-class SameOrder(RewriteRuleClassBase):
-    """A Transpose that keeps the order of the axes -> its input."""
+class _SameOrder(_ToInput):
+    """A Transpose that keeps the order of the axes."""
 
-    def __init__(self) -> None:
-        super().__init__("no-op-transpose", remove_nodes=False)
+    name = "no-op-transpose"
 
     def pattern(self, op: Any, x: Any) -> Any:
-        """Return the pattern to match."""
         return op.Transpose(x, _outputs=["y"])
 
-    def check(self, context: Any, y: ir.Value, **_: Any) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result, order = MatchResult(), _order(y)
-        if order is None or order != sorted(order):
-            return result.fail(f"the order of axes changes to {order}", y)
-        return result
-
-    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
-        """Return the replacement."""
-        return op.Identity(x)
+    def refusal(self, context: Any, y: ir.Value, **_: Any) -> str:
+        order = _order(y)
+        kept = order is not None and order == sorted(order)
+        return "" if kept else f"the order of axes changes to {order}"
 
 
-class SameType(RewriteRuleClassBase):
-    """A Cast that keeps the type -> its input."""
+class _SameType(_ToInput):
+    """A Cast that keeps the type."""
 
-    def __init__(self) -> None:
-        super().__init__("no-op-cast", remove_nodes=False)
+    name = "no-op-cast"
 
     def pattern(self, op: Any, x: Any) -> Any:
-        """Return the pattern to match."""
         return op.Cast(x, _outputs=["y"])
 
-    def check(self, context: Any, x: ir.Value, y: ir.Value) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result, node = MatchResult(), y.producer()
-        to = node.attributes.get_int("to", 0) if node is not None else 0
-        if x.dtype is None or int(x.dtype) != to:
-            return result.fail(f"the type changes from {x.dtype}", y)
-        return result
-
-    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
-        """Return the replacement."""
-        return op.Identity(x)
+    def refusal(self, context: Any, x: ir.Value, y: ir.Value) -> str:
+        kept = x.dtype is not None and int(x.dtype) == made_by(y).attributes.get_int("to", 0)
+        return "" if kept else f"the type changes from {x.dtype}"
 
 
-class FlattenedSoftmax(RewriteRuleClassBase):
+class _FlattenedSoftmax(FusionRule):
     """Reshape(Softmax(Flatten(x))) -> Softmax(x), over the last axis.
 
     ONNX's version converter writes it for opset 13.
     """
 
-    def __init__(self) -> None:
-        super().__init__("flattened-softmax", remove_nodes=False)
+    name = "flattened-softmax"
 
     def pattern(self, op: Any, x: Any) -> Any:
-        """Return the pattern to match."""
         softmax = op.Softmax(op.Flatten(x, _outputs=["flat"]), _outputs=["softmax"])
         return op.Reshape(softmax, op.Shape(x))
 
-    def check(self, context: Any, x: ir.Value, flat: ir.Value, softmax: ir.Value) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
-        flatten, node = flat.producer(), softmax.producer()
-        assert flatten is not None
-        assert node is not None
-        axis, last = flatten.attributes.get_int("axis", 1), node.attributes.get_int("axis", -1)
+    def refusal(self, context: Any, x: ir.Value, flat: ir.Value, softmax: ir.Value) -> str:
+        axis = made_by(flat).attributes.get_int("axis", 1)
+        last = made_by(softmax).attributes.get_int("axis", -1)
         if x.shape is None or axis not in (-1, len(x.shape) - 1) or last not in (-1, 1):
-            return result.fail(f"expected a Softmax over the last axis, found from {axis} on", flat)
-        return result
+            return f"expected a Softmax over the last axis, found from {axis} on"
+        return ""
 
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
-        """Return the replacement."""
         return op.Softmax(x, axis=-1)
 
 
-class InferenceDropout(RewriteRuleClassBase):
-    """A Dropout in inference mode whose mask is not read -> its input."""
+class _InferenceDropout(_ToInput):
+    """A Dropout in inference mode whose mask is not read."""
 
-    def __init__(self) -> None:
-        super().__init__("dropout", remove_nodes=False)
+    name = "dropout"
 
     def pattern(self, op: Any, x: Any) -> Any:
-        """Return the pattern to match."""
         return op.Dropout(x, _allow_other_inputs=True, _outputs=["y"])
 
-    def check(self, context: Any, y: ir.Value, **_: Any) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result, node = MatchResult(), y.producer()
-        assert node is not None
+    def refusal(self, context: Any, y: ir.Value, **_: Any) -> str:
+        node = made_by(y)
         training = node.inputs[2] if len(node.inputs) > 2 else None
         value = constant(training)
         if training is not None and (value is None or bool(value.any())):
-            return result.fail(f"expected training_mode false, found {describe(training)}", y)
-        if any(mask.uses() or mask.is_graph_output() for mask in node.outputs[1:]):
-            return result.fail("the mask is used", y)
-        return result
-
-    def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
-        """Return the replacement."""
-        return op.Identity(x)
+            return f"expected training_mode false, found {describe(training)}"
+        read = any(mask.uses() or mask.is_graph_output() for mask in node.outputs[1:])
+        return "the mask is used" if read else ""
 
 
 def _order(value: ir.Value) -> list[int] | None:
-    node = value.producer()
-    perm = node.attributes.get("perm") if node is not None else None
+    perm = made_by(value).attributes.get("perm")
     return None if perm is None else list(perm.as_ints())
-
-
-def _rules() -> Sequence[RewriteRule]:
-    return [
-        make_rule(SameShape, "Reshape"),
-        make_rule(SameShape, "Expand"),
-        make_rule(TransposeChain),
-        make_rule(SameOrder),
-        make_rule(SameType),
-        make_rule(FlattenedSoftmax),
-        make_rule(InferenceDropout),
-    ]
 
 
 ROUNDS = 8
@@ -255,25 +197,26 @@ ROUNDS = 8
 Shapes inferred in one round enable more folding in the next."""
 
 
-@dataclass(frozen=True)
-class Cleanup:
+class _Cleanup(GraphPass):
     """Inlines functions, folds constants and shapes, and removes operators that change nothing.
 
     It counts the operators removed, and one for each round in which folding removed nodes.
     """
 
-    name: str = "cleanup"
-    requires: frozenset[Property] = frozenset()
-    ensures: frozenset[Property] = frozenset({"clean"})
-    tolerance: float = 1e-5
+    name = "cleanup"
+    ensures = frozenset({"clean"})
 
     def apply(self, model: ir.Model) -> Changes:
-        """Change the model in place."""
         matches = int(InlinePass()(model).modified)
         for _ in range(ROUNDS):
             infer_shapes(model)
             nodes = _count_nodes(model)
-            changed = RewriteRuleSet(list(_rules())).apply_to_model(model)
+            rules = [
+                *(_SameShape.rule("Reshape"), _SameShape.rule("Expand"), _TransposeChain.rule()),
+                *(_SameOrder.rule(), _SameType.rule(), _FlattenedSoftmax.rule()),
+                _InferenceDropout.rule(),
+            ]
+            changed = RewriteRuleSet(rules).apply_to_model(model)
             remove_identities(model)
             fold_constants_ir(model, onnx_shape_inference=True)
             RemoveUnusedNodesPass()(model)
@@ -290,24 +233,20 @@ def _count_nodes(model: ir.Model) -> int:
     return sum(map(len, model.graphs()))
 
 
-CLEANUP = Cleanup()
+CLEANUP = _Cleanup()
 
 
 SMALL = 1024
 """Maximum elements of constants that folding creates: shapes, but no copies of weights."""
 
 
-@dataclass(frozen=True)
-class Tidy:
+class Tidy(GraphPass):
     """Folds constants, merges common subexpressions, and removes unused nodes.
 
     It counts the nodes removed.
     """
 
-    name: str = "tidy"
-    requires: frozenset[Property] = frozenset()
-    ensures: frozenset[Property] = frozenset()
-    tolerance: float = ROUNDING
+    name = "tidy"
 
     def apply(self, model: ir.Model) -> Changes:
         """Change the model in place."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
+from onnxscript.rewriter import RewriteRule
 
-from ..graph_pass import RulePass
-from ..graph_values import UnsupportedPatternError, describe, is_number, make_rule, number, producer
+from ..graph_pass import FusionRule, RulePass
+from ..graph_values import UnsupportedPatternError, describe, is_number, number, producer
 
 Polynomial = Mapping[int, float]
 """The coefficients of a polynomial, by power."""
@@ -26,7 +26,7 @@ PRECISION = 1e-3
 """The relative tolerance for coefficients, which exporters and half precision round."""
 
 
-class FuseGelu(RewriteRuleClassBase):
+class _FuseGelu(FusionRule):
     """0.5 x (1 + f(polynomial of x)) -> Gelu(x).
 
     Args:
@@ -35,11 +35,10 @@ class FuseGelu(RewriteRuleClassBase):
     """
 
     def __init__(self, function: str, half: str) -> None:
-        super().__init__(f"gelu-{function.lower()}-half-{half}", remove_nodes=False)
+        super().__init__(f"gelu-{function.lower()}-half-{half}")
         self.function, self.half = function, half
 
     def pattern(self, op: Any, x: Any, argument: Any, one: Any, half: Any) -> Any:
-        """Return the pattern to match."""
         gate = op.Add(getattr(op, self.function)(argument), one)
         match self.half:
             case "before":
@@ -53,11 +52,9 @@ class FuseGelu(RewriteRuleClassBase):
             case _:
                 return op.Div(op.Mul(x, gate), half)
 
-    def check(
+    def refusal(
         self, context: Any, x: ir.Value, argument: ir.Value, one: ir.Value, half: ir.Value
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
+    ) -> str:
         # A product matches in either order: the constant is the half.
         divided = self.half.startswith("divided")
         if not divided and number(half) is None and number(x) is not None:
@@ -65,24 +62,18 @@ class FuseGelu(RewriteRuleClassBase):
         self.x = x
         factor = 2.0 if divided else 0.5
         if not is_number(one, 1):
-            return result.fail(f"expected 1 + {self.function}, found {describe(one)}", one)
+            return f"expected 1 + {self.function}, found {describe(one)}"
         if not is_number(half, factor):
-            return result.fail(f"expected a factor of {factor}, found {describe(half)}", half)
+            return f"expected a factor of {factor}, found {describe(half)}"
         expected = EXACT if self.function == "Erf" else TANH
-        try:
-            actual = polynomial(argument, x)
-        except UnsupportedPatternError as error:
-            return result.fail(str(error), argument)
-        if not _close(actual, expected):
-            expected_text, actual_text = _text(expected), _text(actual)
-            return result.fail(
-                f"expected {self.function}({expected_text}), found {self.function}({actual_text})",
-                argument,
-            )
-        return result
+        actual = polynomial(argument, x)
+        if _close(actual, expected):
+            return ""
+        return (
+            f"expected {self.function}({_text(expected)}), found {self.function}({_text(actual)})"
+        )
 
     def rewrite(self, op: Any, **_: Any) -> Any:
-        """Return the replacement."""
         return op.Gelu(self.x, approximate="none" if self.function == "Erf" else "tanh")
 
 
@@ -154,7 +145,7 @@ def _rules() -> Sequence[RewriteRule]:
         rule
         for function in ("Erf", "Tanh")
         for half in halves
-        for rule in make_rule(FuseGelu, function, half).commute()
+        for rule in _FuseGelu.rule(function, half).commute()
     ]
 
 

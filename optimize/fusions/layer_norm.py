@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRule, RewriteRuleClassBase
+from onnxscript.rewriter import RewriteRule
 
-from ..graph_pass import RulePass
+from ..graph_pass import FusionRule, RulePass
 from ..graph_values import (
     FLOATS,
     UnsupportedPatternError,
@@ -18,7 +19,7 @@ from ..graph_values import (
     describe,
     first_input,
     is_number,
-    make_rule,
+    made_by,
     number,
     producer,
     rank,
@@ -35,7 +36,6 @@ class Norm:
     """A norm without gain and bias.
 
     Attributes:
-        x: the value that is normalized
         centred: whether the mean is subtracted: layer norm, not RMS norm
     """
 
@@ -44,22 +44,18 @@ class Norm:
     epsilon: float
 
 
-class Normalize(RewriteRuleClassBase):
+class _Normalize(FusionRule):
     """x / sqrt(mean of squares + epsilon) [* gain] -> LayerNormalization or RMSNormalization.
 
     Args:
         form: how the division is written; see `pattern`
-        cast: whether the result is cast back to the type of the input
-        gain: whether a gain follows
     """
 
     def __init__(self, form: str, *, cast: bool, gain: bool) -> None:
-        parts = ["norm", form, *["cast"] * cast, *["gain"] * gain]
-        super().__init__("-".join(parts), remove_nodes=False)
+        super().__init__("-".join(["norm", form, *["cast"] * cast, *["gain"] * gain]))
         self.form, self.cast, self.gain = form, cast, gain
 
     def pattern(self, op: Any, x: Any, y: Any, one: Any, gain: Any) -> Any:
-        """Return the pattern to match."""
         root = op.Sqrt(y)
         match self.form:
             case "divided":
@@ -72,36 +68,29 @@ class Normalize(RewriteRuleClassBase):
             result = op.Cast(result)
         return op.Mul(result, gain) if self.gain else result
 
-    def check(
+    def refusal(
         self,
         context: Any,
         x: ir.Value,
         y: ir.Value,
         one: ir.Value | None,
         gain: ir.Value | None,
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
+    ) -> str:
         out: ir.Value = context.root.outputs[0]
-        try:
-            if one is not None and not is_number(one, 1):
-                raise UnsupportedPatternError(
-                    f"expected 1 divided by the root, found {describe(one)}"
-                )
-            self.norm = find_norm(x, y)
-            self.x = self._before_cast(context.nodes) if self.cast else self.norm.x
-            if self.gain:
-                self._check_gain(gain)
-            elif any(_gain_of(node, out) is not None for node, _ in out.uses()):
-                return result.fail("a gain follows, which is part of the norm", out)
-            elif self._width() is None:
-                raise UnsupportedPatternError(
-                    "expected a last axis of known size, since a norm without gain needs a gain of "
-                    f"ones; found {describe(self.norm.x)}"
-                )
-        except UnsupportedPatternError as error:
-            return result.fail(str(error), x)
-        return result
+        if one is not None and not is_number(one, 1):
+            return f"expected 1 divided by the root, found {describe(one)}"
+        self.norm = find_norm(x, y)
+        self.x = self._before_cast(context.nodes) if self.cast else self.norm.x
+        if self.gain:
+            self._check_gain(gain)
+        elif any(_gain_of(node, out) is not None for node, _ in out.uses()):
+            return "a gain follows, which is part of the norm"
+        elif self._width() is None:
+            return (
+                "expected a last axis of known size, since a norm without gain needs a gain of "
+                f"ones; found {describe(self.norm.x)}"
+            )
+        return ""
 
     def _before_cast(self, nodes: Sequence[ir.Node]) -> ir.Value:
         """Return the input before it was cast for the norm; the operators cast it themselves."""
@@ -133,7 +122,6 @@ class Normalize(RewriteRuleClassBase):
             )
 
     def rewrite(self, op: Any, gain: ir.Value | None, **_: Any) -> Any:
-        """Return the replacement."""
         if gain is None:
             dtype = (self.x.dtype or ir.DataType.FLOAT).numpy()
             gain = op.Constant(value=ir.tensor(np.ones(self._width() or 0, dtype)))
@@ -142,33 +130,26 @@ class Normalize(RewriteRuleClassBase):
         return operator(self.x, gain, axis=-1, epsilon=self.norm.epsilon, stash_type=int(stash))
 
 
-class AddBias(RewriteRuleClassBase):
+class _AddBias(FusionRule):
     """LayerNormalization(x, gain) + bias -> LayerNormalization(x, gain, bias)."""
 
-    def __init__(self) -> None:
-        super().__init__("layer-norm-bias", remove_nodes=False)
+    name = "layer-norm-bias"
 
     def pattern(self, op: Any, x: Any, gain: Any, bias: Any) -> Any:
-        """Return the pattern to match."""
         return op.Add(op.LayerNormalization(x, gain, _outputs=["norm"]), bias)
 
-    def check(
+    def refusal(
         self, context: Any, gain: ir.Value, bias: ir.Value, norm: ir.Value, **_: Any
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
-        array, node = constant(bias), norm.producer()
+    ) -> str:
+        array = constant(bias)
         if array is None or gain.shape is None or array.shape != tuple(gain.shape):
-            return result.fail(f"expected a bias as wide as the gain, found {describe(bias)}", bias)
-        if node is None or node.attributes.get_int("axis", -1) != -1:
-            return result.fail("expected a norm over the last axis", norm)
-        return result
+            return f"expected a bias as wide as the gain, found {describe(bias)}"
+        if made_by(norm).attributes.get_int("axis", -1) != -1:
+            return "expected a norm over the last axis"
+        return ""
 
     def rewrite(self, op: Any, x: Any, gain: Any, bias: Any, norm: ir.Value) -> Any:
-        """Return the replacement."""
-        node = norm.producer()
-        assert node is not None
-        return op.LayerNormalization(x, gain, bias, **node.attributes)
+        return op.LayerNormalization(x, gain, bias, **made_by(norm).attributes)
 
 
 def find_norm(quotient: ir.Value, radicand: ir.Value) -> Norm:
@@ -261,11 +242,14 @@ def _gain_of(node: ir.Node, norm: ir.Value) -> ir.Value | None:
 
 
 def _rules() -> Sequence[RewriteRule]:
-    rules = [make_rule(AddBias)]
-    for form in ("divided", "times-reciprocal", "times-quotient"):
-        for cast in (True, False):
-            for gain in (True, False):
-                rules.append(make_rule(Normalize, form, cast=cast, gain=gain))
+    forms = ("divided", "times-reciprocal", "times-quotient")
+    rules = [
+        _AddBias.rule(),
+        *(
+            _Normalize.rule(form, cast=cast, gain=gain)
+            for form, cast, gain in itertools.product(forms, (True, False), (True, False))
+        ),
+    ]
     return [order for rule in rules for order in rule.commute()]
 
 

@@ -6,38 +6,27 @@ Each block of inputs has one scale. The kernel quantizes activations to 8 bits, 
 
 from __future__ import annotations
 
-from typing import Any, Self
-
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ..graph_values import MICROSOFT, new_weight
-from .calibration import InputStatistics
 from .rounding import Float, IntegerWeight
+from .weights import OneForm
 
 ACCURACY_INT8 = 4
 
 
-class BlockQuantized:
-    """A `weights.Scheme` of blocks, and the `weights.ProductForm` of its products."""
+class BlockQuantized(OneForm):
+    """The scheme of blocks."""
 
-    scale_type: type[np.floating[Any]] = np.float32
-    chosen: tuple[str, str] | None = None
+    block: int
 
     def __init__(self, bits: int, block: int, error: float) -> None:
-        self.name = f"int{bits}-blocks"
-        self.bits = bits
-        self.block: int | None = block
-        self.error = error
-
-    def form(self, known: InputStatistics | None) -> Self:
-        """Return the form of a product, which is the same for all."""
-        return self
+        super().__init__(f"int{bits}-blocks", bits, block, error)
 
     def round_inputs(self, rows: Float) -> Float:
         """Round inputs to 8 bits, with one scale per block of a row."""
-        assert self.block is not None
         inputs = rows.shape[1]
         padded = np.pad(rows, ((0, 0), (0, -inputs % self.block)))
         blocks = padded.reshape(len(rows), -1, self.block)
@@ -61,8 +50,6 @@ class BlockQuantized:
         }
         values = [x, weight, scale, *([] if bias is None else [None, None, bias])]
         return [ir.node("MatMulNBits", values, attributes, domain=MICROSOFT)]
-
-    table_product = product
 
     def lookup(
         self, graph: ir.Graph, name: str, rounded: IntegerWeight, ids: ir.Value
@@ -100,7 +87,6 @@ class BlockQuantized:
 
         Inputs are padded to complete blocks.
         """
-        assert self.block is not None
         inputs, outputs = rounded.integers.shape
         blocks = len(rounded.scales)
         middle = 2 ** (self.bits - 1)

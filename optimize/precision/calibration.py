@@ -43,7 +43,6 @@ class CalibrationBatch(NamedTuple):
     """A batch of inputs of a graph.
 
     Attributes:
-        samples: the inputs, by name
         rows: bool [B, T], False at padding
         random: whether the sources are random, so that the ranges of others may differ
     """
@@ -76,7 +75,8 @@ def calibration_batches(
     available = _random(bundle) if sources is None else sources
     if not available:
         raise DragomanError("calibration: expected at least one source, found none")
-    kept = _spread(len(available))
+    count = len(available)
+    kept: list[int] = np.linspace(0, count - 1, min(count, MOST)).astype(int).tolist()
     chosen = [available[i] for i in kept]
     graphs = {name: load_graph(bundle.graph_path(name)) for name in manifest.model_graphs}
     backend = InMemoryBackend(bundle, graphs, None)
@@ -100,7 +100,11 @@ def calibration_batches(
             by_role |= {"token": tokens, "read": positions}
             by_role["position"] = np.zeros(len(batch), np.int64)
             decoder = manifest.graphs["decoder"]
-            caches = _empty_caches(decoder, *tokens.shape)
+            caches = {
+                tensor.name: unwritten(tensor, *tokens.shape)
+                for tensor in decoder.inputs
+                if tensor.owner is Owner.DECODER_ROW
+            }
             samples = _named(decoder, by_role) | caches | encoded
             observed["decoder"].append(CalibrationBatch(samples, written, random))
     return observed
@@ -118,18 +122,6 @@ def _targets(model: Model, sources: Sequence[EncoderInput]) -> list[list[int]]:
         ]
     prompt = [spec.start_token_id, *manifest.generation.prompt]
     return [[*prompt, *result.tokens][:limit] for result in results]
-
-
-def _empty_caches(decoder: GraphSpec, rows: int, capacity: int) -> dict[str, NDArray[Any]]:
-    """Make empty caches, or the first states of a recurrent decoder, by tensor name."""
-    of_rows = [tensor for tensor in decoder.inputs if tensor.owner is Owner.DECODER_ROW]
-    return {tensor.name: unwritten(tensor, rows, capacity) for tensor in of_rows}
-
-
-def _spread(count: int) -> list[int]:
-    """Return the indices of the sources to use, out of `count`."""
-    chosen: list[int] = np.linspace(0, count - 1, min(count, MOST)).astype(int).tolist()
-    return chosen
 
 
 def _random(bundle: Bundle) -> Sequence[EncoderInput]:
@@ -228,15 +220,15 @@ class Calibration:
 
 def calibrate(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Calibration:
     """Run a graph on batches and observe the inputs of its products, without padding."""
-    inputs = {
-        node.inputs[0].name: node.inputs[0]
-        for node in model.graph
-        if node.op_type == "MatMul"
-        and _is_weight(node.inputs[1])
-        and node.inputs[0] is not None
-        and node.inputs[0].name is not None
-        and node.inputs[0].producer() is not None
-    }
+    inputs: dict[str, ir.Value] = {}
+    for node in model.graph:
+        if node.op_type != "MatMul":
+            continue
+        x, weight = node.inputs[:2]
+        transpose = producer(weight, "Transpose")
+        multiplied = is_weight(weight if transpose is None else transpose.inputs[0], 2)
+        if multiplied and x is not None and x.name is not None and x.producer() is not None:
+            inputs[x.name] = x
     names = sorted(inputs)
     runner = Runner(with_outputs(model, names), threads=None)
     result = Calibration()
@@ -262,9 +254,3 @@ def _observed(
         return InputStatistics(some, finite, nonnegative)
     found = ValueRange(float(rows.min(initial=0)), float(rows.max(initial=0)))
     return InputStatistics(some, finite, nonnegative, rows.T @ rows, found)
-
-
-def _is_weight(value: ir.Value | None) -> bool:
-    """Return whether a value is a weight matrix, possibly transposed."""
-    transpose = producer(value, "Transpose")
-    return is_weight(value if transpose is None else transpose.inputs[0], 2)

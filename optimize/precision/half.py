@@ -1,9 +1,8 @@
 """Weights and activations in 16 bits, with fp32 where the range requires it.
 
-A graph states the type of every tensor, and a strongly typed engine computes in exactly these
-types. A node stays in fp32 if an observed value comes near the largest number of the 16-bit type,
-if a weight exceeds it, or if its operator sums or exponentiates many numbers. LayerNormalization
-always computes its statistics in fp32 (`stash_type` 1, opset 17).
+A node stays in fp32 if an observed value comes near the largest number of the 16-bit type, if a
+weight exceeds it, or if its operator sums or exponentiates many numbers. LayerNormalization always
+computes its statistics in fp32 (`stash_type` 1, opset 17).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
 
 from dragoman.runtime.format.manifest import Refusal
 
-from ..graph_pass import Changes, PassError, Property
+from ..graph_pass import Changes, GraphPass, PassError
 from ..graph_values import constant, floats, new_weight, users
 from ..running import Runner, Samples
 
@@ -50,22 +49,19 @@ PASS_ON = frozenset(
 
 
 @dataclass(frozen=True)
-class Half:
+class Half(GraphPass):
     """Converts float32 values to 16 bits; nodes that need fp32 are the refusals.
 
     Attributes:
         dtype: FLOAT16 or BFLOAT16
         largest: the largest magnitude of each value on calibration data, by name
         in_fp32: names of graph inputs and outputs that are float32 in every precision
-        tolerance: see `GraphPass`
     """
 
     dtype: ir.DataType
     largest: Mapping[str, float]
     in_fp32: frozenset[str]
     tolerance: float
-    requires: frozenset[Property] = frozenset()
-    ensures: frozenset[Property] = frozenset()
 
     @property
     def name(self) -> str:
@@ -83,7 +79,9 @@ class Half:
             reason = self._reason(node)
             if reason:
                 refusals.append(Refusal(node.name or "", node.op_type, reason))
-            if reason or _passes_on(node, wide):
+            first = node.inputs[0] if node.inputs else None
+            source = None if first is None else first.producer()
+            if reason or (node.op_type in PASS_ON and source in wide):
                 wide.add(node)
         casts = _Casts(graph)
         for graph_input in graph.inputs:
@@ -91,7 +89,7 @@ class Half:
                 graph_input.type = ir.TensorType(self.dtype)
         self._halve_weights(graph, wide)
         narrow = [node for node in graph if node not in wide]
-        matches = sum([self._halve(node) for node in narrow])
+        matches = sum(map(self._halve, narrow))
         for node in list(graph):
             needed = FLOAT if node in wide else self.dtype
             for index, value in enumerate(node.inputs):
@@ -148,11 +146,6 @@ class Half:
         return float(finite.max()) if finite.size else 0.0
 
 
-def _passes_on(node: ir.Node, wide: set[ir.Node]) -> bool:
-    source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-    return node.op_type in PASS_ON and source in wide
-
-
 class _Casts:
     """Values in another type; each is cast once."""
 
@@ -199,13 +192,9 @@ def largest_magnitudes(model: ir.Model, batches: Sequence[Samples]) -> dict[str,
     reducing = model.clone()
     graph = reducing.graph
     zero = new_weight(graph, "largest.zero", np.zeros((), np.float32))
-    values = [
-        *graph.inputs,
-        *(value for node in graph for value in node.outputs),
-    ]
     names: dict[str, str] = {}
     outputs = []
-    for value in values:
+    for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
         if value.dtype != ir.DataType.FLOAT or value.name is None:
             continue
         lowest = ir.node("IsInf", [value], {"detect_positive": 0})

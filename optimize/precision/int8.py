@@ -1,9 +1,8 @@
 """8-bit weights and activations: `com.microsoft.MatMulIntegerToFloat`.
 
-Weights have one scale per output. Inputs have a fixed scale, or one for each row. Either way the
-integers of a row depend only on this row, so that a product is batch-invariant: sums of integers
-are exact in any order. `DynamicQuantizeLinear`, which chooses one scale for a whole tensor, would
-let the largest number of one sentence round those of all others.
+Weights have one scale per output. Inputs have a fixed scale, or one for each row: the integers of a
+row depend only on this row, so that a product is batch-invariant. `DynamicQuantizeLinear` would
+choose one scale for a whole tensor.
 
 Weights and inputs use all 8 bits. If sums of such products would saturate, the backend requests
 exact kernels.
@@ -12,7 +11,7 @@ exact kernels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +19,7 @@ import onnx_ir as ir
 from ..graph_values import MICROSOFT, new_weight, users
 from .calibration import InputStatistics, ValueRange
 from .rounding import Float, IntegerWeight
+from .weights import ProductForm, Scheme
 
 FIXED_ERROR_MULTIPLE = 2.0
 """The most by which the error of a fixed scale may exceed that of a scale for each row.
@@ -186,26 +186,24 @@ def look_up(graph: ir.Graph, name: str, rounded: IntegerWeight, ids: ir.Value) -
     return [rows, numbers, scales, columns, product]
 
 
-class Int8:
-    """The `weights.Scheme` of 8-bit weights and activations."""
+class Int8(Scheme):
+    """The scheme of 8-bit weights and activations."""
 
     name = "int8"
     bits = 8
-    block: int | None = None
-    scale_type: type[np.floating[Any]] = np.float32
     error = 0.15
     """The error that is allowed; 8-bit activations cause 1 to 2 %, and much more with outliers."""
 
     def form(self, known: InputStatistics | None) -> Int8Form:
-        """Return the form of a product for its observed inputs."""
+        """Return the form of a product, which depends on its inputs."""
         return Int8Form(*choose(known))
 
     lookup = staticmethod(look_up)
 
 
 @dataclass(frozen=True)
-class Int8Form:
-    """The `weights.ProductForm` of 8-bit products."""
+class Int8Form(ProductForm):
+    """The form of 8-bit products."""
 
     activations: Activations
     reason: str

@@ -66,8 +66,6 @@ class RoundedProduct:
     Attributes:
         weight: the weight's name in the graphs
         modules: modules of the trained model, such as "decoder.layers.3.feed_forward.inner"
-        graphs: the graphs that hold the weight
-        parameters: number of elements
     """
 
     weight: str
@@ -82,33 +80,22 @@ class RoundedProduct:
         parent = first.rpartition(".")[0] + "."
         return "+".join([first, *(module.removeprefix(parent) for module in others)])
 
-    def is_called(self, name: str) -> bool:
-        """Return whether a name is its own or that of one of its modules."""
-        return name == self.name or name in self.modules
-
-    def is_within(self, module: str) -> bool:
-        """Return whether one of its modules is inside another, such as a layer."""
-        return any(own.startswith(f"{module}.") for own in self.modules)
-
 
 def rounded_products(graphs: Graphs) -> list[RoundedProduct]:
     """Return the weights of graphs after the target's own passes, in the order of computation."""
     tables = set(embedding_tables(graphs))
-    modules: dict[str, list[str]] = {}
-    within: dict[str, list[str]] = {}
-    values: dict[str, ir.Value] = {}
+    found: dict[str, tuple[list[str], list[str], int]] = {}
     for graph, (model, _) in graphs.items():
         for node in model.graph:
             for value, own in _weights(node, tables):
-                name = value.name or ""
-                values[name] = value
-                modules.setdefault(name, []).extend(own)
-                within.setdefault(name, []).append(graph)
+                assert value.const_value is not None
+                size = value.const_value.size
+                modules, within, _ = found.setdefault(value.name or "", ([], [], size))
+                modules.extend(own)
+                within.append(graph)
     return [
-        RoundedProduct(
-            name, _distinct(modules[name]), _distinct(within[name]), _parameters(values[name])
-        )
-        for name in values
+        RoundedProduct(name, tuple(dict.fromkeys(modules)), tuple(dict.fromkeys(within)), size)
+        for name, (modules, within, size) in found.items()
     ]
 
 
@@ -122,8 +109,9 @@ def kept_products(
     """
     kept = set()
     for name in names:
-        meant = [p for p in products if p.is_called(name)]
-        meant = meant or [p for p in products if p.is_within(name)]
+        meant = [p for p in products if name in (p.name, *p.modules)]
+        if not meant:  # a layer, for example
+            meant = [p for p in products if any(own.startswith(f"{name}.") for own in p.modules)]
         if not meant:
             raise DragomanError(_unknown(products, name))
         kept.update(meant)
@@ -147,17 +135,7 @@ def _weights(node: ir.Node, tables: Collection[str]) -> Iterator[tuple[ir.Value,
 
 
 def _modules(weight: ir.Value, node: ir.Node) -> list[str]:
-    """Return the modules in the weight's name; without any, that of the node's origin."""
     return MODULE.findall(weight.name or "") or [module_of(node)]
-
-
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
-
-
-def _parameters(weight: ir.Value) -> int:
-    assert weight.const_value is not None
-    return weight.const_value.size
 
 
 def _unknown(products: Sequence[RoundedProduct], name: str) -> str:

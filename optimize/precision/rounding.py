@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,6 @@ def round_weight(
         block: number of inputs that share a scale; None: all of them
         moments: second moments of the inputs, x^T x [K, K], over calibration rows x; None: inputs
             are assumed independent and of equal variance, so that no error can be compensated
-        scale_type: the type that scales are rounded to
     """
     inputs, outputs = weight.shape
     size = block or inputs
@@ -86,21 +85,13 @@ def round_weight(
         integers[:, part], scales[:, part] = found
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(round_part, parts_of_outputs(weight, NUMBERS_AT_ONCE)))
+        list(pool.map(round_part, parts_of_outputs(weight.shape, NUMBERS_AT_ONCE)))
     return IntegerWeight(integers, scales, size)
 
 
-class Shaped(Protocol):
-    """Something with a shape, such as an array."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes of its axes."""
-
-
-def parts_of_outputs(weight: Shaped, numbers: int) -> Iterator[slice]:
+def parts_of_outputs(shape: tuple[int, ...], numbers: int) -> Iterator[slice]:
     """Divide the outputs of a weight [inputs, outputs] into parts of at most so many numbers."""
-    inputs, outputs = weight.shape
+    inputs, outputs = shape
     width = max(1, numbers // inputs)
     return (slice(first, first + width) for first in range(0, outputs, width))
 

@@ -1,13 +1,12 @@
 """Weight-only quantization: `DequantizeLinear` (opset 21) before each product.
 
 It uses standard operators only, which TensorRT supports and ONNX Runtime fuses. The neutral target
-applies no other pass: graphs stay as exported, except for their precision.
+applies no other pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -16,26 +15,20 @@ from dragoman.runtime.format.manifest import Precision
 
 from ..graph_values import new_weight
 from ..targets import Schemes, TargetRecipe
-from .calibration import InputStatistics
 from .int8 import look_up, table
-from .rounding import Float, IntegerWeight
+from .rounding import IntegerWeight
+from .weights import OneForm
 
 TYPES: dict[int, ir.DataType] = {8: ir.DataType.INT8, 4: ir.DataType.INT4}
 BLOCK = 32
 """The number of inputs that share a scale in 4 bits."""
 
 
-class WeightOnly:
-    """A `weights.Scheme` of dequantized weights, and the `weights.ProductForm` of its products."""
-
-    scale_type: type[np.floating[Any]] = np.float32
-    chosen: tuple[str, str] | None = None
+class WeightOnly(OneForm):
+    """The scheme of dequantized weights."""
 
     def __init__(self, bits: int, block: int | None, error: float) -> None:
-        self.name = f"int{bits}-weight-only"
-        self.bits = bits
-        self.block = block
-        self.error = error
+        super().__init__(f"int{bits}-weight-only", bits, block, error)
 
     @classmethod
     def schemes(
@@ -49,26 +42,16 @@ class WeightOnly:
         products = rows if precision == "int8" else cls(4, BLOCK, error=0.2)
         return Schemes(dict.fromkeys(graphs, products), rows)
 
-    def form(self, known: InputStatistics | None) -> Self:
-        """Return the form of a product, which is the same for all."""
-        return self
-
-    def round_inputs(self, rows: Float) -> Float:
-        """Return the inputs unchanged: activations are not quantized."""
-        return rows
-
     def product(
         self, graph: ir.Graph, name: str, rounded: IntegerWeight, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
         """Make the nodes of a product by a rounded weight."""
         integers = rounded.integers.astype(TYPES[self.bits].numpy())
         weight = new_weight(graph, f"{name}.int{self.bits}", integers)
-        if self.block is None:
-            scale = new_weight(graph, f"{name}.scale", rounded.scales[0])
-            attributes = {"axis": 1}
-        else:
-            scale = new_weight(graph, f"{name}.scale", rounded.scales)
-            attributes = {"axis": 0, "block_size": self.block}
+        scales, attributes = rounded.scales[0], {"axis": 1}
+        if self.block is not None:
+            scales, attributes = rounded.scales, {"axis": 0, "block_size": self.block}
+        scale = new_weight(graph, f"{name}.scale", scales)
         dequantize = ir.node("DequantizeLinear", [weight, scale], attributes)
         return [dequantize, *_product(x, dequantize.outputs[0], bias)]
 
@@ -90,8 +73,7 @@ class WeightOnly:
 class EngineWeightOnly(WeightOnly):
     """Weight-only quantization for TensorRT.
 
-    Only DequantizeLinear may read integers there, and scales have the type of the result, fp16, so
-    that engines fuse them into matrix products.
+    Only DequantizeLinear may read integers there, and scales have the type of the result, fp16.
     """
 
     scale_type = np.float16

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from dragoman.runtime.format.manifest import Choice, Refusal
 
-from ..graph_pass import Changes, Property
+from ..graph_pass import Changes, GraphPass, Property
 from ..graph_values import MICROSOFT, floats, is_weight, replace_by, users
 from .calibration import Calibration, InputStatistics
 from .rounding import Float, IntegerWeight, parts_of_outputs, round_weight
@@ -32,12 +32,11 @@ KEPT = "kept in fp32, as requested"
 """The reason of the refusal of a weight that the user keeps in fp32."""
 
 
-class Scheme(Protocol):
+class Scheme:
     """A quantization scheme: how weights are rounded, and which nodes compute with them.
 
     Attributes:
-        name: name of the scheme in the name of the pass
-        bits: number of bits of the integers
+        name: in the name of the pass
         block: number of inputs that share a scale; None: all of them
         error: the largest relative error of a product with which a weight is quantized
         scale_type: number format of the scales
@@ -45,9 +44,9 @@ class Scheme(Protocol):
 
     name: str
     bits: int
-    block: int | None
+    block: int | None = None
     error: float
-    scale_type: type[np.floating[Any]]
+    scale_type: type[np.floating[Any]] = np.float32
 
     def form(self, known: InputStatistics | None) -> ProductForm:
         """Return how a product by a weight is computed.
@@ -55,32 +54,50 @@ class Scheme(Protocol):
         Args:
             known: statistics of the observed inputs; None if they were not observed
         """
+        raise NotImplementedError
 
     def lookup(
         self, graph: ir.Graph, name: str, rounded: IntegerWeight, ids: ir.Value
     ) -> list[ir.Node]:
         """Make nodes for the columns [..., K] of a weight [K, N] at ids [...]."""
+        raise NotImplementedError
 
 
-class ProductForm(Protocol):
-    """How a product by a rounded weight is computed."""
+class ProductForm:
+    """How a product by a rounded weight is computed.
 
-    @property
-    def chosen(self) -> tuple[str, str] | None:
-        """The choice and its reason, see `records.Choice`; None without alternatives."""
+    Attributes:
+        chosen: the choice and its reason, see `records.Choice`; None without alternatives
+    """
+
+    chosen: tuple[str, str] | None = None
 
     def round_inputs(self, rows: Float) -> Float:
         """Return inputs [R, K] as the product reads them, after their own quantization."""
+        return rows
 
     def product(
         self, graph: ir.Graph, name: str, rounded: IntegerWeight, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
         """Make nodes for x [..., K] @ weight [K, N] + bias; the last one computes the result."""
+        raise NotImplementedError
 
     def table_product(
         self, graph: ir.Graph, name: str, rounded: IntegerWeight, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
         """Make nodes like `product`, for a weight that the scheme's `lookup` reads too."""
+        return self.product(graph, name, rounded, x, bias)
+
+
+class OneForm(Scheme, ProductForm):
+    """A scheme whose products all have one form, its own."""
+
+    def __init__(self, name: str, bits: int, block: int | None, error: float) -> None:
+        self.name, self.bits, self.block, self.error = name, bits, block, error
+
+    def form(self, known: InputStatistics | None) -> Self:
+        """Return the scheme itself."""
+        return self
 
 
 class RoundedWeight(NamedTuple):
@@ -113,11 +130,7 @@ class ProductError(NamedTuple):
 
 
 class RoundedWeights:
-    """The weights of a graph's products, each rounded when it is first requested.
-
-    Args:
-        calibration: observed inputs of the products
-    """
+    """The weights of a graph's products, each rounded when it is first requested."""
 
     def __init__(self, scheme: Scheme, calibration: Calibration) -> None:
         self.scheme = scheme
@@ -133,15 +146,12 @@ class RoundedWeights:
 
 
 @dataclass(frozen=True)
-class QuantizeWeights:
+class QuantizeWeights(GraphPass):
     """Quantizes all products by weights, and the embedding tables that are listed.
 
     Attributes:
-        products: the weights of the products
-        embedding: the scheme of tables
         tables: tables [V, D] by name, rounded as [D, V] for the product that each is tied to, so
             that graphs that share a table use the same integers, or refuse it alike
-        tolerance: see `GraphPass`
         kept: names of weights and tables that stay in fp32 because the user requests it
     """
 
@@ -150,7 +160,6 @@ class QuantizeWeights:
     tables: Mapping[str, RoundedWeight]
     tolerance: float
     kept: frozenset[str] = frozenset()
-    requires: frozenset[Property] = frozenset()
     ensures: frozenset[Property] = frozenset({"quantized"})
 
     @property
@@ -271,15 +280,15 @@ NUMBERS_AT_ONCE = 2**22
 def _error_of_product(rounded: IntegerWeight, numbers: Float, rows: Float, read: Float) -> float:
     """Return the root mean square of the relative errors of a product's rows.
 
-    Every position counts equally. Otherwise, a position with values a hundred times larger would
-    dominate the error and hide that its scale rounds the other positions to zero. The norms of rows
-    far below the median are taken as a tenth of the median.
+    Every position counts equally: otherwise, one with values a hundred times larger would hide that
+    its scale rounds the others to zero. The norms of rows far below the median are taken as a tenth
+    of the median.
 
     Args:
         rows, read: inputs [R, K], and the same as the rounded product reads them
     """
     sizes, errors = np.zeros((2, len(rows)))
-    for part in parts_of_outputs(numbers, NUMBERS_AT_ONCE):
+    for part in parts_of_outputs(numbers.shape, NUMBERS_AT_ONCE):
         exact = rows @ numbers[:, part]
         error = read @ rounded.dequantized(part) - exact
         sizes += np.einsum("rn,rn->r", exact, exact)
@@ -291,7 +300,7 @@ def _error_of_product(rounded: IntegerWeight, numbers: Float, rows: Float, read:
 
 def _error_of_weight(rounded: IntegerWeight, numbers: Float) -> float:
     size = error = 0.0
-    for part in parts_of_outputs(numbers, NUMBERS_AT_ONCE):
+    for part in parts_of_outputs(numbers.shape, NUMBERS_AT_ONCE):
         size += float(np.square(numbers[:, part]).sum())
         error += float(np.square(rounded.dequantized(part) - numbers[:, part]).sum())
     return float(np.sqrt(error / max(size, 1e-30)))

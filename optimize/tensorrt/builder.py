@@ -44,13 +44,7 @@ NEEDS_GPU = "refittable engines can only be built on a machine with a GPU; "
 
 @dataclass(frozen=True)
 class SerializedEngine:
-    """A serialized engine.
-
-    Attributes:
-        plan: the bytes of the engine
-        report: the contents of the engine
-        warnings: warnings for the user, a line each
-    """
+    """A serialized engine."""
 
     plan: bytes
     report: EngineReport
@@ -77,40 +71,36 @@ def build_engine(
         DragomanError: TensorRT refuses a profile; names the tensor and the range.
         KeyboardInterrupt: the user interrupted the build, which has ended.
     """
-    with Messages() as messages:
-        return _built(package, graph, spec, options, messages, progress)
-
-
-def _built(
-    package: Package,
-    graph: Path,
-    spec: GraphSpec,
-    options: EngineOptions,
-    messages: Messages,
-    progress: Progress,
-) -> SerializedEngine:
     trt = package.module
-    builder = trt.Builder(logger_of(trt))
-    network = parse(trt, builder, graph)
-    config = builder.create_builder_config()
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # makes engines inspectable
-    config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32
-    if options.refittable:
-        config.set_flag(trt.BuilderFlag.REFIT)
-    _allow_decomposition(trt, network)
-    set_capabilities(package, config, options.compute_capabilities)
-    add_profiles(builder, config, spec, options.profiles)
-    cache = timing_cache_file(package)
-    warnings = [] if cache is None else [load_timing_cache(config, cache)]
-    plan = _build(trt, builder, network, config, progress)
-    if plan is None:
-        hint = NEEDS_GPU if options.refittable else ""
-        raise EngineError(
-            f"{graph.name}: {package.name} {package.version}: {hint}{messages.reason}"
-        )
-    _refuse_dropped_inputs(messages, graph)
-    if cache is not None:
-        warnings.append(save_timing_cache(config, cache))
+    with Messages() as messages:
+        builder = trt.Builder(logger_of(trt))
+        network = parse(trt, builder, graph)
+        config = builder.create_builder_config()
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # makes engines inspectable
+        config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32
+        if options.refittable:
+            config.set_flag(trt.BuilderFlag.REFIT)
+        _allow_decomposition(trt, network)
+        set_capabilities(package, config, options.compute_capabilities)
+        add_profiles(builder, config, spec, options.profiles)
+        cache = timing_cache_file(package)
+        warnings = [] if cache is None else [load_timing_cache(config, cache)]
+        plan = _build(trt, builder, network, config, progress)
+        if plan is None:
+            hint = NEEDS_GPU if options.refittable else ""
+            raise EngineError(
+                f"{graph.name}: {package.name} {package.version}: {hint}{messages.reason}"
+            )
+        # The parser ignores inputs that it does not know, such as the seventh of Attention, and
+        # only warns that nothing reads them.
+        dropped = [m.partition(DROPPED)[2].strip() for m in messages.warnings if DROPPED in m]
+        if dropped:
+            raise EngineError(
+                f"{graph.name}: the engine would ignore the input {', '.join(dropped)} and compute "
+                "wrong results"
+            )
+        if cache is not None:
+            warnings.append(save_timing_cache(config, cache))
     serialized = bytes(plan)
     return SerializedEngine(
         serialized,
@@ -119,25 +109,8 @@ def _built(
     )
 
 
-def _refuse_dropped_inputs(messages: Messages, graph: Path) -> None:
-    """Refuse an engine that would ignore inputs of operators.
-
-    The parser ignores inputs that it does not know, such as the seventh of Attention, and only
-    warns that nothing reads them.
-    """
-    dropped = [m.partition(DROPPED)[2].strip() for m in messages.warnings if DROPPED in m]
-    if dropped:
-        raise EngineError(
-            f"{graph.name}: the engine would ignore the input {', '.join(dropped)} and compute "
-            "wrong results"
-        )
-
-
 def _allow_decomposition(trt: Any, network: Any) -> None:
-    """Let TensorRT decompose attention that has no fused kernel, as in fp32 with several queries.
-
-    Fused kernels are still used where they exist.
-    """
+    """Let TensorRT decompose attention without a fused kernel, as in fp32 with several queries."""
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         if layer.type == trt.LayerType.ATTENTION_INPUT:
@@ -183,10 +156,6 @@ def make_monitor(trt: Any, progress: Progress, cancelled: threading.Event) -> An
 def parse(trt: Any, builder: Any, graph: Path) -> Any:
     """Parse an ONNX file into a TensorRT network.
 
-    Args:
-        trt: the package's module
-        builder: the package's Builder
-
     Returns:
         INetworkDefinition, strongly typed: the graph determines the precision
 
@@ -199,7 +168,7 @@ def parse(trt: Any, builder: Any, graph: Path) -> Any:
     with Messages() as messages:
         parsed = parser.parse_from_file(str(graph))
     if not parsed:
-        errors = [parser.get_error(index) for index in range(parser.num_errors)]
+        errors = list(map(parser.get_error, range(parser.num_errors)))
         reasons = [_reason(error, graph) for error in errors] or [messages.reason]
         raise EngineError(f"{graph.name}: " + "; ".join(dict.fromkeys(reasons)))
     return network
@@ -270,10 +239,9 @@ def report(package: Package, network: Any, graph: Path, plan: bytes) -> EngineRe
 
     Args:
         network: INetworkDefinition, from the graph
-        plan: the serialized engine
     """
     trt = package.module
-    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    layers = list(map(network.get_layer, range(network.num_layers)))
     kinds = Counter(str(layer.type).rpartition(".")[2].lower() for layer in layers)
     readable = package.name == "tensorrt-rtx"
     fused = Counter(name.decode() for name in FUSED.findall(plan))
@@ -305,7 +273,6 @@ def losses(report: EngineReport, profiles: int) -> list[str]:
 
 
 def _weights(graph: Path) -> dict[str, int]:
-    """Return the number of bytes of weights, by number format."""
     sizes: Counter[str] = Counter()
     for value in ir.load(graph).graph.initializers.values():
         if value.const_value is not None:

@@ -2,17 +2,15 @@
 
 Engines are built from a decoder step with one token per step and caches of a fixed capacity.
 
-Refitting puts new weights of the same architecture into existing engines. This is much faster than
-a build, because the engines keep their kernels. It needs a GPU, and engines that were built
-refittable.
+Refitting puts new weights of the same architecture into existing engines, which keep their kernels.
+It needs a GPU, and engines that were built refittable.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -36,7 +34,7 @@ from dragoman.runtime.format.manifest import OnnxGraphs, Precision, Range, Tenso
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
 
 from ..fusions.cleanup import Tidy
-from ..graph_pass import ROUNDING, Changes, Property
+from ..graph_pass import Changes, GraphPass
 from ..pipeline import apply_passes
 from ..running import samples_for_graph
 from ..targets import BuiltEngines
@@ -46,7 +44,7 @@ from .request import EngineOptions, check_capabilities, check_refittable
 
 
 @dataclass(frozen=True)
-class PinShapes:
+class PinShapes(GraphPass):
     """Replaces dynamic axes by constants, and folds the shape computations that follow from them.
 
     TensorRT updates caches in place only if their capacity is static, and has an attention kernel
@@ -60,9 +58,6 @@ class PinShapes:
     spec: GraphSpec
     sizes: Mapping[str, int]
     name: str = "pin-shapes"
-    requires: frozenset[Property] = frozenset()
-    ensures: frozenset[Property] = frozenset()
-    tolerance: float = ROUNDING
 
     def apply(self, model: ir.Model) -> Changes:
         """Change the model in place; matches are tensors whose axes are now pinned."""
@@ -86,7 +81,7 @@ def pinned_spec(spec: GraphSpec, sizes: Mapping[str, int]) -> GraphSpec:
 
     def pinned(tensor: TensorSpec) -> TensorSpec:
         shape = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in tensor.shape)
-        return dataclasses.replace(tensor, shape=shape)
+        return replace(tensor, shape=shape)
 
     return spec.map(pinned)
 
@@ -113,18 +108,22 @@ def build_engines(
         EngineError: TensorRT cannot build an engine from a graph; says where and why.
     """
     progress = progress or Silent()
-    package = find_package(graphs.manifest.target)
-    _check(package, graphs, options)
-    options = _for_precision(options, graphs.manifest.precision)
+    manifest, package = graphs.manifest, find_package(graphs.manifest.target)
+    if not isinstance(manifest.executable, OnnxGraphs):
+        raise DragomanError(f"{graphs.directory}: expected graphs, found engines")
+    check_profiles(options.profiles, options.capacity, manifest.model)
+    check_capabilities(package, options.compute_capabilities, manifest.precision)
+    options = _for_precision(options, manifest.precision)
     if package.name == "tensorrt":  # builds for the GPU of this machine, which is recorded
-        options = dataclasses.replace(
-            options, compute_capabilities=(find_gpu().compute_capability,)
-        )
+        options = replace(options, compute_capabilities=(find_gpu().compute_capability,))
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".pinned-") as temporary:
         pinned = pinned_bundle(graphs, Path(temporary), options.capacity, progress=progress.stage)
         engines = {
-            name: _engine(package, pinned, name, options, progress)
-            for name in pinned.manifest.graphs
+            name: build_engine(
+                *(package, pinned.graph_path(name), spec, options),
+                progress=_Phases(progress, name).report,
+            )
+            for name, spec in pinned.manifest.graphs.items()
         }
         bundle = _write(pinned, engines, directory, package, options)
     warnings = [
@@ -133,14 +132,6 @@ def build_engines(
         for w in (*e.warnings, *losses(e.report, len(options.profiles)))
     ]
     return BuiltEngines(bundle, tuple(dict.fromkeys(warnings)))
-
-
-def _check(package: Package, graphs: Bundle, options: EngineOptions) -> None:
-    manifest = graphs.manifest
-    if not isinstance(manifest.executable, OnnxGraphs):
-        raise DragomanError(f"{graphs.directory}: expected graphs, found engines")
-    check_profiles(options.profiles, options.capacity, manifest.model)
-    check_capabilities(package, options.compute_capabilities, manifest.precision)
 
 
 def _for_precision(options: EngineOptions, precision: Precision) -> EngineOptions:
@@ -152,10 +143,8 @@ def _for_precision(options: EngineOptions, precision: Precision) -> EngineOption
     if precision not in ("int8", "int4"):
         return options
     one, two = Range(1, 1, 1), Range(1, 1, 2)
-    profiles = [
-        dataclasses.replace(p, batch=two) if p.batch == one else p for p in options.profiles
-    ]
-    return dataclasses.replace(options, profiles=tuple(profiles))
+    profiles = [replace(p, batch=two) if p.batch == one else p for p in options.profiles]
+    return replace(options, profiles=tuple(profiles))
 
 
 def pinned_bundle(
@@ -184,7 +173,7 @@ def pinned_bundle(
             samples=samples_for_graph(specs["decoder"], manifest.model),
             progress=progress,
         )
-    pinned = dataclasses.replace(
+    pinned = replace(
         manifest,
         graphs=specs,
         default_max_new_tokens=min(manifest.default_max_new_tokens, capacity),
@@ -194,13 +183,6 @@ def pinned_bundle(
     write_graphs(models, specs, files)
     files.copy_tokenizers(graphs)
     return files.finish(pinned)
-
-
-def _engine(
-    package: Package, pinned: Bundle, name: str, options: EngineOptions, progress: Progress
-) -> SerializedEngine:
-    path, spec = pinned.graph_path(name), pinned.manifest.graphs[name]
-    return build_engine(package, path, spec, options, progress=_Phases(progress, name).report)
 
 
 class _Phases:
@@ -229,10 +211,10 @@ def _write(
         files.write(engine_file(name), engine.plan)
     files.copy_tokenizers(pinned)
     return files.finish(
-        dataclasses.replace(
+        replace(
             manifest,
             graphs={
-                name: dataclasses.replace(spec, file=engine_file(name))
+                name: replace(spec, file=engine_file(name))
                 for name, spec in manifest.graphs.items()
             },
             tool_versions=manifest.tool_versions | {package.name: package.version},
@@ -288,10 +270,10 @@ def refit_engines(
             files.write(file, refit(package, engines.path(file), pinned.graph_path(name)))
         files.copy_tokenizers(pinned)
     return files.finish(
-        dataclasses.replace(
+        replace(
             pinned.manifest,
             graphs=engines.manifest.graphs,
-            executable=dataclasses.replace(built, parity=None),
+            executable=replace(built, parity=None),
             tool_versions=pinned.manifest.tool_versions | {package.name: package.version},
         )
     )
@@ -300,11 +282,8 @@ def refit_engines(
 def _check_same(engines: Bundle, graphs: Bundle) -> TensorRTEngines:
     built = check_refittable(engines)
     old, new = engines.manifest, graphs.manifest
-    for name, before, after in (
-        ("target", old.target, new.target),
-        ("precision", old.precision, new.precision),
-        ("architecture", old.architecture, new.architecture),
-    ):
+    for name in ("target", "precision", "architecture"):
+        before, after = getattr(old, name), getattr(new, name)
         if before != after:
             raise DragomanError(
                 f"{engines.directory}: new weights need the same {name}: expected {before}, found "
@@ -325,28 +304,24 @@ def refit(package: Package, engine: Path, graph: Path) -> bytes:
     Raises:
         EngineError: the engine cannot be loaded here, or its weights are not the graph's.
     """
-    with Messages() as messages:
-        return _refitted(package, engine, graph, messages)
-
-
-def _refitted(package: Package, engine: Path, graph: Path, messages: Messages) -> bytes:
     trt = package.module
-    logger = logger_of(trt)
-    runtime = trt.Runtime(logger)
-    loaded = runtime.deserialize_cuda_engine(engine.read_bytes())
-    if loaded is None:
-        raise EngineError(f"{engine}: cannot be loaded: {messages.reason}")
-    refitter = trt.Refitter(loaded, logger)
-    parser = trt.OnnxParserRefitter(refitter, logger)
-    if not parser.refit_from_file(str(graph)):
-        reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
-        raise EngineError(
-            f"{engine}: its weights are not those of the new graph, rebuild it: "
-            + ("; ".join(dict.fromkeys(reasons)) or messages.reason)
-        )
-    missing = refitter.get_missing_weights()
-    if missing:
-        raise EngineError(f"{engine}: the new graph lacks the weights {', '.join(missing)}")
-    if not refitter.refit_cuda_engine():
-        raise EngineError(f"{engine}: refitting failed: {messages.reason}")
-    return bytes(loaded.serialize())
+    with Messages() as messages:
+        logger = logger_of(trt)
+        runtime = trt.Runtime(logger)
+        loaded = runtime.deserialize_cuda_engine(engine.read_bytes())
+        if loaded is None:
+            raise EngineError(f"{engine}: cannot be loaded: {messages.reason}")
+        refitter = trt.Refitter(loaded, logger)
+        parser = trt.OnnxParserRefitter(refitter, logger)
+        if not parser.refit_from_file(str(graph)):
+            reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
+            raise EngineError(
+                f"{engine}: its weights are not those of the new graph, rebuild it: "
+                + ("; ".join(dict.fromkeys(reasons)) or messages.reason)
+            )
+        missing = refitter.get_missing_weights()
+        if missing:
+            raise EngineError(f"{engine}: the new graph lacks the weights {', '.join(missing)}")
+        if not refitter.refit_cuda_engine():
+            raise EngineError(f"{engine}: refitting failed: {messages.reason}")
+        return bytes(loaded.serialize())

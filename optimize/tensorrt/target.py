@@ -1,9 +1,8 @@
 """The TensorRT targets: the recipe for graphs that engines are built from.
 
-Attention is decomposed into primitives where no fused kernel supports the head size. TensorRT-RTX
-1.7 decomposes attention itself if it has no kernel. Its compiler fails in 16 bits with several
-queries and a head size that is not a multiple of 8. In the decoder, attention over a source has
-several queries too, those of all rows of the source.
+Attention is decomposed into primitives where no fused kernel supports the head size: the compiler
+of TensorRT-RTX 1.7 fails in 16 bits with several queries and a head size that is not a multiple of
+8. In the decoder, attention over a source has several queries too, those of all rows of the source.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.model_spec import ModelSpec
 
 from ..fusions.cleanup import Tidy
-from ..graph_pass import GraphPass, RulePass
-from ..graph_values import FLOATS, producer
+from ..graph_pass import FusionRule, GraphPass, RulePass
+from ..graph_values import FLOATS, made_by, producer
 from ..precision.weight_only import EngineWeightOnly
 from ..targets import TargetRecipe
 from .engine_bundle import build_engines
@@ -34,32 +32,31 @@ def needs_primitives(head_size: int) -> bool:
     return head_size % MULTIPLE != 0
 
 
-class DecomposeAttention(RewriteRuleClassBase):
+class _DecomposeAttention(FusionRule):
     """Attention (opset 23) over a source, with a bool mask -> softmax(q k^T) v.
 
     q is [G, H, Q, Dh], k and v are [G, H, S, Dh]. "Attention Is All You Need", section 3.2.1,
     equation 1.
     """
 
+    name = "DecomposeAttention"
+
     def pattern(self, op: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
-        """Return the pattern to match."""
         return op.Attention(query, key, value, mask, _outputs=["attended"])
 
-    def check(
+    def refusal(
         self, context: Any, query: ir.Value, mask: ir.Value, attended: ir.Value, **_: Any
-    ) -> MatchResult:
-        """Check what the pattern cannot express."""
-        result = MatchResult()
-        node = attended.producer()
-        if node is None or set(node.attributes) - {"scale"}:
-            return result.fail("expected no attributes but scale", attended)
+    ) -> str:
+        node = made_by(attended)
+        if set(node.attributes) - {"scale"}:
+            return "expected no attributes but scale"
         if not _to_source(node):
-            return result.fail("expected attention over a source, found one over a cache", attended)
+            return "expected attention over a source, found one over a cache"
         if query.shape is None or len(query.shape) != 4 or not isinstance(query.shape[3], int):
-            return result.fail(f"expected queries [G, H, Q, Dh], found {query.shape}", query)
+            return f"expected queries [G, H, Q, Dh], found {query.shape}"
         if query.dtype not in FLOATS or mask.dtype != ir.DataType.BOOL:
-            return result.fail(f"expected a mask of bool, found {mask.dtype}", mask)
-        return result
+            return f"expected a mask of bool, found {mask.dtype}"
+        return ""
 
     def rewrite(
         self,
@@ -69,21 +66,16 @@ class DecomposeAttention(RewriteRuleClassBase):
         value: ir.Value,
         mask: ir.Value,
         attended: ir.Value,
-    ) -> ir.Value:
-        """Return the replacement."""
-        node = attended.producer()
-        assert node is not None and query.shape is not None and query.dtype is not None
+    ) -> Any:
+        assert query.shape is not None and query.dtype is not None
         size = query.shape[3]
         assert isinstance(size, int)
         dtype = query.dtype.numpy()
-        scale = node.attributes.get_float("scale", 1 / math.sqrt(size))
+        scale = made_by(attended).attributes.get_float("scale", 1 / math.sqrt(size))
         scaled = op.Mul(query, op.Constant(value=ir.tensor(np.array(scale, dtype))))
         scores = op.MatMul(scaled, op.Transpose(key, perm=[0, 1, 3, 2]))
         minus_infinity = op.Constant(value=ir.tensor(np.array(-np.inf, dtype)))
-        result: ir.Value = op.MatMul(
-            op.Softmax(op.Where(mask, scores, minus_infinity), axis=-1), value
-        )
-        return result
+        return op.MatMul(op.Softmax(op.Where(mask, scores, minus_infinity), axis=-1), value)
 
 
 def _to_source(node: ir.Node) -> bool:
@@ -93,7 +85,7 @@ def _to_source(node: ir.Node) -> bool:
 
 
 PRIMITIVE_ATTENTION = RulePass(
-    "primitive-attention", lambda: [DecomposeAttention.rule()], _to_source
+    "primitive-attention", lambda: [_DecomposeAttention.rule()], _to_source
 )
 
 

@@ -22,7 +22,7 @@ from dragoman.optimize.checking.branches import not_executed
 from dragoman.optimize.checking.interface import read_interface
 from dragoman.optimize.checking.samples import sample_sets, samples_for_model
 from dragoman.optimize.fusions import EXPAND_MASKS
-from dragoman.optimize.graph_pass import Changes, PassError
+from dragoman.optimize.graph_pass import Changes, GraphPass, PassError
 from dragoman.optimize.graph_values import infer_shapes
 from dragoman.optimize.onnx_file import optimize_file
 from dragoman.optimize.pipeline import apply_passes
@@ -123,7 +123,7 @@ def test_samples_of_a_graph_that_a_pass_repairs() -> None:
 
 
 @dataclass
-class Damage:
+class Damage(GraphPass):
     """Multiplies the first constant of a branch."""
 
     branch: str
@@ -155,7 +155,7 @@ def test_a_pass_that_damages_a_branch_is_caught(branch: str) -> None:
 
 
 @dataclass
-class Breach:
+class Breach(GraphPass):
     """Changes the interface."""
 
     what: str
@@ -194,7 +194,7 @@ def test_a_pass_that_changes_the_interface_is_named(what: str, reason: str, comp
 
 
 @dataclass
-class Scale:
+class Scale(GraphPass):
     """Multiplies a weight."""
 
     factor: float

@@ -11,7 +11,7 @@ from onnxscript.rewriter import RewriteRule
 
 from dragoman.optimize.checking.samples import samples_for_model
 from dragoman.optimize.fusions import CLEANUP, EXPAND_MASKS
-from dragoman.optimize.graph_pass import Changes, PassError, RulePass
+from dragoman.optimize.graph_pass import Changes, GraphPass, PassError, RulePass
 from dragoman.optimize.pipeline import apply_passes
 from dragoman.optimize.running import difference, run, with_outputs
 
@@ -26,7 +26,7 @@ def doubling() -> ir.Model:
 
 
 @dataclass
-class Step:
+class Step(GraphPass):
     """Replaces the factor of the product, and counts one match."""
 
     name: str = "step"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -136,6 +137,28 @@ def bootstrap_spread(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -
         rows = generator.integers(len(oracle), size=len(oracle))
         differences[n] = ratio(bundle[rows].sum(0)) - ratio(oracle[rows].sum(0))
     return float(differences.std())
+
+
+class RatioMetric(ABC):
+    """A metric that is a ratio of two sums over all texts, tested by resampling them."""
+
+    whole: float
+
+    def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        """Compute the p-value of a difference."""
+        check_pairs(oracle, references)
+        if list(oracle) == list(bundle):
+            return 1.0
+        return bootstrap_chance(self._sums(oracle, references), self._sums(bundle, references))
+
+    def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
+        """Compute the standard error of a difference."""
+        sums = self._sums(oracle, references), self._sums(bundle, references)
+        return self.whole * bootstrap_spread(*sums)
+
+    @abstractmethod
+    def _sums(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:
+        """Compute the numerator and the denominator of each text, [N, 2]."""
 
 
 def ratio(sums: NDArray[np.float64]) -> float:

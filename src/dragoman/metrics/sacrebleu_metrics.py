@@ -31,7 +31,6 @@ class SacreBleu:
     Attributes:
         name: "chrF", "BLEU", or "BLEU (zh)" for one with a tokenizer that the user chose
         tokenize: how BLEU splits texts into words, see `tokenization`; "none" splits at spaces
-        lowercase: whether case is ignored
     """
 
     name: str

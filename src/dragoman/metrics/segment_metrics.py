@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError, shown
 
-from .metric import References, bootstrap_chance, bootstrap_spread, check_pairs, ratio
+from .metric import RatioMetric, References, check_pairs, ratio
 
 NORMALIZATION = "NFKC, lower case, no punctuation"
 """The normalization of words, for signatures."""
@@ -22,13 +22,12 @@ Score = Callable[[str, Sequence[str]], tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class SegmentMetric:
+class SegmentMetric(RatioMetric):
     """A metric that is a ratio of two sums over all texts.
 
     Attributes:
         scorer: a function that imports the library and returns the score function
         library: the distribution that computes the metric; None: no library is needed
-        settings: settings for the signature
         needed: a description of valid references, for errors
     """
 
@@ -48,27 +47,14 @@ class SegmentMetric:
         """Compute the figure."""
         return self.whole * ratio(self._sums(hypotheses, references).sum(0))
 
-    def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
-        """Compute the p-value of a difference."""
-        check_pairs(oracle, references)
-        if list(oracle) == list(bundle):
-            return 1.0
-        return bootstrap_chance(self._sums(oracle, references), self._sums(bundle, references))
-
-    def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
-        """Compute the standard error of a difference."""
-        sums = self._sums(oracle, references), self._sums(bundle, references)
-        return self.whole * bootstrap_spread(*sums)
-
     def signature(self, references: References = ()) -> str:
         """Describe how the figure was computed."""
-        counts = {len(found) for found in references} or {1}
+        counts = set(map(len, references)) or {1}
         number = counts.pop() if len(counts) == 1 else "var"
         made = f"|{self.library}:{importlib.metadata.version(self.library)}" if self.library else ""
         return f"nrefs:{number}|{self.settings}{made}"
 
     def _sums(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:
-        """Compute numerators and denominators, [N, 2]."""
         check_pairs(hypotheses, references)
         score = self.scorer()
         sums = np.array([score(*pair) for pair in zip(hypotheses, references, strict=True)])
@@ -100,30 +86,17 @@ def _exact() -> Score:
     return score
 
 
-def _word_errors() -> Score:
+def _errors(split: Callable[[str], Sequence[str]]) -> Score:
     from rapidfuzz.distance import Levenshtein
 
     def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
-        """Count errors and words of the reference with the smallest share of errors.
+        """Count errors and parts of the reference with the smallest share of errors.
 
         Errors are insertions, deletions and substitutions.
         """
-        words = words_of(hypothesis)
-        candidates = [words_of(reference) for reference in references]
-        counts = [(Levenshtein.distance(words, said), len(said)) for said in candidates]
-        return min(counts, key=lambda count: count[0] / max(count[1], 1))
-
-    return score
-
-
-def _character_errors() -> Score:
-    from rapidfuzz.distance import Levenshtein
-
-    def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
-        """Count errors and characters of the reference with the smallest share of errors."""
-        text = " ".join(hypothesis.split())
-        candidates = [" ".join(reference.split()) for reference in references]
-        counts = [(Levenshtein.distance(text, right), len(right)) for right in candidates]
+        parts = split(hypothesis)
+        candidates = map(split, references)
+        counts = [(Levenshtein.distance(parts, right), len(right)) for right in candidates]
         return min(counts, key=lambda count: count[0] / max(count[1], 1))
 
     return score
@@ -161,7 +134,7 @@ WORD_ERROR = SegmentMetric(
     name="word error",
     higher_is_better=False,
     whole=1,
-    scorer=_word_errors,
+    scorer=lambda: _errors(words_of),
     library="rapidfuzz",
     settings=f"norm:{NORMALIZATION}",
     needed="references with words",
@@ -172,7 +145,7 @@ CHARACTER_ERROR = SegmentMetric(
     name="character error",
     higher_is_better=False,
     whole=1,
-    scorer=_character_errors,
+    scorer=lambda: _errors(lambda text: " ".join(text.split())),
     library="rapidfuzz",
     settings="case:mixed|space:one",
     needed="references with characters",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from dragoman.errors import DragomanError, shown
@@ -56,7 +56,7 @@ def find_metric(name: str, language: str | None = None) -> Metric:
     if name in LIBRARIES:
         check_library(metric.name, LIBRARIES[name])
     if isinstance(metric, SacreBleu) and metric.name == "BLEU":
-        return dataclasses.replace(metric, tokenize=tokenization(language))
+        return replace(metric, tokenize=tokenization(language))
     return metric
 
 
@@ -119,7 +119,6 @@ def describe_undecided(name: str, loss: float, allowed: float, texts: int, more:
     Args:
         name: the metric's `name`, such as "BLEU"
         loss, allowed: the loss and the allowed loss, in the units of the metric
-        texts: the number of scored texts
         more: an estimate of the number of further texts needed; None: unknown
     """
     base = name.partition(" (")[0]

@@ -1,10 +1,7 @@
 """Writes graphs as files of a bundle, each as ONNX, and one file with all their weights.
 
-Graphs that are loaded map this file into memory, once for the whole process: its pages are read
-when they are needed and shared by graphs, sessions of ONNX Runtime and models of PyTorch. The
-system may drop them at any time, since it can read them again.
-
-PyTorch's exporter records which module of the trained model a node came from. `module_of` reads it.
+Graphs that are loaded map this file into memory, once for the whole process. The system may drop
+its pages at any time, since it can read them again.
 """
 
 from __future__ import annotations
@@ -47,25 +44,26 @@ def write_graphs(
     Raises:
         BundleError: a graph has an operator that bundles may not have.
     """
-    values = [
-        value
-        for graph in graphs.values()
-        for value in graph.graph.initializers.values()
-        if value.const_value is not None and value.const_value.nbytes > INLINE_BYTES
-    ]
-    stored = _Stored()
+    values = [value for graph in graphs.values() for value in graph.graph.initializers.values()]
+    # Only tensors with the same type, shape and first bytes are compared byte by byte, which is
+    # rare, so that nothing needs to be hashed as a whole.
+    stored: dict[object, list[tuple[ir.TensorProtocol, int]]] = {}
     with writer.open(WEIGHTS_FILE) as file:
         for value in values:
             tensor = value.const_value
-            assert tensor is not None
+            if tensor is None or tensor.nbytes <= INLINE_BYTES:
+                continue
             data = _data(tensor)
-            offset = stored.find(tensor, data)
+            fingerprint = zlib.crc32(data[:FINGERPRINT_BYTES])
+            alike = stored.setdefault((tensor.dtype, tensor.shape.numpy(), fingerprint), [])
+            same = (place for known, place in alike if known is tensor or _data(known) == data)
+            offset = next(same, None)
             if offset is None:
                 padding = -file.size % (PAGE if len(data) >= MAPPED_BYTES else 64)
                 file.write(bytes(padding))
                 offset = file.size
                 file.write(data)
-                stored.add(tensor, data, offset)
+                alike.append((tensor, offset))
             value.const_value = ir.ExternalTensor(
                 WEIGHTS_FILE,
                 offset,
@@ -87,32 +85,6 @@ def _data(tensor: ir.TensorProtocol) -> memoryview:
     if tensor.dtype.bitwidth < 8 or sys.byteorder != "little":
         return memoryview(tensor.tobytes())
     return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
-
-
-class _Stored:
-    """The tensors written so far.
-
-    Only tensors with the same type, shape and first bytes are compared byte by byte, which is rare,
-    so that nothing needs to be hashed as a whole.
-    """
-
-    def __init__(self) -> None:
-        self._tensors: dict[object, list[tuple[ir.TensorProtocol, int]]] = {}
-
-    def find(self, tensor: ir.TensorProtocol, data: memoryview) -> int | None:
-        """Find the offset of a tensor that holds the same bytes."""
-        for other, offset in self._tensors.get(self._key(tensor, data), []):
-            if other is tensor or _data(other) == data:
-                return offset
-        return None
-
-    def add(self, tensor: ir.TensorProtocol, data: memoryview, offset: int) -> None:
-        self._tensors.setdefault(self._key(tensor, data), []).append((tensor, offset))
-
-    @staticmethod
-    def _key(tensor: ir.TensorProtocol, data: memoryview) -> object:
-        fingerprint = zlib.crc32(data[:FINGERPRINT_BYTES])
-        return tensor.dtype, tensor.shape.numpy(), fingerprint
 
 
 _maps: weakref.WeakValueDictionary[tuple[int, ...], np.memmap[Any, Any]] = (

@@ -1,15 +1,13 @@
 """Makes the optional graphs of a bundle, which do not compute the model.
 
 Two of them show attention in one teacher-forced pass. They are made of the graphs that compute the
-model, as they are deployed, whatever their operators and precision. The caches begin empty, and
-attention returns its weights. The weights of the model are shared and stored once.
+model, as they are deployed, with empty caches, and share their weights.
 
 The attention graph shows all attention; the encoder's outputs become the decoder's inputs. The
 alignment graph of a speech model reads the encoder's outputs, and shows the cross-attention of the
 layers that align words with audio, beside the logits.
 
-A third one selects the most probable next tokens, so that logits stay on a GPU. It depends only on
-sizes and number formats of the decoder's logits, and on suppressed tokens.
+A third one selects the most probable next tokens, so that logits stay on a GPU.
 """
 
 from __future__ import annotations
@@ -54,8 +52,6 @@ def attention_graph(
 
     Args:
         models: the graphs that compute the model, which are not changed
-        specs: their specifications
-        model, head: that they compute
 
     Raises:
         DragomanError: an attention has no output for its weights.
@@ -120,7 +116,6 @@ def _made(
 
 
 def _rename(graph: ir.Graph, prefix: str) -> None:
-    """Give values and nodes names that do not occur in the other part."""
     for value in list(graph.initializers.values()):
         value.name = f"{prefix}/{value.name}"
     for node in graph:
@@ -207,7 +202,6 @@ def _joined(
     spec: GraphSpec,
     found: Mapping[Role, Sequence[ir.Value]],
 ) -> ir.Graph:
-    """Join the graphs into one with the inputs and outputs of the specification."""
     inputs = {tensor.slot: value_of(tensor) for tensor in spec.inputs}
     sizes = _Sizes(inputs)
     encoded: dict[Slot, ir.Value] = {}
@@ -249,11 +243,7 @@ def _joined(
 
 
 class _Sizes:
-    """Shapes computed from the inputs, and zeros of these shapes.
-
-    Attributes:
-        nodes, constants: the nodes and constants that compute the shapes
-    """
+    """Shapes computed from the inputs, and zeros of these shapes."""
 
     def __init__(self, inputs: Mapping[Slot, ir.Value]) -> None:
         self.nodes: list[ir.Node] = []
@@ -280,7 +270,7 @@ class _Sizes:
         return self._shape((rows, 1, *rest))
 
     def _shape(self, sizes: Sequence[int | str]) -> ir.Value:
-        node = ir.node("Concat", [self._size(size) for size in sizes], {"axis": 0})
+        node = ir.node("Concat", list(map(self._size, sizes)), {"axis": 0})
         return self._named(node, "sizes/" + "_".join(map(str, sizes)))
 
     def _size(self, size: int | str) -> ir.Value:
@@ -331,11 +321,7 @@ IR_VERSION = 10
 
 
 def candidates_spec(decoder: GraphSpec, suppressed: Sequence[int]) -> GraphSpec:
-    """Specify the graph for a decoder.
-
-    Args:
-        suppressed: tokens that are never selected
-    """
+    """Specify the graph for a decoder."""
     logits = decoder.output("logits")
     batch, _, vocabulary = logits.shape
     shape = (batch, max(1, min(MOST_CANDIDATES, int(vocabulary) - len(set(suppressed)))))
@@ -358,7 +344,7 @@ def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
     Args:
         suppressed: tokens that are never selected, but count as possible ones in log-probabilities
     """
-    (logits,) = (value_of(tensor) for tensor in spec.inputs)
+    (logits,) = map(value_of, spec.inputs)
     count = int(spec.output("candidate_token").shape[1])
     last, best = constant_of("last", np.array(-1)), constant_of("count", np.array([count]))
     gather = ir.node("Gather", [logits, last], {"axis": 1})
@@ -373,7 +359,7 @@ def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
             constant_of("never", np.array(-np.inf, np.float32)),
         ]
         nodes.append(ir.node("Where", [constants[2], *softmax.outputs, constants[3]]))
-    tokens, log_probabilities = (value_of(tensor) for tensor in spec.outputs)
+    tokens, log_probabilities = map(value_of, spec.outputs)
     nodes.append(
         ir.node(
             "TopK", [*nodes[-1].outputs, best], {"axis": -1}, outputs=[log_probabilities, tokens]

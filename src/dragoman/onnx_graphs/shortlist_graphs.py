@@ -1,16 +1,15 @@
 """Makes the graphs that compute the logits of a shortlist instead of the whole vocabulary.
 
-They are made of the decoder as it is deployed, whatever its operators and precision. Whatever has
-an axis of the vocabulary between the decoder's last product and its logits is gathered by the graph
-of weights, once for a batch, and is an input of the decoder of the shortlist. A row then takes the
-logits of the tokens that its own source allows, so that its output does not depend on the sources
-of other rows. Weights are shared with the other graphs and stored once.
+They are made of the decoder as it is deployed. Whatever has an axis of the vocabulary between its
+last product and its logits is gathered by the graph of weights, once for a batch, and is an input
+of the decoder of the shortlist. A row takes the logits of the tokens that its own source allows, so
+that its output does not depend on other rows. Weights are shared with the other graphs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,6 @@ def shortlist_graphs(
 
     Args:
         decoder: the decoder's step, which is not changed
-        spec: its specification
-        suppressed: tokens that are never selected
 
     Raises:
         DragomanError: the logits are not the product of weights that have an axis of the
@@ -58,9 +55,13 @@ def shortlist_graphs(
         for name in ("allowed_token", "allowed_column")
     )
     result = TensorSpec(logits.name, "logits", logits.dtype, (rows, 1, "allowed"))
-    token, column = (value_of(tensor) for tensor in allowed)
+    token, column = map(value_of, allowed)
     outputs: dict[Role, ir.Value] = {tensor.role: value_of(tensor) for tensor in (result, *choice)}
-    suppression = _suppression(suppressed, gathered.vocabulary)
+    suppression = None
+    if suppressed:
+        numbers = np.zeros(gathered.vocabulary, np.float32)
+        numbers[list(suppressed)] = -np.inf
+        suppression = constant_of("shortlist/suppression", numbers)
     nodes, constants = _choice(scores, token, column, outputs, suppression)
     kept = [
         outputs.get(tensor.role, value)
@@ -93,7 +94,6 @@ class _GatheredWeights:
 
     Attributes:
         tensors, inputs: what the decoder takes from it
-        products: the decoder's nodes that compute with them, in order
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -108,11 +108,9 @@ class _GatheredWeights:
 
     @property
     def spec(self) -> GraphSpec:
-        """The specification of the graph."""
         return GraphSpec(GATHERING_FILE, (_IDS,), tuple(self.tensors))
 
     def model(self) -> ir.Model:
-        """Make the graph."""
         graph = ir.Graph(
             [self._ids],
             self._results,
@@ -147,10 +145,8 @@ class _GatheredWeights:
         Args:
             inputs: number of inputs of the product; blocks may have more
         """
-        weight, scale = (self._constant(value) for value in node.inputs[1:3])
-        column = self._node(
-            "Unsqueeze", [scale, self._known(constant_of("last_axis", np.array([-1])))]
-        )
+        weight, scale = map(self._constant, node.inputs[1:3])
+        column = self._node("Unsqueeze", [scale, self._known("last_axis", -1)])
         attributes = {name: node.attributes[name].as_int() for name in ("bits", "block_size")}
         rows = self._node(
             "GatherBlockQuantized",
@@ -158,11 +154,9 @@ class _GatheredWeights:
             attributes | {"gather_axis": 0, "quantize_axis": 2},
             MICROSOFT,
         )
-        shape = self._known(constant_of("rows", np.array([0, -1])))
-        flat = self._node("Reshape", [rows, shape])
-        first = self._known(constant_of("inputs", np.array([inputs])))
-        begin = self._known(constant_of("begin", np.array([0])))
-        axes = self._known(constant_of("axes", np.array([1])))
+        flat = self._node("Reshape", [rows, self._known("rows", 0, -1)])
+        first = self._known("inputs", inputs)
+        begin, axes = self._known("begin", 0), self._known("axes", 1)
         cut = self._node("Slice", [flat, begin, first, axes])
         cut.shape, cut.type = ir.Shape(["shortlist", inputs]), ir.TensorType(ir.DataType.FLOAT)
         return self._output(self._transposed(cut, {"perm": [1, 0]}, [1, 0]))
@@ -195,7 +189,7 @@ class _GatheredWeights:
             constant = self._constant(value)
             rows = self._node("Gather", [constant, self._ids], {"axis": axis})
             assert constant.const_value is not None
-            sizes: list[int | str] = [int(size) for size in constant.const_value.shape.numpy()]
+            sizes: list[int | str] = list(map(int, constant.const_value.shape.numpy()))
             sizes[axis] = "shortlist"
             rows.shape, rows.type = ir.Shape(sizes), ir.TensorType(constant.const_value.dtype)
             return rows
@@ -243,8 +237,8 @@ class _GatheredWeights:
             )
         return self._constants[name]
 
-    def _known(self, constant: ir.Value) -> ir.Value:
-        return self._constants.setdefault(constant.name or "", constant)
+    def _known(self, name: str, *numbers: int) -> ir.Value:
+        return self._constants.setdefault(name, constant_of(name, np.array(numbers)))
 
     def _node(
         self, operator: str, inputs: Sequence[ir.Value], attributes: Any = None, domain: str = ""
@@ -282,7 +276,6 @@ def _narrowed(value: ir.Value, gathered: _GatheredWeights) -> ir.Value:
 
 
 def _is_of_vocabulary(value: ir.Value, gathered: _GatheredWeights) -> bool:
-    """Return whether a value is a constant with one number for each token."""
     return value.const_value is not None and value.const_value.size == gathered.vocabulary
 
 
@@ -293,7 +286,6 @@ def _operand(value: ir.Value | None, gathered: _GatheredWeights) -> ir.Value | N
 
 
 def _product(node: ir.Node, gathered: _GatheredWeights) -> ir.Value:
-    """Make the product by the weights of the shortlist."""
     x, weight = node.inputs[0], node.inputs[1]
     attributes = tuple(node.attributes.values())
     assert x is not None and weight is not None
@@ -343,9 +335,6 @@ def _choice(
         token, column: tokens that each row allows, and their places in the shortlist, int64 [B, A]
         outputs: the outputs by role: logits, next token and its log-probability
         suppression: what is added to the logit of each token before one is selected; None: nothing
-
-    Returns:
-        nodes and constants
     """
     dtype = outputs["logits"].dtype or ir.DataType.FLOAT
     last = constant_of("shortlist/last", np.array(-1))
@@ -377,14 +366,6 @@ def _choice(
     return nodes, constants
 
 
-def _suppression(suppressed: Sequence[int], vocabulary: int) -> ir.Value | None:
-    if not suppressed:
-        return None
-    numbers = np.zeros(vocabulary, np.float32)
-    numbers[list(suppressed)] = -np.inf
-    return constant_of("shortlist/suppression", numbers)
-
-
 def _rename_unused(graph: ir.Graph, kept: Sequence[ir.Value]) -> None:
     """Rename values that have the name of an output and are none any more."""
     names = {value.name for value in kept}
@@ -398,9 +379,6 @@ def add_shortlist(bundle: Bundle, shortlist: Shortlist) -> Bundle:
     """Add a shortlist to a bundle of graphs in its directory.
 
     The graphs refer to the weights that the bundle has. The manifest is not written.
-
-    Returns:
-        the bundle with the new files and graphs in its manifest
 
     Raises:
         DragomanError: the decoder's logits are not a product by weights.
@@ -420,7 +398,7 @@ def add_shortlist(bundle: Bundle, shortlist: Shortlist) -> Bundle:
     files.write(SHORTLIST_FILE, shortlist.to_bytes())
     return Bundle(
         bundle.directory,
-        dataclasses.replace(
+        replace(
             manifest,
             graphs={**manifest.graphs, **specs},
             files=tuple(sorted((*manifest.files, *files.records), key=lambda file: file.path)),

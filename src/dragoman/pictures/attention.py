@@ -154,7 +154,7 @@ def write_page(attention: Attention, path: Path, *, title: str) -> None:
             f"{path}: expected at most {MOST_CELLS} weights for a page, found {cells}: write a "
             ".png of one layer"
         )
-    data = {"title": title, "maps": [_plain(picture) for picture in maps.values()]}
+    data = {"title": title, "maps": list(map(_plain, maps.values()))}
     template = files(__package__).joinpath("attention.html").read_text(encoding="utf-8")
     page = template.replace("/*DATA*/null", script_safe(json.dumps(data, ensure_ascii=False)))
     write_whole(path, lambda partial: partial.write_text(page, encoding="utf-8"))

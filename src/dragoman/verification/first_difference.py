@@ -1,7 +1,6 @@
 """Finds the first tensor, in the order of computation, in which a bundle differs from its model.
 
-Passes keep the names of values. All values that both the neutral and the optimized graph have are
-compared by name.
+Passes keep the names of values, by which they are compared.
 """
 
 from __future__ import annotations
@@ -9,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
 from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import load_graph, module_of
 from dragoman.optimize.graph_values import FLOATS
 from dragoman.optimize.precision.calibration import calibration_batches
-from dragoman.optimize.running import Outputs, Runner, Samples, difference, with_outputs
+from dragoman.optimize.running import difference, run, with_outputs
 from dragoman.runtime import Bundle
 from dragoman.runtime.decoding.request import EncoderInput
 
@@ -52,9 +49,7 @@ def first_difference(
     """Compare a bundle with a neutral one of the same model.
 
     Args:
-        neutral: the neutral bundle in fp32
         sources: token ids or features; the first few are decoded
-        tolerance: see `FirstDifference.difference`
 
     Returns:
         None if every tensor is within the tolerance
@@ -70,7 +65,8 @@ def first_difference(
             if o.name in makers and o.dtype in FLOATS
         }
         before, after = (
-            _run(model, list(operators), observed[graph][0].samples) for model in (expected, found)
+            run(with_outputs(model, list(operators)), observed[graph][0].samples)
+            for model in (expected, found)
         )
         for name, operator in operators.items():
             _, apart = difference({name: before[name]}, {name: after[name]})
@@ -93,7 +89,3 @@ def describe_first_difference(
     if difference is None:
         return f"no tensor within the graphs differs by more than {tolerance:g}"
     return f"the first tensor to differ by more than {tolerance:g}: {difference}"
-
-
-def _run(model: ir.Model, names: list[str], samples: Samples) -> Outputs:
-    return Runner(with_outputs(model, names)).run(samples)

@@ -1,19 +1,18 @@
 """Chooses the known answers of a bundle, and computes them where it is built.
 
-They reach what goes wrong elsewhere: a batch of ragged lengths, the shortest and a long input, a
-position beyond 128, and beams where the bundle decodes with them. The first ones are so little work
-that `load` can check them. Bundles that may run on a GPU, where they are not built, also hold the
-outputs of the trained model, see `runtime.oracle_comparison`.
+They include a batch of ragged lengths, the shortest and a long input, a position beyond 128, and
+beams where the bundle decodes with them; `load` checks the first ones. Bundles that may run on a
+GPU also hold the outputs of the trained model, see `runtime.oracle_comparison`.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import copy
+import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from dragoman.errors import DragomanError
 from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
@@ -35,7 +34,7 @@ from dragoman.runtime.oracle_comparison import compare_with_oracle
 
 from .inputs.items import spread
 from .inputs.parity_inputs import ParityInputs
-from .oracle import for_torch, oracle_for, oracle_outputs, oracle_pass
+from .oracle import encoder_pass, for_torch, oracle_for, oracle_outputs, oracle_pass
 from .parity import running
 from .tolerances import NEGLIGIBLE
 
@@ -82,15 +81,13 @@ def make_known_answers(
     )
     with running(bundle, threads, "onnxruntime") as (model, _):
         if isinstance(reference, EncoderModel):
-            encoded = [*_encoded(model, _sizes(reference), inputs)]
+            encoded = [*_encoded(model, _sizes(reference)["encoder"], inputs)]
             if elsewhere:
                 encoded = [_with_oracle_values(answer, model, reference) for answer in encoded]
             return _limited(model, bundle.manifest.precision, _fitting_file(known, encoded))
         oracle, language = oracle_for(reference, bundle.manifest, inputs.target_language)
         if language is not None:
-            known = dataclasses.replace(
-                known, source_language=inputs.source_language, target_language=language
-            )
+            known = replace(known, source_language=inputs.source_language, target_language=language)
         chosen = list(_chosen(model.manifest, reference, inputs))
         answers = [*_generated(model, known, oracle, chosen, elsewhere=elsewhere)]
         return _limited(model, bundle.manifest.precision, _fitting_file(known, answers))
@@ -115,7 +112,7 @@ def fitting(known: KnownAnswers, manifest: Manifest) -> KnownAnswers:
         has_room = not positions or positions <= engines.capacity
         return has_room and shortest <= len(answer.source) <= longest
 
-    return dataclasses.replace(known, answers=tuple(filter(fits, known.answers)))
+    return replace(known, answers=tuple(filter(fits, known.answers)))
 
 
 @dataclass(frozen=True)
@@ -123,27 +120,20 @@ class _Input:
     name: str
     source: tuple[int, ...]
     text: str | None = None
-    line: object = None
+    line: str | tuple[str, ...] | None = None
     types: tuple[int, ...] = ()
     at_load: bool = True
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """The numbers of weights that a token is multiplied with."""
-
-    encoder: int
-    decoder: int
-
-
-def _sizes(model: ReferenceModel) -> _Sizes:
+def _sizes(model: ReferenceModel) -> dict[str, int]:
+    """Count the weights that a token is multiplied with, of encoder and decoder."""
     counts = {"encoder": 0, "decoder": 0}
     for name, weight in model.named_parameters():
         side = name.partition(".")[0]
         if weight.dim() > 1 and "embedding" not in name:
             counts["encoder" if side == "encoder" else "decoder"] += weight.numel()
-    output = (model.config.target_vocab_size or 0) * model.config.d_model
-    return _Sizes(counts["encoder"], counts["decoder"] + output)
+    counts["decoder"] += (model.config.target_vocab_size or 0) * model.config.d_model
+    return counts
 
 
 def _inputs(
@@ -152,7 +142,7 @@ def _inputs(
     """Choose ragged inputs, the shortest and a long one among them."""
     pool: dict[tuple[int, ...], _Input] = {}
     for number, source in enumerate(sources):
-        ids = tuple(int(token) for token in source)
+        ids = tuple(map(int, source))
         if 0 < len(ids) <= min(LONG, longest) and ids not in pool:
             name = inputs.origins[number] if inputs.origins else f"input {number + 1}"
             text = None if inputs.texts is None else inputs.texts[number]
@@ -169,11 +159,10 @@ def _inputs(
             chosen.append(_Input(f"generated input {number + 1}", ids))
     yield from chosen
     for one in _ragged(rest, FURTHER):
-        yield dataclasses.replace(one, at_load=False)
+        yield replace(one, at_load=False)
 
 
 def _ragged(ordered: Sequence[_Input], count: int) -> list[_Input]:
-    """Choose some of the inputs, the shortest and the longest among them."""
     if len(ordered) <= count:
         return list(ordered)
     return [ordered[i] for i in spread(range(len(ordered)), count - 1)] + [ordered[-1]]
@@ -193,9 +182,8 @@ def _chosen(
     manifest: Manifest, reference: AutoregressiveModel, inputs: ParityInputs
 ) -> Iterator[GeneratedAnswer]:
     """Choose the inputs and limits of a model with a decoder; their outputs are empty."""
-    model, sizes = manifest.model, _sizes(reference)
-    per_step = ROWS * sizes.decoder
-    steps = min(max(PRODUCTS // per_step, LEAST_STEPS), MOST_STEPS)
+    model, weights = manifest.model, _sizes(reference)["decoder"]
+    steps = min(max(PRODUCTS // (ROWS * weights), LEAST_STEPS), MOST_STEPS)
     room = model.max_target_positions - len(manifest.generation.prompt) - 1
     steps = max(1, min(steps, manifest.default_max_new_tokens, room))
     if model.takes_audio:
@@ -203,7 +191,7 @@ def _chosen(
         window = manifest.audio.chunk_seconds
         for number, seconds in enumerate(sorted({min(seconds, window) for seconds in SECONDS})):
             name = f"{seconds:g} s of generated sound"
-            yield _asked(name, number == 0, steps, seconds=seconds)
+            yield _asked(name=name, at_load=not number, max_new_tokens=steps, seconds=seconds)
         return
     longest = model.input_positions
     if not model.has_encoder:
@@ -213,56 +201,41 @@ def _chosen(
     for one in found:
         room = model.max_target_positions - (0 if model.has_encoder else len(one.source))
         limit = max(1, min(steps if one.at_load else 2 * steps, room))
-        yield _asked(one.name, one.at_load, limit, source=one.source, text=one.text)
+        text = one.text if one.text is not None and len(one.text) <= MOST_CHARACTERS else None
+        yield _asked(
+            name=one.name,
+            at_load=one.at_load,
+            max_new_tokens=limit,
+            source=one.source,
+            text=text,
+        )
     middle = [one for one in found if one.at_load]
     beams = min(manifest.generation.num_beams, model.target_vocab_size)
     if beams > 1:
         one = middle[len(middle) // 2]
         yield _asked(
-            f"{one.name}, {beams} beams",
-            True,
-            max(1, min(steps // 2 + 1, room)),
+            name=f"{one.name}, {beams} beams",
+            at_load=True,
+            max_new_tokens=max(1, min(steps // 2 + 1, room)),
             source=one.source,
             num_beams=beams,
         )
     if model.max_target_positions < BEYOND + 8 or model.target_vocab_size < LEAST_STEPS:
         return
-    cheap = BEYOND * sizes.decoder <= 4 * PRODUCTS
+    cheap = BEYOND * weights <= 4 * PRODUCTS
     ids = numbered_ids(BEYOND, model.target_vocab_size, 7)
     ends = {*manifest.end_tokens, model.end_token_id}
     plain = next(token for token in range(model.target_vocab_size - 1, -1, -1) if token not in ends)
     ids = tuple(plain if token in ends else token for token in ids)
     name = f"output beyond position {BEYOND - 2}"
-    if model.has_encoder:
-        source = middle[0].source
-        yield _asked(name, cheap, BEYOND + 2, source=source, prefix=ids)
-    else:
-        yield _asked(name, cheap, 2, source=ids)
-
-
-def _asked(
-    name: str,
-    at_load: bool,
-    limit: int,
-    *,
-    source: tuple[int, ...] = (),
-    text: str | None = None,
-    seconds: float | None = None,
-    prefix: tuple[int, ...] = (),
-    num_beams: int = 1,
-) -> GeneratedAnswer:
-    return GeneratedAnswer(
-        name=name,
-        at_load=at_load,
-        source=source,
-        text=text if text is not None and len(text) <= MOST_CHARACTERS else None,
-        seconds=seconds,
-        prefix=prefix,
-        num_beams=num_beams,
-        max_new_tokens=limit,
-        tokens=(),
-        log_probabilities=(),
+    limit, source, prefix = (
+        (BEYOND + 2, middle[0].source, ids) if model.has_encoder else (2, ids, ())
     )
+    yield _asked(name=name, at_load=cheap, max_new_tokens=limit, source=source, prefix=prefix)
+
+
+_asked = functools.partial(GeneratedAnswer, source=(), num_beams=1, tokens=(), log_probabilities=())
+"""Makes an answer without outputs."""
 
 
 def _generated(
@@ -273,11 +246,6 @@ def _generated(
     *,
     elsewhere: bool,
 ) -> Iterator[GeneratedAnswer]:
-    """Compute the outputs of bundle and oracle.
-
-    Args:
-        elsewhere: whether the oracle's log-probabilities are computed, too
-    """
     plain = oracle_without_penalties(oracle)
     for answer, found in zip(asked, generate(model, known, asked, alternatives=2), strict=True):
         if found.error is not None or not found.tokens:
@@ -291,7 +259,7 @@ def _generated(
             source = log_mel.chunk(sound(log_mel.sampling_rate, answer.seconds))
         if greedy and not answer.prefix:
             expected = tuple(oracle_outputs(plain, [source], answer.max_new_tokens)[0])
-        finished = dataclasses.replace(
+        finished = replace(
             answer,
             tokens=found.tokens,
             output=_text(model, found.tokens),
@@ -330,25 +298,20 @@ def _with_likely(
         tokens = [token, *(o for o in best if o != token and np.isfinite(row[o]))][:LIKELY]
         likely.append(tuple(tokens))
         values.append(tuple(min(0.0, _rounded(row[each])) for each in tokens))
-    return dataclasses.replace(answer, likely=tuple(likely), oracle_log_probabilities=tuple(values))
+    return replace(answer, likely=tuple(likely), oracle_log_probabilities=tuple(values))
 
 
 def _with_oracle_values(answer: EncodedAnswer, model: Model, oracle: EncoderModel) -> EncodedAnswer:
-    """Add the sums of the numbers of the oracle's output."""
     head = model.manifest.head
-    source = torch.tensor([answer.source])
-    types = torch.tensor([answer.types or [0] * len(answer.source)])
-    with torch.inference_mode():
-        outputs = oracle(
-            source,
-            torch.ones_like(source, dtype=torch.bool),
-            types if head is not None and head.token_types else None,
-        )
-    numbers = np.concatenate([output.numpy().ravel() for output in outputs])
+    source = np.array([answer.source])
+    types = np.array([answer.types or [0] * len(answer.source)])
+    segments = types if head is not None and head.token_types else None
+    outputs = encoder_pass(oracle, source, np.ones_like(source, np.bool_), segments)
+    numbers = np.concatenate([output.ravel() for output in outputs])
     values, size = projections(numbers)
-    return dataclasses.replace(
+    return replace(
         answer,
-        oracle_values=tuple(_rounded(value) for value in values),
+        oracle_values=tuple(map(_rounded, values)),
         oracle_size=_rounded(size),
     )
 
@@ -366,15 +329,13 @@ def _limited(model: Model, precision: Precision, known: KnownAnswers) -> KnownAn
         allowed = max(NEGLIGIBLE, ENGINE_MULTIPLE * measured.distributions.bundle.mean)
     else:  # an encoder-only model
         allowed = max(LEAST_SHARE, ENGINE_MULTIPLE * measured.tensors[0].difference)
-    return dataclasses.replace(known, allowed=float(f"{allowed:.3g}"))
+    return replace(known, allowed=float(f"{allowed:.3g}"))
 
 
 def oracle_without_penalties(oracle: AutoregressiveModel) -> AutoregressiveModel:
     """Return the oracle with the rules of `known_answers.options_of_answer`."""
-    import copy
-
     plain = copy.copy(oracle)
-    plain.generation = dataclasses.replace(
+    plain.generation = replace(
         oracle.generation,
         min_length=0,
         min_new_tokens=0,
@@ -391,21 +352,17 @@ def _text(model: Model, tokens: Sequence[int]) -> str | None:
         return None
 
 
-def _encoded(model: Model, sizes: _Sizes, inputs: ParityInputs) -> Iterator[EncodedAnswer]:
+def _encoded(model: Model, weights: int, inputs: ParityInputs) -> Iterator[EncodedAnswer]:
     spec = model.manifest.model
     vocabulary, longest = spec.source_vocab_size or 0, spec.input_positions
     found = list(_inputs(inputs, list(inputs.sources), vocabulary, longest))
     if longest >= BEYOND:
         ids = numbered_ids(BEYOND, vocabulary, 7)
-        cheap = BEYOND * sizes.encoder <= 4 * PRODUCTS
+        cheap = BEYOND * weights <= 4 * PRODUCTS
         found.append(_Input(f"{BEYOND} generated tokens", ids, at_load=cheap))
     answers = []
     for one in found:
-        texts: tuple[str, ...] = ()
-        if isinstance(one.line, str):
-            texts = (one.line,)
-        elif isinstance(one.line, tuple):
-            texts = one.line
+        texts = (one.line,) if isinstance(one.line, str) else one.line or ()
         if sum(map(len, texts)) > MOST_CHARACTERS:
             texts = ()
         answers.append(
@@ -423,8 +380,8 @@ def _encoded(model: Model, sizes: _Sizes, inputs: ParityInputs) -> Iterator[Enco
         if isinstance(output, DragomanError):
             continue
         values, size = output
-        rounded = tuple(float(value) for value in np.round(values, DIGITS))
-        yield dataclasses.replace(answer, values=rounded, size=float(f"{size:.6g}"))
+        rounded = tuple(map(float, np.round(values, DIGITS)))
+        yield replace(answer, values=rounded, size=float(f"{size:.6g}"))
 
 
 def _fitting_file(known: KnownAnswers, answers: Sequence[Answer]) -> KnownAnswers:
@@ -432,7 +389,7 @@ def _fitting_file(known: KnownAnswers, answers: Sequence[Answer]) -> KnownAnswer
     distinct = {answer.name: answer for answer in answers}.values()
     kept = sorted(distinct, key=lambda answer: not answer.at_load)
     while True:
-        full = dataclasses.replace(known, answers=tuple(kept))
+        full = replace(known, answers=tuple(kept))
         if len(full.to_json()) <= LARGEST_FILE or not kept:
             return full
         kept.pop()

@@ -1,21 +1,18 @@
 """The oracle: the reference model in fp32, which decodes greedily without a cache.
 
-Oracle and bundle also run along the oracle's own outputs, in one teacher-forced pass each. A copy
-of the oracle is rounded to nearest, to measure what a precision costs the model. This cost differs
-between trained models by a factor of a hundred and more. The limit for a bundle is therefore a
-multiple of the distance of its own rounded oracle, and not the same for all models. The rounded
-oracle rounds each weight to the nearest integer, without the compensation of errors (GPTQ) that
-bundles have.
+Oracle and bundle also run along the oracle's own outputs, in one teacher-forced pass each. What a
+precision costs differs between trained models by a factor of a hundred and more. A bundle is
+therefore held to a multiple of the distance of its own oracle with weights rounded to the nearest,
+without the compensation of errors (GPTQ) that bundles have.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +25,7 @@ from dragoman.optimize.precision.weights import Scheme
 from dragoman.optimize.targets import Schemes, find_target
 from dragoman.reference_model import (
     AutoregressiveModel,
+    EncoderModel,
     LanguageModel,
     NoMemory,
     ReferenceModel,
@@ -71,7 +69,7 @@ def oracle_for(
     start, settings = languages.start_of(code, manifest.model.start_token_id, manifest.generation)
     oracle = copy.copy(reference)
     oracle.config = reference.config.replace(start_token_id=start)
-    oracle.generation = dataclasses.replace(
+    oracle.generation = replace(
         reference.generation, forced_first_token_id=settings.forced_first_token_id
     )
     return oracle, code
@@ -83,26 +81,27 @@ def oracle_outputs(
     limit: int,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[list[int]]:
-    """Decode each source greedily; outputs include the end token if it is reached.
-
-    Args:
-        limit: the maximum number of new tokens
-        advance: called with the number of sources just done
-    """
+    """Decode each source greedily; outputs include the end token if it is reached."""
     outputs: dict[int, list[int]] = {}
-    for batch in source_batches(sources):
+    lengths = lengths_of(sources)
+    for batch in batches(lengths, max_batch_size=BATCH_SIZE, max_batch_tokens=BATCH_TOKENS):
         decoded = greedy_verified(oracle, [for_torch(sources[i]) for i in batch], limit)
         outputs.update(zip(batch, decoded, strict=True))
         advance(len(batch))
     return [outputs[i] for i in range(len(sources))]
 
 
-def source_batches(sources: Sequence[EncoderInput]) -> list[list[int]]:
-    """Group sources of similar length, by index."""
-    lengths = [
+def evenly(count: int, most: int) -> list[int]:
+    """Choose at most so many of 0 to count - 1, first and last among them."""
+    chosen: list[int] = np.linspace(0, count - 1, min(most, count)).astype(int).tolist()
+    return chosen
+
+
+def lengths_of(sources: Sequence[EncoderInput]) -> list[int]:
+    """Return the number of tokens, or of frames, of each source."""
+    return [
         source.shape[-1] if isinstance(source, np.ndarray) else len(source) for source in sources
     ]
-    return list(batches(lengths, max_batch_size=BATCH_SIZE, max_batch_tokens=BATCH_TOKENS))
 
 
 def for_torch(source: EncoderInput) -> Source:
@@ -150,14 +149,9 @@ def forced_batches(
     sources: Sequence[EncoderInput],
     outputs: list[list[int]],
 ) -> Iterator[ForcedBatch]:
-    """Run oracle and bundle along the oracle's outputs, on some of the sources.
-
-    Args:
-        outputs: the oracle's outputs for each source
-    """
+    """Run oracle and bundle along the oracle's outputs, on some of the sources."""
     spec, generation = model.manifest.model, oracle.generation
-    count = min(COMPARED_SOURCES, len(sources))
-    compared = np.linspace(0, len(sources) - 1, count).astype(int).tolist()
+    compared = evenly(len(sources), COMPARED_SOURCES)
     prompts = {i: oracle.prompt(for_torch(sources[i])) for i in compared}
     forced = generation.forced_first_token_id is not None
     reads = {i: [*prompts[i], *outputs[i][:-1]] for i in compared}
@@ -221,6 +215,19 @@ def oracle_pass(
     return cross, oracle.output(hidden).numpy()
 
 
+@torch.inference_mode()
+def encoder_pass(
+    oracle: EncoderModel,
+    source: NDArray[np.int64],
+    mask: NDArray[np.bool_],
+    types: NDArray[np.int64] | None = None,
+) -> list[NDArray[Any]]:
+    """Compute the outputs of an encoder-only model for a batch [B, S]."""
+    segments = None if types is None else torch.from_numpy(types)
+    found = oracle(torch.from_numpy(source), torch.from_numpy(mask), segments)
+    return [output.numpy() for output in found]
+
+
 _encoded_by = weakref.WeakKeyDictionary[AutoregressiveModel, EncodedBatches[list[KeysValues]]]()
 
 
@@ -230,7 +237,6 @@ def forget_encoded(oracle: AutoregressiveModel) -> None:
 
 
 def _encoded(oracle: AutoregressiveModel) -> EncodedBatches[list[KeysValues]]:
-    """Return what a model of speech has encoded lately."""
     return _encoded_by.setdefault(oracle, EncodedBatches())
 
 
@@ -250,8 +256,8 @@ def rounded_oracle(oracle: M, manifest: Manifest) -> M:
     """Copy the oracle to compute in the precision of a bundle.
 
     In 16 bits, all weights and the outputs of all modules are rounded. In int8 and int4, the
-    weights of all products and tables are rounded, and the inputs of products if the target rounds
-    them. Products that the target leaves in fp32 are also rounded, unless the user kept them.
+    weights of all products and tables are, unless the user kept them, and the inputs of products if
+    the target rounds them.
     """
     # Parameters are not copied but replaced where they are rounded.
     rounded = copy.deepcopy(oracle, {id(parameter): parameter for parameter in oracle.parameters()})
@@ -321,11 +327,7 @@ class RoundedWeight(Tensor):
 
     @classmethod
     def nearest(cls, weight: Tensor, bits: int, block: int | None) -> RoundedWeight:
-        """Round a weight.
-
-        Args:
-            block: the number of inputs that share a scale; None: all
-        """
+        """Round a weight."""
         integers, scales = torch.empty(weight.shape, dtype=torch.int8), list[Tensor]()
         rows = max(1, NUMBERS_AT_ONCE // weight.shape[1])
         for own, result in zip(torch.split(weight, rows), torch.split(integers, rows), strict=True):

@@ -6,12 +6,11 @@ The record names the file and line of the input of each divergence, with its tex
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from dragoman.errors import DragomanError, shown
@@ -24,7 +23,6 @@ from dragoman.runtime.decoding.request import EncoderInput
 from dragoman.runtime.format.parity import (
     Check,
     Divergence,
-    OnePassParity,
     Parity,
     TaskParity,
     TokenParity,
@@ -47,7 +45,14 @@ from .inputs.items import spread
 from .inputs.parity_inputs import ParityInputs
 from .numerics.checking import check_numerics
 from .numerics.probes import Probe, parameters_of
-from .oracle import for_torch, forced_batches, oracle_for, oracle_outputs, rounded_oracle
+from .oracle import (
+    for_torch,
+    forced_batches,
+    lengths_of,
+    oracle_for,
+    oracle_outputs,
+    rounded_oracle,
+)
 
 ORACLE = f"reference_model, PyTorch {torch.__version__}, fp32"
 
@@ -66,11 +71,8 @@ def check_parity(
     """Compare a bundle with the trained model by all checks.
 
     Args:
-        backend: the backend that runs the bundle, for the record
         bundle: the stored bundle, if `model` is an emulation of it; None: the bundle of `model`
-        checks: results of earlier checks, for the record
         threads: number of threads for graphs in exact form; None: all cores
-        advance: called with the number of inputs just done; each input counts once
 
     Raises:
         DragomanError: the bundle's tokenizer produces other tokens than the checkpoint's, or a
@@ -157,10 +159,7 @@ def _probes(
     oracle: ReferenceModel, inputs: ParityInputs, expected: Sequence[Sequence[int]]
 ) -> list[Probe]:
     """Choose some inputs, the longest first, with the oracle's outputs as the decoder's input."""
-    lengths = [
-        source.shape[-1] if isinstance(source, np.ndarray) else len(source)
-        for source in inputs.sources
-    ]
+    lengths = lengths_of(inputs.sources)
     longest = max(range(len(lengths)), key=lambda i: lengths[i])
     chosen = dict.fromkeys([longest, *spread(range(len(lengths)), MOST_PROBES)])
     probes: list[Probe] = []
@@ -197,20 +196,17 @@ def _check_encoder(
         tokens = parts_of(model).encoder.tokenize(line.source)
         if (tokens.ids, tokens.types) != (line.tokens.ids, line.tokens.types):
             raise _other_tokens(str(line.source), line.tokens.ids, tokens.ids)
-    rounded = None
-    if model.manifest.precision != "fp32":
-        rounded = rounded_oracle(oracle, model.manifest)
     found = compare_encoder(
         model,
         oracle,
-        rounded,
-        [[int(token) for token in source] for source in inputs.sources],
+        # Not kept: the graphs in exact form are as large.
+        None if model.manifest.precision == "fp32" else rounded_oracle(oracle, model.manifest),
+        [list(map(int, source)) for source in inputs.sources],
         None if inputs.lines is None else [line.tokens.types for line in inputs.lines],
         queries=None if inputs.lines is None else [line.query for line in inputs.lines],
         random=inputs.random,
         advance=advance,
     )
-    del rounded  # the graphs in exact form are as large
     probes = _probes(oracle, inputs, ())
     numerics, coverage = check_numerics(model, bundle, oracle, probes, backend, threads)
     checks = [*checks, *numerics]
@@ -256,11 +252,7 @@ def named(
     expected: Sequence[Sequence[int]],
     found: Sequence[Sequence[int]],
 ) -> TokenParity:
-    """Add origins and texts to the divergences of level 2.
-
-    Args:
-        expected, found: outputs of the oracle and of the bundle for all inputs
-    """
+    """Add origins and texts to the divergences of level 2."""
     by_margin = sorted(tokens.divergences, key=lambda d: -d.margin)
     kept = {divergence.input for divergence in by_margin[:WITH_TEXTS]}
     decode = inputs.decode or model.detokenize
@@ -268,28 +260,23 @@ def named(
     def with_names(divergence: Divergence) -> Divergence:
         index = divergence.input
         origin = inputs.origins[index] if inputs.origins else ""
+        divergence = replace(divergence, origin=origin)
         if index not in kept:
-            return dataclasses.replace(divergence, origin=origin)
-        return dataclasses.replace(
+            return divergence
+        return replace(
             divergence,
-            origin=origin,
             source=None if inputs.texts is None else inputs.texts[index][:MOST_CHARACTERS],
             expected=_text(decode, expected[index]),
             found=_text(model.detokenize, found[index]),
         )
 
-    return dataclasses.replace(
-        tokens,
-        divergences=tuple(map(with_names, tokens.divergences)),
-        one_pass=None if tokens.one_pass is None else _worst_named(tokens.one_pass, inputs),
-    )
-
-
-def _worst_named(one_pass: OnePassParity, inputs: ParityInputs) -> OnePassParity:
-    if one_pass.worst is None or not inputs.origins:
-        return one_pass
-    origin = inputs.origins[one_pass.worst.input]
-    return dataclasses.replace(one_pass, worst=dataclasses.replace(one_pass.worst, origin=origin))
+    one_pass = tokens.one_pass
+    if one_pass is not None and one_pass.worst is not None and inputs.origins:
+        origin = inputs.origins[one_pass.worst.input]
+        worst = replace(one_pass.worst, origin=origin)
+        one_pass = replace(one_pass, worst=worst)
+    divergences = tuple(map(with_names, tokens.divergences))
+    return replace(tokens, divergences=divergences, one_pass=one_pass)
 
 
 def _text(decode: Callable[[Sequence[int]], str | None], tokens: Sequence[int]) -> str | None:

@@ -18,16 +18,20 @@ from dragoman.runtime.format.parity import (
 
 def describe_failure(parity: Parity) -> str:
     """Describe the first failure in one line."""
+    return f"parity failed: {_failure(parity)}"
+
+
+def _failure(parity: Parity) -> str:
     for check in parity.checks:
         if not check.passed:
-            return f"parity failed: {check.name}: {check.problem}"
+            return f"{check.name}: {check.problem}"
     failed = [tensor for tensor in parity.tensors if not tensor.passed]
     if failed:
         first, worst = failed[0], max(tensor.difference for tensor in failed)
         if worst >= NOT_FINITE:
-            return f"parity failed: {first.name} has values that are NaN or infinite"
+            return f"{first.name} has values that are NaN or infinite"
         return (
-            f"parity failed: {first.name} differs by {first.difference:.3g}, allowed "
+            f"{first.name} differs by {first.difference:.3g}, allowed "
             f"{first.tolerance:g}; a tolerance of {_rounded_up(worst)} would pass"
         )
     distributions = parity.distributions
@@ -36,7 +40,7 @@ def describe_failure(parity: Parity) -> str:
     vectors = parity.vectors
     if vectors is not None and not vectors.passed:
         return (
-            f"parity failed: the mean cosine between embeddings and the oracle's is "
+            f"the mean cosine between embeddings and the oracle's is "
             f"{vectors.bundle.mean:.6f}, allowed {vectors.allowed:.6f}"
         )
     tokens = parity.tokens
@@ -51,9 +55,9 @@ def describe_failure(parity: Parity) -> str:
     references = parity.references
     assert references is not None
     if references.bundle >= NOT_FINITE:
-        return "parity failed: the references cannot be scored: their probabilities are not finite"
+        return "the references cannot be scored: their probabilities are not finite"
     return (
-        f"parity failed: the negative log-likelihood of references is {references.bundle:.4f} nats "
+        f"the negative log-likelihood of references is {references.bundle:.4f} nats "
         f"per token, the oracle's {references.oracle:.4f}; a tolerance of "
         f"{_rounded_up(references.bundle - references.oracle)} would pass"
     )
@@ -103,15 +107,15 @@ def _describe_distributions(found: DistributionParity) -> str:
     mean = found.bundle.mean
     if found.allowed is None and found.bundle.largest < NOT_FINITE:
         return (
-            f"parity failed: {1 - found.bundle.same_choice - found.ties / found.positions:.2%} of "
+            f"{1 - found.bundle.same_choice - found.ties / found.positions:.2%} of "
             f"{found.positions} labels are not the oracle's"
         )
     if found.allowed is None or found.bundle.largest >= NOT_FINITE:
-        return "parity failed: the distributions of the next token are not finite"
+        return "the distributions of the next token are not finite"
     rounded = found.rounded
     alone = "" if rounded is None else f" (rounding to nearest alone: {rounded.mean:.3g})"
     return (
-        f"parity failed: the distributions of the next token are {mean:.3g} nats from the oracle's "
+        f"the distributions of the next token are {mean:.3g} nats from the oracle's "
         f"on average, allowed {found.allowed:.3g}{alone}; a tolerance of {_rounded_up(mean)} would "
         "pass"
     )
@@ -122,10 +126,7 @@ def _describe_tokens(tokens: TokenParity) -> str:
     one_pass, judged = tokens.one_pass, tokens.least_identical is not None
     if one_pass is not None and not one_pass.passed and (judged or not tokens.divergences):
         return _describe_one_pass(one_pass)
-    text = (
-        f"parity failed: {tokens.sequences - tokens.identical} of {tokens.sequences} sequences "
-        "differ"
-    )
+    text = f"{tokens.sequences - tokens.identical} of {tokens.sequences} sequences differ"
     if tokens.least_identical is not None and tokens.identical < tokens.least_identical:
         return (
             f"{text}: by the distributions of the next token {tokens.expected_identical:.0f} are "
@@ -144,7 +145,7 @@ def _describe_one_pass(found: OnePassParity) -> str:
     if worst is not None:
         gap = "" if worst.gap >= NOT_FINITE else f", whose score is {worst.gap:.3g} higher"
         return (
-            f"parity failed: {found.other_choices} of {found.tokens} generated tokens are not what "
+            f"{found.other_choices} of {found.tokens} generated tokens are not what "
             f"the bundle's own scores choose; the worst, {worst.named}, at step {worst.step}: "
             f"token {worst.found_token} in place of {worst.preferred_token}{gap}, allowed "
             f"{found.allowed:.2g}"
@@ -152,7 +153,7 @@ def _describe_one_pass(found: OnePassParity) -> str:
     largest = found.largest_difference
     single = "" if largest is None else f"; a single one by up to {largest:.3g}"
     return (
-        "parity failed: log-probabilities of generated tokens differ from the bundle's own in one "
+        "log-probabilities of generated tokens differ from the bundle's own in one "
         f"pass by {found.mean_difference:.3g} nats on average{single}; allowed "
         f"{found.allowed / 10:.2g} and {found.allowed:.2g}"
     )
@@ -161,12 +162,12 @@ def _describe_one_pass(found: OnePassParity) -> str:
 def _describe_beams(beams: BeamParity) -> str:
     if beams.own_difference > beams.own_allowed:
         return (
-            f"parity failed: with {beams.beams} beams the score of a hypothesis differs by "
+            f"with {beams.beams} beams the score of a hypothesis differs by "
             f"{beams.own_difference:.3g} from the one that the bundle's own log-probabilities give "
             f"under the checkpoint's length penalty, allowed {beams.own_allowed:.2g}"
         )
     return (
-        f"parity failed: with {beams.beams} beams "
+        f"with {beams.beams} beams "
         f"{beams.sequences - beams.identical - beams.ties} of {beams.sequences} sequences "
         f"differ; scores of the others by {beams.score_difference:.3g}"
     )
@@ -176,7 +177,7 @@ def _describe_task(task: TaskParity) -> str:
     figure, expected = (shown_figure(task.metric, value) for value in (task.bundle, task.oracle))
     by_chance = "" if task.chance is None else f" (by chance with p = {task.chance:.2g})"
     return (
-        f"parity failed: {task.metric} is {figure}, the oracle's {expected}{by_chance}; a "
+        f"{task.metric} is {figure}, the oracle's {expected}{by_chance}; a "
         f"tolerance of {_rounded_up(task.loss)} would pass"
     )
 

@@ -1,9 +1,8 @@
 """Level 2 for bundles that decode with beams by default: their best hypotheses and scores.
 
-At fp32 the hypotheses must be the oracle's. In every precision the score that a bundle reports for
-its own hypothesis must be what its own log-probabilities along it give, under the checkpoint's
-rules and length penalty. Samples are not compared: a model that is sampled from is compared by
-greedy decoding.
+At fp32 the hypotheses must be the oracle's. In every precision the score of a hypothesis must be
+what the bundle's own log-probabilities along it give, under the checkpoint's rules and length
+penalty. Models that are sampled from are compared by greedy decoding.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from dragoman.runtime.decoding.results import NO_OUTPUT
 from dragoman.runtime.format.parity import NOT_FINITE, BeamParity
 from dragoman.runtime.speech.prompts import prompt_options
 
-from ..oracle import for_torch
-from .choices import MEAN_SHARE, Rules, Scores, own_logits
+from ..oracle import evenly, for_torch
+from .choices import MEAN_SHARE, Rules, own_logits
 from .tokens import bundle_outputs
 
 MOST_SOURCES, MOST_TOKENS = 8, 48
@@ -49,7 +48,6 @@ def compare_beams(
 
     Args:
         oracle: the oracle, whose generation settings apply in place of the manifest's
-        limit: the maximum number of new tokens
         slack: the tolerance of a difference between scores, see `choices.rounding`
 
     Returns:
@@ -57,15 +55,15 @@ def compare_beams(
     """
     if oracle.generation.num_beams == 1:
         return None
-    chosen = np.linspace(0, len(sources) - 1, min(len(sources), MOST_SOURCES)).astype(int)
-    some, limit = [sources[i] for i in chosen], min(limit, MOST_TOKENS)
+    some = [sources[i] for i in evenly(len(sources), MOST_SOURCES)]
+    limit = min(limit, MOST_TOKENS)
     found = model.generate(
         some,
         prompt_options(model.manifest),
         max_new_tokens=limit,
         target_language=target_language,
     )
-    searched = beam_search_uncached(oracle, [for_torch(source) for source in some], limit)
+    searched = beam_search_uncached(oracle, list(map(for_torch, some)), limit)
     identical, ties, failures, differences = 0, 0, 0, []
     outputs = bundle_outputs(found)
     for result, output, hypotheses in zip(found, outputs, searched, strict=True):
@@ -120,7 +118,9 @@ def _own_scores(
     worst = (0.0, slack)
     for i, logits in own_logits(model, sources, prompts, outputs):
         tokens, length = outputs[i], len(outputs[i])
-        scores = rules[i].scores(_log_softmax(logits), tokens)
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        normalizers = np.log(np.exp(shifted).sum(axis=-1, keepdims=True, dtype=np.float64))
+        scores = rules[i].scores(np.asarray(shifted - normalizers, np.float32), tokens)
         total = float(scores[np.arange(length), tokens].astype(np.float64).sum())
         power = float(length) ** oracle.generation.length_penalty
         difference = abs(found[i].score - total / power)
@@ -129,9 +129,3 @@ def _own_scores(
         if difference * worst[1] > worst[0] * allowed:
             worst = (difference, allowed)
     return worst
-
-
-def _log_softmax(logits: Scores) -> Scores:
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    normalizers = np.log(np.exp(shifted).sum(axis=-1, keepdims=True, dtype=np.float64))
-    return np.asarray(shifted - normalizers, np.float32)

@@ -1,10 +1,9 @@
 """Level 2: checks that a bundle generates what its own scores in one pass choose.
 
-Greedy decoding is deterministic and batch-invariant, so that what a bundle generates follows from
-what it scores. Every token of a free-running output must be the choice of the bundle's own scores
-along that output, and the log-probability that decoding reports must be theirs. Along the oracle's
-outputs, the bundle's choices tell how many outputs may differ. What rounds differently in one pass
-and in steps is known to be small, see `ROUNDING`, whatever rounding did to the weights.
+Every token of a free-running output must be the choice of the bundle's own scores along that
+output, and its log-probability must be theirs. Along the oracle's outputs, the bundle's choices
+tell how many outputs may differ. What rounds differently in one pass and in steps is small, see
+`ROUNDING`, whatever rounding did to the weights.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dragoman.runtime.format.parity import NOT_FINITE, OnePassParity, OtherChoic
 from dragoman.runtime.scoring.teacher_forcing import forcing_batches, log_probabilities_of
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE
 
-from ..oracle import ForcedBatch, for_torch
+from ..oracle import ForcedBatch, evenly, for_torch
 
 Scores = NDArray[np.float32]
 
@@ -56,7 +55,6 @@ class Choices:
     """How the bundle's choices along the oracle's outputs compare with the oracle's.
 
     Attributes:
-        sequences: outputs of the oracle that were scored
         changed: outputs with at least one other choice
         largest_error: of the difference between the logit of the oracle's choice and that of its
             runner-up or of the bundle's choice, at any position
@@ -68,11 +66,7 @@ class Choices:
 
 
 class ChoiceMeter:
-    """Measures how a bundle's choices along the oracle's outputs compare with the oracle's.
-
-    Args:
-        limit: the most new tokens
-    """
+    """Measures how a bundle's choices along the oracle's outputs compare with the oracle's."""
 
     def __init__(self, oracle: AutoregressiveModel, limit: int) -> None:
         self._oracle, self._limit = oracle, limit
@@ -88,9 +82,11 @@ class ChoiceMeter:
                 continue  # nothing but a forced token
             chosen, other = expected.argmax(-1), found.argmax(-1)
             self._changed += bool((chosen != other).any())
+            others = expected.copy()
+            others[np.arange(len(others)), chosen] = -np.inf
             self._largest_error = max(
                 self._largest_error,
-                _largest_error(expected, found, chosen, _runners_up(expected)),
+                _largest_error(expected, found, chosen, others.argmax(-1)),
                 _largest_error(expected, found, chosen, other),
             )
 
@@ -113,8 +109,8 @@ class ChoiceMeter:
         source = [] if without else batch.source[row][batch.source_mask[row]].tolist()
         prompt, new = read[:begin], read[begin:]
         rules = Rules(oracle, source, prompt, most_new_tokens(oracle, prompt, self._limit))
-        ruled = [rules.scores(logits, new, first=int(forced)) for logits in (expected, found)]
-        return ruled[0], ruled[1]
+        first = int(forced)
+        return rules.scores(expected, new, first), rules.scores(found, new, first)
 
 
 @dataclass(frozen=True)
@@ -123,8 +119,6 @@ class Rules:
 
     Attributes:
         source: the tokens of the source; empty for audio
-        prompt: the start token and the prompt
-        limit: the maximum number of new tokens
     """
 
     oracle: AutoregressiveModel
@@ -137,7 +131,7 @@ class Rules:
         """Make the rules for the output of a source."""
         theirs = for_torch(source)
         prompt = oracle.prompt(theirs)
-        tokens = [int(token) for token in oracle.source_tokens(theirs)]
+        tokens = list(map(int, oracle.source_tokens(theirs)))
         return cls(oracle, tokens, prompt, most_new_tokens(oracle, prompt, limit))
 
     def scores(self, logits: Scores, output: Sequence[int], first: int = 0) -> Scores:
@@ -205,14 +199,6 @@ def own_logits(
             yield i, np.asarray(logits[row, first : first + len(outputs[i])], np.float32)
 
 
-def _runners_up(scores: Scores) -> NDArray[np.intp]:
-    """Find the second best token of each position."""
-    others = scores.copy()
-    others[np.arange(len(others)), others.argmax(-1)] = -np.inf
-    runners_up: NDArray[np.intp] = others.argmax(-1)
-    return runners_up
-
-
 def _largest_error(
     expected: Scores, found: Scores, one: NDArray[np.intp], other: NDArray[np.intp]
 ) -> float:
@@ -248,10 +234,6 @@ def compare_one_pass(
     All outputs that differ from the oracle's are compared, and some of the others.
 
     Args:
-        oracle: the oracle, whose generation settings apply
-        expected: the oracle's outputs
-        found: the bundle's outputs, as `results` have them
-        limit: the most new tokens
         slack: the tolerance of a difference between scores, see `choices.rounding`
     """
     meter = _OnePassMeter(slack)
@@ -274,8 +256,7 @@ def compare_one_pass(
 def _compared(expected: Sequence[list[int]], found: Sequence[list[int]]) -> list[int]:
     pairs = zip(expected, found, strict=True)
     same = [i for i, (tokens, other) in enumerate(pairs) if tokens == other]
-    spread = np.linspace(0, len(same) - 1, min(len(same), MOST_IDENTICAL)).astype(int)
-    left_out = set(same) - {same[n] for n in spread}
+    left_out = set(same) - {same[n] for n in evenly(len(same), MOST_IDENTICAL)}
     return [i for i in range(len(found)) if i not in left_out]
 
 
@@ -292,13 +273,11 @@ def _log_probabilities(logits: Scores, output: Sequence[int], rules: Rules) -> N
     among = logits.copy()
     among[:, list(rules.oracle.generation.suppressed_token_ids)] = -np.inf
     values = log_probabilities_of(among, output)
-    forced = [rules.is_forced(step) for step in range(len(output))]
+    forced = list(map(rules.is_forced, range(len(output))))
     return np.where(forced, 0.0, values)
 
 
 class _OnePassMeter:
-    """Compares tokens and log-probabilities of outputs with those of one pass along them."""
-
     def __init__(self, allowed: float) -> None:
         self._allowed = allowed
         self._tokens = self._other_choices = 0

@@ -1,16 +1,13 @@
 """Level 1: how far tensors and distributions of the next token are from the oracle's.
 
-Cross keys and values, and teacher-forced logits at every step, must be within a tolerance at fp32.
-Below fp32 they are measured and not judged, since what a difference means depends on the model.
-Trained speech encoders, for instance, write numbers a hundred times larger than all others at a few
-positions ("Massive Activations", Sun et al. 2024), mostly of silence. Any rounding moves some of
-them to other positions, without an effect on words.
+Cross keys and values, and teacher-forced logits, must be within a tolerance at fp32. Below, they
+are measured and not judged: trained speech encoders write numbers a hundred times larger than all
+others at a few positions ("Massive Activations", Sun et al. 2024), and any rounding moves some of
+them, without an effect on words.
 
-Distributions are compared along the oracle's own outputs, without references. The distance is the
-Kullback-Leibler divergence of the bundle's distribution from the oracle's: how many more nats a
-token of the oracle costs under the bundle. Below fp32 its mean is held to what the precision does
-to the oracle itself, see `rounded_oracle`, and on inputs that are not random to a fixed
-limit.
+Distributions are compared along the oracle's own outputs, by the Kullback-Leibler divergence of the
+bundle's from the oracle's. Below fp32 its mean is held to what the precision does to the oracle
+itself, see `rounded_oracle`, and on inputs that are not random to a fixed limit.
 """
 
 from __future__ import annotations
@@ -103,6 +100,7 @@ class DifferenceMeter:
         differences = np.asarray(self.absolute) / max(1.0, self.scale)
         difference = float(differences.max())
         finite = max(self.absolute) < NOT_FINITE
+        limit = np.inf if tolerance is None else tolerance
         return TensorParity(
             name=name,
             largest_absolute=max(self.absolute),
@@ -111,9 +109,7 @@ class DifferenceMeter:
             tolerance=tolerance,
             passed=finite if tolerance is None else difference <= tolerance,
             positions=len(differences),
-            positions_beyond=0
-            if tolerance is None
-            else int(np.count_nonzero(differences > tolerance)),
+            positions_beyond=int(np.count_nonzero(differences > limit)),
         )
 
 
@@ -128,7 +124,6 @@ class DistributionMeter:
 
     Args:
         rounded: see `rounded_oracle`; None at fp32
-        random: whether the inputs are random, so that nothing is said about quality
     """
 
     def __init__(
@@ -186,7 +181,6 @@ class DistanceMeter:
     """Measures the distance between distributions, over several batches of positions.
 
     Attributes:
-        same: positions with the same choice
         ties: other choices whose logit is as close to the oracle's best as the tolerance of tensors
             at fp32, which is relative to the largest logit of the position
     """

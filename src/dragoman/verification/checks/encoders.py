@@ -1,10 +1,9 @@
 """Compares the outputs of encoder-only models with the oracle's.
 
-Level 1 compares what the graph computes, number by number. Level 2 is the task. Embeddings are
-compared by the cosine of the angle between them, and logits as distributions, whose best label must
-be the oracle's at fp32, but for ties. Below fp32 both are held to what the precision does to the
-oracle itself, see `rounded_oracle`. The orders that scores or embeddings give are recorded, and not
-judged.
+Level 1 compares outputs number by number. Level 2 compares embeddings by the cosine of their angle,
+and logits as distributions, whose best label must be the oracle's at fp32, but for ties. Below fp32
+both are held to what the precision does to the oracle itself, see `rounded_oracle`. The orders that
+scores or embeddings give are recorded, and not judged.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dragoman.reference_model import EncoderModel
@@ -36,6 +34,7 @@ from dragoman.runtime.format.parity import (
 from dragoman.settings.head import Head
 
 from ..inputs.items import spread
+from ..oracle import encoder_pass
 from ..tolerances import COSINE_LIMITS, NEGLIGIBLE, ROUNDING_MULTIPLES, TOLERANCES
 from .distances import DifferenceMeter, DistributionMeter
 
@@ -56,7 +55,6 @@ class EncodedBatch:
     """A batch of sources, with what the oracle, the rounded oracle and the bundle compute.
 
     Attributes:
-        indices: the index of each source
         source: token ids [B, S]
         mask: [B, S], True at tokens
         types: the segment of each token, [B, S]; None: the model has no segments
@@ -79,8 +77,6 @@ class EncoderParity:
     """The outcome of comparing an encoder-only model.
 
     Attributes:
-        vectors: the parity of embeddings, for embedding models
-        distributions: the parity of distributions, for other models
         ranks: the order of embeddings, or of the scores of a model with one label
     """
 
@@ -104,12 +100,8 @@ def compare_encoder(
     """Compare the outputs of a bundle with the oracle's.
 
     Args:
-        rounded: None at fp32
-        sources: token ids
-        types: the segment of each token; None: see `encoded_batches`
         queries: the query of each source, among whose documents it is ranked; None: all are
             documents of one query
-        random: whether the sources are random, so that nothing is said about quality
     """
     precision, head = model.manifest.precision, model.manifest.head
     assert head is not None
@@ -152,21 +144,25 @@ def encoded_batches(
     graph, head = manifest.graphs["encoder"], manifest.head
     assert head is not None
     roles = [tensor.role for tensor in graph.outputs]
-    lengths = [len(source) for source in sources]
+    lengths = list(map(len, sources))
     if types is None:
-        types = [halved(length) for length in lengths]
+        types = list(map(halved, lengths))
     tokens = min(MAX_TOKENS, tokens_of_batch(head))
     for batch in batches(lengths, max_batch_size=MAX_ROWS, max_batch_tokens=tokens):
         source, mask = pad([sources[i] for i in batch], manifest.model.pad_token_id)
         segments = pad([types[i] for i in batch], 0)[0] if head.token_types else None
         encoded = model.backend.encode(source, mask, segments)
+
+        def by_role(of: EncoderModel) -> Outputs:
+            return dict(zip(roles, encoder_pass(of, source, mask, segments), strict=True))  # noqa: B023
+
         yield EncodedBatch(
             batch,
             source,
             mask,
             segments,
-            _outputs(oracle, roles, source, mask, segments),
-            None if rounded is None else _outputs(rounded, roles, source, mask, segments),
+            by_role(oracle),
+            None if rounded is None else by_role(rounded),
             {tensor.role: encoded[tensor.name] for tensor in graph.outputs},
         )
         advance(len(batch))
@@ -175,22 +171,6 @@ def encoded_batches(
 def halved(length: int) -> list[int]:
     """Segments of a source whose second half is the second text of a pair."""
     return [0] * (length - length // 2) + [1] * (length // 2)
-
-
-@torch.inference_mode()
-def _outputs(
-    oracle: EncoderModel,
-    roles: Sequence[Role],
-    source: NDArray[np.int64],
-    mask: NDArray[np.bool_],
-    types: NDArray[np.int64] | None,
-) -> Outputs:
-    found = oracle(
-        torch.from_numpy(source),
-        torch.from_numpy(mask),
-        None if types is None else torch.from_numpy(types),
-    )
-    return {role: tensor.numpy() for role, tensor in zip(roles, found, strict=True)}
 
 
 def logits_of(
@@ -232,15 +212,19 @@ class VectorMeter:
 
     def result(self) -> VectorParity:
         """Judge all batches together."""
-        bundle = Cosines(float(np.mean(self._of_bundle)), min(self._of_bundle))
+        bundle = _summary(self._of_bundle)
         rounded, allowed = None, COSINE_LIMITS["fp32"]
         if self._of_rounded:
-            rounded = Cosines(float(np.mean(self._of_rounded)), min(self._of_rounded))
+            rounded = _summary(self._of_rounded)
             distance = ROUNDING_MULTIPLES[self._precision] * (1 - rounded.mean)
             allowed = 1 - max(NEGLIGIBLE, distance)
             if not self._random:
                 allowed = max(allowed, COSINE_LIMITS[self._precision])
         return VectorParity(len(self._of_bundle), bundle, rounded, allowed, bundle.mean >= allowed)
+
+
+def _summary(values: list[float]) -> Cosines:
+    return Cosines(float(np.mean(values)), min(values))
 
 
 def cosines(expected: NDArray[Any], found: NDArray[Any]) -> list[float]:
@@ -258,9 +242,6 @@ class RankMeter:
 
     A model with one label ranks the documents of each query by its score. Embeddings rank, for
     each text, all others by their cosine.
-
-    Attributes:
-        queries: the query of each source
     """
 
     head: Head
@@ -295,7 +276,7 @@ class RankMeter:
 
     def result(self) -> RankParity | None:
         """Compare all orders; None: there are none."""
-        documents, found = 0, defaultdict[str, list[Ranks]](list)
+        documents, found = 0, defaultdict[str, list[tuple[float, float]]](list)
         for scores in self._lists():
             oracle, places = scores["oracle"], {name: tied(own) for name, own in scores.items()}
             if not places["oracle"].any():
@@ -303,13 +284,10 @@ class RankMeter:
             documents += len(oracle)
             for name in scores.keys() - {"oracle"}:
                 tau = kendall_tau(places["oracle"], places[name])
-                found[name].append(Ranks(tau, ndcg(oracle, places[name])))
+                found[name].append((tau, ndcg(oracle, places[name])))
         if not documents:
             return None
-        means = {
-            name: Ranks(*(float(mean) for mean in np.mean([(r.tau, r.ndcg) for r in ranks], 0)))
-            for name, ranks in found.items()
-        }
+        means = {name: Ranks(*np.mean(pairs, 0).tolist()) for name, pairs in found.items()}
         return RankParity(len(found["bundle"]), documents, means["bundle"], means.get("rounded"))
 
     def _lists(self) -> Iterator[dict[str, NDArray[np.float64]]]:

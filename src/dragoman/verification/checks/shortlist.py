@@ -1,13 +1,13 @@
 """Checks the graphs of a shortlist, and measures what the shortlist costs.
 
-The graphs are compared with the decoder that computes all logits, whose own parity is checked
-before: for the tokens that a source allows, both compute the same logits. Outputs differ where the
-model prefers a token that the shortlist does not allow. That is not a fault of the bundle, and how
-many do is stated.
+For the tokens that a source allows, they must compute the logits of the decoder that computes all.
+Outputs differ where the model prefers a token that the shortlist does not allow. That is not a
+fault of the bundle, and how many do is stated.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +21,7 @@ from dragoman.runtime.speech.prompts import greedy_options
 from dragoman.runtime.texts.shortlist import read_shortlist
 
 from ..inputs.parity_inputs import ParityInputs
+from ..oracle import evenly
 from .task import compare_task
 
 TOLERANCE, OF_BLOCKS = 1e-4, 0.1
@@ -31,21 +32,13 @@ SOURCES, STEPS = 6, 12
 
 
 def compare_shortlist(model: Model, inputs: ParityInputs) -> tuple[Check, ShortlistParity]:
-    """Compare a bundle with its shortlist and without it.
-
-    Args:
-        model: the bundle as it runs
-        inputs: the inputs of parity
-
-    Returns:
-        the check of the graphs, and what the shortlist costs
-    """
+    """Compare a bundle with its shortlist and without it."""
     manifest = model.manifest
     assert manifest.shortlist is not None
     shortlist = read_shortlist(model.bundle.path(manifest.shortlist.file), manifest.model)
-    sources = [[int(token) for token in source] for source in inputs.sources]
+    sources = [list(map(int, source)) for source in inputs.sources]
     allowed = [shortlist.allowed(source, manifest.end_tokens) for source in sources]
-    spread = np.linspace(0, len(sources) - 1, min(SOURCES, len(sources))).astype(int).tolist()
+    spread = evenly(len(sources), SOURCES)
     check = _compare_logits(model, [sources[i] for i in spread], [allowed[i] for i in spread])
     options = greedy_options(manifest).replace(target_language=inputs.target_language)
     with_it, without = (
@@ -62,7 +55,7 @@ def compare_shortlist(model: Model, inputs: ParityInputs) -> tuple[Check, Shortl
     return check, ShortlistParity(
         sequences=len(sources),
         identical=sum(a == b for a, b in zip(with_it, without, strict=True)),
-        allowed=round(float(np.mean([len(tokens) for tokens in allowed])), 1),
+        allowed=round(float(np.mean(list(map(len, allowed)))), 1),
         tasks=tasks,
     )
 
@@ -70,7 +63,6 @@ def compare_shortlist(model: Model, inputs: ParityInputs) -> tuple[Check, Shortl
 def _compare_logits(
     model: Model, sources: Sequence[list[int]], allowed: Sequence[NDArray[np.int64]]
 ) -> Check:
-    """Compare the logits of allowed tokens at some steps of sources that are decoded together."""
     manifest, backend = model.manifest, model.backend
     source, mask = as_batch(sources, manifest.model, backend.limits.source_multiple)
     start = [manifest.model.start_token_id, *manifest.generation.prompt]
@@ -79,10 +71,9 @@ def _compare_logits(
     capacity = len(start) + steps
     whole = backend.start(source, mask, prompt, capacity)
     listed = backend.start(source, mask, prompt, capacity, allowed=allowed)
-    blocks = manifest.precision == "int4"
-    tolerance = OF_BLOCKS if blocks else TOLERANCE
+    tolerance = OF_BLOCKS if manifest.precision == "int4" else TOLERANCE
     compared, differing, worst, problem = 0, 0, 0.0, ""
-    try:
+    with contextlib.closing(whole), contextlib.closing(listed):
         for step in range(steps):
             difference, tokens = _difference(whole, listed, allowed)
             compared += difference.size
@@ -96,9 +87,6 @@ def _compare_logits(
                 )
             whole.feed(tokens)
             listed.feed(tokens)
-    finally:
-        whole.close()
-        listed.close()
     return Check("shortlist", compared, "logits", differing, not differing, worst, problem)
 
 

@@ -1,11 +1,10 @@
 """Level 3: metrics of the task, and the likelihood of references.
 
 Metrics are computed on the oracle's texts and on the bundle's. A loss fails if it is significantly
-more than the precision may cost, and passes if it is not more. A loss on few texts may be more than
-that without a fault. It is then reported as undecided.
+more than the precision may cost; more than that on few texts is reported as undecided.
 
-References have a negative log-likelihood per token. It judges models that have no metric of their
-own: the difference is the logarithm of the ratio of the perplexities.
+References have a negative log-likelihood per token, which judges models that have no metric of
+their own: the difference is the logarithm of the ratio of the perplexities.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ class Excess:
     Attributes:
         amount: the loss beyond the allowed loss, more than 0
         spread: the standard error of the loss
-        texts: how many were scored
         differing: how many texts differ from the oracle's
     """
 
@@ -64,10 +62,9 @@ class Excess:
     def chance(self) -> float:
         """The p-value: the probability of such a loss if the true one were just allowed.
 
-        The spread is taken around what is allowed, not around the loss that was found, or a few
-        texts that all happened to lose as much would seem to prove it. And half the step that one
-        text makes is no evidence (Yates 1934): of 1, 2 or 4 texts that are all worse, as of coins,
-        the p-values are 0.5, 0.24 and 0.07.
+        The spread is taken around what is allowed, or a few texts that all happened to lose as much
+        would seem to prove the loss. And half the step that one text makes is no evidence (Yates
+        1934): of 1, 2 or 4 texts that are all worse, the p-values are 0.5, 0.24 and 0.07.
         """
         deviations = math.sqrt(self.texts) * self._effect - 1 / math.sqrt(max(1, self.differing))
         return math.erfc(deviations / math.sqrt(2)) / 2
@@ -110,9 +107,8 @@ def compare_task(
 
     Args:
         decode: the oracle's tokenizer
-        expected, found: outputs of the oracle and of the bundle, as tokens
     """
-    oracle = task.texts([decode(tokens) for tokens in expected])
+    oracle = task.texts(list(map(decode, expected)))
     bundle = task.texts([model.detokenize(tokens) or "" for tokens in found])
     return [
         judged(metric, oracle, bundle, task.references, model.manifest.precision)
@@ -172,11 +168,8 @@ def prepared(model: Model, references: References, target_language: str | None) 
         task=prompt.task,
     )
     pairs = []
-    for line, pair in zip(
-        references.lines,
-        parts_of(model, "score").scorer.prepare(references.pairs, options),
-        strict=True,
-    ):
+    found = parts_of(model, "score").scorer.prepare(references.pairs, options)
+    for line, pair in zip(references.lines, found, strict=True):
         if isinstance(pair, ScoredPair):
             raise DragomanError(f"{references.origin}, line {line}: {pair.error}")
         pairs.append(pair)
@@ -186,12 +179,7 @@ def prepared(model: Model, references: References, target_language: str | None) 
 def compare_references(
     model: Model, oracle: AutoregressiveModel, pairs: Sequence[ForcedPair], origin: str
 ) -> ReferenceParity:
-    """Compare the negative log-likelihood of references per token.
-
-    Args:
-        pairs: from `prepared`
-        origin: for the record
-    """
+    """Compare the negative log-likelihood of references per token."""
     found = score_in_batches(model.backend, model.manifest.model, pairs, DEFAULT_BATCH_SIZE)
     tokens = sum(len(pair.target) for pair in pairs)
     expected = -oracle_log_likelihood(oracle, model, pairs) / tokens

@@ -1,16 +1,15 @@
 """Level 2: free-running greedy outputs, which must be identical at fp32.
 
-Below fp32 some outputs may differ, as far as the bundle's own distributions along the oracle's
-outputs explain it. Three things are bounded: which tokens it generates (see `choices`), how many
+Below fp32 three things are bounded: which tokens a bundle generates (see `choices`), how many
 outputs differ (by binomial distributions), and how much the oracle prefers the tokens that are
 lost.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
@@ -71,7 +70,7 @@ def results_of_first_windows(
             continue
         window = list(model.stream(sources[i], options, max_new_tokens=limit))
         ended = bool(window) and window[-1].is_end
-        found[i] = dataclasses.replace(
+        found[i] = replace(
             results[i],
             tokens=tuple(token.id for token in window if not token.is_end),
             end_token=window[-1].id if ended else None,
@@ -101,11 +100,9 @@ def compare_tokens(
     """Compare free-running outputs with the oracle's.
 
     Args:
-        expected: the oracle's outputs
         choices: below fp32, the bundle's choices along some of them; None at fp32, where all
             outputs must be identical
         one_pass: the bundle compared with itself, if it was
-        limit: the most new tokens
     """
     differing = tuple(divergences(oracle, sources, expected, found, limit))
     identical = len(expected) - len(differing)
@@ -136,23 +133,19 @@ def divergences(
     found: list[list[int]],
     limit: int,
 ) -> list[Divergence]:
-    """Find the first step at which outputs differ, and the oracle's margin there.
-
-    Args:
-        limit: the most new tokens
-    """
+    """Find the first step at which outputs differ, and the oracle's margin there."""
     pairs = zip(expected, found, strict=True)
     differing = [i for i, (tokens, other) in enumerate(pairs) if tokens != other]
     steps = {i: _first_difference(oracle, expected[i], found[i]) for i in differing}
+    read = {
+        i: [*oracle.prompt(for_torch(sources[i])), *expected[i][:step]]
+        for i, (step, _, _) in steps.items()
+    }
     measured = {}
-    for batch in _of_equal_length(oracle, sources, expected, {i: steps[i][0] for i in differing}):
-        prompts = [oracle.prompt(for_torch(sources[i])) for i in batch]
-        read = [
-            [*prompt, *expected[i][: steps[i][0]]] for prompt, i in zip(prompts, batch, strict=True)
-        ]
+    for batch in _of_equal_length(oracle, read):
         with torch.inference_mode():
             hidden = oracle.decoding([for_torch(sources[i]) for i in batch])
-            logits = uncached_logits(oracle, hidden, read).numpy()
+            logits = uncached_logits(oracle, hidden, [read[i] for i in batch]).numpy()
         for row, i in enumerate(batch):
             step, token, other = steps[i]
             rules = Rules.of(oracle, sources[i], limit)
@@ -179,15 +172,12 @@ def _first_difference(
 
 
 def _of_equal_length(
-    oracle: AutoregressiveModel,
-    sources: Sequence[EncoderInput],
-    expected: Sequence[Sequence[int]],
-    steps: Mapping[int, int],
+    oracle: AutoregressiveModel, read: Mapping[int, Sequence[int]]
 ) -> Iterator[list[int]]:
-    """Group sources whose targets up to a step have the same length."""
+    """Group sources whose decoders read as many tokens."""
     groups = defaultdict(list)
-    for i, step in steps.items():
-        groups[len(oracle.prompt(for_torch(sources[i]))) + step].append(i)
+    for i, tokens in read.items():
+        groups[len(tokens)].append(i)
     for length, group in groups.items():
         rows = min(DEFAULT_BATCH_SIZE, MAX_LOGITS // (length * oracle.config.target_vocab_size))
         rows = 1 if oracle.config.takes_audio else max(1, rows)
@@ -202,7 +192,6 @@ def upper_share(count: int, total: int, chance: float) -> float:
     """Compute the upper confidence limit of a share (Clopper and Pearson 1934).
 
     Args:
-        count: events that occurred
         total: trials, at least one
         chance: the probability that so few or fewer events occur if the share is the limit
 
@@ -225,8 +214,6 @@ def most_events(total: int, share: float, chance: float) -> int:
     """Return the smallest k such that more than k events occur with at most this probability.
 
     Args:
-        total: number of independent trials
-        share: probability of an event in a trial
         chance: upper bound of the probability of more than k events
     """
     if share >= 1:

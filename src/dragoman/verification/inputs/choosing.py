@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dragoman.errors import DragomanError, shown
@@ -67,7 +67,7 @@ def inputs_for(checkpoint: OpenedCheckpoint, comparison: Comparison) -> ParityIn
         inputs = _of_file(checkpoint, comparison, file, given)
     if given is not None and inputs.references is None and inputs.task is None:
         inputs = _with_separate(checkpoint, inputs, given.path, comparison.limit)
-    inputs = dataclasses.replace(inputs, target_language=comparison.target_language)
+    inputs = replace(inputs, target_language=comparison.target_language)
     _check_metrics(checkpoint, inputs, comparison.metrics)
     return inputs
 
@@ -78,11 +78,8 @@ def _file(
     """Choose the file to compare on, None for random inputs, and separate references."""
     if comparison.inputs is not None or checkpoint.tokenizers is None:
         return comparison.inputs, given
-    if (
-        given is not None
-        and given.pairs is not None
-        and text_metrics(checkpoint, comparison.metrics)
-    ):
+    has_pairs = given is not None and given.pairs is not None
+    if given is not None and has_pairs and text_metrics(checkpoint, comparison.metrics):
         return given.path, None
     held_out = checkpoint.directory / HELD_OUT_FILE
     return held_out if held_out.is_file() else None, given
@@ -120,7 +117,7 @@ def _of_file(
             f"references are not compared: found for {having} of {len(items)} inputs, none for "
             f"{without.origin}"
         )
-        inputs = dataclasses.replace(inputs, remark=remark)
+        inputs = replace(inputs, remark=remark)
     return inputs
 
 
@@ -134,8 +131,8 @@ def _with_separate(
     language = inputs.source_language
     if language is None and tokenizers is not None:
         language = assumed_language(tokenizers.languages)
-    separate = dataclasses.replace(references, source_language=language)
-    return dataclasses.replace(inputs, references=separate)
+    separate = replace(references, source_language=language)
+    return replace(inputs, references=separate)
 
 
 def _of_encoder(checkpoint: OpenedCheckpoint, head: Head, comparison: Comparison) -> ParityInputs:
@@ -178,11 +175,6 @@ def _no_tokenizers(file: Path, checkpoint: OpenedCheckpoint) -> DragomanError:
 
 
 def _check_languages(checkpoint: OpenedCheckpoint, source: str | None, target: str | None) -> None:
-    """Check the languages of a comparison.
-
-    Raises:
-        LanguageError: the model does not have a language.
-    """
     languages = checkpoint.tokenizers.languages if checkpoint.tokenizers else None
     for side, code in (("source", source), ("target", target)):
         if code is not None and languages is None:
@@ -198,12 +190,6 @@ def _check_languages(checkpoint: OpenedCheckpoint, source: str | None, target: s
 def _check_metrics(
     checkpoint: OpenedCheckpoint, inputs: ParityInputs, metrics: Sequence[str] | None
 ) -> None:
-    """Check that the metrics of a comparison can be computed.
-
-    Raises:
-        DragomanError: there is nothing to compute a requested metric with.
-        LanguageError: the language of the references is not known.
-    """
     languages = checkpoint.tokenizers.languages if checkpoint.tokenizers else None
     for name in metrics or ():
         if name != PERPLEXITY and checkpoint.tokenizers is None:

@@ -14,7 +14,7 @@ from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.exporter import speech_tokens
 from dragoman.export.formats.json_files import read_json_if_present
 from dragoman.export.tokenizers import TokenizerFiles
-from dragoman.metrics import metrics_that_judge
+from dragoman.metrics import Metric, metrics_that_judge
 from dragoman.reference_model import EncoderModel
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.format.texts import Languages
@@ -47,13 +47,8 @@ def of_texts(
         origin = given.origin_of_references(len(items))
         references = References.of(items, origin, language)
         target = given.comparison.target_language or stated_target(checkpoint.directory, languages)
-        metrics, remark = metrics_that_judge(
-            text_metrics(checkpoint, given.comparison.metrics, target, texts),
-            [item.references for item in items],
-        )
-        if metrics:
-            parts = [[i] for i in range(len(items))]
-            task = Task(metrics, [item.references for item in items], parts)
+        metrics = text_metrics(checkpoint, given.comparison.metrics, target, texts)
+        task, remark = _task(metrics, items, [[i] for i in range(len(items))])
     config, codec = checkpoint.model.config, codec_of(tokenizers)
     # A prompt of a decoder-only model must leave room for an output.
     longest = config.max_source_positions or config.max_target_positions // 2
@@ -68,6 +63,15 @@ def of_texts(
         references=references,
         remark=remark,
     )
+
+
+def _task(
+    metrics: Sequence[Metric], items: Sequence[Item], parts: Sequence[Sequence[int]]
+) -> tuple[Task | None, str]:
+    """Choose the metrics that judge, with a remark on those that do not."""
+    references = [item.references for item in items]
+    judging, remark = metrics_that_judge(metrics, references)
+    return Task(judging, references, parts) if judging else None, remark
 
 
 def stated_target(directory: Path, languages: Languages | None) -> str | None:
@@ -112,37 +116,30 @@ def of_recordings(checkpoint: OpenedCheckpoint, log_mel: LogMel, given: ItemFile
     count = sum(map(len, windows))
     description = f"{given.file.name}, {len(items)} files, {count} windows"
     whole = given.references is not None
-    if given.comparison.limit is not None and given.comparison.limit < count:
-        chosen = (
-            whole_recordings([len(each) for each in windows], given.comparison.limit)
-            if whole
-            else []
-        )
+    limit = given.comparison.limit
+    if limit is not None and limit < count:
+        chosen = whole_recordings(list(map(len, windows)), limit) if whole else []
         whole = bool(chosen)
         if whole:
             items, windows = [items[i] for i in chosen], [windows[i] for i in chosen]
             description += f", those of {len(chosen)} files spread evenly"
         else:
-            description += f", the first {given.comparison.limit} of them"
+            description += f", the first {limit} of them"
     decode = _decode(checkpoint)
     task = references = None
     remark = ""
     if whole and decode is not None:
         references = _scored(given, items, windows)
-        metrics, remark = metrics_that_judge(
-            text_metrics(checkpoint, given.comparison.metrics), [i.references for i in items]
-        )
-        if metrics:
-            ends = accumulate((len(each) for each in windows), initial=0)
-            parts = [range(first, end) for first, end in pairwise(ends)]
-            task = Task(metrics, [item.references for item in items], parts)
+        ends = accumulate(map(len, windows), initial=0)
+        parts = [range(first, end) for first, end in pairwise(ends)]
+        task, remark = _task(text_metrics(checkpoint, given.comparison.metrics), items, parts)
     origins = [
         f"{item.origin}, window {number}"
         for item, each in zip(items, windows, strict=True)
         for number in range(1, len(each) + 1)
     ]
     sources = [window for each in windows for window in each]
-    most = None if whole else given.comparison.limit
+    most = None if whole else limit
     return ParityInputs(
         description,
         sources[:most],
@@ -159,9 +156,6 @@ def whole_recordings(windows: Sequence[int], limit: int) -> list[int]:
 
     Returns:
         their indices
-
-    Args:
-        windows: how many each recording has
     """
     every = list(range(len(windows)))
     for count in range(len(windows), 0, -1):

@@ -1,16 +1,14 @@
 """The options of a comparison, and the texts and recordings with their references in files.
 
-A file of references holds sources and references, or only references. Random inputs say nothing
-about quality, and a reader of a parity record recognizes them by their description. This module
+Random inputs, which say nothing about quality, are recognized by their description. This module
 imports neither PyTorch nor ONNX, so that a report can be written without them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,7 +68,6 @@ class Item:
     """A text or a recording to compare on.
 
     Attributes:
-        source: a text; or the path of a recording
         origin: the place for a reader, such as "held_out.tsv, line 17" or "clips/a.flac"
         references: every text that counts as right; empty if unknown
         line: the line of the references in their file; the first if there are several
@@ -141,11 +138,7 @@ def _listed(file: Path) -> list[Item]:
 
 
 def _refuse_empty(references: Sequence[str], file: Path, line: int) -> None:
-    """Refuse empty references, which are rather a tab too many than an expected output.
-
-    Raises:
-        DragomanError: a reference has nothing but spaces.
-    """
+    """Refuse empty references, which are rather a tab too many than an expected output."""
     if not all(reference.strip() for reference in references):
         raise DragomanError(f"{file}, line {line}: expected a reference after the tab, found none")
 
@@ -158,7 +151,6 @@ class ItemFile:
     """The items of a file, to compare on.
 
     Attributes:
-        comparison: the user's options
         file: a file of texts, an audio file or a directory of audio
         references: the file of the items' references, if every item has one
     """
@@ -206,9 +198,6 @@ class ReferenceFile:
     def read(cls, path: Path, *, audio: bool) -> ReferenceFile:
         """Read a file of references.
 
-        Args:
-            audio: sources are paths, relative to the file
-
         Raises:
             DragomanError: the file cannot be read, has sources without references, or a reference
                 that is empty.
@@ -228,9 +217,6 @@ class ReferenceFile:
         file has no sources. Else they get all references of the same source. An item without
         references here gets none.
 
-        Args:
-            inputs: the file of the items, for the error
-
         Raises:
             DragomanError: the file has no sources, and not a reference for each item.
         """
@@ -245,7 +231,7 @@ class ReferenceFile:
                 "without tabs"
             )
         return [
-            dataclasses.replace(
+            replace(
                 item,
                 references=() if reference is None else reference.references,
                 line=0 if reference is None else reference.line,
@@ -266,7 +252,7 @@ def _of_sources(pairs: Sequence[Item], items: Sequence[Item]) -> list[Item | Non
     for pair in pairs:
         first = known.setdefault(pair.key, pair)
         every = dict.fromkeys((*first.references, *pair.references))
-        known[pair.key] = dataclasses.replace(first, references=tuple(every))
+        known[pair.key] = replace(first, references=tuple(every))
     return [known.get(item.key) for item in items]
 
 
@@ -287,7 +273,7 @@ def pair_items(file: Path, *, audio: bool) -> list[Item]:
             )
     if not audio:
         return items
-    return [dataclasses.replace(item, source=file.parent / item.source) for item in items]
+    return [replace(item, source=file.parent / item.source) for item in items]
 
 
 @dataclass(frozen=True)
@@ -295,10 +281,8 @@ class References:
     """Sources with references, whose probability is compared.
 
     Attributes:
-        origin: the file, for the record and for errors
         pairs: as `Model.score` takes them; a source with several references is in several pairs
         lines: the line of the file that each pair is from
-        source_language: the language of the sources, for a multilingual model
     """
 
     origin: str
@@ -320,7 +304,7 @@ class References:
         if limit is None or limit >= len(self.pairs):
             return self
         chosen = spread(range(len(self.pairs)), limit)
-        return dataclasses.replace(
+        return replace(
             self,
             origin=f"{self.origin}, {limit} of {len(self.pairs)} pairs",
             pairs=[self.pairs[i] for i in chosen],
@@ -332,7 +316,6 @@ def read_references(file: Path, *, audio: bool, ids: bool) -> References:
     """Read a file whose lines are a source and its references, with tabs between.
 
     Args:
-        audio: sources are paths, relative to the file
         ids: references, and sources that are not audio, are token ids separated by spaces
 
     Raises:
@@ -348,8 +331,8 @@ def read_references(file: Path, *, audio: bool, ids: bool) -> References:
             f"{file}: expected token ids separated by spaces, for a model without tokenizers: "
             f"{error}"
         ) from error
-    return dataclasses.replace(references, pairs=pairs)
+    return replace(references, pairs=pairs)
 
 
 def _token_ids(text: str) -> list[int]:
-    return [int(word) for word in text.split()]
+    return list(map(int, text.split()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from dragoman.export.checkpoints import OpenedCheckpoint
 from dragoman.export.exporter import audio_features
 from dragoman.metrics import PERPLEXITY, Metric, find_metric
+from dragoman.metrics.metric import RatioMetric, check_pairs
 from dragoman.metrics.metric import References as TextReferences
-from dragoman.metrics.metric import bootstrap_chance, bootstrap_spread, check_pairs
 from dragoman.optimize.step_inputs import random_sound
 from dragoman.reference_model import ReferenceModel
 from dragoman.reference_model.recipes import Example, Recipe
@@ -37,7 +37,6 @@ class Task:
 
     Attributes:
         metrics: the most important one first
-        references: the references of each text, at least one
         parts: for each text, the inputs whose outputs it consists of, in order: one input, or the
             windows of a recording
     """
@@ -56,18 +55,15 @@ class ParityInputs:
     """The inputs of a comparison.
 
     Attributes:
-        description: the description of the inputs, for the record
         sources: source token ids, at least one each, or features [mel bins, frames]
         origins: the place of each source, such as "held_out.tsv, line 17"; empty: its number
         texts: the texts of the sources, which the bundle's own tokenizer must turn into them
         lines: the texts or pairs of texts of an encoder-only model, with their tokens
         decode: the checkpoint's tokenizer of outputs; None: its outputs are no texts
-        task: metrics and references of outputs, if there are any
         references: sources with references whose probability is compared
         source_language, target_language: of texts, for a multilingual model; None: see
             `sources.assumed_language` and `oracle.oracle_for`
         random: whether the sources are random, and say nothing about quality
-        remark: a remark for the record besides the description
     """
 
     description: str
@@ -104,38 +100,34 @@ def text_metrics(
             training recorded, a recipe's metrics or its own score, word error for speech, ROUGE-L
             for summaries, BLEU and chrF for any other text; a decoder-only model has none, since
             many continuations are right
-        language: the language of the outputs, if it is known
-        sources: the sources of the outputs, which a recipe may use
 
     Raises:
         DragomanError: a metric is unknown, or its library is missing.
     """
-    if names is not None:
-        texts = dict.fromkeys(name for name in names if name != PERPLEXITY)
-        return [find_metric(name, language) for name in texts]
     recipe, config = checkpoint.recipe, checkpoint.model.config
-    if checkpoint.trained_for:
-        return [find_metric(name, language) for name in checkpoint.trained_for]
-    if recipe is not None and recipe.metrics:
-        return [find_metric(name, language) for name in recipe.metrics]
-    if recipe is not None:
+    if names is not None:
+        usual: Iterable[str] = dict.fromkeys(name for name in names if name != PERPLEXITY)
+    elif checkpoint.trained_for:
+        usual = checkpoint.trained_for
+    elif recipe is not None and recipe.metrics:
+        usual = recipe.metrics
+    elif recipe is not None:
         return [] if recipe.score is None else [RecipeMetric(recipe, sources)]
-    if checkpoint.tokenizers is None or not config.has_encoder:
+    elif checkpoint.tokenizers is None or not config.has_encoder:
         return []
-    if config.takes_audio:
-        usual: tuple[str, ...] = ("word-error",)
+    elif config.takes_audio:
+        usual = ("word-error",)
     else:
         usual = ("rouge-l",) if checkpoint.summarizes else ("bleu", "chrf")
     return [find_metric(name, language) for name in usual]
 
 
 @dataclass(frozen=True)
-class RecipeMetric:
+class RecipeMetric(RatioMetric):
     """The figure that a recipe's training reports, a share of errors averaged over examples.
 
     Attributes:
         recipe: one with a score
-        sources: the sources of the scored texts
     """
 
     recipe: Recipe
@@ -155,32 +147,20 @@ class RecipeMetric:
     def figure(self, hypotheses: Sequence[str], references: TextReferences) -> float:
         """Compute the mean over all examples."""
         check_pairs(hypotheses, references)
-        assert self.recipe.score is not None
         examples = [Example(s, tuple(r)) for s, r in zip(self.sources, references, strict=True)]
-        return self.recipe.score(hypotheses, examples)[self.recipe.metric]
-
-    def chance(
-        self, oracle: Sequence[str], bundle: Sequence[str], references: TextReferences
-    ) -> float:
-        """Compute the p-value of a difference."""
-        return bootstrap_chance(self._each(oracle, references), self._each(bundle, references))
-
-    def spread(
-        self, oracle: Sequence[str], bundle: Sequence[str], references: TextReferences
-    ) -> float:
-        """Compute the standard error of a difference."""
-        return bootstrap_spread(self._each(oracle, references), self._each(bundle, references))
+        return self._score(hypotheses, examples)
 
     def signature(self, references: TextReferences = ()) -> str:
         """Name the recipe."""
         return f"recipe:{self.recipe.name}"
 
-    def _each(self, hypotheses: Sequence[str], references: TextReferences) -> NDArray[np.float64]:
-        """Compute the figure of each example, and 1: [N, 2]."""
-        score = self.recipe.score
-        assert score is not None
+    def _score(self, hypotheses: Sequence[str], examples: Sequence[Example]) -> float:
+        assert self.recipe.score is not None
+        return self.recipe.score(hypotheses, examples)[self.recipe.metric]
+
+    def _sums(self, hypotheses: Sequence[str], references: TextReferences) -> NDArray[np.float64]:
         figures = [
-            (score([text], [Example(source, tuple(right))])[self.recipe.metric], 1)
+            (self._score([text], [Example(source, tuple(right))]), 1)
             for text, source, right in zip(hypotheses, self.sources, references, strict=True)
         ]
         return np.array(figures, np.float64)

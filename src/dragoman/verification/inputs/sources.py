@@ -98,9 +98,6 @@ def encoder_lines(
 ) -> list[EncoderLine]:
     """Tokenize lines of a file for an encoder-only model, as `dragoman encode` does.
 
-    Args:
-        lines: with their numbers
-
     Raises:
         DragomanError: a line is not an input of the model; names it.
     """

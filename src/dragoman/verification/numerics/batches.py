@@ -1,12 +1,13 @@
 """Checks that the outputs of a source do not depend on the other sources of a batch.
 
-Some sources are computed in batches of one, and again in batches of several sizes, with sources of
-other lengths and at other rows, in one pass and through the cache, also with several rows for a
-source. Where bundles are batch-invariant, the numbers must be the same bit for bit.
+Sources are computed in batches of one and of several sizes, with sources of other lengths and at
+other rows, in one pass and through the cache, also with several rows for a source. Where bundles
+are batch-invariant, the numbers must be the same bit for bit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.request import as_batch, pad
+from dragoman.runtime.decoding.request import pad
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import divergence
 from ..tolerances import Slack
-from .probes import Probe
+from .probes import Probe, batch_of
 
 Array = NDArray[Any]
 
@@ -140,11 +141,8 @@ def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Outputs
         width: rows decoded from each source, all alike
     """
     spec, manifest, backend = model.manifest.model, model.manifest, model.backend
-    sources = [probe.source if spec.has_encoder else [] for probe in probes]
-    source, mask = as_batch(sources, spec, backend.limits.source_multiple)
-    encoded: dict[str, Array] = {}
-    if spec.has_encoder:
-        encoded = backend.encode(source, mask)
+    source, mask = batch_of(probes, spec, backend.limits.source_multiple)
+    encoded = backend.encode(source, mask) if spec.has_encoder else {}
     results = [
         _Outputs({n: _own(manifest, n, v[i], mask[i]) for n, v in encoded.items()}, None, None)
         for i in range(len(probes))
@@ -153,19 +151,16 @@ def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Outputs
         return results
     read, read_mask = pad([probe.read for probe in probes], spec.pad_token_id)
     scored = backend.score(source, mask, read)
-    for i, result in enumerate(results):
-        result.scored = scored[i, read_mask[i]]
-    state = backend.start(source, mask, read[:, :1], read.shape[1] + 1, width)
     stepped = []
-    try:
+    state = backend.start(source, mask, read[:, :1], read.shape[1] + 1, width)
+    with contextlib.closing(state):
         for step in range(min(STEPS, read.shape[1])):
             logits = state.advance().logits
             stepped.append(np.array(logits).reshape(len(probes), width, -1))
             following = read[:, min(step + 1, read.shape[1] - 1)]
             state.feed(np.repeat(following, width))
-    finally:
-        state.close()
     for i, result in enumerate(results):
+        result.scored = scored[i, read_mask[i]]
         own = min(len(probes[i].read), len(stepped))
         # All rows of a source are alike: the last one stands for them.
         result.stepped = np.stack([step[i, width - 1] for step in stepped[:own]])

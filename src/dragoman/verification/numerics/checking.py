@@ -1,15 +1,15 @@
 """Runs the checks of weights, graphs, steps, choices and batches, on probes.
 
 Together they say that a bundle computes the checkpoint's function, up to the rounding of weights
-and activations. Weights are compared with the checkpoint's, the graphs in exact form with the
-oracle, and the cached path and batches with one pass, both in exact form at the tolerance of fp32
-and as the bundle runs. What rounding does to outputs is for the checks on inputs to say.
+and activations: weights are compared with the checkpoint's, the graphs in exact form with the
+oracle, and the cached path and batches with one pass, both in exact form and as the bundle runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from dragoman.optimize.graph_pass import PassError
 from dragoman.reference_model import AutoregressiveModel, ReferenceModel
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import BackendError
-from dragoman.runtime.decoding.request import EncoderInput, as_batch, pad
+from dragoman.runtime.decoding.request import EncoderInput, pad
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import Check, Coverage
@@ -31,9 +31,9 @@ from ..stored.checkpoint_weights import CheckpointWeights
 from ..stored.weights import compare_weights
 from ..tolerances import NEGLIGIBLE, Slack
 from .batches import batch_sizes, compare_batches, is_promised, most_windows
-from .graphs import ChannelMeter, compare_graphs, measure_graphs
+from .graphs import compare_graphs, measure_graphs
 from .optional_graphs import compare_alignment, compare_attention, compare_candidates
-from .probes import Probe, parameters_of, probes_for, share_covered, short_probes
+from .probes import Probe, batch_of, parameters_of, probes_for, share_covered, short_probes
 from .products import compare_products
 from .steps import LAST_STEPS, compare_steps, most_steps
 
@@ -59,16 +59,15 @@ def check_numerics(
     """Run the checks, in the order in which they explain each other.
 
     Args:
-        model: the bundle as it runs
         bundle: as it is stored; what runs may be an emulation of it
         inputs: some inputs of the model, with the oracle's outputs as targets
-        backend: what runs the bundle
         threads: of the processor, for the exact form; None: all cores
-
-    Returns:
-        the checks, and what they reached
     """
-    sounds = _sounds(oracle, inputs)
+    sounds: list[EncoderInput] = []  # at least two windows of audio
+    if oracle.config.takes_audio:
+        sounds = [probe.source for probe in inputs]
+        if len(sounds) < 2:
+            sounds += random_inputs(oracle, 2).sources
     capacity, short = probes_for(oracle, sounds), short_probes(oracle, sounds)
     probes = [*capacity, *inputs]
     promised, windows = is_promised(model, backend), most_windows(parameters_of(oracle))
@@ -87,7 +86,7 @@ def check_numerics(
                 exact = model if exact is model else encoding_once(exact)
                 meters = measure_graphs(exact, oracle, probes)
                 checks.append(compare_graphs(meters, probes))
-                slack = _exact_slack(meters)
+                slack = Slack(meters["logits"].allowed if "logits" in meters else None)
                 some = [*inputs, *short][0]
                 checks += _optional_graphs(exact, bundle, oracle, some)
                 if exact is not model:
@@ -102,42 +101,28 @@ def check_numerics(
         slack = _rounded_slack(model, oracle, short)
     checks += _steps(model, oracle, capacity, inputs, short, slack)
     checks.append(compare_batches(model, short, windows, slack, promised=promised))
-    covered = _coverage(model, oracle, probes, short, windows, weights, graphs=graphs)
-    return merged(checks), covered
-
-
-def _sounds(oracle: ReferenceModel, probes: Sequence[Probe]) -> Sequence[EncoderInput]:
-    """Choose at least two windows of audio for the probes of a speech model."""
-    if not oracle.config.takes_audio:
-        return ()
-    own = [probe.source for probe in probes]
-    return own if len(own) > 1 else [*own, *random_inputs(oracle, 2).sources]
+    compared = 0 if weights is None else weights.compared
+    covered = _coverage(model, oracle, probes, batch_sizes(model, short, windows))
+    return merged(checks), replace(covered, weights=compared, graphs=graphs)
 
 
 def _coverage(
-    model: Model,
-    oracle: ReferenceModel,
-    probes: Sequence[Probe],
-    short: Sequence[Probe],
-    windows: int,
-    weights: Check | None,
-    *,
-    graphs: bool,
+    model: Model, oracle: ReferenceModel, probes: Sequence[Probe], sizes: Sequence[int]
 ) -> Coverage:
     config, spec = oracle.config, model.manifest.model
     sources = [] if config.takes_audio else [list(p.source) for p in probes if len(p.source)]
     targets = [probe.read for probe in probes if len(probe.read)]
     longest = max(map(len, targets), default=0)
     return Coverage(
-        weights=0 if weights is None else weights.compared,
-        graphs=graphs,
-        source_lengths=_range([len(source) for source in sources]),
-        target_lengths=_range([len(target) for target in targets]),
+        weights=0,
+        graphs=False,
+        source_lengths=_range(list(map(len, sources))),
+        target_lengths=_range(list(map(len, targets))),
         source_vocabulary=share_covered(config.source_vocab_size or 0, sources),
         target_vocabulary=share_covered(config.target_vocab_size, targets),
         positions=spec.max_target_positions,
         cached_positions=min(longest, most_steps(parameters_of(oracle)) + LAST_STEPS),
-        batch_sizes=tuple(batch_sizes(model, short, windows)),
+        batch_sizes=tuple(sizes),
     )
 
 
@@ -148,11 +133,10 @@ def _range(lengths: Sequence[int]) -> tuple[int, ...]:
 def _optional_graphs(
     exact: Model, bundle: Bundle, oracle: ReferenceModel, probe: Probe
 ) -> list[Check]:
-    """Compare the graphs that show attention, align words and select candidates, if there are."""
     found = [compare_attention(exact, oracle, probe), compare_alignment(exact, oracle, probe)]
     if isinstance(oracle, AutoregressiveModel):
         spec = exact.manifest.model
-        source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+        source, mask = batch_of([probe], spec)
         logits = exact.backend.score(source, mask, np.array([probe.read]))
         suppressed = oracle.generation.suppressed_token_ids
         found.append(compare_candidates(bundle, logits[0].astype(np.float32), suppressed))
@@ -193,11 +177,6 @@ def _exact(
             yield exact
 
 
-def _exact_slack(meters: dict[str, ChannelMeter]) -> Slack:
-    logits = meters.get("logits")
-    return Slack(None if logits is None else logits.allowed)
-
-
 def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]) -> Slack:
     """Allow as much as the bundle differs from the oracle, on average over some probes."""
     size = SIZE_SLACK[model.manifest.precision]
@@ -205,7 +184,7 @@ def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]
         return Slack(None, of_size=size)
     spec, meter = model.manifest.model, DistanceMeter()
     for probe in probes:
-        source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+        source, mask = batch_of([probe], spec)
         read, _ = pad([probe.read], spec.pad_token_id)
         _, expected = oracle_pass(oracle, source, mask, read)
         found = model.backend.score(source, mask, read)
@@ -215,20 +194,18 @@ def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]
 
 def merged(checks: Sequence[Check]) -> list[Check]:
     """Merge checks of the same name into one, which fails if one of them does."""
-    by_name: dict[str, Check] = {}
+    by_name: dict[str, list[Check]] = {}
     for check in checks:
-        known = by_name.get(check.name)
-        if known is None:
-            by_name[check.name] = check
-            continue
-        worst = [w for w in (known.worst, check.worst) if w is not None]
-        by_name[check.name] = Check(
-            check.name,
-            known.compared + check.compared,
-            check.unit,
-            known.differing + check.differing,
-            known.passed and check.passed,
-            max(worst, default=None),
-            known.problem or check.problem,
+        by_name.setdefault(check.name, []).append(check)
+    return [
+        Check(
+            name,
+            sum(check.compared for check in same),
+            same[0].unit,
+            sum(check.differing for check in same),
+            all(check.passed for check in same),
+            max((check.worst for check in same if check.worst is not None), default=None),
+            next((check.problem for check in same if check.problem), ""),
         )
-    return list(by_name.values())
+        for name, same in by_name.items()
+    ]

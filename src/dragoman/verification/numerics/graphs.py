@@ -1,10 +1,9 @@
 """Checks that graphs in exact form compute what the oracle computes in float64.
 
 The exact form of a graph (`optimize.exact`) has the checkpoint's weights and rounds nothing, so
-that what remains of a difference is either a fault of the graph or rounding to float32. How much
-rounding explains, the oracle itself tells: it is run in float32 and in float64, and each channel of
-each output may be a few times as far from the latter as the oracle in float32 is. The precision of
-the bundle does not matter: a position or a mask that is wrong shows as clearly in int4 as in fp32.
+that a difference is either a fault of the graph or rounding to float32. How much rounding explains,
+the oracle tells, which runs in float32 and in float64. A position or a mask that is wrong shows as
+clearly in int4 as in fp32.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.request import as_batch, batches, pad
+from dragoman.runtime.decoding.request import batches, pad
 from dragoman.runtime.format.contract import Role
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import HEADS_LAST
 from ..checks.encoders import halved
-from ..oracle import linear_in_parts, oracle_batches, oracle_pass
-from .probes import Probe, parameters_of
+from ..oracle import encoder_pass, linear_in_parts, oracle_batches, oracle_pass
+from .probes import Probe, batch_of, parameters_of
 
 Array = NDArray[Any]
 
@@ -139,49 +138,40 @@ class InFloat64(TorchFunctionMode):
             parts = torch.split(weight, max(1, PART // weight.shape[1]))
             wide = (part.double() for part in parts)
             return linear_in_parts(x, len(weight), wide, *bias, **kwargs)
-        args, kwargs = tree_map(_widened, (args, kwargs))
+
+        def widened(value: Any) -> Any:
+            narrow = isinstance(value, Tensor) and value.dtype == torch.float32
+            return value.double() if narrow else value
+
+        args, kwargs = tree_map(widened, (args, kwargs))
         return func(*args, **kwargs)
 
 
-def _widened(value: Any) -> Any:
-    narrow = isinstance(value, Tensor) and value.dtype == torch.float32
-    return value.double() if narrow else value
-
-
 def compare_graphs(meters: Mapping[str, ChannelMeter], probes: Sequence[Probe]) -> Check:
-    """Judge every output of the graphs' exact form.
-
-    Args:
-        meters: from `measure_graphs`
-        probes: what was measured on
-    """
-    differing = {n: m for n, m in meters.items() if (m.excess > 1).any()}
-    worst = max(float(meter.excess.max()) for meter in meters.values())
-    compared = sum(len(meter.found) for meter in meters.values())
-    problem = ""
-    for name, meter in differing.items():  # in the order of computation
-        channel = int(meter.excess.argmax())
-        at = probes[int(meter.places[channel])]
-        if meter.found[channel] >= NOT_FINITE:
+    """Judge every output of the graphs' exact form."""
+    compared, differing, worst, problem = 0, 0, 0.0, ""
+    for name, meter in meters.items():  # in the order of computation
+        excess = meter.excess
+        compared, differing = compared + len(excess), differing + int((excess > 1).sum())
+        worst = max(worst, float(excess.max()))
+        if problem or not (excess > 1).any():
+            continue
+        channel = int(excess.argmax())
+        found, at = meter.found[channel], probes[int(meter.places[channel])]
+        if found >= NOT_FINITE:
             problem = f"{name} has values that are NaN or infinite, {at.name}"
         else:
             problem = (
-                f"{name}, channel {channel}, differs by {meter.found[channel]:.3g}, "
-                f"{at.name}; rounding explains {meter.allowed[channel]:.2g}"
+                f"{name}, channel {channel}, differs by {found:.3g}, {at.name}; rounding explains "
+                f"{meter.allowed[channel]:.2g}"
             )
-        break
-    count = sum(int((meter.excess > 1).sum()) for meter in meters.values())
-    return Check("graphs", compared, "channels", count, not differing, worst, problem)
+    return Check("graphs", compared, "channels", differing, not differing, worst, problem)
 
 
 def measure_graphs(
     exact: Model, oracle: ReferenceModel, probes: Sequence[Probe]
 ) -> dict[str, ChannelMeter]:
     """Compare every output of the graphs' exact form with the oracle's.
-
-    Args:
-        exact: the exact form of a bundle, see `optimize.exact.exact_model`
-        probes: what is compared on
 
     Returns:
         a meter for each output by name, in the order of computation
@@ -209,7 +199,6 @@ class _Batch:
     """Probes that are computed together.
 
     Attributes:
-        numbers: the numbers of the probes
         positions: positions of targets whose logits are compared, [R]
         types: the segment of each source token; None: the model does not tell them apart
     """
@@ -235,8 +224,7 @@ def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[_Batch]:
         grouped = oracle_batches(spec, lengths)
     together = [[short[i] for i in numbers] for numbers in grouped] if short else []
     for numbers in (*together, *([i] for i, probe in enumerate(probes) if probe.is_long)):
-        sources = [probes[i].source if spec.has_encoder else [] for i in numbers]
-        source, source_mask = as_batch(sources, spec)
+        source, source_mask = batch_of([probes[i] for i in numbers], spec)
         read, read_mask = pad([probes[i].read for i in numbers], spec.pad_token_id)
         types = None
         if head is not None and head.token_types:
@@ -273,31 +261,21 @@ def _bundle_outputs(model: Model, batch: _Batch) -> dict[str, Rows]:
 def _oracle_outputs(
     model: Model, oracle: ReferenceModel, batch: _Batch, dtype: type[np.floating] = np.float32
 ) -> dict[str, Rows]:
-    """Compute the oracle's outputs, by the bundle's names.
-
-    Args:
-        dtype: number format of features
-    """
     manifest, outputs = model.manifest, dict[str, Rows]()
     encoder = manifest.graphs.get("encoder")
     source = batch.source.astype(dtype) if manifest.model.takes_audio else batch.source
     if isinstance(oracle, EncoderModel):
         assert encoder is not None
-        with torch.inference_mode():
-            found = oracle(
-                torch.from_numpy(source),
-                torch.from_numpy(batch.source_mask),
-                None if batch.types is None else torch.from_numpy(batch.types),
-            )
+        found = encoder_pass(oracle, source, batch.source_mask, batch.types)
         for tensor, values in zip(encoder.outputs, found, strict=True):
-            outputs[tensor.name] = _encoded_rows(tensor.role, values.numpy(), batch)
+            outputs[tensor.name] = _encoded_rows(tensor.role, values, batch)
         return outputs
     given = (source, batch.source_mask, batch.read, batch.positions)
     cross, logits = oracle_pass(oracle, *given)
     for tensor in encoder.outputs if encoder else ():
         assert tensor.layer is not None
-        values = cross[tensor.layer][0 if tensor.role == "cross_key" else 1]
-        outputs[tensor.name] = _encoded_rows(tensor.role, values.numpy(), batch)
+        values = cross[tensor.layer][0 if tensor.role == "cross_key" else 1].numpy()
+        outputs[tensor.name] = _encoded_rows(tensor.role, values, batch)
     outputs["logits"] = _rows(logits, batch.read_mask[:, batch.positions])
     return outputs
 

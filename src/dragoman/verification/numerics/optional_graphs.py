@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,14 +17,13 @@ from dragoman.optimize.running import run
 from dragoman.reference_model import EncoderModel, ReferenceModel
 from dragoman.reference_model.attention import MultiHeadAttention, attention_weights
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.contract import Role, Slot
 from dragoman.runtime.format.neutral_graphs import aligning_layers
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
-from ..oracle import oracle_pass
-from .probes import Probe
+from ..oracle import encoder_pass, oracle_pass
+from .probes import Probe, batch_of
 
 Array = NDArray[Any]
 
@@ -44,17 +43,13 @@ KINDS: Mapping[str, Role] = {
 def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Check | None:
     """Compare the weights of every attention with the oracle's.
 
-    Args:
-        exact: the exact form of a bundle
-        probe: the source and the decoder's input
-
     Returns:
         None if the bundle does not show attention
     """
     if "attention" not in exact.manifest.graphs:
         return None
     spec = exact.manifest.model
-    source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+    source, mask = batch_of([probe], spec)
     read = np.array([probe.read], np.int64).reshape(1, -1)
     types = np.zeros_like(mask, np.int64)
     inputs: dict[Role, Array] = {"source": source, "source_mask": mask, "token": read}
@@ -66,17 +61,13 @@ def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
 def compare_alignment(exact: Model, oracle: ReferenceModel, probe: Probe) -> Check | None:
     """Compare logits and cross-attention of the graph that aligns words with the oracle's.
 
-    Args:
-        exact: the exact form of a bundle
-        probe: the source and the decoder's input
-
     Returns:
         None if the bundle does not align words
     """
     manifest = exact.manifest
     if "alignment" not in manifest.graphs:
         return None
-    source, mask = as_batch([probe.source], manifest.model)
+    source, mask = batch_of([probe], manifest.model)
     read = np.array([probe.read], np.int64)
     encoded = exact.backend.encode(source, mask)
     outputs = {tensor.slot: encoded[tensor.name] for tensor in manifest.graphs["encoder"].outputs}
@@ -88,7 +79,7 @@ def compare_alignment(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
     apart = np.abs(logits[0].astype(np.float64) - right).max() / max(1.0, np.abs(right).max())
     if check.passed and not apart <= ATTENTION_TOLERANCE:
         problem = f"logits of the graph that aligns words differ by {apart:.3g} of the largest"
-        return dataclasses.replace(check, differing=1, passed=False, problem=problem)
+        return replace(check, differing=1, passed=False, problem=problem)
     return check
 
 
@@ -102,7 +93,7 @@ def _compared(name: str, found: Mapping[Role, Array], expected: Mapping[Role, Ar
         compared, differing = compared + apart.size, differing + int(beyond.sum())
         worst = max(worst, float(apart.max()) / ATTENTION_TOLERANCE)
         if beyond.any() and not problem:
-            layer, head, query, key = (int(i) for i in np.argwhere(beyond)[0])
+            layer, head, query, key = map(int, np.argwhere(beyond)[0])
             problem = (
                 f"{role} of layer {layer}, head {head}, from {query} to {key}: expected "
                 f"{expected[role][layer, head, query, key]:.4f}, found "
@@ -118,8 +109,7 @@ def _oracle_attention(
     logits: Array = np.zeros((0, 0))  # of an encoder-only model
     with _recorded(oracle) as weights:
         if isinstance(oracle, EncoderModel):
-            with torch.inference_mode():
-                oracle(torch.from_numpy(source), torch.from_numpy(mask), None)
+            encoder_pass(oracle, source, mask)
         else:
             logits = oracle_pass(oracle, source, mask, read)[1][0]
     found: dict[Role, list[Array]] = {}
@@ -136,29 +126,24 @@ def _recorded(oracle: ReferenceModel) -> Iterator[list[tuple[str, Tensor]]]:
     A layer that several places share is called at each of them.
     """
     weights: list[tuple[str, Tensor]] = []
-    attentions = {
-        name: module
-        for name, module in oracle.named_modules()
-        if isinstance(module, MultiHeadAttention)
-    }
-    originals = {name: module.attend for name, module in attentions.items()}
 
-    def recording(name: str) -> Any:
-        def attend(
-            query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
-        ) -> Tensor:
-            weights.append((name, attention_weights(query, key, mask, scale)))
-            return weights[-1][1] @ value
+    def attend(
+        name: str,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        weights.append((name, attention_weights(query, key, mask, scale)))
+        return weights[-1][1] @ value
 
-        return attend
-
-    try:
-        for name, module in attentions.items():
-            module.attend = recording(name)
+    with contextlib.ExitStack() as changed:
+        for name, module in oracle.named_modules():
+            if isinstance(module, MultiHeadAttention):
+                changed.callback(setattr, module, "attend", module.attend)
+                module.attend = functools.partial(attend, name)
         yield weights
-    finally:
-        for name, module in attentions.items():
-            module.attend = originals[name]
 
 
 def compare_candidates(bundle: Bundle, logits: Array, suppressed: Sequence[int]) -> Check | None:
@@ -166,7 +151,6 @@ def compare_candidates(bundle: Bundle, logits: Array, suppressed: Sequence[int])
 
     Args:
         logits: [positions, V]
-        suppressed: tokens that the checkpoint never selects
 
     Returns:
         None if the bundle does not have the graph, or holds engines
@@ -188,22 +172,13 @@ def compare_candidates(bundle: Bundle, logits: Array, suppressed: Sequence[int])
     with np.errstate(invalid="ignore"):  # a suppressed token among too many
         apart = np.maximum(np.abs(own - best), np.abs(found - best))
     apart[~np.isfinite(apart) | ~known] = NOT_FINITE
-    repeated = [len(set(row.tolist())) < len(row) for row in tokens]
-    apart[repeated] = NOT_FINITE
-    beyond = apart > SCORE_TOLERANCE
-    problem = ""
+    apart[[len(set(row.tolist())) < len(row) for row in tokens]] = NOT_FINITE  # repeated
+    beyond, worst, problem = apart > SCORE_TOLERANCE, float(apart.max()) / SCORE_TOLERANCE, ""
     if beyond.any():
-        row, place = (int(i) for i in np.argwhere(beyond)[0])
+        row, place = map(int, np.argwhere(beyond)[0])
         problem = (
             f"candidate {place} is token {tokens[row, place]} with log-probability "
             f"{found[row, place]:.4f}, expected one with {best[row, place]:.4f}"
         )
-    return Check(
-        "candidates",
-        int(apart.size),
-        "candidates",
-        int(beyond.sum()),
-        not problem,
-        float(apart.max()) / SCORE_TOLERANCE,
-        problem,
-    )
+    count = int(beyond.sum())
+    return Check("candidates", apart.size, "candidates", count, not problem, worst, problem)

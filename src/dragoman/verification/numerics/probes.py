@@ -1,20 +1,22 @@
 """Makes inputs at full capacity and of the whole vocabulary, which ordinary inputs do not reach.
 
 A graph may be wrong at its last positions, at a bucket of relative positions, or for single tokens.
-Probes are sources and targets of as many tokens as the model has positions, and of one less. More
-probes are pieces of the whole vocabulary in a random order. They are random and say nothing about
-quality.
+Probes have as many tokens as the model has positions, and one less; more are pieces of the whole
+vocabulary in a random order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.reference_model import ReferenceModel, Transformer
-from dragoman.runtime.decoding.request import EncoderInput
+from dragoman.runtime.decoding.request import EncoderInput, as_batch
+from dragoman.runtime.format.model_spec import ModelSpec
 
 MOST_OPERATIONS = 2e11
 """Multiplications that the oracle may take for the vocabulary; the ends of the capacity are
@@ -55,6 +57,13 @@ class Probe:
         return max(source, len(self.read)) ** 2 > MOST_SCORES
 
 
+def batch_of(
+    probes: Sequence[Probe], spec: ModelSpec, multiple: int = 1
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Make a batch of the sources of probes, with its mask; see `as_batch`."""
+    return as_batch([probe.source if spec.has_encoder else [] for probe in probes], spec, multiple)
+
+
 def probes_for(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) -> list[Probe]:
     """Make the probes of a model at full capacity, and then the probes of the vocabulary.
 
@@ -66,14 +75,18 @@ def probes_for(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) -> l
     start = oracle.prompt([]) if isinstance(oracle, Transformer) else []
     sources = 0 if config.takes_audio else config.source_vocab_size or 0
     longest = (config.max_source_positions if sources else 0, config.max_target_positions)
-    ids = (_shuffled(generator, sources), _shuffled(generator, config.target_vocab_size))
+    ids: list[list[int]] = [
+        generator.permutation(size).tolist() for size in (sources, config.target_vocab_size)
+    ]
     taken = [0, 0]
 
     def probe(lengths: tuple[int, int], name: str) -> Probe:
         pieces = []
         for side, length in enumerate((lengths[0], lengths[1] - len(start))):
-            pieces.append(_piece(ids[side], taken[side], length))
-            taken[side] += len(pieces[side])
+            own, first = ids[side], taken[side]  # which begin again where they end
+            size = max(1, length) if own else 0
+            pieces.append([own[(first + i) % len(own)] for i in range(size)])
+            taken[side] += size
         source: EncoderInput = sounds[0] if config.takes_audio else pieces[0]
         return Probe(source, [*start, *pieces[1]] if config.has_decoder else [], name)
 
@@ -86,18 +99,15 @@ def probes_for(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) -> l
             probe((min(SHORT, longest[0]), longest[1]), f"{FULL} of targets"),
             probe((longest[0], few), f"{FULL} of sources"),
         ]
-    most = _affordable(oracle)
+    tokens = min(config.max_source_positions, PIECE) + min(config.max_target_positions, PIECE)
+    most = int(MOST_OPERATIONS / max(1, parameters_of(oracle) * tokens))
     while len(probes) < most and any(t < len(i) for t, i in zip(taken, ids, strict=True)):
         probes.append(probe((min(longest[0], PIECE), min(longest[1], PIECE)), "of the vocabulary"))
     return probes
 
 
 def short_probes(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) -> list[Probe]:
-    """Make probes of a few tokens, of random lengths, to compute in batches.
-
-    Args:
-        sounds: as for `probes_for`
-    """
+    """Make probes of a few tokens, of random lengths, to compute in batches."""
     generator = np.random.default_rng(SEED)
     config = oracle.config
     start = oracle.prompt([]) if isinstance(oracle, Transformer) else []
@@ -120,23 +130,6 @@ def short_probes(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) ->
             read = [*start, *generator.integers(0, config.target_vocab_size, length).tolist()]
         probes.append(Probe(source, read, f"short, number {number}"))
     return probes
-
-
-def _shuffled(generator: np.random.Generator, vocabulary: int) -> list[int]:
-    ids: list[int] = generator.permutation(vocabulary).tolist()
-    return ids
-
-
-def _piece(ids: Sequence[int], first: int, length: int) -> list[int]:
-    """Take so many ids from the first on, beginning again where they end; none of none."""
-    return [ids[(first + i) % len(ids)] for i in range(max(1, length))] if ids else []
-
-
-def _affordable(oracle: ReferenceModel) -> int:
-    """Count the probes of the vocabulary that the oracle may compute."""
-    config = oracle.config
-    tokens = min(config.max_source_positions, PIECE) + min(config.max_target_positions, PIECE)
-    return int(MOST_OPERATIONS / max(1, parameters_of(oracle) * tokens))
 
 
 def parameters_of(oracle: ReferenceModel) -> int:

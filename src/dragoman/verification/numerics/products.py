@@ -1,14 +1,14 @@
 """Compares products by rounded weights, on the inputs that the model multiplies them with.
 
-Compensated rounding moves single weights by several steps in directions that inputs do not have,
-and keeps the products. So each output of a product is compared on observed inputs: its error
-may not be much larger than independent rounding of its weights would make it, and its gain, which
-rounding leaves near 1, tells scales that are wrong.
+Compensated rounding moves single weights by several steps, and keeps the products. So the error of
+each output on observed inputs may not be much larger than independent rounding of its weights would
+make it, and its gain, which rounding leaves near 1, tells scales that are wrong.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,15 +21,14 @@ from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.optimize.dequantized import QuantizedWeight, quantized_weights
 from dragoman.optimize.precision.rounding import parts_of_outputs
 from dragoman.reference_model import EncoderModel, ReferenceModel
-from dragoman.runtime.decoding.request import as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.parity import Check
 
-from ..oracle import forget_encoded, oracle_pass
+from ..oracle import encoder_pass, forget_encoded, oracle_pass
 from ..stored.checkpoint_weights import CheckpointWeights, sources_of
 from ..stored.weights import GainLimits, gain_problems, rounds_to_nearest
-from .probes import Probe
+from .probes import Probe, batch_of
 
 Array = NDArray[Any]
 
@@ -60,10 +59,6 @@ def compare_products(
     probes: Sequence[Probe],
 ) -> Check | None:
     """Compare the products of a bundle's rounded weights with the checkpoint's.
-
-    Args:
-        checkpoint: the oracle's weights
-        probes: sources and targets that the oracle reads
 
     Returns:
         None if there is no rounded weight whose numbers leave a doubt
@@ -115,15 +110,11 @@ def _excesses(
     limits = GAINS[weight.bits]
     gains = gain_problems(sums.products, sums.power, sums.errors, noise, limits)
     for excess, count, worst, gain in gains:
+        text = f"the checkpoint's products are {gain:.4g} times as large"
         if worst is None:
-            text = f"{name}: the checkpoint's products are {gain:.4g} times as large"
-            text += ": are scales wrong?"
+            yield excess, count, f"{name}: {text}: are scales wrong?"
         else:
-            text = (
-                f"{name}, output {worst}: the checkpoint's products are {gain:.4g} times as large: "
-                "is a scale wrong?"
-            )
-        yield excess, count, text
+            yield excess, count, f"{name}, output {worst}: {text}: is a scale wrong?"
 
 
 def _explained(rows: Array, outputs: int) -> float:
@@ -160,7 +151,7 @@ class _Sums(NamedTuple):
 def _sums(weight: QuantizedWeight, expected: Array, rows: Array) -> _Sums:
     """Multiply rows [R, inputs] by the weight and by what it was rounded from."""
     squares, parts = np.mean(rows**2, axis=0), []
-    for part in parts_of_outputs(expected, NUMBERS_AT_ONCE):
+    for part in parts_of_outputs(expected.shape, NUMBERS_AT_ONCE):
         own, right = weight.read(part), expected[:, part]
         exact, error = rows @ right, rows @ (own.values - right)
         found, variance = exact + error, own.step**2 / 12
@@ -187,33 +178,28 @@ def _observed(
         if isinstance(weight, torch.Tensor) and not isinstance(module, nn.Embedding):
             multiplying[weight.data_ptr()] = module
     inputs: dict[str, list[Array]] = {name: [] for name in rounded}
-    handles = []
-    for name, width in rounded.items():
-        source = parameters.get(next(iter(sources_of(name))))
-        user = None if source is None else multiplying.get(source.data_ptr())
-        if user is None:
-            continue
-        kept = inputs[name]
 
-        def hook(_: nn.Module, given: Any, kept: list[Array] = kept, width: int = width) -> None:
-            if given[0].shape[-1] == width:
-                rows = given[0].detach().reshape(-1, width)
-                kept.append(rows[:: -(-len(rows) // most)].numpy().copy())
+    def observe(name: str, _: nn.Module, given: Any) -> None:
+        width = rounded[name]
+        if given[0].shape[-1] == width:
+            rows = given[0].detach().reshape(-1, width)
+            inputs[name].append(rows[:: -(-len(rows) // most)].numpy().copy())
 
-        handles.append(user.register_forward_pre_hook(hook))
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name in rounded:
+            source = parameters.get(next(iter(sources_of(name))))
+            user = None if source is None else multiplying.get(source.data_ptr())
+            if user is not None:
+                hook = user.register_forward_pre_hook(functools.partial(observe, name))
+                hooks.callback(hook.remove)
         yield inputs
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _read(oracle: ReferenceModel, spec: ModelSpec, probe: Probe) -> None:
     """Run the oracle on a single probe, so that nothing is padding."""
-    source, mask = as_batch([probe.source if spec.has_encoder else []], spec)
+    source, mask = batch_of([probe], spec)
     if isinstance(oracle, EncoderModel):
-        with torch.inference_mode():
-            oracle(torch.from_numpy(source), torch.from_numpy(mask), None)
+        encoder_pass(oracle, source, mask)
         return
     forget_encoded(oracle)  # or the products of its encoder would not be observed
     oracle_pass(oracle, source, mask, np.array([probe.read], np.int64))

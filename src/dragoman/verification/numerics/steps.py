@@ -1,15 +1,14 @@
 """Compares steps through the cache with one pass of the same bundle, along given tokens.
 
-Decoding reads caches that earlier steps have written, and scoring reads a target in one pass. Both
-are the same function, whatever a quantizer did to the weights, so that the bundle is its own
-oracle. A difference beyond rounding is a fault of positions, of caches or of masks. Steps go
-through a cache of full capacity to its last position, from a single token and from a prompt. At
-each step the graph's own choice must be the most probable token that may be chosen, and its
-log-probability must be that of the logits.
+Both are the same function, whatever a quantizer did to the weights: a difference beyond rounding is
+a fault of positions, of caches or of masks. Steps go through a cache of full capacity to its last
+position, from a single token and from a prompt. At each step the graph's own choice must be the
+most probable token that may be chosen, and its log-probability must be that of the logits.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +19,12 @@ from numpy.typing import NDArray
 
 from dragoman.runtime import Model
 from dragoman.runtime.backends.interface import Prediction
-from dragoman.runtime.decoding.request import as_batch, pad
+from dragoman.runtime.decoding.request import pad
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import divergence
 from ..tolerances import Slack
-from .probes import Probe
+from .probes import Probe, batch_of
 
 Array = NDArray[Any]
 
@@ -46,28 +45,34 @@ SUPPRESSED = -1e4
 
 
 @dataclass
+class _Tally:
+    """What was compared, and the first difference beyond rounding.
+
+    Attributes:
+        worst: the largest difference as a multiple of what is allowed
+    """
+
+    compared: int = 0
+    differing: int = 0
+    worst: float = 0.0
+    problem: str = ""
+
+
+@dataclass
 class _Outcome:
     """What was found along the steps.
 
     Attributes:
-        steps: the number of steps of all rows that were compared with one pass
-        beyond: the number of steps with a difference beyond rounding
-        worst: the largest difference as a multiple of what is allowed
-        problem, score_problem: the first problem of steps and of log-probabilities
-        choices, other_choices: the number of choices of the graph, and of those that differ from
-            the logits'
-        worst_score: the largest difference of a log-probability as a multiple of what is allowed
+        steps: the steps of all rows, compared with one pass
+        choices: the choices of the graph and their log-probabilities, compared with its logits
+        divergences: from one pass, in nats, where distributions are compared
     """
 
-    steps: int = 0
-    beyond: int = 0
-    worst: float = 0.0
-    problem: str = ""
+    suppressed: Sequence[int]
+    slack: Slack
+    steps: _Tally = field(default_factory=_Tally)
+    choices: _Tally = field(default_factory=_Tally)
     divergences: list[float] = field(default_factory=list)
-    choices: int = 0
-    other_choices: int = 0
-    worst_score: float = 0.0
-    score_problem: str = ""
 
 
 def compare_steps(
@@ -81,43 +86,32 @@ def compare_steps(
     """Step a bundle along the targets of probes.
 
     Args:
-        parameters: of the model
         probes: the probes, the longest first
         joining: short probes; the second one joins the first later
-        suppressed: tokens that the checkpoint never chooses
-        slack: the tolerance for rounding
-
-    Returns:
-        the check of steps, and the check of the graph's choices and log-probabilities
     """
-    found = _Outcome()
+    found = _Outcome(suppressed, slack)
     rows = _Rows.of(model, _rows_that_fit(model, probes))
     longest = rows.read.shape[1]
-    _step(model, rows, 1, most_steps(parameters), suppressed, slack, found)
+    _step(model, rows, 1, most_steps(parameters), found)
     if longest > 2:
-        first = max(2, longest - LAST_STEPS)
-        _step(model, rows, first, longest, suppressed, slack, found)
-    _step_joined(model, _Rows.of(model, joining), suppressed, slack, found)
-    mean = slack.mean_excess(found.divergences)
-    if mean > 1 and not found.problem:
-        found.problem = (
+        _step(model, rows, max(2, longest - LAST_STEPS), longest, found)
+    _step_joined(model, _Rows.of(model, joining), found)
+    steps, choices, mean = found.steps, found.choices, slack.mean_excess(found.divergences)
+    problem = steps.problem
+    if mean > 1 and not problem:
+        problem = (
             f"steps through the cache are {np.mean(found.divergences):.3g} nats from one pass on "
             f"average; rounding explains {slack.mean:.3g}"
         )
-    worst = max(found.worst, mean)
-    steps = Check(
-        "steps", found.steps, "cached steps", found.beyond, worst <= 1, worst, found.problem
+    worst = max(steps.worst, mean)
+    same = not choices.differing
+    return (
+        Check("steps", steps.compared, "cached steps", steps.differing, worst <= 1, worst, problem),
+        Check(
+            *("scores", choices.compared, "choices", choices.differing),
+            *(same, choices.worst, choices.problem),
+        ),
     )
-    scores = Check(
-        "scores",
-        found.choices,
-        "choices",
-        found.other_choices,
-        not found.other_choices,
-        found.worst_score,
-        found.score_problem,
-    )
-    return steps, scores
 
 
 def most_steps(parameters: int) -> int:
@@ -151,10 +145,8 @@ class _Rows:
 
     @classmethod
     def of(cls, model: Model, probes: Sequence[Probe]) -> _Rows:
-        """Compute probes in one pass."""
         spec = model.manifest.model
-        sources = [probe.source if spec.has_encoder else [] for probe in probes]
-        source, mask = as_batch(sources, spec, model.backend.limits.source_multiple)
+        source, mask = batch_of(probes, spec, model.backend.limits.source_multiple)
         read, read_mask = pad([probe.read for probe in probes], spec.pad_token_id)
         places = np.arange(read.shape[1])
         positions = places[(places < MOST_STEPS) | (places >= read.shape[1] - LAST_STEPS - 1)]
@@ -172,8 +164,6 @@ def _step(
     rows: _Rows,
     prompt: int,
     most: int,
-    suppressed: Sequence[int],
-    slack: Slack,
     found: _Outcome,
 ) -> None:
     """Step rows from a prompt of so many tokens, or of as many as they have."""
@@ -184,7 +174,7 @@ def _step(
     at_once = max(1, PROMPT_LOGITS // (prompt * model.manifest.model.target_vocab_size))
     for first in range(0, len(numbers), at_once):
         own = numbers[first : first + at_once]
-        _step_rows(model, rows, own, given, most, suppressed, slack, found)
+        _step_rows(model, rows, own, given, most, found)
 
 
 def _step_rows(
@@ -193,8 +183,6 @@ def _step_rows(
     numbers: NDArray[np.intp],
     given: NDArray[np.int64],
     most: int,
-    suppressed: Sequence[int],
-    slack: Slack,
     found: _Outcome,
 ) -> None:
     """Step some rows together, each from its number of given tokens."""
@@ -207,22 +195,17 @@ def _step_rows(
         prompt_lengths=None if model.manifest.model.has_encoder else given,
     )
     position = given - 1
-    try:
+    with contextlib.closing(state):
         for step in range(most):
-            prediction = state.advance()
-            _compare_rows(prediction, rows, numbers, position, suppressed, slack, found)
+            _compare_rows(state.advance(), rows, numbers, position, found)
             position = position + 1
             if not (position < lengths).any() or step + 1 == most:
                 return
             following = np.minimum(position, read.shape[1] - 1)
             state.feed(np.take_along_axis(read, following[:, None], 1)[:, 0])
-    finally:
-        state.close()
 
 
-def _step_joined(
-    model: Model, rows: _Rows, suppressed: Sequence[int], slack: Slack, found: _Outcome
-) -> None:
+def _step_joined(model: Model, rows: _Rows, found: _Outcome) -> None:
     """Step a batch that another row joins later, so that its rows are at different positions."""
     numbers = np.flatnonzero(rows.lengths > LATER + 1)[:2]
     if len(numbers) < 2 or model.backend.limits.rows == 1:
@@ -241,9 +224,8 @@ def _step_joined(
                 states[1].feed(rows.read[numbers[1:], 1])
                 states[0].join(states.pop(), np.array([1]))
                 position = np.append(position, 1)
-            prediction = states[0].advance()
             alive = numbers[: len(position)]
-            _compare_rows(prediction, rows, alive, position, suppressed, slack, found)
+            _compare_rows(states[0].advance(), rows, alive, position, found)
             position = position + 1
             if step == STEPS_JOINED or (position >= rows.lengths[alive]).any():
                 return
@@ -258,35 +240,24 @@ def _compare_rows(
     rows: _Rows,
     numbers: NDArray[np.intp],
     position: NDArray[np.int64],
-    suppressed: Sequence[int],
-    slack: Slack,
     found: _Outcome,
 ) -> None:
     """Compare what a step predicts of each row that has not ended.
 
     Args:
         numbers: the probe of each row
-        position: the position of each row
     """
     for row in np.flatnonzero(position < rows.lengths[numbers]).tolist():
         at, probe = int(position[row]), int(numbers[row])
         logits, choice = prediction.logits[row], prediction.choice
-        _compare(logits, rows.logits(probe, at), rows.probes[probe], at, slack, found)
-        _compare_choice(
-            logits,
-            int(choice.tokens[row]),
-            float(choice.log_probabilities[row]),
-            suppressed,
-            str(rows.one_pass.dtype),
-            at,
-            found,
-        )
+        _compare(logits, rows.logits(probe, at), rows.probes[probe], at, found)
+        chosen = int(choice.tokens[row]), float(choice.log_probabilities[row])
+        _compare_choice(logits, *chosen, str(rows.one_pass.dtype), at, found)
 
 
-def _compare(
-    step: Array, one_pass: Array, probe: Probe, position: int, slack: Slack, found: _Outcome
-) -> None:
-    found.steps += 1
+def _compare(step: Array, one_pass: Array, probe: Probe, position: int, found: _Outcome) -> None:
+    steps, slack = found.steps, found.slack
+    steps.compared += 1
     wide, expected = step.astype(np.float32), one_pass.astype(np.float32)
     if slack.channels is not None:
         apart = np.abs(wide.astype(np.float64) - expected)
@@ -298,44 +269,41 @@ def _compare(
         found.divergences.append(nats)
         excess = nats / slack.largest
         what = f"distributions are {nats:.3g} nats apart"
-    found.worst = max(found.worst, excess)
+    steps.worst = max(steps.worst, excess)
     if excess > 1:
-        found.beyond += 1
-        if not found.problem:
-            found.problem = (
-                f"a step through the cache is not one pass: {what} at position {position} of "
-                f"{len(probe.read)}, {excess:.3g} times what rounding explains"
-            )
+        steps.differing += 1
+        steps.problem = steps.problem or (
+            f"a step through the cache is not one pass: {what} at position {position} of "
+            f"{len(probe.read)}, {excess:.3g} times what rounding explains"
+        )
 
 
 def _compare_choice(
     logits: Array,
     token: int,
     log_probability: float,
-    suppressed: Sequence[int],
     dtype: str,
     position: int,
     found: _Outcome,
 ) -> None:
     """Compare the graph's choice with its logits; ties are equally good."""
-    found.choices += 1
+    choices = found.choices
+    choices.compared += 1
     allowed = logits.astype(np.float64)
-    allowed[list(suppressed)] += SUPPRESSED
+    allowed[list(found.suppressed)] += SUPPRESSED
     best = int(allowed.argmax())
     shifted = allowed - allowed.max()
     exact = float(-np.log(np.exp(shifted).sum()))
     apart = abs(log_probability - exact)
     excess = apart / SCORE_TOLERANCE.get(dtype, 1e-2) if np.isfinite(apart) else NOT_FINITE
-    found.worst_score = max(found.worst_score, excess)
+    choices.worst = max(choices.worst, excess)
     other = not 0 <= token < len(logits) or allowed[token] < allowed[best]
     if not other and excess <= 1:
         return
-    found.other_choices += 1
-    if not found.score_problem:
-        found.score_problem = (
-            f"the graph chooses token {token} at position {position}, the best of its logits is "
-            f"{best}"
-            if other
-            else f"the log-probability of a choice is {log_probability:.4f} at position "
-            f"{position}, expected {exact:.4f} by its logits"
-        )
+    choices.differing += 1
+    choices.problem = choices.problem or (
+        f"the graph chooses token {token} at position {position}, the best of its logits is {best}"
+        if other
+        else f"the log-probability of a choice is {log_probability:.4f} at position {position}, "
+        f"expected {exact:.4f} by its logits"
+    )

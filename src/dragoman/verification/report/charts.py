@@ -66,8 +66,6 @@ class Chart:
     """A chart of the page.
 
     Attributes:
-        svg: the picture
-        caption: below it
         wide: whether it needs the width of the page, and scrolls where there is less
     """
 
@@ -262,18 +260,21 @@ def draw_products(found: Sensitivity, name: str) -> Chart:
             errors,
             names,
             [100 * (product.error or 0) for product in shown],
-            [_share(product.error) for product in shown],
+            [
+                "not measurable" if product.error is None else f"{100 * product.error:.2g}"
+                for product in shown
+            ],
             SERIES[0],
+            "error of its output, %",
         )
-        tidy(errors, x="error of its output, %", y="", grid="x")
         _bars(
             effects,
             names,
             [0.0 if product.alone is None else product.alone.mean for product in shown],
-            ["kept" if p.alone is None else f"{figure(p.alone.mean)}" for p in shown],
+            ["kept" if p.alone is None else figure(p.alone.mean) for p in shown],
             SERIES[1],
+            f"by itself: mean {_unit(found)}",
         )
-        tidy(effects, x=f"by itself: mean {_unit(found)}", y="", grid="x")
         effects.xaxis.set_major_formatter(small_numbers)
         errors.invert_yaxis()
 
@@ -295,9 +296,8 @@ def draw_layers(found: Sensitivity, name: str) -> Chart:
     def paint(picture: Figure) -> None:
         axes = picture.subplots()
         means = [layer.alone.mean for layer in layers]
-        labels = [f"{figure(mean)}" for mean in means]
-        _bars(axes, [layer.name for layer in layers], means, labels, SERIES[1])
-        tidy(axes, x=f"mean {_unit(found)}", y="", grid="x")
+        names = [layer.name for layer in layers]
+        _bars(axes, names, means, list(map(figure, means)), SERIES[1], f"mean {_unit(found)}")
         axes.xaxis.set_major_formatter(small_numbers)
         axes.invert_yaxis()
 
@@ -361,17 +361,19 @@ def draw_training(epochs: Sequence[Epoch], metric: str, name: str) -> Chart:
 
 
 def _bars(
-    axes: Axes, names: Sequence[str], values: Sequence[float], labels: Sequence[str], colour: str
+    axes: Axes,
+    names: Sequence[str],
+    values: Sequence[float],
+    labels: Sequence[str],
+    colour: str,
+    what: str,
 ) -> None:
     bars = axes.barh(range(len(names)), values, color=colour, height=0.7)
     axes.bar_label(bars, labels, padding=2, fontsize=SMALL, color=INK)
     axes.set_yticks(range(len(names)), names, fontsize=SMALL)
     axes.margins(x=0.18, y=0.01)
     axes.tick_params(axis="y", length=0, color=FAINT)
-
-
-def _share(error: float | None) -> str:
-    return "not measurable" if error is None else f"{100 * error:.2g}"
+    tidy(axes, x=what, y="", grid="x")
 
 
 def _unit(found: Sensitivity) -> str:

@@ -64,7 +64,6 @@ class Licence:
     """A licence file, or the licence that a README names.
 
     Attributes:
-        place: the directory that it is in: the bundle's or the checkpoint's
         name: the name of the licence file, or of the README that names the licence
         summary: its first line, or the name
         text: the whole text; empty if the licence is only named
@@ -83,7 +82,6 @@ class Training:
 
     Attributes:
         recipe: the name of the recipe, or of the file that described the training
-        metric: the name of the metric of epochs and candidates
         pairs: the number of pairs or texts by the part of the data; empty if not recorded
         dropped: the number of pairs that were left out, by reason
         corpora: the corpora of the training data, one line each; empty for one without options
@@ -91,7 +89,6 @@ class Training:
             some
         held_out: the figures on the held-out data, as texts, by name
         options: the options of the training, and its number of steps
-        epochs: the figures of each epoch
         candidates: the weights that were judged; empty if not recorded
     """
 
@@ -172,7 +169,6 @@ class AttentionExample:
 
     Attributes:
         title: the attention, with its layers and heads
-        text: the input
         rows: tokens that attend
         columns: tokens that are attended to
         weights: [rows][columns]; a row adds up to 1
@@ -192,15 +188,8 @@ class BundleReport:
     """Everything that a report says of one bundle.
 
     Attributes:
-        label: the name of the bundle within the report
-        facts: facts about the model and the build
-        architecture: the full configuration of the model
-        manifest_sha256: the SHA-256 of the manifest's file
         signed: whether there is a signature next to the manifest, which is not checked here
-        files: the files with their checked sizes and hashes
         size_bytes: the size of all files except the manifest
-        tasks: the results of metrics
-        checks: the rows of the parity table
         explained_margin: the largest margin of a divergence that parity allows; None: unknown
         missing: why a part is missing, and the command that adds it
     """

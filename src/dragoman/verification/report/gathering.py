@@ -62,8 +62,6 @@ class Additions:
         sensitivities: the sensitivity of some of the bundles, by directory
         unmeasured: why the sensitivity of a bundle is missing, by directory
         speeds: the speed of some of the bundles, or why it is missing, by directory
-        machine: the machine of the speed measurements
-        inputs: the inputs for pictures of attention
         held_out: the checkpoint's held-out data, which replaces missing inputs
         threads: the number of threads for attention; None: all cores
         signed: directories of bundles with a signature
@@ -127,6 +125,12 @@ class _BundleReporter:
         judged = parity
         if of_engines is not None and (parity is None or not of_engines.passed):
             judged = of_engines
+        facts = [
+            ("model", _shape(manifest)),
+            *model_facts(manifest),
+            *engine_facts(manifest),
+            *making_facts(manifest),
+        ]
         manifest_bytes = (bundle.directory / MANIFEST_FILE).read_bytes()
         return BundleReport(
             label=label,
@@ -139,15 +143,7 @@ class _BundleReporter:
                 None if judged is None else judged.tokens.allowed_margin,
                 unrun=isinstance(engines, TensorRTEngines) and of_engines is None,
             ),
-            facts=tuple(
-                Fact(name, value)
-                for name, value in (
-                    ("model", _shape(manifest)),
-                    *model_facts(manifest),
-                    *engine_facts(manifest),
-                    *making_facts(manifest),
-                )
-            ),
+            facts=tuple(itertools.starmap(Fact, facts)),
             architecture=manifest.architecture,
             tool_versions=manifest.tool_versions,
             manifest_sha256=hashlib.sha256(manifest_bytes).hexdigest(),
@@ -271,7 +267,12 @@ def matched(
     """
     found: dict[Path, Sensitivity] = {}
     for sensitivity in sensitivities:
-        alike = [b.directory for b in bundles if _weights_of(b) == sensitivity.weights_sha256]
+        weights = WEIGHTS_FILE, sensitivity.weights_sha256
+        alike = [
+            bundle.directory
+            for bundle in bundles
+            if any((file.path, file.sha256) == weights for file in bundle.manifest.files)
+        ]
         if not alike:
             raise DragomanError(
                 "sensitivities: expected those of one of these bundles, found one of another "
@@ -279,11 +280,6 @@ def matched(
             )
         found |= dict.fromkeys(alike, sensitivity)
     return found
-
-
-def _weights_of(bundle: Bundle) -> str | None:
-    """Find the SHA-256 of a bundle's weights; None for engines."""
-    return next((f.sha256 for f in bundle.manifest.files if f.path == WEIGHTS_FILE), None)
 
 
 def training_of(checkpoint: Path) -> Training | None:
@@ -339,26 +335,25 @@ LARGEST_LICENCE = 1 << 18
 
 def licences_in(directory: Path, place: Place) -> tuple[Licence, ...]:
     """Find the licence files of a directory; files that cannot be read are passed over."""
-    return tuple(_licences(directory, place))
+    found = []
 
+    def add(path: Path, data: bytes, summary: str, text: str) -> None:
+        digest = hashlib.sha256(data).hexdigest()
+        found.append(Licence(place, path.name, summary, digest, text))
 
-def _licences(directory: Path, place: Place) -> Iterator[Licence]:
     for path in sorted(directory.iterdir()):
         data = _read(path) if LICENCE_NAME.match(path.name) else None
         if data is not None:
             text = data.decode(errors="replace")
-            lines = [line.strip() for line in text.splitlines() if line.strip()]
-            yield _licence(place, path, lines[0] if lines else "", data, text)
+            lines = (line.strip() for line in text.splitlines())
+            add(path, data, next(filter(None, lines), ""), text)
     readme = directory / "README.md"
-    data = _read(readme)
-    matter = None if data is None else README_FRONT_MATTER.match(data.decode(errors="replace"))
+    data = _read(readme) or b""
+    matter = README_FRONT_MATTER.match(data.decode(errors="replace"))
     named = None if matter is None else LICENCE_FIELD.search(matter[1])
-    if named is not None and data is not None:
-        yield _licence(place, readme, named[1].strip(), data, "")
-
-
-def _licence(place: Place, path: Path, summary: str, data: bytes, text: str) -> Licence:
-    return Licence(place, path.name, summary, hashlib.sha256(data).hexdigest(), text)
+    if named is not None:
+        add(readme, data, named[1].strip(), "")
+    return tuple(found)
 
 
 def _read(path: Path) -> bytes | None:
@@ -390,15 +385,10 @@ def attention_examples(
     Raises:
         DragomanError: the file cannot be read, or the graph cannot run.
     """
-    examples: list[AttentionExample] = []
     with load(bundle.directory, threads=threads, check="never") as model:
-        for text, source in _sources(bundle.manifest, inputs):
-            example = _example(model, text, source)
-            if example is not None:
-                examples.append(example)
-            if len(examples) == EXAMPLES:
-                break
-    return tuple(examples)
+        tried = (_example(model, *each) for each in _sources(bundle.manifest, inputs))
+        found = (example for example in tried if example is not None)
+        return tuple(itertools.islice(found, EXAMPLES))
 
 
 def _sources(manifest: Manifest, inputs: Path) -> Sequence[tuple[str, Any]]:
@@ -407,19 +397,14 @@ def _sources(manifest: Manifest, inputs: Path) -> Sequence[tuple[str, Any]]:
         from dragoman.verification.inputs.items import recording_items
 
         return [(item.origin, item.source) for item in recording_items(inputs)]
-    lines = _lines(inputs)
+    try:
+        with inputs.open(encoding="utf-8") as texts:
+            lines = [line.rstrip("\n") for line in itertools.islice(texts, CANDIDATES)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DragomanError(f"{inputs}: expected a file of texts, in UTF-8: {error}") from error
     if manifest.head is not None:
         return [(line, _encoder_source(line, manifest.head)) for line in lines]
     return [(source, source) for source, _, _ in (line.partition("\t") for line in lines)]
-
-
-def _lines(file: Path) -> list[str]:
-    """Read the first lines of a file of texts."""
-    try:
-        with file.open(encoding="utf-8") as texts:
-            return [line.rstrip("\n") for line in itertools.islice(texts, CANDIDATES)]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DragomanError(f"{file}: expected a file of texts, in UTF-8: {error}") from error
 
 
 def _encoder_source(line: str, head: Head) -> Any:
@@ -440,7 +425,7 @@ def _example(model: Model, text: str, source: Any) -> AttentionExample | None:
         columns, weights = _joined(columns, weights)
     elif max(len(rows), len(columns)) > LONGEST:
         return None
-    plain = tuple(tuple(float(x) for x in row) for row in np.round(weights.astype(float), 4))
+    plain = tuple(tuple(map(float, row)) for row in np.round(weights.astype(float), 4))
     unit = "s" if model.manifest.audio is not None else ""
     return AttentionExample(title, text, rows, columns, plain, unit)
 

@@ -60,9 +60,10 @@ def engine_facts(manifest: Manifest) -> Facts:
 def making_facts(manifest: Manifest) -> Facts:
     """Describe how the bundle was made."""
     versions = ", ".join(f"{name} {version}" for name, version in manifest.tool_versions.items())
+    kept = manifest.keep_fp32
     return [
         ("passes", _passes(manifest.passes)),
-        *([("in fp32", _kept(manifest.keep_fp32))] if manifest.keep_fp32 else []),
+        *([("in fp32", f"{', '.join(kept)}, as requested")] if kept else []),
         *([("calibrated", f"on {manifest.calibrated_on} inputs")] * bool(manifest.calibrated_on)),
         *([("built in", _taken(manifest.build))] if manifest.build else []),
         ("made with", versions),
@@ -100,7 +101,6 @@ def _tokenizers(manifest: Manifest) -> str:
 
 
 def _decoder(manifest: Manifest) -> list[tuple[str, str]]:
-    """Describe the decoder."""
     model = manifest.model
     heads = f"{model.num_heads} of size {model.head_size}"
     of_source = model.has_encoder and manifest.audio is None
@@ -117,7 +117,6 @@ def _decoder(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _encoder(manifest: Manifest, head: Head) -> list[tuple[str, str]]:
-    """Describe an encoder-only model."""
     model = manifest.model
     rows = [
         ("encoder", f"encoder-only; heads: {model.num_heads} of size {model.head_size}"),
@@ -129,7 +128,6 @@ def _encoder(manifest: Manifest, head: Head) -> list[tuple[str, str]]:
 
 
 def _speech(manifest: Manifest) -> list[tuple[str, str]]:
-    """Describe audio and prompts of a speech model."""
     audio, speech = manifest.audio, manifest.speech
     if audio is None or speech is None:
         return []
@@ -146,7 +144,6 @@ def _speech(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _batch_invariance(manifest: Manifest) -> Facts:
-    """Describe for which sources outputs are batch-invariant."""
     if manifest.target != "cpu":
         return []
     promise = "every output is the same bit for bit, whatever else is in it (x86 processors)"
@@ -159,7 +156,6 @@ def _batch_invariance(manifest: Manifest) -> Facts:
 
 
 def _strategy(generation: GenerationSettings) -> str:
-    """Describe the decoding strategy, unless the caller chooses another."""
     if generation.do_sample:
         return ", ".join(["samples", *_changed(generation, setting_names(Part.SAMPLING))])
     if generation.num_beams > 1:
@@ -200,7 +196,6 @@ def _timestamps(speech: SpeechTokens) -> str:
 
 
 def _passes(passes: tuple[PassRecord, ...]) -> str:
-    """Describe what each pass did, in all graphs together."""
     matches: Counter[str] = Counter()
     details: dict[str, Counter[str]] = {}
     for step in passes:
@@ -208,27 +203,17 @@ def _passes(passes: tuple[PassRecord, ...]) -> str:
         counts = details.setdefault(step.name, Counter())
         counts.update(choice.chosen for choice in step.choices)
         counts["refused"] += len(step.refusals)
-    return ", ".join(_pass(name, matches[name], details[name]) for name in matches) or "none"
-
-
-def _pass(name: str, matches: int, details: Counter[str]) -> str:
-    shown = ", ".join(f"{count} {what}" for what, count in details.items() if count)
-    return f"{name} {matches}" + (f" ({shown})" if shown else "")
-
-
-def _kept(modules: tuple[str, ...]) -> str:
-    """Name what the user kept in fp32."""
-    return f"{', '.join(modules)}, as requested"
+    texts = []
+    for name, counts in details.items():
+        shown = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        texts.append(f"{name} {matches[name]}" + (f" ({shown})" if shown else ""))
+    return ", ".join(texts) or "none"
 
 
 def _languages(languages: Languages) -> str:
-    defaults = [
-        f"default {side} {code}"
-        for side, code in (
-            ("source", languages.default_source),
-            ("target", languages.default_target),
-        )
-        if code is not None
-    ]
-    codes = f"{len(languages.tokens)}: {', '.join(sorted(languages.tokens))}"
-    return "; ".join([codes, *defaults])
+    texts = [f"{len(languages.tokens)}: {', '.join(sorted(languages.tokens))}"]
+    if languages.default_source is not None:
+        texts.append(f"default source {languages.default_source}")
+    if languages.default_target is not None:
+        texts.append(f"default target {languages.default_target}")
+    return "; ".join(texts)

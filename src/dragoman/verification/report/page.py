@@ -53,7 +53,7 @@ def render(report: Report) -> str:
     """Render the page."""
     environment = Environment(
         autoescape=True,
-        loader=FunctionLoader(_template),
+        loader=FunctionLoader(lambda name: files(__package__).joinpath(name).read_text("utf-8")),
         lstrip_blocks=True,
         trim_blocks=True,
         undefined=StrictUndefined,
@@ -123,7 +123,3 @@ def _pictures(bundle: BundleReport, number: int) -> Pictures:
         hurts,
         [draw_attention(e, f"{name}-attention-{n}") for n, e in enumerate(bundle.attention)],
     )
-
-
-def _template(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dragoman.metrics import describe_undecided, shown_figure
 from dragoman.runtime.format.manifest import Precision
@@ -33,7 +33,7 @@ def checks_of(parity: Parity, explained: float | None = None) -> tuple[Check, ..
 def checks_of_engines(parity: Parity) -> tuple[Check, ...]:
     """Make the rows of the engines' own outputs."""
     rows = checks_of(parity, parity.tokens.allowed_margin)
-    return tuple(dataclasses.replace(row, what=f"engines: {row.what}") for row in rows)
+    return tuple(replace(row, what=f"engines: {row.what}") for row in rows)
 
 
 def verdict_of(
@@ -48,9 +48,7 @@ def verdict_of(
     """Describe the outcome in a sentence for whoever signs.
 
     Args:
-        what: a description of the bundle
         directory: for the command that verifies it
-        explained: as for `checks_of`
         unrun: whether the bundle has engines that were not run, only the graphs they are built from
     """
     if parity is None:
@@ -64,11 +62,11 @@ def verdict_of(
         compared += ", which say nothing about quality"
     if not parity.passed:
         failed = [check for check in checks_of(parity, explained) if not check.passed]
-        reasons = " ".join(map(_reason, failed[:2]))
-        return Verdict(
-            "failed",
-            f"{what} does not compute what the trained model computes ({compared}). {reasons}",
-        )
+        text = f"{what} does not compute what the trained model computes ({compared})."
+        for check in failed[:2]:
+            allowed = f", allowed {check.allowed}" if check.allowed else ""
+            text += f" {check.what[:1].upper()}{check.what[1:]}: found {check.found}{allowed}."
+        return Verdict("failed", text)
     exactly = "" if precision == "fp32" else f", as far as {precision} allows"
     return Verdict(
         "passed",
@@ -77,11 +75,6 @@ def verdict_of(
         + " This holds for the graphs of its engines; the engines were not run."
         * unrun,
     )
-
-
-def _reason(check: Check) -> str:
-    allowed = f", allowed {check.allowed}" if check.allowed else ""
-    return f"{check.what[:1].upper()}{check.what[1:]}: found {check.found}{allowed}."
 
 
 def _highlights(parity: Parity) -> Iterator[str]:
@@ -211,7 +204,6 @@ def _tokens(parity: Parity, explained: float | None) -> Iterator[Check]:
 
 
 def _shown(task: TaskParity) -> tuple[str, str]:
-    """Format the bundle's figure and the trained model's."""
     return shown_figure(task.metric, task.bundle), shown_figure(task.metric, task.oracle)
 
 
@@ -230,6 +222,5 @@ def _task(parity: Parity) -> Iterator[Check]:
         references = parity.references
         found = f"{references.bundle:.4f}, trained model {references.oracle:.4f}"
         what = f"nats a token of {references.pairs:,} references"
-        yield Check(
-            "task", what, found, f"{figure(references.tolerance, 3)} more", references.passed
-        )
+        allowed = f"{figure(references.tolerance, 3)} more"
+        yield Check("task", what, found, allowed, references.passed)

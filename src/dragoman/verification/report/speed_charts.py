@@ -65,7 +65,6 @@ def _by_length(measured: Curves) -> list[Chart]:
         return []
     least, most = sizes[0], sizes[-1]
     of_least = _at(measured, lambda t: t.batch_size == least)
-    of_most = _at(measured, lambda t: t.batch_size == most)
     if not _any_line(of_least):
         return []
     return [
@@ -78,7 +77,7 @@ def _by_length(measured: Curves) -> list[Chart]:
             f"{_decoded(_new_tokens(measured))}. Lower is better.",
         ),
         _chart(
-            of_most,
+            _at(measured, lambda t: t.batch_size == most),
             name="throughput-by-length",
             x=("length, tokens of the source", lambda t: t.source_length),
             y=(f"throughput at batch {most}, tokens / s", lambda t: t.tokens_per_second),
@@ -88,8 +87,7 @@ def _by_length(measured: Curves) -> list[Chart]:
 
 
 def _common(measured: Curves, of: Callable[[Timing], int]) -> list[int]:
-    """List what has been measured of all bundles, in order."""
-    every = [{of(timing) for timing in timings} for timings in measured.values()]
+    every = [set(map(of, timings)) for timings in measured.values()]
     return sorted(set.intersection(*every)) if every else []
 
 
@@ -130,7 +128,7 @@ def _chart(
         ]
         places = sorted({x_of(t) for timings in curves.values() for t in timings})
         for (label, timings), (colour, marker) in zip(curves.items(), styles(), strict=False):
-            values = [y_of(t) for t in timings]
+            values = list(map(y_of, timings))
             errors: Any = None
             if y_of is _latency:
                 errors = [
@@ -138,7 +136,7 @@ def _chart(
                     [max(0, t.sentence.p90 - t.sentence.p50) for t in timings],
                 ]
             axes.errorbar(
-                [x_of(t) for t in timings],
+                list(map(x_of, timings)),
                 values,
                 yerr=errors,
                 color=colour,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -48,11 +48,8 @@ def measure_sensitivity(
     Args:
         neutral: the neutral bundle of the trained model, in fp32
         bundle: a bundle of graphs in int8 or int4
-        inputs: the inputs of the predictions
         calibration: the calibration data of the bundle; None: random inputs
-        calibrated_on: the name of the calibration data, for the record
         threads: processor threads; all cores if None
-        progress: notified of each stage, and of each product, layer and step as it is done
     """
     manifest = bundle.manifest
     target, precision = find_target(manifest.target), manifest.precision
@@ -72,10 +69,11 @@ def measure_sensitivity(
     variants = Variants(neutral.manifest, graphs, passes, caches, products, threads)
     quantized = [product for product in products if errors[product.weight].suffices]
     kept = set(manifest.keep_fp32)
-    differing = _differing(
-        bundle, variants, [p for p in quantized if not kept.issuperset(p.modules)]
-    )
-    layers = _layers(quantized)
+    rounded = [product for product in quantized if not kept.issuperset(product.modules)]
+    differing = _differing(bundle, variants, rounded)
+    layers: dict[str, list[RoundedProduct]] = {}
+    for product in quantized:
+        layers.setdefault(_layer(product), []).append(product)
     counts = _counts(len(quantized))
     progress.stage(f"measuring {len(quantized)} products, {len(layers)} layers")
     measured = _Measured(variants, probe, progress, len(quantized) + len(layers) + len(counts))
@@ -169,17 +167,9 @@ def _layer(product: RoundedProduct) -> str:
     return found[0] if found else ".".join(module.split(".")[:2])
 
 
-def _layers(products: Sequence[RoundedProduct]) -> Mapping[str, list[RoundedProduct]]:
-    layers: dict[str, list[RoundedProduct]] = {}
-    for product in products:
-        layers.setdefault(_layer(product), []).append(product)
-    return layers
-
-
 def _differing(
     bundle: Bundle, variants: Variants, products: Sequence[RoundedProduct]
 ) -> tuple[str, ...]:
-    """List the products whose rounded weights are not the bundle's."""
     differing = set()
     for graph in bundle.manifest.model_graphs:
         made = variants.quantized(graph, products).graph.initializers

@@ -38,7 +38,6 @@ class ProductSensitivity:
     Attributes:
         name: the name for `--keep-fp32`
         modules: the modules of the trained model whose weights it has
-        layer: the layer that it is part of
         error: the relative error of its output, as the precision measures it; None: not measurable,
             since its inputs are not finite
         allowed: the largest error with which it is quantized
@@ -78,10 +77,8 @@ class Keeping:
     """The gain of keeping the worst products in fp32.
 
     Attributes:
-        count: how many products are kept
         added: the names of those that the step before did not keep, the worst first
         effect: the effect of all other products, which are in the precision
-        weight_bytes: the size of all weights
     """
 
     count: int
@@ -124,7 +121,8 @@ class Sensitivity:
     @property
     def worst(self) -> list[ProductSensitivity]:
         """Quantized products, the worst first."""
-        return sorted((p for p in self.products if p.alone is not None), key=_badness, reverse=True)
+        measured = [(p.alone.mean, p.error or 0.0, p) for p in self.products if p.alone is not None]
+        return [product for *_, product in sorted(measured, key=lambda m: m[:2], reverse=True)]
 
     @property
     def best(self) -> Keeping | None:
@@ -140,11 +138,6 @@ class Sensitivity:
     def write(self, path: Path) -> None:
         """Write the file whole or not at all."""
         write_whole(path, lambda partial: partial.write_text(self.to_json(), encoding="utf-8"))
-
-
-def _badness(product: ProductSensitivity) -> tuple[float, float]:
-    assert product.alone is not None
-    return product.alone.mean, product.error or 0.0
 
 
 def read_sensitivity(path: Path) -> Sensitivity:

@@ -6,12 +6,11 @@ Probes compare the predictions of a variant with those of the trained model on f
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 from numpy.typing import NDArray
 
 from dragoman.optimize.graph_pass import GraphPass
@@ -27,7 +26,7 @@ from dragoman.runtime.decoding.request import EncoderInput
 from dragoman.runtime.format.contract import GraphSpec
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.verification.checks.distances import DistanceMeter
-from dragoman.verification.checks.encoders import EncodedBatch, cosines, encoded_batches, logits_of
+from dragoman.verification.checks.encoders import cosines, encoded_batches, logits_of
 from dragoman.verification.checks.tokens import bundle_outputs, greedy_results
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.oracle import forced_batches, oracle_for
@@ -54,13 +53,10 @@ class Variant(OnnxRuntimeBackend):
     @property
     def weight_bytes(self) -> int:
         """The bytes of all weights; shared ones count once."""
-        sizes: dict[str, int] = {}
-        for graph in self._graphs.values():
-            sizes |= graph.sizes
-        return sum(sizes.values())
+        return sum(dict(s for graph in self._graphs.values() for s in graph.sizes.items()).values())
 
 
-class LoadedGraph:
+class LoadedGraph(NamedTuple):
     """A graph that is ready to run.
 
     Attributes:
@@ -68,49 +64,35 @@ class LoadedGraph:
         sizes: bytes of each weight, by name
     """
 
-    def __init__(
-        self, model: ir.Model, spec: GraphSpec, options: onnxruntime.SessionOptions
-    ) -> None:
-        self.spec = with_types(model, spec)
-        self.session = InMemorySession(model, options)
-        self.sizes = {
-            name: value.const_value.nbytes
-            for name, value in model.graph.initializers.items()
-            if value.const_value is not None
-        }
+    spec: GraphSpec
+    session: InMemorySession
+    sizes: dict[str, int]
 
 
+@dataclass(frozen=True)
 class Variants:
     """Makes variants of a bundle.
 
-    Args:
+    Attributes:
         manifest: the manifest of the bundle in fp32
         graphs: the graphs after the target's passes that keep fp32
-        passes: the passes that quantize the weights of each graph
         caches: the passes that quantize the caches of each graph, after weights
-        products: the products of all graphs
-        threads: the number of threads of a session; None: all cores
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        graphs: Graphs,
-        passes: Mapping[str, QuantizeWeights],
-        caches: Mapping[str, Sequence[GraphPass]],
-        products: Collection[RoundedProduct],
-        threads: int | None,
-    ) -> None:
-        self._manifest, self._graphs, self._passes = manifest, graphs, passes
-        self._caches, self._products, self._threads = caches, products, threads
-        self._exact: dict[str, LoadedGraph] = {}
+    manifest: Manifest
+    graphs: Graphs
+    passes: Mapping[str, QuantizeWeights]
+    caches: Mapping[str, Sequence[GraphPass]]
+    products: Collection[RoundedProduct]
+    threads: int | None
+    _exact: dict[str, LoadedGraph] = field(default_factory=dict)
 
     def quantized(self, graph: str, products: Collection[RoundedProduct]) -> ir.Model:
         """Copy a graph with these products in the precision."""
-        kept = {p.weight for p in self._products} - {p.weight for p in products}
-        model = self._graphs[graph][0].clone()
-        replace(self._passes[graph], kept=frozenset(kept)).apply(model)
-        for step in self._caches.get(graph, ()):
+        kept = {p.weight for p in self.products} - {p.weight for p in products}
+        model = self.graphs[graph][0].clone()
+        replace(self.passes[graph], kept=frozenset(kept)).apply(model)
+        for step in self.caches.get(graph, ()):
             step.apply(model)
         return model
 
@@ -120,56 +102,31 @@ class Variants:
         A graph without any of them is loaded once and shared.
         """
         changed = {graph for product in products for graph in product.graphs}
-        loaded = {
-            graph: self._load(graph, self.quantized(graph, products))
-            if graph in changed
-            else self._opened(graph)
-            for graph in self._graphs
-        }
-        return Variant(self._manifest, loaded, self._graphs.keys() - changed)
-
-    def _opened(self, graph: str) -> LoadedGraph:
-        if graph not in self._exact:
-            self._exact[graph] = self._load(graph, self._graphs[graph][0])
-        return self._exact[graph]
+        loaded = {}
+        for graph, (model, _) in self.graphs.items():
+            if graph in changed:
+                loaded[graph] = self._load(graph, self.quantized(graph, products))
+                continue
+            if graph not in self._exact:
+                self._exact[graph] = self._load(graph, model)
+            loaded[graph] = self._exact[graph]
+        return Variant(self.manifest, loaded, self.graphs.keys() - changed)
 
     def _load(self, graph: str, model: ir.Model) -> LoadedGraph:
-        spec = self._graphs[graph][1]
-        return LoadedGraph(model, spec, session_options(self._threads))
+        values = model.graph.initializers.items()
+        return LoadedGraph(
+            with_types(model, self.graphs[graph][1]),
+            InMemorySession(model, session_options(self.threads)),
+            {name: v.const_value.nbytes for name, v in values if v.const_value is not None},
+        )
 
 
 LONGEST = 64
 """The most new tokens along which predictions are compared."""
 
 
-@dataclass(frozen=True)
-class ForcedOutputs:
-    """A batch of outputs that every variant is forced along.
-
-    Attributes:
-        encoded: the encoder's outputs in fp32, by name; empty for a decoder-only model
-        chosen: bool [B, T], True where the token that follows is the model's choice
-        expected: the trained model's logits there [positions, V]
-    """
-
-    source: NDArray[Any]
-    source_mask: NDArray[np.bool_]
-    read: NDArray[np.int64]
-    encoded: Mapping[str, NDArray[Any]]
-    chosen: NDArray[np.bool_]
-    expected: NDArray[np.float32]
-
-
 class DecodingProbe:
-    """Compares distributions of the next token along the model's own greedy outputs.
-
-    Args:
-        neutral: the bundle of the trained model in fp32, which decodes
-
-    Attributes:
-        measure: the name of the measure of effects
-        positions: the number of compared predictions
-    """
+    """Compares distributions of the next token along the model's own greedy outputs."""
 
     measure: Measure = "divergence"
 
@@ -179,38 +136,27 @@ class DecodingProbe:
         oracle, language = oracle_for(reference, neutral.manifest)
         limit = min(LONGEST, neutral.manifest.default_max_new_tokens)
         outputs = bundle_outputs(greedy_results(neutral, sources, limit, language))
+        # Only the logits where a token is chosen are kept, [positions, V].
         self._outputs = [
-            ForcedOutputs(
-                batch.source,
-                batch.source_mask,
-                batch.read,
-                batch.encoded,
-                batch.chosen_mask,
-                batch.logits[batch.chosen_mask],
-            )
+            replace(batch, cross=(), scored=np.zeros(0), logits=batch.logits[batch.chosen_mask])
             for batch in forced_batches(neutral, oracle, sources, outputs)
         ]
-        self.positions = sum(len(batch.expected) for batch in self._outputs)
+        self.positions = sum(len(batch.logits) for batch in self._outputs)
 
     def effect(self, variant: Variant) -> Effect:
         """Measure how far a variant is from the trained model."""
         meter = DistanceMeter()
         for batch in self._outputs:
-            encoded = batch.encoded
+            encoded: Mapping[str, NDArray[Any]] = batch.encoded
             if encoded and "encoder" not in variant.exact:
                 encoded = variant.encode(batch.source, batch.source_mask)
             found = variant.score(encoded, batch.source_mask, batch.read)
-            meter.add(batch.expected, found[batch.chosen])
+            meter.add(batch.logits, found[batch.chosen_mask])
         return _effect(meter)
 
 
 class EncoderProbe:
-    """Compares an encoder-only model's distributions of labels or tokens, or its embeddings.
-
-    Attributes:
-        measure: the name of the measure of effects
-        positions: the number of compared predictions
-    """
+    """Compares an encoder-only model's distributions of labels or tokens, or its embeddings."""
 
     def __init__(self, neutral: Model, reference: EncoderModel, inputs: ParityInputs) -> None:
         assert neutral.manifest.head is not None
@@ -218,11 +164,14 @@ class EncoderProbe:
         self._graph = neutral.manifest.graphs["encoder"]
         vectors = self._head.task == "embedding"
         self.measure: Measure = "cosine distance" if vectors else "divergence"
-        sources = [[int(token) for token in source] for source in inputs.sources]
+        sources = [list(map(int, source)) for source in inputs.sources]
         types = None if inputs.lines is None else [line.tokens.types for line in inputs.lines]
         batches = encoded_batches(neutral, reference, None, sources, types, lambda count: None)
         self._batches = [*batches]
-        self.positions = sum(map(self._predictions, self._batches))
+        self.positions = sum(
+            len(batch.source) if vectors else sum(len(e) for e, *_ in logits_of(batch, self._head))
+            for batch in self._batches
+        )
 
     def effect(self, variant: Variant) -> Effect:
         """Measure how far a variant is from the trained model."""
@@ -239,11 +188,6 @@ class EncoderProbe:
         if distances:
             return Effect(float(np.mean(distances)), max(distances), None)
         return _effect(meter)
-
-    def _predictions(self, batch: EncodedBatch) -> int:
-        if self.measure == "cosine distance":
-            return len(batch.source)
-        return sum(len(expected) for expected, _, _ in logits_of(batch, self._head))
 
 
 def _effect(meter: DistanceMeter) -> Effect:

@@ -22,9 +22,6 @@ def compare_stored(
 ) -> list[Check]:
     """Compare settings and, if there are any, tokenizers, on texts as well.
 
-    Args:
-        inputs: its texts are tokenized
-
     Raises:
         DragomanError: there is no room to write the checkpoint's tokenizers.
     """

@@ -1,8 +1,8 @@
 """Compares the target and the precision of a manifest with what the graphs show.
 
-A build quantizes products by weights and look-ups of tokens. The number format of such weights
-tells the precision, and the operators tell the target. A weight may stay in fp32 among quantized
-ones if a pass refused it, which the manifest records, or if the user kept it.
+The number format of quantized weights tells the precision, and the operators tell the target. A
+weight may stay in fp32 among quantized ones if a pass refused it, which the manifest records, or if
+the user kept it.
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ QUANTIZING = "weights-"
 """How the names of passes that quantize weights begin."""
 
 
-class Finding(NamedTuple):
-    """The outcome for one setting: a problem as a sentence, "" if the setting is right."""
-
-    problem: str = ""
+Finding = str
+"""The outcome for one setting: a problem as a sentence, "" if the setting is right."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,6 @@ class WeightUse:
         graph: "encoder" or "decoder"
         nodes: the names of the node and of those between the stored weight and the node
         weight: the name of the initializer
-        modules: the modules of the trained model
         format: "fp32", "fp16", "bf16", "int8" or "int4"
         quantizable: whether int8 and int4 round such a weight
         table: whether token ids look rows up in it, here or elsewhere
@@ -94,7 +91,6 @@ class _Record(NamedTuple):
         quantized_by: the passes that quantize weights, by graph
         refusals: reasons of refusals, by graph and node
         wide: nodes that a pass to 16 bits left in fp32: the pass, graph and node
-        passes: whether there are any
     """
 
     quantized_by: dict[str, str]
@@ -107,9 +103,7 @@ class _Graphs(NamedTuple):
     """What is known of the graphs of a bundle.
 
     Attributes:
-        names: the names of the graphs that compute the model
         for_processor: whether there are operators that only the target cpu writes
-        width: the size of the embeddings
     """
 
     names: tuple[str, ...]
@@ -122,17 +116,19 @@ class _Graphs(NamedTuple):
 def built_as(manifest: Manifest, models: Mapping[str, ir.Model], width: int) -> list[Finding]:
     """Compare the options of a build, as the manifest states them, with the graphs.
 
-    Args:
-        models: the graphs of the bundle by name
-        width: the size of the model's embeddings
-
     Returns:
         findings on the precision, on the target, and on each module that is kept in fp32
     """
     graphs = _Graphs(
         tuple(name for name in models if name not in OPTIONAL_GRAPHS),
         weight_uses(models, manifest.graphs),
-        any(_is_for_processor(node) for model in models.values() for node in model.graph),
+        any(
+            node.domain == MICROSOFT
+            or node.op_type == "InstanceNormalization"
+            or "q_num_heads" in node.attributes
+            for model in models.values()
+            for node in model.graph
+        ),
         width,
         _record(manifest),
     )
@@ -150,18 +146,12 @@ def plain_precision(manifest: Manifest) -> Precision:
 def quantizes_caches(manifest: Manifest) -> bool:
     """Whether a bundle of this target and precision may have caches of integers."""
     target = _target(manifest.target)
-    return (
-        manifest.precision in QUANTIZED and target is not None and target.recipe.caches is not None
-    )
+    known = target is not None and target.recipe.caches is not None
+    return known and manifest.precision in QUANTIZED
 
 
 def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) -> list[WeightUse]:
-    """List the weights of rank 2 and more that the nodes of a bundle's graphs read.
-
-    Args:
-        models: the graphs by name
-        specs: their specifications
-    """
+    """List the weights of rank 2 and more that the nodes of a bundle's graphs read."""
     ids = {
         name: {tensor.name for tensor in spec.inputs if tensor.role in ("source", "token")}
         for name, spec in specs.items()
@@ -175,7 +165,7 @@ def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) 
     tables = {
         _within(name, weight.name)[1]
         for name, node, weight, _ in reads
-        if node.op_type in LOOK_UPS and _name(node.inputs[1]) in ids[name]
+        if node.op_type in LOOK_UPS and getattr(node.inputs[1], "name", None) in ids[name]
     }
     uses = []
     for name, node, value, between in reads:
@@ -186,8 +176,7 @@ def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) 
             modules.append(module_of(node))
         assert value.const_value is not None
         bits = node.attributes.get_int("bits", 0)
-        rounds = node.op_type not in NEVER_QUANTIZED
-        # Nor does quantization know products by a matrix for each head.
+        # Quantization does not know products by a matrix for each head.
         matrix = bool(bits) or len(value.const_value.shape) == 2
         uses.append(
             WeightUse(
@@ -196,7 +185,7 @@ def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) 
                 weight,
                 tuple(dict.fromkeys(modules)),
                 f"int{bits}" if bits else FORMATS[value.const_value.dtype],
-                table if looks_up else rounds and matrix,
+                table if looks_up else matrix and node.op_type not in NEVER_QUANTIZED,
                 table,
                 any(part.op_type == "DequantizeLinear" for part in between),
             )
@@ -230,15 +219,6 @@ def _within(graph: str, name: str | None) -> tuple[str, str]:
     return part, own
 
 
-def _name(value: ir.Value | None) -> str | None:
-    return None if value is None else value.name
-
-
-def _is_for_processor(node: ir.Node) -> bool:
-    own = node.domain == MICROSOFT or node.op_type == "InstanceNormalization"
-    return own or "q_num_heads" in node.attributes
-
-
 def _record(manifest: Manifest) -> _Record:
     record = _Record({}, {}, set(), passes=bool(manifest.passes))
     for done in manifest.passes:
@@ -255,14 +235,13 @@ def _target(name: str) -> Target | None:
 
 
 def _options(manifest: Manifest, graphs: _Graphs) -> list[Finding]:
-    """Judge the precision and the target."""
     stated = _target(manifest.target)
     if stated is None:
         names = ", ".join(target.name for target in TARGETS)
-        return [Finding(f"target: expected one of {names}, found {shown(manifest.target)}")]
+        return [f"target: expected one of {names}, found {shown(manifest.target)}"]
     problems = _contradictions(graphs, stated, manifest.precision)
     if not problems:
-        return [Finding(), Finding()]
+        return ["", ""]
     others = [target for target in TARGETS if target is not stated]
     options = [
         *((stated, precision) for precision in stated.precisions),
@@ -276,13 +255,13 @@ def _options(manifest: Manifest, graphs: _Graphs) -> list[Finding]:
                 _differing("target", target.name, manifest.target, "operators"),
             ]
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return [Finding(f"precision: {problems[0]}{more}"), Finding()]
+    return [f"precision: {problems[0]}{more}", ""]
 
 
 def _differing(setting: str, expected: str, found: str, witnesses: str) -> Finding:
     if expected == found:
-        return Finding()
-    return Finding(f"{setting}: expected {expected} as the graphs' {witnesses} say, found {found}")
+        return ""
+    return f"{setting}: expected {expected} as the graphs' {witnesses} say, found {found}"
 
 
 def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> list[str]:
@@ -337,7 +316,6 @@ def _is_explained(use: WeightUse, expected: str, plain: str, record: _Record) ->
 
 
 def _kept(manifest: Manifest, graphs: _Graphs) -> Iterator[Finding]:
-    """Judge each module that is kept in fp32 according to the manifest or to its passes."""
     uses = [use for use in graphs.uses if use.quantizable]
     allowed = {"fp32"}
     if manifest.precision in QUANTIZED:  # engines compute in 16 bits what is not quantized
@@ -346,16 +324,16 @@ def _kept(manifest: Manifest, graphs: _Graphs) -> Iterator[Finding]:
         of_module = [use for use in uses if module in use.modules]
         rounded = next((use for use in of_module if use.format not in allowed), None)
         if not of_module:
-            yield Finding(f"keep_fp32: expected modules with weights, found {shown(module)}")
+            yield f"keep_fp32: expected modules with weights, found {shown(module)}"
         elif rounded is not None:
-            yield Finding(
+            yield (
                 f"keep_fp32: expected fp32 weights of {module}, found {rounded.format} in the "
                 f"{rounded.graph}"
             )
         else:
-            yield Finding()
+            yield ""
     places = {place for place, reason in graphs.record.refusals.items() if reason == KEPT}
     kept = [use for use in uses if any((use.graph, node) in places for node in use.nodes)]
     for module in dict.fromkeys(module for use in kept for module in use.modules):
         if module not in manifest.keep_fp32:
-            yield Finding(f"keep_fp32: expected {module}, which a pass kept in fp32, found none")
+            yield f"keep_fp32: expected {module}, which a pass kept in fp32, found none"

@@ -47,7 +47,6 @@ class CheckpointWeights:
         score_scale: the factor of attention scores
         constants: numbers that a graph may hold without a name, as they were before they were
             rounded to 16 bits
-        parameters: names of the tensors that are parameters
     """
 
     tensors: Tensors
@@ -67,7 +66,7 @@ class CheckpointWeights:
         }
         config = reference.config
         scale = config.score_scale or 1 / math.sqrt(config.head_size)
-        roots = (math.sqrt(n) for n in (config.d_model, config.head_size))
+        roots = map(math.sqrt, (config.d_model, config.head_size))
         sizes = [power for root in roots for power in (root, 1 / root, math.sqrt(root))]
         constants = (scale, math.sqrt(scale), *sizes, *OF_ACTIVATIONS)
         return cls(tensors, scale, constants, tuple(parameters))
@@ -151,7 +150,7 @@ class CheckpointWeights:
 
     def _packed(self, parts: list[str], kind: str) -> Array | None:
         """Pack query, key and value of an attention into one weight."""
-        weights = [self.tensors.get(part) for part in parts]
+        weights = list(map(self.tensors.get, parts))
         found = []
         for part, weight in zip(parts, weights, strict=True):
             if weight is None:

@@ -1,8 +1,8 @@
 """Compares the settings of a bundle with what its checkpoint and its graphs say.
 
-What a bundle is judged by must not come from the bundle. Every field of the manifest that follows
-from the checkpoint is computed again from it. Target, precision and the modules kept in fp32 were
-options of the build: they are held to the operators and weights of the graphs, see `built_as`.
+What a bundle is judged by must not come from the bundle: what follows from the checkpoint is
+computed again from it. Target, precision and the modules kept in fp32 were options of the build,
+and are held to the operators and weights of the graphs, see `built_as`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx_ir as ir
 
@@ -35,7 +35,6 @@ from dragoman.runtime.format.contract import (
 from dragoman.runtime.format.manifest import Manifest, OnnxGraphs, TensorRTEngines
 from dragoman.runtime.format.neutral_graphs import aligning_layers, neutral_graph
 from dragoman.runtime.format.parity import Check
-from dragoman.runtime.format.texts import Tokenizers
 from dragoman.runtime.format.writing import ScratchWriter
 
 from .built_as import Finding, built_as, plain_precision, quantizes_caches
@@ -50,25 +49,10 @@ follow, too, each in its own way. Name, notes, origin, versions and records are 
 DTYPES: Mapping[str, DataType] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
-class _Leaf(NamedTuple):
-    """A value that holds no others, as the checkpoint states it and as the bundle does."""
-
-    path: str
-    expected: Any
-    found: Any
-
-
 def compare_settings(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check:
     """Compare a bundle's manifest with its checkpoint and with its own graphs.
 
     Engines do not show their weights, so that only fields of a bundle of engines are compared.
-
-    Args:
-        bundle: a bundle of any target and precision
-        checkpoint: the checkpoint that it should be made from
-
-    Returns:
-        how many settings were compared, and the first that differs
     """
     manifest = bundle.manifest
     findings: list[Finding] = []
@@ -76,10 +60,10 @@ def compare_settings(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check:
     if isinstance(manifest.executable, OnnxGraphs):
         models = {name: ir.load(bundle.graph_path(name)) for name in manifest.graphs}
         findings += built_as(manifest, models, checkpoint.model.config.d_model)
-    findings += [_finding(leaf) for leaf in _leaves_of(manifest, checkpoint)]
+    findings += _of_checkpoint(manifest, checkpoint)
     for name, model in models.items():
         findings += _as_stored(name, manifest.graphs[name], model)
-    problems = [finding.problem for finding in findings if finding.problem]
+    problems = [finding for finding in findings if finding]
     more = f"; {len(problems) - 1} more settings differ" if len(problems) > 1 else ""
     return Check(
         "settings",
@@ -91,69 +75,59 @@ def compare_settings(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check:
     )
 
 
-def _finding(leaf: _Leaf) -> Finding:
-    if leaf.expected == leaf.found:
-        return Finding()
-    expected, found = _shown(leaf.expected), _shown(leaf.found)
-    return Finding(f"{leaf.path}: expected {expected} as the checkpoint says, found {found}")
-
-
 def _shown(value: object) -> str:
     if value is None:
         return "none"
     return shown(list(value) if isinstance(value, tuple) else value)
 
 
-def _leaves_of(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Iterator[_Leaf]:
-    """List all values of a manifest that follow from the checkpoint."""
+def _of_checkpoint(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Iterator[Finding]:
+    """Judge all values of a manifest that follow from the checkpoint."""
     expected = _expected(manifest, checkpoint)
     for name in FIELDS:
         if name == "tokenizers" and checkpoint.tokenizers is None:
             continue  # nothing says what a bundle that has some should have
-        yield from _leaves(name, getattr(expected, name), getattr(manifest, name))
-    yield from _leaves(
+        yield from _differences(name, getattr(expected, name), getattr(manifest, name))
+    yield from _differences(
         "architecture",
         checkpoint.model.config.to_dict(),
         stated_architecture(manifest, checkpoint.model),
     )
-    yield from _leaves("graphs", _by_slot(expected), _by_slot(manifest))
+    yield from _differences("graphs", _by_slot(expected), _by_slot(manifest))
 
 
-def _leaves(path: str, expected: Any, found: Any) -> Iterator[_Leaf]:
-    """Pair the values within two values of the same kind."""
+def _differences(path: str, expected: Any, found: Any) -> Iterator[Finding]:
+    """Compare the values within two values of the same kind, and all others as they are."""
     if dataclasses.is_dataclass(expected) and type(expected) is type(found):
         for field in dataclasses.fields(expected):
             name = field.name
-            yield from _leaves(f"{path}.{name}", getattr(expected, name), getattr(found, name))
+            yield from _differences(f"{path}.{name}", getattr(expected, name), getattr(found, name))
     elif isinstance(expected, dict) and isinstance(found, dict):
         for key in expected | found:
-            yield from _leaves(f"{path}.{key}", expected.get(key), found.get(key))
+            yield from _differences(f"{path}.{key}", expected.get(key), found.get(key))
+    elif expected == found:
+        yield ""
     else:
-        yield _Leaf(path, expected, found)
+        yield (f"{path}: expected {_shown(expected)} as the checkpoint says, found {_shown(found)}")
 
 
 def _expected(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Manifest:
     """Make the manifest that a bundle of this target and precision should have."""
-    tokenizers, model = checkpoint.tokenizers, checkpoint.model
+    tokenizers, model, record = checkpoint.tokenizers, checkpoint.model, None
+    if tokenizers is not None:
+        with tempfile.TemporaryDirectory() as directory:
+            record = tokenizers.write(ScratchWriter(Path(directory)))
     expected = manifest_of(
         model,
         name=manifest.name,
         graphs=_expected_graphs(manifest, model),
-        tokenizers=_record_of(checkpoint),
+        tokenizers=record,
         languages=tokenizers.languages if tokenizers else None,
     )
     if isinstance(manifest.executable, TensorRTEngines):
         limit = min(expected.default_max_new_tokens, manifest.executable.capacity)
         return dataclasses.replace(expected, default_max_new_tokens=limit)
     return expected
-
-
-def _record_of(checkpoint: OpenedCheckpoint) -> Tokenizers | None:
-    """Write the checkpoint's tokenizers as a manifest records them."""
-    if checkpoint.tokenizers is None:
-        return None
-    with tempfile.TemporaryDirectory() as directory:
-        return checkpoint.tokenizers.write(ScratchWriter(Path(directory)))
 
 
 def stated_architecture(manifest: Manifest, model: ReferenceModel) -> dict[str, Any]:
@@ -233,7 +207,6 @@ def _attention(model: ReferenceModel, name: GraphName) -> GraphSpec:
 
 
 def _as_stored(name: str, spec: GraphSpec, model: ir.Model) -> Iterator[Finding]:
-    """Check that the file of a graph has the inputs and outputs that the manifest states."""
     for side, tensors, values in (
         ("inputs", spec.inputs, model.graph.inputs),
         ("outputs", spec.outputs, model.graph.outputs),
@@ -242,14 +215,10 @@ def _as_stored(name: str, spec: GraphSpec, model: ir.Model) -> Iterator[Finding]
         for tensor in tensors:
             path, dtype = f"graphs.{name}.{side}.{tensor.slot}", dtypes.get(tensor.name)
             if dtype is None:
-                yield Finding(
-                    f"{path}.name: expected one of the {side} of {spec.file}, found {tensor.name!r}"
-                )
-                continue
-            stored = dtype.numpy().name
-            same = stored == tensor.dtype
-            yield Finding(
-                ""
-                if same
-                else f"{path}.dtype: expected {stored} as {spec.file} has it, found {tensor.dtype}"
-            )
+                inside = f"one of the {side} of {spec.file}"
+                yield f"{path}.name: expected {inside}, found {tensor.name!r}"
+            elif dtype.numpy().name == tensor.dtype:
+                yield ""
+            else:
+                stored = dtype.numpy().name
+                yield f"{path}.dtype: expected {stored} as {spec.file} has it, found {tensor.dtype}"

@@ -1,9 +1,8 @@
 """Compares tokens of texts, and texts of tokens, with the checkpoint's own tokenizer.
 
-`transformers` reads the tokenizer of a Hugging Face directory, from all of its files. It need not
-be installed: without it, the record says that nothing was compared. For other checkpoints, the
-tokenizer is the file that the model was trained with, the SentencePiece models whose pieces the
-vocabularies number, or the vocabularies themselves.
+`transformers`, which need not be installed, reads the tokenizer of a Hugging Face directory. For
+other checkpoints, the tokenizer is the file that the model was trained with, the SentencePiece
+models whose pieces the vocabularies number, or the vocabularies themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from tokenizers import Tokenizer
 
@@ -105,7 +104,10 @@ def compare_texts(
         with _quietly(), panics_as_errors():
             own = _own_tokenizer(checkpoint, files, language)
     except Exception as error:  # a missing package, or files that another library cannot read
-        note = f"not compared: {_reason(error)}"
+        reason = f"cannot be read: {summary(error)}"
+        if isinstance(error, ImportError):
+            reason = f"needs {error.name or 'a package'}: {INSTALL}"
+        note = f"not compared: the checkpoint's tokenizer {reason}"
         return Check(NAME, 0, "texts", 0, passed=True, note=note)
     texts = [
         *(*TEXTS, *WHITE_SPACE),
@@ -114,20 +116,8 @@ def compare_texts(
     with _quietly():
         found = [*_compared(bundle, record, own, texts, inputs, language)]
     problems = [problem for problem in found if problem is not None]
-    return Check(
-        NAME,
-        len(found),
-        "texts",
-        len(problems),
-        passed=not problems,
-        problem=next(iter(problems), ""),
-    )
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ImportError):
-        return f"the checkpoint's tokenizer needs {error.name or 'a package'}: {INSTALL}"
-    return f"the checkpoint's tokenizer cannot be read: {summary(error)}"
+    problem = problems[0] if problems else ""
+    return Check(NAME, len(found), "texts", len(problems), passed=not problems, problem=problem)
 
 
 @contextlib.contextmanager
@@ -146,7 +136,9 @@ def _compared(
     language: str | None,
 ) -> Iterator[str | None]:
     """Yield the difference of each text, or None."""
-    sources = [*(inputs.texts or ()), *_texts_of_lines(inputs)]
+    sources = [*(inputs.texts or ())]
+    for line in inputs.lines or ():
+        sources += [line.source] if isinstance(line.source, str) else line.source
     pairs = () if inputs.references is None else inputs.references.pairs
     targets = [target for _, target in pairs if isinstance(target, str)]
     head, directory = bundle.manifest.head, bundle.directory
@@ -177,16 +169,9 @@ def _compared(
             yield None if expected == found else problem
 
 
-def _texts_of_lines(inputs: ParityInputs) -> Iterator[str]:
-    """Yield the texts of an encoder-only model's inputs."""
-    for line in inputs.lines or ():
-        yield from (line.source,) if isinstance(line.source, str) else line.source
-
-
 def _side(
     side: str, own: OwnTokenizer, expected: Reader | None, found: Reader, texts: Sequence[str]
 ) -> Iterator[str | None]:
-    """Yield the difference of each text of a side, or None."""
     if expected is None:
         return
     blank = _result(expected, "")
@@ -200,7 +185,6 @@ def _side(
 def _pairs(
     own: OwnTokenizer, tokenizer: InputTokenizer, texts: Sequence[str]
 ) -> Iterator[str | None]:
-    """Yield the difference of each pair of neighbouring texts, or None."""
     assert own.pair is not None
     for text, pair in pairwise(texts):
         if not pair:
@@ -227,10 +211,11 @@ def _result(function: Callable[[Given], Made], given: Given) -> Made | None:
 
 
 def _difference(own: OwnTokenizer, expected: Ids | None, found: Ids | None) -> str:
-    """Describe the first token that differs."""
     if expected is None or found is None:
-        name = {True: "none, because it is refused", False: "tokens"}
-        return f"expected {name[expected is None]}, found {name[found is None]}"
+        wanted, other = (
+            "none, because it is refused" if ids is None else "tokens" for ids in (expected, found)
+        )
+        return f"expected {wanted}, found {other}"
     place = next(
         (n for n, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]),
         min(len(expected), len(found)),
@@ -245,12 +230,6 @@ def _difference(own: OwnTokenizer, expected: Ids | None, found: Ids | None) -> s
 def _own_tokenizer(
     checkpoint: OpenedCheckpoint, files: TokenizerFiles, language: str | None
 ) -> OwnTokenizer:
-    """Open the tokenizer of a checkpoint.
-
-    Raises:
-        ImportError: a package is missing.
-        Exception: the package cannot read the tokenizer.
-    """
     directory = checkpoint.directory
     kind = format_of(directory, read_json_if_present(directory / CONFIG_FILE)).name
     if kind == "sentence-transformers":
@@ -260,33 +239,17 @@ def _own_tokenizer(
         return _of_transformers(directory, spoken, files.source is not None)
     target = _side_of(files.target, files.pretokenized)
     if files.source is None:
-        return OwnTokenizer(None, target.encode, target.decode, target.piece, target.added)
+        return replace(target, source=None)
     source, template = _side_of(files.source, files.pretokenized), files.template
     code = files.languages.source_token(language) if files.languages else None
-
-    def encode(text: str) -> Ids:
-        if template is None:
-            return source.encode_whole(text)
-        return template.around(source.encode(text), code)
-
-    return OwnTokenizer(encode, target.encode, target.decode, source.piece, source.added)
+    target = replace(target, piece=source.piece, added=source.added)
+    if template is None:
+        return replace(target, source=source.source)
+    return replace(target, source=lambda text: template.around(source.target(text), code))
 
 
-class _Side(NamedTuple):
-    """The tokenizer of one side, used with the library that it is made for.
-
-    Attributes:
-        encode, encode_whole: without and with the special tokens that the file defines
-    """
-
-    encode: Reader
-    encode_whole: Reader
-    decode: Callable[[Ids], str]
-    piece: Callable[[int], str | None]
-    added: Sequence[str] = ()
-
-
-def _side_of(tokenizer: Path | Tokenizer | PieceModel, pretokenized: bool) -> _Side:
+def _side_of(tokenizer: Path | Tokenizer | PieceModel, pretokenized: bool) -> OwnTokenizer:
+    """Use the tokenizer of one side with the library that it is made for, as if of both sides."""
     if isinstance(tokenizer, PieceModel):
         return _of_pieces(tokenizer)
     if pretokenized:
@@ -295,16 +258,16 @@ def _side_of(tokenizer: Path | Tokenizer | PieceModel, pretokenized: bool) -> _S
     own = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.from_file(str(tokenizer))
     own.no_truncation()
     own.no_padding()
-    return _Side(
-        lambda text: list(own.encode(text, add_special_tokens=False).ids),
+    return OwnTokenizer(
         lambda text: list(own.encode(text).ids),
+        lambda text: list(own.encode(text, add_special_tokens=False).ids),
         lambda ids: str(own.decode(ids, skip_special_tokens=True)),
         own.id_to_token,
         [token.content for token in own.get_added_tokens_decoder().values()],
     )
 
 
-def _of_pieces(model: PieceModel) -> _Side:
+def _of_pieces(model: PieceModel) -> OwnTokenizer:
     """Split texts with SentencePiece, and number the pieces."""
     processor, pieces = load_sentencepiece(model.model), dict(model.pieces)
     named = {token: piece for piece, token in pieces.items()}
@@ -321,10 +284,10 @@ def _of_pieces(model: PieceModel) -> _Side:
         known = [named[token] for token in ids if token in named]
         return str(processor.decode_pieces(known)).replace("\u2581", " ").strip()
 
-    return _Side(encode, encode, decode, named.get)
+    return OwnTokenizer(encode, encode, decode, named.get)
 
 
-def _of_vocabulary(tokenizer: Tokenizer) -> _Side:
+def _of_vocabulary(tokenizer: Tokenizer) -> OwnTokenizer:
     """Split texts at spaces, and number the parts."""
     tokens = tokenizer.get_vocab()
     named = {token: text for text, token in tokens.items()}
@@ -336,7 +299,9 @@ def _of_vocabulary(tokenizer: Tokenizer) -> _Side:
             return [tokens[part] for part in parts if part]
         return [tokens.get(part, unknown) for part in parts if part]
 
-    return _Side(encode, encode, lambda ids: " ".join(named[token] for token in ids), named.get)
+    return OwnTokenizer(
+        encode, encode, lambda ids: " ".join(named[token] for token in ids), named.get
+    )
 
 
 def _read_by_transformers(directory: Path) -> Any:

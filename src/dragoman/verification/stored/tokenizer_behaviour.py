@@ -51,9 +51,14 @@ Text = str | tuple[str, str]
 
 
 class Differences:
-    """Collects the first difference between tokenizers, and the token ids with any difference."""
+    """Collects the first difference between tokenizers, and the token ids with any difference.
 
-    def __init__(self) -> None:
+    Args:
+        label: of the tokenizers, for the problem
+    """
+
+    def __init__(self, label: str = "") -> None:
+        self._label = f"{label}: " if label else ""
         self.problem = ""
         self.tokens: set[int] = set()
 
@@ -62,9 +67,8 @@ class Differences:
 
         Args:
             problem: the problem as a sentence; only the first is kept
-            tokens: the token ids that differ
         """
-        self.problem = self.problem or problem
+        self.problem = self.problem or f"{self._label}{problem}"
         self.tokens.update(tokens)
 
     @property
@@ -132,20 +136,16 @@ def library_behaviour(tokenizer: Tokenizer, own_template: bool, *, skip: bool) -
 def piece_behaviour(codec: PieceCodec) -> Behaviour:
     """Use a SentencePiece model, whose pieces have ids of their own."""
 
-    def encode(texts: Sequence[Text], in_detail: bool) -> list[Encoded]:
-        return [Encoded(_ids(codec, str(text)), []) for text in texts]
+    def ids(text: Text) -> list[int]:
+        try:
+            return codec.encode_source(str(text)).tokens
+        except ValueError:  # symbols without a piece
+            return []
 
-    def decode(sequences: Sequence[list[int]]) -> list[str]:
-        return [codec.decode(sequence) for sequence in sequences]
-
-    return Behaviour(encode, decode)
-
-
-def _ids(codec: PieceCodec, text: str) -> list[int]:
-    try:
-        return codec.encode_source(text).tokens
-    except ValueError:  # symbols without a piece
-        return []
+    return Behaviour(
+        lambda texts, in_detail: [Encoded(ids(text), []) for text in texts],
+        lambda sequences: list(map(codec.decode, sequences)),
+    )
 
 
 def with_special_tokens(tokenizer: Tokenizer) -> Iterator[str]:
@@ -156,14 +156,8 @@ def with_special_tokens(tokenizer: Tokenizer) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two tokenizers that are compared by what they do.
+    """Two tokenizers that are compared by what they do."""
 
-    Attributes:
-        label: of the tokenizers, for problems
-        differences: what differs is added
-    """
-
-    label: str
     expected: Behaviour
     found: Behaviour
     differences: Differences
@@ -221,7 +215,7 @@ class Comparison:
                 self.encode([*(f"a{character}b" for character in group), text])
 
     def _add(self, problem: str, tokens: Iterable[int] = ()) -> None:
-        self.differences.add(f"{self.label}: expected {problem}", tokens)
+        self.differences.add(f"expected {problem}", tokens)
 
 
 @cache

@@ -1,10 +1,9 @@
 """Compares the tokenizers of a bundle with its checkpoint's.
 
-The checkpoint's tokenizers are written again, as an export writes them. Files with the same content
-are the same tokenizer. Where content differs, vocabularies, scores and merges are compared as data,
-one by one, and everything else by what it does, see `tokenizer_behaviour`. So key order, white
-space or a field that another version of a library writes is no difference, and a merge that no text
-happens to need is one.
+The checkpoint's tokenizers are written again, as an export writes them. Where files differ,
+vocabularies, scores and merges are compared as data, and everything else by what it does, see
+`tokenizer_behaviour`. So key order, white space or a field that another version of a library writes
+is no difference, and a merge that no text happens to need is one.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class _Side(NamedTuple):
     """The files of the tokenizer of one side of a model.
 
     Attributes:
-        model: the tokenizer
         vocabulary: the ids of the pieces of a SentencePiece model
     """
 
@@ -58,7 +56,6 @@ class _Pair(NamedTuple):
     """Two tokenizers that should be the same.
 
     Attributes:
-        label: for problems
         own_template: whether the special tokens around a text are those of the file
     """
 
@@ -70,10 +67,6 @@ class _Pair(NamedTuple):
 
 def compare_tokenizers(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check | None:
     """Compare the tokenizers of a bundle with those of its checkpoint.
-
-    Args:
-        bundle: a bundle of any target and precision
-        checkpoint: the checkpoint that it should be made from
 
     Returns:
         how many token ids were compared, and the first difference; None if the
@@ -88,14 +81,8 @@ def compare_tokenizers(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check | 
     else:
         with tempfile.TemporaryDirectory() as directory:
             compared = _compare_all(bundle, record, files, Path(directory), differences)
-    return Check(
-        "tokenizers",
-        compared,
-        "token ids",
-        differences.count,
-        passed=not differences.problem,
-        problem=differences.problem,
-    )
+    count, problem = differences.count, differences.problem
+    return Check("tokenizers", compared, "token ids", count, passed=not problem, problem=problem)
 
 
 def _compare_all(
@@ -105,20 +92,12 @@ def _compare_all(
     directory: Path,
     differences: Differences,
 ) -> int:
-    """Compare the tokenizers of both sides, and the special tokens around a source.
-
-    Args:
-        found: the record in the bundle's manifest
-        files: the files of the checkpoint
-        directory: an empty directory
-
-    Returns:
-        the number of token ids
-    """
+    """Compare the tokenizers of both sides, and the special tokens around a source."""
     expected, compared = files.write(ScratchWriter(directory)), 0
     for pair in _pairs(expected, directory, found, bundle.directory, differences):
         compared += _size(pair.expected)
-        if _same_content(pair):
+        files_of_both = zip(pair.expected, pair.found, strict=True)
+        if all(a is None or b is None or _same_file(a, b) for a, b in files_of_both):
             continue
         try:
             if pair.expected.vocabulary is None:
@@ -148,24 +127,19 @@ def _pairs(
     differences: Differences,
 ) -> Iterator[_Pair]:
     """Pair the tokenizers of source and target, once if both are the same."""
-    sides = [
-        (
-            "source tokenizer",
-            _side(expected.source, expected.source_vocabulary, expected_in),
-            _side(found.source, found.source_vocabulary, found_in),
-        ),
-        (
-            "target tokenizer",
-            _side(expected.target, expected.target_vocabulary, expected_in),
-            _side(found.target, found.target_vocabulary, found_in),
-        ),
-    ]
+    sides = []
+    for name in ("source", "target"):
+        own, other = (
+            _side(getattr(record, name), getattr(record, f"{name}_vocabulary"), directory)
+            for record, directory in ((expected, expected_in), (found, found_in))
+        )
+        sides.append((f"{name} tokenizer", own, other))
     if sides[0][1:] == sides[1][1:]:
         sides = [("tokenizer", *sides[0][1:])]
     for label, own, other in sides:
-        kinds = _kind(own), _kind(other)
-        if kinds[0] != kinds[1]:
-            differences.add(f"{label}: expected {kinds[0]}, found {kinds[1]}")
+        wanted_kind, other_kind = _kind(own), _kind(other)
+        if wanted_kind != other_kind:
+            differences.add(f"{label}: expected {wanted_kind}, found {other_kind}")
         elif own is not None and other is not None:
             yield _Pair(label, own, other, expected.template is None)
 
@@ -185,7 +159,6 @@ def _kind(side: _Side | None) -> str:
 
 
 def _size(side: _Side) -> int:
-    """Count the token ids."""
     if side.vocabulary is not None:
         return len(_json(side.vocabulary)["pieces"])
     data = _json(side.model)
@@ -196,11 +169,6 @@ def _size(side: _Side) -> int:
 
 def _json(path: Path) -> Any:
     return json.loads(path.read_bytes())
-
-
-def _same_content(pair: _Pair) -> bool:
-    files = zip(pair.expected, pair.found, strict=True)
-    return all(a is None or b is None or _same_file(a, b) for a, b in files)
 
 
 def _same_file(expected: Path, found: Path) -> bool:
@@ -214,19 +182,14 @@ def _same_file(expected: Path, found: Path) -> bool:
 
 
 def _compare_library(pair: _Pair, differences: Differences) -> None:
-    """Compare two files of the `tokenizers` library.
-
-    Raises:
-        BundleError: one is damaged.
-    """
     expected, found = read_tokenizer(pair.expected.model), read_tokenizer(pair.found.model)
     ids = expected.get_vocab(with_added_tokens=True)
-    own = Differences()
-    _compare_ids(pair.label, ids, found.get_vocab(with_added_tokens=True), own)
+    own = Differences(pair.label)
+    _compare_ids(ids, found.get_vocab(with_added_tokens=True), own)
     wanted, other = _parts(expected), _parts(found)
     for name in ("scores", "merges"):
-        _compare_lists(pair.label, name, wanted.pop(name), other.pop(name), ids, own)
-    _compare_settings(pair.label, wanted, other, own)
+        _compare_lists(name, wanted.pop(name), other.pop(name), ids, own)
+    _compare_settings(wanted, other, own)
     if not own.problem and wanted != other:
         _compare_behaviour(pair, expected, found, own)
     if own.problem:
@@ -234,9 +197,8 @@ def _compare_library(pair: _Pair, differences: Differences) -> None:
 
 
 def _compare_ids(
-    label: str, expected: Mapping[str, int], found: Mapping[str, int], differences: Differences
+    expected: Mapping[str, int], found: Mapping[str, int], differences: Differences
 ) -> None:
-    """Compare the ids of all pieces."""
     if expected == found:
         return
     for piece in sorted(expected.keys() | found.keys(), key=lambda p: (expected.get(p, -1), p)):
@@ -244,25 +206,19 @@ def _compare_ids(
         if ids[0] != ids[1]:
             wanted, other = ("none" if token is None else token for token in ids)
             differences.add(
-                f"{label}: expected {shown(piece)} -> {wanted}, found {other}",
+                f"expected {shown(piece)} -> {wanted}, found {other}",
                 [token for token in ids if token is not None],
             )
 
 
 def _compare_lists(
-    label: str,
     name: str,
     expected: list[Any],
     found: list[Any],
     ids: Mapping[str, int],
     differences: Differences,
 ) -> None:
-    """Compare merges, or pieces with their scores, whose order counts.
-
-    Args:
-        name: the name of the list, for problems
-        ids: token ids by piece
-    """
+    """Compare merges, or pieces with their scores, whose order counts."""
     if expected == found:
         return
     changed = set(map(tuple, expected)) ^ set(map(tuple, found))
@@ -274,14 +230,14 @@ def _compare_lists(
         )
         if wanted != other:
             differences.add(
-                f"{label}: expected {wanted} at place {place} of its {name}, found {other}",
+                f"expected {wanted} at place {place} of its {name}, found {other}",
                 [ids[piece] for piece in pieces if piece in ids],
             )
             return
 
 
 def _compare_settings(
-    label: str, expected: Mapping[str, Any], found: Mapping[str, Any], differences: Differences
+    expected: Mapping[str, Any], found: Mapping[str, Any], differences: Differences
 ) -> None:
     """Compare settings of the model that few texts show, such as the longest word it reads."""
     wanted, other = (
@@ -291,7 +247,7 @@ def _compare_settings(
     for name in wanted | other:
         if wanted.get(name) != other.get(name):
             differences.add(
-                f"{label}: {name}: expected {shown(str(wanted.get(name)))}, found "
+                f"{name}: expected {shown(str(wanted.get(name)))}, found "
                 f"{shown(str(other.get(name)))}"
             )
 
@@ -318,20 +274,17 @@ def _compare_behaviour(
     """
     tokens = sorted(set(expected.get_vocab(with_added_tokens=True).values()))
     texts = [*TEXTS, *with_special_tokens(expected), *with_special_tokens(found)]
-    as_text = Comparison(
-        pair.label,
-        library_behaviour(load_tokenizer(pair.expected.model), pair.own_template, skip=True),
-        library_behaviour(load_tokenizer(pair.found.model), pair.own_template, skip=True),
-        differences,
+    loaded = load_tokenizer(pair.expected.model), load_tokenizer(pair.found.model)
+    as_text, reading = (
+        Comparison(
+            library_behaviour(one, pair.own_template, skip=skip),
+            library_behaviour(other, pair.own_template, skip=skip),
+            differences,
+        )
+        for (one, other), skip in ((loaded, True), ((expected, found), False))
     )
-    reading = Comparison(
-        pair.label,
-        library_behaviour(expected, pair.own_template, skip=False),
-        library_behaviour(found, pair.own_template, skip=False),
-        differences,
-    )
-    for comparison in (as_text, reading):
-        comparison.encode(texts)
+    as_text.encode(texts)
+    reading.encode(texts)
     reading.encode(list(pairwise(texts)))
     reading.decode([[token] for token in tokens])
     reading.decode([encoded.ids for encoded in reading.expected.encode(texts, False)])
@@ -340,22 +293,16 @@ def _compare_behaviour(
 
 
 def _compare_pieces(pair: _Pair, differences: Differences) -> None:
-    """Compare two SentencePiece models, and the token ids of their pieces.
-
-    Raises:
-        BundleError: one is damaged.
-    """
-    label, own = pair.label, Differences()
+    own = Differences(pair.label)
     expected, found = _pieces(pair.expected), _pieces(pair.found)
-    _compare_ids(label, expected.ids, found.ids, own)
+    _compare_ids(expected.ids, found.ids, own)
     for name, wanted in expected.settings.items():
         if wanted != (other := found.settings[name]):
-            own.add(f"{label}: expected {name} {wanted}, found {other}")
-    _compare_lists(label, "pieces", expected.scored, found.scored, expected.ids, own)
+            own.add(f"expected {name} {wanted}, found {other}")
+    _compare_lists("pieces", expected.scored, found.scored, expected.ids, own)
     if not own.problem and not _same_file(pair.expected.model, pair.found.model):
-        comparison = Comparison(
-            label, piece_behaviour(expected.codec), piece_behaviour(found.codec), own
-        )
+        behaviours = piece_behaviour(expected.codec), piece_behaviour(found.codec)
+        comparison = Comparison(*behaviours, own)
         comparison.encode(TEXTS)
         comparison.each_token(list(expected.ids.values()))
         comparison.sweep()
@@ -367,8 +314,6 @@ class _Pieces(NamedTuple):
     """A SentencePiece model and its vocabulary.
 
     Attributes:
-        ids: token ids by piece
-        settings: the settings of the vocabulary, by name
         scored: each piece of the model with its score and kinds
     """
 

@@ -1,12 +1,11 @@
 """Compares weights with the checkpoint's, number by number and without any input.
 
-Weights in fp32 and in 16 bits must be the checkpoint's, rounded. Weights in integers must be as far
-from it as rounding takes them and no further: each output (or, of a table, each row) is compared
-within its own rounding step. Without calibration, every number is rounded to the nearest integer.
-Rounding that compensates errors on calibration data moves single weights by several steps, but
+Weights in fp32 and in 16 bits must be the checkpoint's, rounded. Weights in integers are compared
+output by output (or, of a table, row by row), in rounding steps. Without calibration, every number
+must be the nearest integer. Compensation of errors moves single weights by several steps, but
 hardly changes the mean error, the gain or the size of the error of an output; a scale, a zero
-point, a block or a nibble that is wrong does. There, the numbers of the first input are rounded to
-the nearest, before there is an error to compensate.
+point, a block or a nibble that is wrong does. The numbers of the first input are rounded to the
+nearest, before there is an error to compensate.
 
 The names that passes give to weights tell what they are made of, see `CheckpointWeights.expected`.
 """
@@ -141,14 +140,9 @@ def compare_weights(bundle: Bundle, weights: CheckpointWeights) -> Check | None:
             compared += expected.size
             problems += _float_problems(name, own, expected)
     problems += _missing(weights, seen)
+    problem = problems[0] if problems else ""
     return Check(
-        "weights",
-        compared,
-        "weights",
-        len(problems),
-        not problems,
-        worst=worst if worst else None,
-        problem=problems[0] if problems else "",
+        "weights", compared, "weights", len(problems), not problems, worst or None, problem
     )
 
 
@@ -186,7 +180,6 @@ def _rows(numbers: Array) -> Iterator[slice]:
 
 
 def _float_problems(name: str, own: Array, expected: Array) -> list[str]:
-    """Describe how a weight that is not of integers differs from what it should be."""
     own, expected = np.atleast_1d(own), np.atleast_1d(expected)
     computed = bool(SCALED.fullmatch(CAST.sub("", name)) or name.endswith(".bilinear"))
     allowed = 0.0
@@ -238,7 +231,7 @@ def rounding_problems(
             found += _problems_of_outputs(weight, own, right, part.start)
         return found
 
-    parts = parts_of_outputs(expected, IN_CACHE if each else NUMBERS_AT_ONCE)
+    parts = parts_of_outputs(expected.shape, IN_CACHE if each else NUMBERS_AT_ONCE)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for found in pool.map(problems, parts):
             yield from found
@@ -247,7 +240,6 @@ def rounding_problems(
 def _problems_of_outputs(
     weight: QuantizedWeight, own: Numbers, expected: Array, first: int
 ) -> Iterator[tuple[float, str]]:
-    """Measure some outputs of a rounded weight, from the first one on."""
     limits, name = LIMITS[weight.bits], weight.name
     what, largest = "row" if weight.table else "output", 2 ** (weight.bits - 1) - 1
     unit = _rounding_step(own, expected, weight.block, largest)
@@ -287,26 +279,17 @@ def _problems_of_outputs(
     sums = (exact * found).sum(axis=0), (found**2).sum(axis=0), len(found) * root**2
     gains = gain_problems(*sums, noise, limits.gains, bias=BIAS, least_power=1e-9)
     for excess, _, output, gain in gains:
+        text = f"the checkpoint's numbers are {gain:.4g} times as large"
         if output is None:
-            text = (
-                f"{name}: the checkpoint's numbers are {gain:.4g} times as large: are scales wrong?"
-            )
+            yield excess, f"{name}: {text}: are scales wrong?"
         else:
-            text = (
-                f"{name}, {what} {first + output}: the checkpoint's numbers are {gain:.4g} times "
-                "as large: is a scale wrong?"
-            )
-        yield excess, text
+            yield excess, f"{name}, {what} {first + output}: {text}: is a scale wrong?"
 
 
 def _nearest_problem(
     weight: QuantizedWeight, numbers: Numbers, expected: Array, inputs: slice, first: int
 ) -> tuple[float, str]:
-    """Compare the numbers of some inputs with the nearest integers, but for those that are cut off.
-
-    Args:
-        first: the number of the first output
-    """
+    """Compare numbers of some inputs with the nearest integers, but for those that are cut off."""
     shared = numbers.step.strides[0] == 0  # by all inputs of an output
     inverse = 1 / np.maximum(numbers.step[:1] if shared else numbers.step, np.float32(1e-30))
     found = numbers.values * inverse
