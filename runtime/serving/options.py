@@ -154,7 +154,6 @@ class ListenOptions:
 
 
 def _check_drain(seconds: Any) -> None:
-    """Check a time to drain."""
     if not is_number(seconds) or not 0 <= seconds <= MOST_DRAIN_SECONDS:
         raise DragomanError(
             f"drain_seconds: expected 0 to {MOST_DRAIN_SECONDS} seconds, a day, found "
@@ -258,13 +257,15 @@ def read_options(values: Mapping[str, Any]) -> ApplicationOptions:
         raise DragomanError("bundles: expected paths of bundles, found none")
     read = {RENAMED.get(name, name): _read(name, value) for name, value in values.items()}
 
-    def options_of(kind: type) -> dict[str, Any]:
-        return {f.name: read[f.name] for f in dataclasses.fields(kind) if f.name in read}
-
-    engine = EngineOptions(**options_of(EngineOptions))
-    server = ServerOptions(engine=engine, **options_of(ServerOptions))
-    replicas = ReplicaOptions(**options_of(ReplicaOptions))
+    engine = EngineOptions(**fields_of(EngineOptions, read))
+    server = ServerOptions(engine=engine, **fields_of(ServerOptions, read))
+    replicas = ReplicaOptions(**fields_of(ReplicaOptions, read))
     return ApplicationOptions(bundle_names(read["bundles"]), server, replicas)
+
+
+def fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those values that are fields of a dataclass."""
+    return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
 def _read(name: str, value: Any) -> Any:
@@ -284,20 +285,17 @@ def _paths(value: Any) -> list[Path]:
     return [Path(path) for path in paths]
 
 
-def _integer(value: Any) -> int:
+def _integer(value: Any, least: int = 0) -> int:
     if isinstance(value, float | bool):
         raise TypeError
     number = int(value)
-    if number < 0:
+    if number < least:
         raise ValueError
     return number
 
 
 def _positive_integer(value: Any) -> int:
-    number = _integer(value)
-    if number < 1:
-        raise ValueError
-    return number
+    return _integer(value, least=1)
 
 
 def _number(value: Any) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -21,25 +21,30 @@ from dragoman.runtime.encoding import results
 from dragoman.runtime.encoding.front_end import source_of_line
 from dragoman.runtime.encoding.tasks import TEMPLATE, ZeroShot
 from dragoman.runtime.encoding.tokenizer import ReadingKeywords
-from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.model import parts_of
 from dragoman.settings.head import Head
 
 from .shared.options import (
+    PATH,
+    POSITIVE,
     backend_option,
+    bundle_argument,
     check_option,
     device_option,
+    gathered,
     split_option,
     threads_option,
 )
-from .shared.terminal import arriving_lines, in_parts, notify
+from .shared.terminal import in_parts, notify, standard_input
 
 GROUP = 1024
 """The most lines that are read before results are written."""
 
+loading_options = gathered("loading", backend_option, device_option, check_option, threads_option)
+
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("texts", nargs=-1)
 @click.option(
     "--truncate",
@@ -60,13 +65,13 @@ GROUP = 1024
 )
 @click.option(
     "--dimensions",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     metavar="N",
     help="Keep the first N numbers of embeddings, normalized if the model's are [all].",
 )
 @click.option(
     "--top",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     metavar="N",
     default=5,
     show_default=True,
@@ -75,7 +80,7 @@ GROUP = 1024
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write embeddings to this .npy file, float32 [lines, size]; NaN for rejected lines.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
@@ -85,26 +90,18 @@ GROUP = 1024
     is_flag=True,
     help="Write a JSON object for each line: results, scores, error.",
 )
-@backend_option
-@device_option
-@check_option
-@threads_option
+@loading_options
 def encode(
     bundle: Path,
     texts: tuple[str, ...],
-    truncate: bool,
     stride: int | None,
-    split_special_tokens: bool,
-    prompt_name: str | None,
     dimensions: int | None,
     top: int,
     output: Path | None,
     force: bool,
     as_json: bool,
-    backend: str | None,
-    device: str | None,
-    check: Check,
-    threads: int | None,
+    loading: dict[str, Any],
+    **reading: Any,
 ) -> int:
     """Run an encoder-only model on TEXTS, or on the lines of standard input.
 
@@ -126,7 +123,7 @@ def encode(
             raise DragomanError("--json: expected no --output, which holds embeddings only")
         refuse_existing(output, force)
         refuse_unwritable_file(output)
-    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
+    with load(bundle, **loading) as model:
         if model.manifest.head is None:
             check_able(model.manifest, "encode")
         head = parts_of(model).encoder.head
@@ -145,16 +142,7 @@ def encode(
             results.check_dimensions(dimensions, head.outputs)
         writer = _Writer(head.task, dimensions, as_json=as_json, keep=output is not None)
         for lines in _lines(texts):
-            _encode(
-                model,
-                lines,
-                writer,
-                top=top,
-                stride=stride,
-                truncate=truncate,
-                split_special_tokens=split_special_tokens,
-                prompt_name=prompt_name,
-            )
+            _encode(model, lines, writer, top=top, stride=stride, **reading)
         if output is not None:
             _save(output, writer.vectors, dimensions or head.outputs)
     writer.summarize()
@@ -162,7 +150,7 @@ def encode(
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("texts", nargs=-1)
 @click.option(
     "--labels",
@@ -186,23 +174,16 @@ def encode(
 )
 @split_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object, with all labels.")
-@backend_option
-@device_option
-@check_option
-@threads_option
+@loading_options
 def classify(
     bundle: Path,
     texts: tuple[str, ...],
     labels: str | None,
     hypothesis_template: str | None,
     multi_label: bool,
-    truncate: bool,
-    split_special_tokens: bool,
     as_json: bool,
-    backend: str | None,
-    device: str | None,
-    check: Check,
-    threads: int | None,
+    loading: dict[str, Any],
+    **reading: Any,
 ) -> int:
     """Classify TEXTS, or the lines of standard input, by any labels.
 
@@ -215,27 +196,20 @@ def classify(
     dragoman classify bundles/nli --labels food,travel --multi-label --json < reviews.txt
     """
     zero_shot = _zero_shot(labels, hypothesis_template, multi_label)
-    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
+    with load(bundle, **loading) as model:
         check_able(model.manifest, "classify" if zero_shot is None else "classify_zero_shot")
         writer = _Writer("sequence-classification", None, as_json=as_json, keep=False)
         for lines in _lines(texts):
-            _encode(
-                model,
-                lines,
-                writer,
-                zero_shot=zero_shot,
-                truncate=truncate,
-                split_special_tokens=split_special_tokens,
-            )
+            _encode(model, lines, writer, zero_shot=zero_shot, **reading)
     writer.summarize()
     return 1 if writer.rejected else 0
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("query")
 @click.argument("documents", nargs=-1)
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Write the best N [all].")
+@click.option("--top", type=POSITIVE, metavar="N", help="Write the best N [all].")
 @click.option(
     "--truncate",
     is_flag=True,
@@ -243,22 +217,15 @@ def classify(
 )
 @split_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object for each document.")
-@backend_option
-@device_option
-@check_option
-@threads_option
+@loading_options
 def rerank(
     bundle: Path,
     query: str,
     documents: tuple[str, ...],
     top: int | None,
-    truncate: bool,
-    split_special_tokens: bool,
     as_json: bool,
-    backend: str | None,
-    device: str | None,
-    check: Check,
-    threads: int | None,
+    loading: dict[str, Any],
+    **reading: Any,
 ) -> int:
     """Rank DOCUMENTS, or the lines of standard input, by their relevance to QUERY.
 
@@ -270,17 +237,12 @@ def rerank(
     dragoman rerank bundles/reranker "Who wrote Faust?" --top 3 < passages.txt
     """
     lines: list[Line] = [*documents]
-    if not documents and sys.stdin:
-        lines = [line for group in arriving_lines(sys.stdin.buffer) for line in group]
+    if not documents:
+        lines = [line for group in standard_input() for line in group]
     texts = [line for line in lines if isinstance(line, str)]
     numbers = [number for number, line in enumerate(lines) if isinstance(line, str)]
-    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
-        found = model.rerank(
-            query,
-            texts,
-            truncate=truncate,
-            split_special_tokens=split_special_tokens,
-        )
+    with load(bundle, **loading) as model:
+        found = model.rerank(query, texts, **reading)
     problems = {numbers[each.index]: each.error for each in found if each.error is not None}
     for number, line in enumerate(lines):
         if not isinstance(line, str):
@@ -298,11 +260,7 @@ def rerank(
 
 
 def _zero_shot(labels: str | None, template: str | None, multi_label: bool) -> ZeroShot | None:
-    """Return the labels to classify by; None: those of the model.
-
-    Raises:
-        DragomanError: they are invalid, or missing while an option needs them.
-    """
+    """Return the labels to classify by; None: those of the model."""
     if labels is None:
         if template is not None or multi_label:
             option = "--multi-label" if template is None else "--hypothesis-template"
@@ -314,10 +272,7 @@ def _zero_shot(labels: str | None, template: str | None, multi_label: bool) -> Z
 
 def _lines(texts: Sequence[str]) -> Iterator[Sequence[Line]]:
     """Yield texts, or the lines of standard input, in parts."""
-    groups: Iterable[Sequence[Line]] = [texts]
-    if not texts:
-        groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None if closed
-    return in_parts(groups, GROUP)
+    return in_parts([texts] if texts else standard_input(), GROUP)
 
 
 class _Writer:
@@ -335,7 +290,6 @@ class _Writer:
         self.number = self.rejected = self.truncated = 0
 
     def write(self, result: Any, source: Any = None) -> None:
-        """Write the line of a result."""
         self.number += 1
         self.truncated += result.truncated
         if result.error is not None:
@@ -352,7 +306,6 @@ class _Writer:
             click.echo("" if result.error is not None else self._line(result, source))
 
     def summarize(self) -> None:
-        """Report the number of truncated lines."""
         if self.truncated:
             notify(f"{self.truncated} of {self.number} lines were truncated")
 
@@ -451,14 +404,15 @@ def _source(model: Model, head: Head, line: Line, *, is_text: bool) -> _Source |
 
 
 def _rejected(task: str, reason: str) -> Any:
+    if task == "embedding":
+        return results.Embedding(np.empty(0, np.float32), reason)
     kinds: dict[str, Any] = {
-        "embedding": lambda: results.Embedding(np.empty(0, np.float32), reason),
-        "sequence-classification": lambda: results.Classification(error=reason),
-        "token-classification": lambda: results.Tagging(error=reason),
-        "masked-language-model": lambda: results.Filling(error=reason),
-        "question-answering": lambda: results.Answer(error=reason),
+        "sequence-classification": results.Classification,
+        "token-classification": results.Tagging,
+        "masked-language-model": results.Filling,
+        "question-answering": results.Answer,
     }
-    return kinds[task]()
+    return kinds[task](error=reason)
 
 
 def _save(path: Path, vectors: Sequence[Any], size: int) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from dragoman import DragomanError, api
 from dragoman.api import BuiltBundle
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.manifest import Precision, Range, TensorRTEngines
+from dragoman.runtime.format.manifest import Precision, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 
 from ..shared.engine_options import engine_option, engine_options, engine_request
 from ..shared.options import (
+    PATH,
     SectionedCommand,
     adapter_option,
     attention_option,
@@ -52,7 +54,7 @@ from .verify import VerificationFailedError
 @engine_options
 @engine_option(
     "--refit",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="BUNDLE",
     help="Put the checkpoint's weights into the engines of this bundle.",
 )
@@ -65,14 +67,14 @@ from .verify import VerificationFailedError
 @attention_option
 @click.option(
     "--shortlist",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Decode with the target tokens that this file lists for source tokens: lines of source, "
     "target, probability; vmap.txt; or Marian's .bin.",
 )
 @click.option(
     "--shortlist-from",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="PAIRS",
     help="Learn the shortlist from a file of texts and translations, with tabs between them.",
 )
@@ -88,31 +90,14 @@ def build(
     context: click.Context,
     checkpoint: str,
     output: Path,
-    revision: str | None,
-    adapters: tuple[Path, ...],
-    audio_window: float | None,
     target: str | None,
     precision: Precision,
-    calibration: Path | None,
-    keep_fp32: tuple[str, ...],
-    batches: tuple[Range, ...],
-    source_length: Range | None,
-    capacity: int | None,
-    compute_capabilities: tuple[str, ...],
-    refittable: bool,
+    engine_values: dict[str, Any],
     refit: Path | None,
-    inputs: Path | None,
-    references: Path | None,
-    metrics: tuple[str, ...],
-    source_language: str | None,
-    target_language: str | None,
-    limit: int | None,
     with_attention: bool,
-    shortlist: Path | None,
-    shortlist_from: Path | None,
-    threads: int | None,
     allow_failed_parity: bool,
     force: bool,
+    **given: Any,
 ) -> None:
     """Export, optimize and verify CHECKPOINT for a target.
 
@@ -132,45 +117,29 @@ def build(
         print_parity(parity)
 
     if refit is not None:
-        if batches or source_length or capacity or compute_capabilities or refittable:
+        if any(engine_values.values()):
             raise DragomanError(
                 f"--refit: expected no options for engines, those of {refit} keep theirs"
             )
         engines = None
     else:
-        engines = engine_request(
-            *(target, precision, batches, source_length, capacity),
-            *(compute_capabilities, refittable),
-        )
+        engines = engine_request(target, precision, engine_values)
     with option_names(context.command):
         try:
             with shown_progress() as progress:
                 built = api.build(
                     checkpoint,
                     output,
-                    revision=revision,
-                    adapters=adapters,
-                    audio_window=audio_window,
                     target=target,
                     precision=precision,
-                    calibration=calibration,
-                    keep_fp32=keep_fp32,
                     engines=engines,
                     refit=refit,
-                    inputs=inputs,
-                    references=references,
-                    metrics=metrics,
-                    source_language=source_language,
-                    target_language=target_language,
-                    limit=limit,
-                    threads=threads,
                     keep_failed=allow_failed_parity,
                     attention=with_attention,
-                    shortlist=shortlist,
-                    shortlist_from=shortlist_from,
                     overwrite=force,
                     progress=progress,
                     compared=compared,
+                    **given,
                 )
         except api.ParityFailedError as error:
             if error.kept is not None:

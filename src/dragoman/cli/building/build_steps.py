@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from dragoman import DragomanError, api
-from dragoman.runtime.format.manifest import PassRecord, Precision, Range
+from dragoman.runtime.format.manifest import PassRecord, Precision
 from dragoman.runtime.format.plain_data import to_plain
 
 from ..shared.engine_options import engine_options, engine_request
 from ..shared.options import (
+    PATH,
     SectionedCommand,
     adapter_option,
     attention_option,
@@ -74,11 +76,11 @@ def export(
 
 
 @click.command(cls=SectionedCommand)
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="Bundle or ONNX file to write.",
 )
@@ -89,7 +91,7 @@ def export(
 @engine_options
 @click.option(
     "--report",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write a record of each pass to this JSON file.",
 )
 @click.option(
@@ -103,11 +105,7 @@ def optimize(
     precision: Precision,
     calibration: Path | None,
     keep_fp32: tuple[str, ...],
-    batches: tuple[Range, ...],
-    source_length: Range | None,
-    capacity: int | None,
-    compute_capabilities: tuple[str, ...],
-    refittable: bool,
+    engine_values: dict[str, Any],
     report: Path | None,
     no_compare: bool,
     force: bool,
@@ -123,9 +121,7 @@ def optimize(
     dragoman optimize bundles/neutral -o bundles/rtx --target tensorrt-rtx --precision fp16
     dragoman optimize decoder.onnx -o fused.onnx --target neutral --report fused.json
     """
-    engines = engine_request(
-        *(target, precision, batches, source_length, capacity), *(compute_capabilities, refittable)
-    )
+    engines = engine_request(target, precision, engine_values)
     if source.is_dir():
         if no_compare:
             raise click.UsageError("--no-compare is for ONNX files, bundles are always compared")

@@ -18,7 +18,7 @@ from dragoman.runtime.speech.plan import greedy_transcription, transcription_def
 from dragoman.settings.fields import Bounds, Check, CommandOption, annotated, type_of
 from dragoman.settings.generation import GenerationOptions
 
-from .options import SectionedOption
+from .options import PATH, POSITIVE, SectionedOption
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,7 +45,7 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
         """Parse the option."""
         if value is None or value == "auto":
             return None
-        number: int = click.IntRange(min=1).convert(value, param, ctx)
+        number: int = POSITIVE.convert(value, param, ctx)
         return number
 
 
@@ -161,7 +161,7 @@ prefix_file_option = click.option(
     cls=SectionedOption,
     section=SECTIONS["content"],
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Begin each output with its line of FILE; blank: with no prefix.",
 )
 
