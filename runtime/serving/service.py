@@ -259,11 +259,7 @@ class Service:
         return await self.run_with_model(served, compute, seconds=seconds)
 
     async def run_with_model(
-        self,
-        served: ServedModel,
-        work: Callable[[Model], Outcome],
-        *,
-        seconds: float | None = None,
+        self, served: ServedModel, work: Callable[[Model], Outcome], *, seconds: float | None = None
     ) -> Outcome:
         """Call a function with a model in a thread, while the model decodes other requests.
 

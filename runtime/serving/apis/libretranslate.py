@@ -20,20 +20,9 @@ from dragoman.settings.generation import GenerationOptions
 
 from ...arguments import StopCheck, stop_check
 from ...decoding.results import RejectedError, Result
-from ...documents import (
-    Document,
-    aligned_by_number,
-    pairs_to_align,
-    read_document,
-    reading_of,
-)
+from ...documents import Document, aligned_by_number, pairs_to_align, read_document, reading_of
 from ...format.texts import languages_of_name
-from ...texts.sentences import (
-    base_language,
-    check_split,
-    language_of,
-    splitter_is_installed,
-)
+from ...texts.sentences import base_language, check_split, language_of, splitter_is_installed
 from ...texts.tag_places import WordPairs
 from ..models import ServedModel
 from ..service import Service

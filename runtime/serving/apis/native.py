@@ -25,14 +25,7 @@ from ...scoring.interface import ScoringOptions
 from ..engine.encoder_engine import ABILITIES
 from ..models import ServedModel
 from ..service import Service, StreamEnd
-from .bodies import (
-    MOST_SOURCES,
-    BodyError,
-    Fields,
-    generation_options,
-    json_object,
-    split_option,
-)
+from .bodies import MOST_SOURCES, BodyError, Fields, generation_options, json_object, split_option
 from .http import Endpoint, Events, Protocol, attributed, server_sent_event, started
 
 MOST_RESULTS = 1000

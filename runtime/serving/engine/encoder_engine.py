@@ -297,10 +297,7 @@ class EncoderEngine:
     def _run(self, number: int, model: Model, rows: int) -> None:
         while number not in self._lost:
             group = self.queue.take(
-                number,
-                busy=0,
-                most=rows,
-                fits=lambda handles: handles[-1].is_like(handles[0]),
+                number, busy=0, most=rows, fits=lambda handles: handles[-1].is_like(handles[0])
             )
             if group is None:
                 return

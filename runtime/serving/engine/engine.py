@@ -299,9 +299,7 @@ async def tokens_of(
 
 
 async def arriving(
-    engine: DecodingEngine,
-    handle: DecodingHandle,
-    arrived: asyncio.Queue[Sequence[Part] | None],
+    engine: DecodingEngine, handle: DecodingHandle, arrived: asyncio.Queue[Sequence[Part] | None]
 ) -> AsyncGenerator[Sequence[Part], None]:
     """Submit a request and yield what is new of it; if the generator is closed, cancel the request.
 

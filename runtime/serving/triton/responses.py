@@ -27,11 +27,7 @@ class ResponseStream:
     """
 
     def __init__(
-        self,
-        sender: Any,
-        utils: Any,
-        executor: Executor,
-        on_end: Callable[[ResponseStream], None],
+        self, sender: Any, utils: Any, executor: Executor, on_end: Callable[[ResponseStream], None]
     ) -> None:
         self._sender, self._utils, self._executor = sender, utils, executor
         self._on_end, self._ended = on_end, False

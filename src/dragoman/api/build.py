@@ -13,12 +13,7 @@ from dragoman.export.locating import locate_checkpoint
 from dragoman.optimize.tensorrt.request import EngineRequest, check_refittable
 from dragoman.progress import Progress, Silent, resident_mb
 from dragoman.runtime.format.bundle import Bundle, read_bundle
-from dragoman.runtime.format.manifest import (
-    BuildRecord,
-    PassRecord,
-    Precision,
-    TensorRTEngines,
-)
+from dragoman.runtime.format.manifest import BuildRecord, PassRecord, Precision, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 
 from .preflight import (
@@ -173,11 +168,7 @@ def build(
 
     from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.exporter import model_spec
-    from dragoman.export.shortlists import (
-        check_shortlist_model,
-        learned_shortlist,
-        shortlist_of,
-    )
+    from dragoman.export.shortlists import check_shortlist_model, learned_shortlist, shortlist_of
     from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
     from dragoman.runtime.format.writing import add_known_answers, new_directory, write_manifest
     from dragoman.verification.inputs.choosing import inputs_for

@@ -141,10 +141,7 @@ def report(
 
 
 def _foreign(
-    bundles: Sequence[Bundle],
-    located: LocatedCheckpoint,
-    name: str | Path,
-    progress: Progress,
+    bundles: Sequence[Bundle], located: LocatedCheckpoint, name: str | Path, progress: Progress
 ) -> dict[Path, str]:
     """Return the reasons why bundles do not match the checkpoint, by directory.
 

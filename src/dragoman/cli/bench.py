@@ -60,12 +60,7 @@ from .shared.terminal import notify
     show_default=True,
     help="Batches to measure for each size.",
 )
-@click.option(
-    "--json",
-    "json_file",
-    type=PATH,
-    help="Also write the figures to this JSON file.",
-)
+@click.option("--json", "json_file", type=PATH, help="Also write the figures to this JSON file.")
 @click.option(
     "--arrangement",
     "arrange",

@@ -47,21 +47,14 @@ loading_options = gathered("loading", backend_option, device_option, check_optio
 @bundle_argument
 @click.argument("texts", nargs=-1)
 @click.option(
-    "--truncate",
-    is_flag=True,
-    help="Cut lines that are too long for the model [rejected].",
+    "--truncate", is_flag=True, help="Cut lines that are too long for the model [rejected]."
 )
 @click.option(
-    "--stride",
-    type=int,
-    metavar="N",
-    help="Read long contexts in windows that share N tokens.",
+    "--stride", type=int, metavar="N", help="Read long contexts in windows that share N tokens."
 )
 @split_option
 @click.option(
-    "--prompt-name",
-    metavar="NAME",
-    help="Prompt to put before texts [the model's default].",
+    "--prompt-name", metavar="NAME", help="Prompt to put before texts [the model's default]."
 )
 @click.option(
     "--dimensions",

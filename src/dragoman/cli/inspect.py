@@ -48,11 +48,7 @@ from .shared.tables import engine_table, verdict
     help="Polygraphy: file of texts, one per line, or directory of audio clips [random inputs].",
 )
 def inspect(
-    bundle: Path,
-    as_json: bool,
-    polygraphy: Path | None,
-    graphs: Path | None,
-    inputs: Path | None,
+    bundle: Path, as_json: bool, polygraphy: Path | None, graphs: Path | None, inputs: Path | None
 ) -> None:
     """Check the files of BUNDLE, and show its model, graphs, parity and sizes.
 

@@ -90,10 +90,7 @@ RECORDINGS = 32
     help="Of speech: srt, vtt, tsv, lrc; of a file of text: html, srt, txt.",
 )
 @output(
-    "--resume",
-    metavar="FILE",
-    type=PATH,
-    help="Speech: keep transcripts in FILE; go on after it.",
+    "--resume", metavar="FILE", type=PATH, help="Speech: keep transcripts in FILE; go on after it."
 )
 @output("--stream", is_flag=True, help="Write tokens as soon as they are selected; without beams.")
 @output(

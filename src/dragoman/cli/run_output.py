@@ -27,12 +27,7 @@ from dragoman.runtime import (
 )
 from dragoman.runtime.arguments import check_able
 from dragoman.runtime.attention.alignment import NO_WORDS
-from dragoman.runtime.decoding.results import (
-    SubtitleFormat,
-    json_line,
-    span,
-    subtitle_entries,
-)
+from dragoman.runtime.decoding.results import SubtitleFormat, json_line, span, subtitle_entries
 from dragoman.runtime.documents import DOCUMENT_FORMS
 
 from .shared.terminal import notify
@@ -328,10 +323,7 @@ class Aligner:
             return result
         try:
             text = self._model.replace_unknown(
-                source,
-                result,
-                skip_special_tokens=self._skips_special_tokens,
-                **self._reading,
+                source, result, skip_special_tokens=self._skips_special_tokens, **self._reading
             )
         except DragomanError as error:
             return dataclasses.replace(result, error=f"--replace-unknown: {error}")

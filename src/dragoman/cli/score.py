@@ -34,11 +34,7 @@ from .shared.terminal import arriving_lines, in_parts, notify, standard_input
     default=None,
     help="Score the end token as well [yes; no for a decoder-only model].",
 )
-@click.option(
-    "--source-language",
-    metavar="CODE",
-    help="Language of the sources [the bundle's].",
-)
+@click.option("--source-language", metavar="CODE", help="Language of the sources [the bundle's].")
 @click.option("--target-language", metavar="CODE", help="Language of the targets [the bundle's].")
 @click.option(
     "--language", metavar="CODE", help="Speech: spoken language, such as de or german [detected]."

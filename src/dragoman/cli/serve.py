@@ -35,12 +35,7 @@ PREFIX = "DRAGOMAN_SERVE"
     context_settings={"auto_envvar_prefix": PREFIX},
 )
 @click.argument(
-    "bundles",
-    nargs=-1,
-    required=True,
-    type=PATH,
-    metavar="BUNDLE...",
-    envvar=f"{PREFIX}_BUNDLES",
+    "bundles", nargs=-1, required=True, type=PATH, metavar="BUNDLE...", envvar=f"{PREFIX}_BUNDLES"
 )
 @network("--host", metavar="NAME", default="127.0.0.1", help="Bind to this address [127.0.0.1].")
 @network(
@@ -63,12 +58,7 @@ PREFIX = "DRAGOMAN_SERVE"
     help="File of API keys, one per line; requests need one of them [none].",
 )
 @network("--certificate", metavar="FILE", type=PATH, help="TLS certificate, PEM.")
-@network(
-    "--private-key",
-    metavar="FILE",
-    type=PATH,
-    help="Private key of the certificate, PEM.",
-)
+@network("--private-key", metavar="FILE", type=PATH, help="Private key of the certificate, PEM.")
 @network(
     "--cors-origin",
     metavar="ORIGIN",
@@ -104,10 +94,7 @@ PREFIX = "DRAGOMAN_SERVE"
     help="Batches decoded in parallel [best of `bench --arrangement`, or one per core or GPU].",
 )
 @decoding(
-    "--threads",
-    metavar="N",
-    type=POSITIVE,
-    help="Processor threads per worker [cores / workers].",
+    "--threads", metavar="N", type=POSITIVE, help="Processor threads per worker [cores / workers]."
 )
 @decoding(
     "--batch-size",
@@ -136,11 +123,7 @@ PREFIX = "DRAGOMAN_SERVE"
     help="Maximum new tokens per output [512, or the bundle's default].",
 )
 @limits(
-    "--max-body",
-    metavar="MB",
-    type=POSITIVE,
-    default=64,
-    help="Maximum size of a request [64].",
+    "--max-body", metavar="MB", type=POSITIVE, default=64, help="Maximum size of a request [64]."
 )
 @limits(
     "--max-audio",

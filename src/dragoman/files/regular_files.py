@@ -120,9 +120,7 @@ NO_HOME = "the user has no home directory: set HOME or XDG_CACHE_HOME"
 
 
 def write_whole(
-    path: Path,
-    write: Callable[[Path], object],
-    failures: tuple[type[Exception], ...] = (OSError,),
+    path: Path, write: Callable[[Path], object], failures: tuple[type[Exception], ...] = (OSError,)
 ) -> None:
     """Write a file completely or not at all.
 

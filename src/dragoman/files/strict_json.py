@@ -30,10 +30,7 @@ def parse_json(text: str) -> Any:
     """
     try:
         value = json.loads(
-            text,
-            object_pairs_hook=_distinct,
-            parse_float=_finite,
-            parse_constant=_not_finite,
+            text, object_pairs_hook=_distinct, parse_float=_finite, parse_constant=_not_finite
         )
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error

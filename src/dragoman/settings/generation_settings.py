@@ -9,14 +9,7 @@ from typing import Annotated, Any, Literal
 
 from dragoman.errors import shown
 
-from .fields import (
-    LARGEST_FLOAT32,
-    LEFT_OUT,
-    SMALLEST_FLOAT32,
-    Bounds,
-    annotated,
-    wrong_bounds,
-)
+from .fields import LARGEST_FLOAT32, LEFT_OUT, SMALLEST_FLOAT32, Bounds, annotated, wrong_bounds
 
 EarlyStopping = bool | Literal["never"]
 

@@ -80,10 +80,7 @@ def _check_supported(form: FormData, response_format: str) -> None:
 
 def _granularities(form: FormData) -> set[Any]:
     """Return what is to be timed: segments, words or both."""
-    return {
-        *form.getlist("timestamp_granularities[]"),
-        *form.getlist("timestamp_granularities"),
-    }
+    return {*form.getlist("timestamp_granularities[]"), *form.getlist("timestamp_granularities")}
 
 
 def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> GenerationOptions:
@@ -109,12 +106,7 @@ def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> 
     except ValueError as error:
         raise BodyError(f"temperature: expected a number, found {shown(text)}") from error
     if temperature:
-        values |= {
-            "do_sample": True,
-            "num_beams": 1,
-            "temperature": temperature,
-            "top_k": 0,
-        }
+        values |= {"do_sample": True, "num_beams": 1, "temperature": temperature, "top_k": 0}
     return GenerationOptions(**values)
 
 

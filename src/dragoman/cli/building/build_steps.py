@@ -77,23 +77,13 @@ def export(
 
 @click.command(cls=SectionedCommand)
 @click.argument("source", type=PATH)
-@click.option(
-    "-o",
-    "--output",
-    type=PATH,
-    required=True,
-    help="Bundle or ONNX file to write.",
-)
+@click.option("-o", "--output", type=PATH, required=True, help="Bundle or ONNX file to write.")
 @target_option
 @precision_option
 @calibration_option
 @keep_fp32_option
 @engine_options
-@click.option(
-    "--report",
-    type=PATH,
-    help="Write a record of each pass to this JSON file.",
-)
+@click.option("--report", type=PATH, help="Write a record of each pass to this JSON file.")
 @click.option(
     "--no-compare", is_flag=True, help="ONNX file: do not measure what each pass changes."
 )

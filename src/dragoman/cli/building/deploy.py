@@ -42,12 +42,7 @@ def deploy() -> None:
     help="Batches decoded in parallel, with shared weights [best of `bench --arrangement` on the "
     "serving machine, or one per core].",
 )
-@click.option(
-    "--threads",
-    metavar="N",
-    type=POSITIVE,
-    help="Threads per worker [cores / workers].",
-)
+@click.option("--threads", metavar="N", type=POSITIVE, help="Threads per worker [cores / workers].")
 @click.option(
     "--batch-size",
     metavar="N",
@@ -55,9 +50,7 @@ def deploy() -> None:
     help="Maximum rows (requests x beams) per worker [64].",
 )
 @click.option(
-    "--no-streaming",
-    is_flag=True,
-    help="One response per request, for clients that call `infer`.",
+    "--no-streaming", is_flag=True, help="One response per request, for clients that call `infer`."
 )
 @click.option("--link", is_flag=True, help="Link to the bundles instead of copying them.")
 @force_option

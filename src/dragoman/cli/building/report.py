@@ -23,13 +23,7 @@ from ..shared.terminal import shown_progress
 
 @click.command()
 @click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=PATH)
-@click.option(
-    "-o",
-    "--output",
-    type=PATH,
-    required=True,
-    help="Page to write, .html.",
-)
+@click.option("-o", "--output", type=PATH, required=True, help="Page to write, .html.")
 @click.option(
     "--checkpoint",
     metavar="CHECKPOINT",
@@ -59,9 +53,7 @@ from ..shared.terminal import shown_progress
     help="Do not measure speed, load time, memory and sensitivity.",
 )
 @click.option(
-    "--json",
-    type=PATH,
-    help="Also write all numbers to this JSON file; the page has them, too.",
+    "--json", type=PATH, help="Also write all numbers to this JSON file; the page has them, too."
 )
 @threads_option
 @force_option

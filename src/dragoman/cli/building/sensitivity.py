@@ -60,11 +60,7 @@ SHOWN = 12
 @threads_option
 @force_option
 def sensitivity(
-    bundle: Path,
-    checkpoint: str,
-    output: Path | None,
-    force: bool,
-    **given: Any,
+    bundle: Path, checkpoint: str, output: Path | None, force: bool, **given: Any
 ) -> None:
     """Measure which matrix products and layers lose accuracy in the precision of BUNDLE.
 

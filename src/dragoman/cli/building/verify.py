@@ -138,34 +138,17 @@ def verify(
     help="Private key, PEM: elliptic curve P-256, P-384 or P-521.",
 )
 @click.option(
-    "--password-file",
-    type=PATH,
-    help="File whose first line is the password of an encrypted key.",
+    "--password-file", type=PATH, help="File whose first line is the password of an encrypted key."
 )
 @click.option(
-    "--certificate",
-    type=PATH,
-    help="Certificate of the key, PEM, to store in the signature.",
+    "--certificate", type=PATH, help="Certificate of the key, PEM, to store in the signature."
 )
 @click.option(
-    "--chain",
-    type=PATH,
-    multiple=True,
-    help="Intermediate certificate, PEM; repeatable.",
+    "--chain", type=PATH, multiple=True, help="Intermediate certificate, PEM; repeatable."
 )
-@click.option(
-    "--signature",
-    type=PATH,
-    help="File to write [model.sig in the bundle].",
-)
+@click.option("--signature", type=PATH, help="File to write [model.sig in the bundle].")
 @click.option("--force", is_flag=True, help="Replace the signature if it exists.")
-def sign(
-    bundle: Path,
-    key: Path,
-    password_file: Path | None,
-    force: bool,
-    **given: Any,
-) -> None:
+def sign(bundle: Path, key: Path, password_file: Path | None, force: bool, **given: Any) -> None:
     """Sign every file of BUNDLE with a private key, in the format of OpenSSF Model Signing.
 
     Nothing is sent over a network. With the public key or the certificate, `dragoman verify` finds

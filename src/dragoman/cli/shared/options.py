@@ -148,9 +148,7 @@ devices_option = click.option(
     help="cpu, cuda or cuda:N; repeatable, for several GPUs [by backend].",
 )
 fallback_option = click.option(
-    "--allow-fallback",
-    is_flag=True,
-    help="Run nodes without a CUDA kernel on the processor.",
+    "--allow-fallback", is_flag=True, help="Run nodes without a CUDA kernel on the processor."
 )
 check_option = click.option(
     "--check",
