@@ -405,12 +405,6 @@ def decode_file(
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        DragomanError: the file is not a JSON object.
-        FileNotFoundError: the file does not exist.
-    """
     try:
         values = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:  # includes UnicodeDecodeError

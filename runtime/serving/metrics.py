@@ -164,8 +164,6 @@ def _versions() -> dict[str, str]:
 
 
 class _EngineMetrics(Observer):
-    """Updates the metrics of a model."""
-
     def __init__(self, metrics: Metrics, model: str) -> None:
         self._encoder_seconds = metrics.encoder_seconds.labels(model)
         self._sources = metrics.sources.labels(model)

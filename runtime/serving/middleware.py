@@ -228,11 +228,7 @@ class RequestMiddleware:
         return path
 
     def _decoder(self, headers: Headers) -> BodyDecoder | None:
-        """Return the decoder of a request's body; None: it is not compressed.
-
-        Raises:
-            CodingError: the content coding is not supported.
-        """
+        """Return the decoder of a request's body; None: it is not compressed."""
         stated = ", ".join(headers.getlist("content-encoding"))
         coding = stated.strip().lower().removeprefix("x-")
         if coding in ("", "identity"):

@@ -162,7 +162,6 @@ def _check_drain(seconds: Any) -> None:
 
 
 def _is_host(text: str) -> bool:
-    """Return whether a text may be the name or address of a host."""
     if ":" not in text:
         return re.fullmatch(r"[\w.-]+", text) is not None
     try:

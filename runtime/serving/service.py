@@ -321,7 +321,6 @@ class Service:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _with_default(self, options: Options) -> Options:
-        """Return options with the server's default of `split_special_tokens`."""
         if options.split_special_tokens is not None:
             return options
         return replaced(options, {"split_special_tokens": self.options.split_special_tokens})

@@ -68,12 +68,7 @@ async def embeddings(service: Service, request: Request) -> Response:
 
 
 def _check_text(text: object) -> None:
-    """Check that an input is a text.
-
-    Raises:
-        BodyError: it is something else, such as token ids, which a client may have from another
-            tokenizer: the ids of one are other words to another.
-    """
+    """Check that an input is a text."""
     if isinstance(text, str):
         return
     if isinstance(text, int | list):

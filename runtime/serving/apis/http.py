@@ -212,7 +212,6 @@ def attributed(request: Request, served: ServedModel) -> ServedModel:
 
 
 def _log_failure(error: Exception, scope: Scope) -> None:
-    """Log an error of the server."""
     if reported_error(error).status == 500:
         keys = {"request_id": REQUEST_ID, "route": ROUTE, "model": MODEL}
         where = {name: scope.get(key) for name, key in keys.items()}
@@ -220,12 +219,7 @@ def _log_failure(error: Exception, scope: Scope) -> None:
 
 
 async def _read_body(request: Request, drain: Drain) -> None:
-    """Read the body of a request, which caches it.
-
-    Raises:
-        BodyTooSlowError: the body takes too long.
-        ClosedError: the time that the server had to finish has passed.
-    """
+    """Read the body of a request, which caches it."""
     try:
         async with asyncio.timeout(BODY_SECONDS) as limit:
             with drain.on_expiry(lambda: limit.reschedule(0)):

@@ -168,7 +168,6 @@ async def _run_encoder(
 
 
 def _split_body(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
-    """Split a body into its JSON and the binary data after it."""
     if header_length is None:
         return json_object(body), memoryview(b"")
     wrong = not header_length.isdecimal() or len(header_length) > MOST_DIGITS

@@ -171,11 +171,6 @@ def _split(options: GenerationOptions, source: str) -> GenerationOptions:
 async def _translated_texts(
     service: Service, served: ServedModel, texts: Sequence[str], options: GenerationOptions
 ) -> list[list[str]]:
-    """Translate texts sentence by sentence.
-
-    Returns:
-        the outputs of each text, the best first
-    """
     results = await service.generate(served, texts, [options] * len(texts))
     _check_results(results)
     return [[h.text or "" for h in result.hypotheses] or [result.text or ""] for result in results]
@@ -255,7 +250,6 @@ async def _html_of(
 async def _translated_lines(
     service: Service, served: ServedModel, texts: Sequence[str], options: GenerationOptions
 ) -> list[list[str]]:
-    """Translate texts line by line, where texts cannot be split into sentences."""
     lines = _lines(texts)
     results = await service.generate(served, lines, [options] * len(lines))
     _check_results(results)
@@ -270,11 +264,7 @@ def _check_results(results: Sequence[Result]) -> None:
 
 
 def _lines(texts: Sequence[str]) -> list[str]:
-    """Return the lines of texts that have words, each once.
-
-    Raises:
-        BodyError: there are too many.
-    """
+    """Return the lines of texts that have words, each once."""
     lines = [line for text in texts for line in LINE_BREAK.split(text)[::2] if line.strip()]
     if len(lines) > MOST_SOURCES:
         raise BodyError(f"q: expected at most {MOST_SOURCES} lines, found {len(lines)}")
@@ -362,11 +352,6 @@ def _language_pairs(served: ServedModel) -> list[tuple[str, str]]:
 
 
 def _named(service: Service, name: str) -> ServedModel:
-    """Return the translation model of a name.
-
-    Raises:
-        DragomanError: there is none.
-    """
     served = service.models.get(name)
     if not _translates(served):  # a speech model would read texts as file paths
         raise DragomanError(f"model: expected a translation model, {served.name} is another")
@@ -374,11 +359,7 @@ def _named(service: Service, name: str) -> ServedModel:
 
 
 def _translator(service: Service, source: str, target: str, model: str | None) -> ServedModel:
-    """Find a model that translates from one language to another.
-
-    Raises:
-        DragomanError: there is no such model.
-    """
+    """Find a model that translates from one language to another."""
     if model is not None:
         return _named(service, model)
     candidates = [served for served in service.models.all if _translates(served)]

@@ -59,7 +59,6 @@ async def _bundles(service: Service, request: Request) -> Response:
 
 
 def _bundle_data(served: ServedModel) -> dict[str, Any]:
-    """Describe a bundle for the page and other clients."""
     manifest = served.manifest
     languages = manifest.languages
     return {
@@ -112,11 +111,6 @@ async def _result_data(
     pieces: bool,
     skip_special_tokens: bool,
 ) -> dict[str, Any]:
-    """Return a result as JSON data.
-
-    Args:
-        pieces: whether each hypothesis has the text of each token
-    """
     data = result_data(result)
     if pieces and result.hypotheses:
         found = await service.run_with_model(served, partial(_pieces, result, skip_special_tokens))
@@ -222,11 +216,7 @@ async def _run_encoder(service: Service, request: Request, *, method: str) -> Re
 
 
 def _zero_shot(fields: Fields, texts: int) -> ZeroShot | None:
-    """Take the labels to classify by; None: those of the model.
-
-    Raises:
-        BodyError: there are too many pairs of a text and a label, or no labels for other fields.
-    """
+    """Take the labels to classify by; None: those of the model."""
     labels = fields.take("labels", list)
     template = fields.take("hypothesis_template", str)
     multi_label = fields.take("multi_label", bool)

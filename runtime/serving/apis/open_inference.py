@@ -262,7 +262,6 @@ def _from_json(name: str, datatype: str, shape: list[int], data: Any) -> NDArray
 
 
 def _flatten(data: list[Any]) -> list[Any]:
-    """Flatten data that may be nested."""
     while data and isinstance(data[0], list):
         if not all(isinstance(inner, list) for inner in data):
             raise TensorError("data: expected lists of one depth")

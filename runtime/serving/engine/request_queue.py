@@ -163,7 +163,6 @@ class RequestQueue(Generic[Item]):
             return items
 
     def _sweep(self, now: float) -> None:
-        """Remove items that are over."""
         self._swept = now
         self._items = deque(item for item in self._items if not self._is_over(item[0], now))
 
@@ -203,7 +202,6 @@ class _Pace:
         self._taken: deque[tuple[float, int]] = deque(maxlen=self.KEPT)
 
     def count(self, items: int) -> None:
-        """Record that items were taken."""
         if items:
             self._taken.append((time.monotonic(), items))
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from threading import Thread
 
-from ...backends.interface import Backend, DeviceLostError
+from ...backends.interface import DeviceLostError
 from ...decoding.running_batch import DecodedJob, Job
 from ...decoding.scheduler import FailedJob, Observer, Scheduler, source_length
 from ...decoding.strategies import DEFAULT_BATCH_TOKENS
-from ...format.model_spec import ModelSpec
+from ...model import Model
 from .request_handle import QueuedRequest
 from .request_queue import RequestQueue
 
@@ -24,6 +24,16 @@ Jobs = Sequence[Job[QueuedRequest]]
 
 
 class Worker(Thread):
+    """A thread that works on the requests of a queue with a model, for as long as it can.
+
+    Attributes:
+        lost: why it cannot go on
+    """
+
+    lost: DeviceLostError | None = None
+
+
+class DecodingWorker(Worker):
     """Takes jobs from the request queue, decodes them, and sets the results of their requests.
 
     Args:
@@ -36,8 +46,7 @@ class Worker(Thread):
     def __init__(
         self,
         number: int,
-        backend: Backend,
-        model: ModelSpec,
+        model: Model,
         queue: RequestQueue[Job[QueuedRequest]],
         observer: Observer,
         *,
@@ -45,11 +54,11 @@ class Worker(Thread):
         capacity: int,
     ) -> None:
         super().__init__(name=f"decoding-{number}", daemon=True)
-        self._number, self.backend, self._model = number, backend, model
+        self._number, self.backend, self._model = number, model.backend, model.manifest.model
         self._queue, self._observer = queue, observer
         self._scheduler: Scheduler[QueuedRequest] = Scheduler(
-            backend,
-            model,
+            self.backend,
+            self._model,
             rows=rows,
             tokens=DEFAULT_BATCH_TOKENS,
             capacity=capacity,
@@ -57,8 +66,6 @@ class Worker(Thread):
             put_back=self._put_back,
             observer=observer,
         )
-        self.lost: DeviceLostError | None = None
-        """Why it cannot go on."""
 
     @property
     def busy(self) -> int:
@@ -67,33 +74,28 @@ class Worker(Thread):
 
     def run(self) -> None:
         """Decode until the queue is closed and empty, or the device is lost."""
+        scheduler = self._scheduler
         while self.lost is None:
             taken: Jobs | None = ()
+            now = time.monotonic()
             try:
-                self._evict()
-                if not self._scheduler.isolating:
-                    taken = self._take()
+                scheduler.evict(lambda job, now=now: job.key.handle.is_over(now))
+                if not scheduler.isolating:
+                    taken = self._queue.take(
+                        self._number, busy=scheduler.busy, most=scheduler.most, fits=self._fits
+                    )
                 if taken is None:
                     return
                 self._admit(taken)
-                self._settle(self._scheduler.step())
+                self._settle(scheduler.step())
                 self._notify()
             except DeviceLostError as error:
-                self._give_up(taken or (), error)
+                self.lost = error
+                self._observer.failed(str(error))
+                self._fail_all([*(taken or ()), *self._queue.withdraw(self._number)], error)
             except Exception as error:  # a defect of the server
                 self._observer.failed(f"{type(error).__name__}: {error}")
                 self._fail_all(taken or (), error)
-
-    def _evict(self) -> None:
-        """Remove jobs of requests that are cancelled or past their deadlines."""
-        now = time.monotonic()
-        self._scheduler.evict(lambda job: job.key.handle.is_over(now))
-
-    def _take(self) -> Jobs | None:
-        scheduler = self._scheduler
-        return self._queue.take(
-            self._number, busy=scheduler.busy, most=scheduler.most, fits=self._fits
-        )
 
     def _admit(self, jobs: Jobs) -> None:
         batches = list(self._batches(jobs))
@@ -130,7 +132,6 @@ class Worker(Thread):
         self._queue.put_back([(job, job.strategy.width) for job in jobs])
 
     def _notify(self) -> None:
-        """Send the new tokens of running requests to their listeners."""
         for decoded in self._scheduler.running:
             if decoded.prefix:
                 continue  # no new tokens during prefill
@@ -158,13 +159,7 @@ class Worker(Thread):
         return source_length(job, self._model)
 
     def _fail_all(self, jobs: Jobs, error: Exception) -> None:
-        """Fail the requests of newly taken jobs and of all running jobs."""
         jobs = [*jobs, *self._scheduler.jobs]
         self._scheduler.close()
         for job in jobs:
             job.key.handle.fail(error)
-
-    def _give_up(self, jobs: Jobs, error: DeviceLostError) -> None:
-        self.lost = error
-        self._observer.failed(str(error))
-        self._fail_all([*jobs, *self._queue.withdraw(self._number)], error)

@@ -70,11 +70,7 @@ def connected(address: str | None, processors: int) -> Iterator[None]:
 
 
 def _check_listening(address: str) -> None:
-    """Check that a server listens at an address; Ray would retry for over a minute.
-
-    Raises:
-        DragomanError: no server listens there, or the address is malformed.
-    """
+    """Check that a server listens at an address; Ray would retry for over a minute."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise DragomanError(
@@ -188,11 +184,7 @@ class _Pool:
     def decode(
         self, source: LineFile, blocks: Sequence[Block], workers: int
     ) -> Iterator[tuple[Block, DecodedBlock]]:
-        """Decode blocks and yield each when finished.
-
-        Raises:
-            DragomanError: a worker raises it, or several have died.
-        """
+        """Decode blocks and yield each when finished."""
         todo, unfinished = deque(blocks), len(blocks)
         for _ in range(workers):
             self._start()
@@ -220,7 +212,6 @@ class _Pool:
                 ray.kill(worker)
 
     def close(self) -> None:
-        """End all workers."""
         for worker, _ in self._busy.values():
             ray.kill(worker)
         self._busy.clear()
@@ -242,12 +233,7 @@ class _Pool:
 
 
 def _answer(reference: Any) -> Any:
-    """Return the result of a worker.
-
-    Raises:
-        DragomanError: the worker raised the error.
-        RayActorError: the worker died.
-    """
+    """Return the result of a worker."""
     try:
         return ray.get(reference)
     except RayTaskError as error:

@@ -281,8 +281,6 @@ def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
 
 
 class _TritonLog(Observer):
-    """Logs failures that no request caused."""
-
     def __init__(self, utils: Any) -> None:
         self._utils = utils
 

@@ -141,7 +141,6 @@ def examine(bundles: Sequence[str | Path] = ()) -> Examination:
 
 
 def _run(probe: tuple[str, Callable[[], Found]]) -> list[Fact | Finding]:
-    """Run a probe; its own failure is a finding."""
     name, run = probe
     found: list[Fact | Finding] = []
     try:

@@ -154,11 +154,6 @@ def check_texts(path: Path) -> None:
 
 
 def _check_references(path: str | Path | None) -> Path | None:
-    """Check that a file of references exists.
-
-    Raises:
-        DragomanError: the file does not exist.
-    """
     if path is not None and not Path(path).is_file():
         raise DragomanError(f"expected a file of references, found none at {path}")
     return None if path is None else Path(path)
@@ -169,9 +164,6 @@ def _check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
 
     Returns:
         the names, or None
-
-    Raises:
-        DragomanError: a metric is unknown, or its library is missing.
     """
     if isinstance(names, str):
         raise DragomanError(f"metrics: expected a list of names, found {shown(names)}")

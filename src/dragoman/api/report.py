@@ -146,9 +146,6 @@ def _foreign(
     """Return the reasons why bundles do not match the checkpoint, by directory.
 
     The page must not show the licences of another model.
-
-    Raises:
-        DragomanError: no bundle matches, or the checkpoint cannot be read.
     """
     from .verify import check_same_model, open_like
 

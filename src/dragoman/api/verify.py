@@ -279,11 +279,7 @@ def _without_directory(error: BackendError, bundle: Bundle) -> str:
 
 
 def _check_engines(bundle: Bundle, device: str | None) -> None:
-    """Check that engines run on this machine, if the bundle has any.
-
-    Raises:
-        BackendError: they do not; says whether they were ever compared with the trained model.
-    """
+    """Check that engines run on this machine, if the bundle has any."""
     engines = bundle.manifest.executable
     if not isinstance(engines, TensorRTEngines):
         return

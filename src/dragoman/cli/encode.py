@@ -264,7 +264,6 @@ def _zero_shot(labels: str | None, template: str | None, multi_label: bool) -> Z
 
 
 def _lines(texts: Sequence[str]) -> Iterator[Sequence[Line]]:
-    """Yield texts, or the lines of standard input, in parts."""
     return in_parts([texts] if texts else standard_input(), GROUP)
 
 
@@ -318,7 +317,6 @@ LINES: dict[str, Callable[[Any, Any], str]] = {
 
 
 def _word(text: str | None, source: Any, number: int) -> str:
-    """Return a word, or its token id if the bundle has no tokenizer."""
     return str(source[number]) if text is None else text
 
 

@@ -123,7 +123,6 @@ def _known_answers(bundle: Bundle) -> str:
 
 
 def _text(value: str) -> str:
-    """Escape text of the manifest for the table and the terminal."""
     return escape(printable(value))
 
 

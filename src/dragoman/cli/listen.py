@@ -76,7 +76,6 @@ def listen(
 
 
 def _pieces(updates: Iterable[LiveUpdate], *, timestamps: bool, as_json: bool) -> Iterator[str]:
-    """Yield the words of updates, a line for each segment, or JSON for each update."""
     begun = False
     for update in updates:
         segment = update.segment
@@ -124,17 +123,11 @@ def _chunks(model: Model, *, microphone: bool) -> Iterator[bytes]:
 
 
 def _read() -> Iterator[bytes]:
-    """Yield standard input as it arrives."""
     while sys.stdin is not None and (data := os.read(sys.stdin.fileno(), BYTES)):
         yield data
 
 
 def _recorded(rate: int) -> Iterator[bytes]:
-    """Yield what the microphone records.
-
-    Raises:
-        DragomanError: there is no microphone.
-    """
     try:
         import sounddevice
     except OSError as error:  # its own library is missing

@@ -219,7 +219,6 @@ def detect_language(
 
 
 def _exclude(option: str, others: dict[str, Any]) -> None:
-    """Refuse options that are given beside one that excludes them."""
     for name, given in others.items():
         if given:
             raise click.UsageError(f"{option} and {name} exclude each other")
@@ -228,7 +227,6 @@ def _exclude(option: str, others: dict[str, Any]) -> None:
 def _check_format(
     texts: Sequence[str], given_options: dict[str, Any], written: dict[str, bool]
 ) -> None:
-    """Check that subtitles, or a document, can be written."""
     _exclude("--format", written)
     if len(texts) > 1:
         raise click.UsageError(f"--format: expected one file, found {len(texts)}")
@@ -237,7 +235,6 @@ def _check_format(
 
 
 def _subtitle_format(name: str | None, recordings: Sequence[str]) -> SubtitleFormat | None:
-    """Return the format of the subtitles of one recording; None: none were requested."""
     if name is None:
         return None
     if not recordings:
@@ -288,7 +285,6 @@ def _transcript_form(
     scores: bool,
     as_json: bool,
 ) -> TranscriptForm:
-    """Return the function that formats a transcript."""
     speech = manifest.speech
     if as_json:
         return whole(json_of_texts)
@@ -321,7 +317,6 @@ Input = tuple[str | list[int], GenerationOptions] | DragomanError
 
 @contextmanager
 def _prefixes(path: Path | None, manifest: Manifest) -> Iterator[Iterator[Line] | None]:
-    """Read the prefix of each source; None without a file."""
     if path is None:
         yield None
         return

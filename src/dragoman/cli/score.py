@@ -112,7 +112,6 @@ GROUP = 4096
 
 
 def _groups(pairs: Path | None) -> Iterator[Sequence[Line]]:
-    """Yield the lines of a file or of standard input, in groups."""
     if pairs is None:
         yield from in_parts(standard_input(), GROUP)
         return
@@ -121,8 +120,6 @@ def _groups(pairs: Path | None) -> Iterator[Sequence[Line]]:
 
 
 class _Writer:
-    """Writes a line for each pair, and accumulates the summary."""
-
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         self.number = self.rejected = self.tokens = 0
@@ -160,7 +157,6 @@ def _score(model: Model, lines: Sequence[Line], options: Any, writer: _Writer) -
 
 
 def _pair(model: Model, line: Line) -> tuple[Any, Any] | str:
-    """Parse a line as a pair, or return why it is invalid."""
     if isinstance(line, UnicodeDecodeError):
         return unreadable(line)
     source, *targets = line.split("\t")

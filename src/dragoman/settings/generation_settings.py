@@ -162,7 +162,6 @@ class GenerationSettings:
 
 
 def _flat(value: Any) -> Iterator[int]:
-    """Yield the token ids of a setting: one, several, or several sequences."""
     if isinstance(value, tuple):
         for item in value:
             yield from _flat(item)

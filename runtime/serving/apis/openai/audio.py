@@ -79,16 +79,10 @@ def _check_supported(form: FormData, response_format: str) -> None:
 
 
 def _granularities(form: FormData) -> set[Any]:
-    """Return what is to be timed: segments, words or both."""
     return {*form.getlist("timestamp_granularities[]"), *form.getlist("timestamp_granularities")}
 
 
 def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> GenerationOptions:
-    """Create the generation options of a request.
-
-    Raises:
-        DragomanError: a value is out of range, or the model does not support it.
-    """
     speech = served.manifest.speech
     if speech is None:
         raise DragomanError(f"{served.name} is not a speech model; choose a speech model")
@@ -192,7 +186,6 @@ def _response(
 
 
 def _words(result: Result) -> dict[str, Any]:
-    """Return the words with their times."""
     words = [
         {"word": word.text.strip(), "start": round(word.start, 3), "end": round(word.end, 3)}
         for segment in result.segments or ()
@@ -202,7 +195,6 @@ def _words(result: Result) -> dict[str, Any]:
 
 
 def _quality(segment: Segment, options: GenerationOptions, mean: float) -> dict[str, Any]:
-    """Return how doubtful a segment is, as far as it is known."""
     quality = segment.quality
     ratio = compression_ratio(segment.text or "") if quality is None else quality.compression_ratio
     return {

@@ -275,11 +275,6 @@ def _until_stop(hypothesis: Hypothesis, completion: CompletionRequest, model: Mo
 def _logprobs(
     hypothesis: Hypothesis, offsets: list[int], completion: CompletionRequest, model: Model
 ) -> dict[str, Any]:
-    """Return the log-probabilities of a hypothesis as JSON data.
-
-    Args:
-        offsets: text offsets of the reported tokens
-    """
     count, skips = len(offsets), completion.skip_special_tokens
     return {
         "tokens": [
@@ -311,11 +306,7 @@ def _usage(prompt: int, completion: int) -> dict[str, int]:
 
 
 async def _checked(items: Items) -> Items:
-    """Yield items unchanged.
-
-    Raises:
-        RejectedError: the prompt could not be decoded.
-    """
+    """Yield items unchanged."""
     async with aclosing(items):
         async for item in items:
             if isinstance(item, StreamEnd):
@@ -360,11 +351,6 @@ def _chunk(head: dict[str, Any], text: str, reason: str | None) -> dict[str, Any
 
 
 def _check_result(result: Result) -> None:
-    """Check that a prompt was decoded.
-
-    Raises:
-        RejectedError: the prompt could not be decoded.
-    """
     if result.finish_reason == "rejected":
         raise RejectedError(result.error or "rejected")
     if result.finish_reason == "empty":

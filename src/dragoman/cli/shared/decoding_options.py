@@ -84,7 +84,6 @@ TYPES: dict[str, Any] = {
 
 
 def _option(name: str, described: CommandOption, default: Any) -> Callable[[Function], Function]:
-    """Create the option of a field."""
     hint = type_of(get_type_hints(GenerationOptions)[name])
     flags = described.names or f"--{name.replace('_', '-')}"
     attributes: dict[str, Any] = {
@@ -119,7 +118,6 @@ def _option(name: str, described: CommandOption, default: Any) -> Callable[[Func
 
 
 def _number_type(kind: type, bounds: Bounds | None) -> Any:
-    """Return the click type of a number within bounds."""
     if bounds is None:
         return click.INT if kind is int else click.FLOAT
     least, most = (None if abs(b) == float("inf") else b for b in (bounds.least, bounds.most))
@@ -129,7 +127,6 @@ def _number_type(kind: type, bounds: Bounds | None) -> Any:
 
 
 def _options() -> list[Callable[[Any], Any]]:
-    """Create the options of all fields that have one, section by section."""
     described = annotated(GenerationOptions, CommandOption)
     defaults = {field.name: field.default for field in dataclasses.fields(GenerationOptions)}
     return [
@@ -210,7 +207,6 @@ def for_bundle(
 
 
 def _ids(option: str, phrase: Any) -> list[int]:
-    """Parse token ids."""
     ids = token_ids(phrase)
     if ids is None:
         raise DragomanError(

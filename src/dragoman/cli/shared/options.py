@@ -260,12 +260,17 @@ def option_names(command: click.Command) -> Iterator[None]:
     try:
         yield
     except DragomanError as error:
-        options = {
-            parameter.name: parameter.opts[0]
-            for parameter in command.params
-            if isinstance(parameter, click.Option) and parameter.name
-        }
-        raise DragomanError(renamed(str(error), options)) from error
+        raise DragomanError(in_option_names(str(error), command)) from error
+
+
+def in_option_names(message: str, command: click.Command) -> str:
+    """Return a message with option names in place of parameter names, see `renamed`."""
+    options = {
+        parameter.name: parameter.opts[0]
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and parameter.name
+    }
+    return renamed(message, options)
 
 
 def renamed(message: str, names: Mapping[str, str]) -> str:

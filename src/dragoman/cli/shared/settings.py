@@ -100,7 +100,6 @@ def _check_variables(ctx: click.Context) -> None:
 
 
 def _parameters(command: click.Command) -> dict[str, click.Parameter]:
-    """Return the parameters that a file may set."""
     return {str(each.name): each for each in command.params if each.name != CONFIG}
 
 
@@ -122,7 +121,6 @@ def _is_list(parameter: click.Parameter) -> bool:
 
 
 def _expected(parameter: click.Parameter) -> str:
-    """Name the values of a parameter."""
     kind = parameter.type
     if _is_list(parameter):
         return "a list of strings"
