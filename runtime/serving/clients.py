@@ -38,7 +38,6 @@ class ApiKeys:
         """Check the key of a request.
 
         Args:
-            headers: headers of the request; a key is a bearer token (RFC 6750)
             body_key: the key in the body of the request, used if the headers have none
 
         Raises:
@@ -117,7 +116,6 @@ def client_address(scope: Mapping[str, Any], trusted: Sequence[Network | str]) -
     may have sent. An entry that is not an address ends the reading.
 
     Args:
-        scope: scope of the request, see ASGI
         trusted: proxies, see `read_proxies`
     """
     peer = scope.get("client")

@@ -45,7 +45,6 @@ class Block:
     Attributes:
         index: number of the block in the file, from 0
         first_line: number of its first line in the file, from 1
-        lines: number of lines
         offset, size: position in the file, in bytes
     """
 
@@ -61,7 +60,6 @@ class LineFile:
     """A file of lines, split into blocks.
 
     Attributes:
-        sha256: hash of the file's contents
         prefixes: a file with the prefix of each line, split alike; None: no such file
     """
 
@@ -283,10 +281,6 @@ def describe_work(
 
 class FinishedBlocks:
     """The folder of an output's finished blocks, OUTPUT.blocks, created if necessary.
-
-    Args:
-        output: output file
-        description: description of the work, see `describe_work`
 
     Raises:
         DragomanError: the folder belongs to other work.

@@ -56,10 +56,6 @@ class BodyDecoder:
     """Decodes a compressed body part by part (RFC 9110, section 8.4.1).
 
     The coding "deflate" is a zlib stream; clients also send it without zlib's header.
-
-    Args:
-        coding: "gzip" or "deflate"
-        most: maximum size of the decoded body, in bytes
     """
 
     def __init__(self, coding: str, most: int) -> None:
@@ -109,7 +105,6 @@ class RequestMiddleware:
     Args:
         protocols: protocols of the server; the first with a prefix of the path reports a missing
             key
-        log_bodies: whether the log shows the beginning of bodies
         body_bytes: maximum size of a body, also once it is decoded
         root_path: prefix of all paths that a proxy puts before them; it may remove it, too
         trusted_proxies: proxies whose `X-Forwarded-For` is believed, see `read_proxies`

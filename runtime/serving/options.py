@@ -64,15 +64,11 @@ class ServerOptions:
     """Options and limits of a server.
 
     Attributes:
-        engine: options of the engine of every model
         idle_unload: idle seconds after which a model is unloaded; None: never
         timeout: seconds after which a request fails; a request may set a shorter timeout
-        max_body_bytes: maximum size of a request body
-        max_audio: maximum seconds of audio of a request
         max_open_audio: maximum seconds of audio of all requests that are read or decoded at once;
             further audio is refused
         api_keys: accepted API keys; empty: requests need no key
-        log_texts: whether logs show the bodies of requests
         split_special_tokens: whether special tokens in texts are read as plain text, unless a
             request says otherwise
         greedy: whether speech is decoded once, with greedy search, where a request leaves it open;
@@ -126,7 +122,6 @@ class ListenOptions:
     """Options of a server's socket, TLS and shutdown.
 
     Attributes:
-        host: name or address
         unix_socket: path to listen on instead of host and port
         api_key_file: file of API keys, see `read_keys`; None: those of `ServerOptions`
         certificate, private_key: PEM files for TLS; None: plain HTTP
@@ -182,7 +177,6 @@ class ReplicaOptions:
         upscale_delay, downscale_delay: seconds above or below the target before scaling
         health_seconds: seconds between health checks; a replica that fails three is replaced
         drain_seconds: time that the requests of a replica have to finish at shutdown, at most a day
-        gpus: GPUs per replica
 
     Raises:
         DragomanError: options contradict each other, or `drain_seconds` is out of range.
@@ -208,11 +202,7 @@ class ReplicaOptions:
 
 @dataclass(frozen=True)
 class ApplicationOptions:
-    """All options of a replicated server.
-
-    Attributes:
-        bundles: bundle directories by model name
-    """
+    """All options of a replicated server."""
 
     bundles: dict[str, Path]
     server: ServerOptions

@@ -27,7 +27,7 @@ from ...texts.tag_places import WordPairs
 from ..models import ServedModel
 from ..service import Service
 from .bodies import MOST_SOURCES, BodyError, Fields, json_object, spelled
-from .http import Endpoint, Protocol, attributed, opened_form
+from .http import Endpoint, Protocol, attributed, error_message, opened_form
 
 MOST_ALTERNATIVES = 16
 MOST_HTML = 4_000_000
@@ -41,15 +41,8 @@ OTHER_LABELS = {"nb": "no", "fil": "tl"}
 LINE_BREAK = re.compile("(\r\n|[\n\r\v\f\x85\u2028\u2029])")
 
 
-def error_body(error: DragomanError) -> dict[str, str]:
-    """Return the JSON body of an error."""
-    return {"error": str(error)}
-
-
 async def _translate(service: Service, request: Request) -> Response:
-    values = await _body_fields(request)
-    service.api_keys.check(request.headers, values.pop("api_key", None))
-    fields = Fields(values)
+    fields = await _body_fields(service, request)
     query = fields.require("q", (str, list))
     source, target = fields.take("source", str, "auto"), fields.require("target", str)
     text_format = fields.take("format", str, "text")
@@ -74,9 +67,11 @@ async def _translate(service: Service, request: Request) -> Response:
         if text_format == "html":
             outputs = await _translated_html(service, served, texts, options, source)
         elif splitter_is_installed():
-            outputs = await _translated_texts(service, served, texts, _split(options, source))
+            outputs = await _generated(service, served, texts, _split(options, source))
         else:
-            outputs = await _translated_lines(service, served, texts, options)
+            lines = _lines(texts)
+            translations = await _generated(service, served, lines, options)
+            outputs = _with_breaks(texts, dict(zip(lines, translations, strict=True)))
     is_single = isinstance(query, str)
     translated = [output[0] for output in outputs]
     answer: dict[str, Any] = {"translatedText": translated[0] if is_single else translated}
@@ -90,9 +85,7 @@ async def _translate(service: Service, request: Request) -> Response:
 
 async def _detect(service: Service, request: Request) -> Response:
     """List the languages that a text may be in, the most probable one first."""
-    values = await _body_fields(request)
-    service.api_keys.check(request.headers, values.pop("api_key", None))
-    fields = Fields(values)
+    fields = await _body_fields(service, request)
     query = fields.require("q", str)
     fields.end()
     codes = {source for served in service.models.all for source, _ in _language_pairs(served)}
@@ -168,9 +161,10 @@ def _split(options: GenerationOptions, source: str) -> GenerationOptions:
     return options.replace(split=True, split_language=source if is_known else None)
 
 
-async def _translated_texts(
+async def _generated(
     service: Service, served: ServedModel, texts: Sequence[str], options: GenerationOptions
 ) -> list[list[str]]:
+    """Return the outputs of each text, the best first."""
     results = await service.generate(served, texts, [options] * len(texts))
     _check_results(results)
     return [[h.text or "" for h in result.hypotheses] or [result.text or ""] for result in results]
@@ -247,16 +241,6 @@ async def _html_of(
     return await asyncio.to_thread(document.translated, texts, found, check)
 
 
-async def _translated_lines(
-    service: Service, served: ServedModel, texts: Sequence[str], options: GenerationOptions
-) -> list[list[str]]:
-    lines = _lines(texts)
-    results = await service.generate(served, lines, [options] * len(lines))
-    _check_results(results)
-    translations = [[h.text or "" for h in result.hypotheses] or [""] for result in results]
-    return _with_breaks(texts, dict(zip(lines, translations, strict=True)))
-
-
 def _check_results(results: Sequence[Result]) -> None:
     for result in results:
         if result.error is not None:
@@ -274,11 +258,7 @@ def _lines(texts: Sequence[str]) -> list[str]:
 def _with_breaks(texts: Sequence[str], found: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Return translations of texts with the line breaks and blank lines of the texts.
 
-    Args:
-        found: translations of each line, the best first
-
-    Returns:
-        as many translations of each text as of all its lines
+    There are as many of each text as of all its lines.
     """
     outputs = []
     for text in texts:
@@ -315,13 +295,14 @@ async def _languages(service: Service, request: Request) -> Response:
     )
 
 
-async def _body_fields(request: Request) -> dict[str, Any]:
-    """Read a body, which is a form or JSON, whatever type `curl -d` gives it."""
+async def _body_fields(service: Service, request: Request) -> Fields:
+    """Read a body, a form or JSON, whatever type `curl -d` gives it, and check its key."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
-    if media_type.endswith("json") or body.lstrip().startswith((b"{", BOM_UTF8)):
-        return json_object(body)
-    return await _form_fields(request)
+    is_json = media_type.endswith("json") or body.lstrip().startswith((b"{", BOM_UTF8))
+    values = json_object(body) if is_json else await _form_fields(request)
+    service.api_keys.check(request.headers, values.pop("api_key", None))
+    return Fields(values)
 
 
 async def _form_fields(request: Request) -> dict[str, Any]:
@@ -394,5 +375,5 @@ PROTOCOL = Protocol(
         Endpoint("/languages", _languages, method="GET", is_open=True),
     ),
     prefixes=("/translate", "/detect", "/languages"),
-    error_body=error_body,
+    error_body=error_message,
 )

@@ -68,11 +68,7 @@ class AsyncEncoderMethods(ABC):
     async def _encode(
         self, method: str, inputs: Any, timeout: Any, reading: ReadingKeywords, **more: Any
     ) -> list[Any]:
-        """Await the results of a method of `Model` for inputs.
-
-        Args:
-            more: further arguments of the method of `EncoderFrontEnd` that does the same
-        """
+        """Await the results of a method of `Model` for inputs."""
 
     async def encode(
         self,
@@ -185,7 +181,6 @@ class EncoderHandle(RequestHandle[list[Any]]):
 
     Args:
         method: name of a method of `EncoderFrontEnd`
-        options: keyword arguments of the method
     """
 
     def __init__(
@@ -206,12 +201,7 @@ class EncoderHandle(RequestHandle[list[Any]]):
 
 
 class EncodingWorker(Worker):
-    """Takes requests from the queue, computes them in batches, and sets their results.
-
-    Args:
-        number: index of the worker in the engine
-        rows: maximum inputs of a batch
-    """
+    """Takes requests from the queue, computes them in batches, and sets their results."""
 
     def __init__(
         self,
@@ -285,12 +275,8 @@ class EncoderEngine(Engine):
     """Encodes the inputs of requests in threads; see `DecodingEngine` for weights and devices.
 
     Args:
-        models: an encoder-only model, loaded with `engine.threads_of(workers, threads)`; on several
-            GPUs, one of each
-        workers: number of threads of each model, each of which computes its own batches
+        models, workers, max_waiting, share: likewise
         batch_size: maximum inputs in a batch; None: see `rows_of`
-        max_waiting: maximum waiting requests; further ones are refused
-        share: share of the free memory of a GPU that batches may use
     """
 
     steps: Sequence[Steps] = ()

@@ -169,11 +169,7 @@ class DecodingHandle(RequestHandle[Result]):
 
 @dataclass(frozen=True, eq=False)
 class QueuedRequest:
-    """A job in the request queue, identified by its request and number.
-
-    Attributes:
-        number: index of the job in the request
-    """
+    """A job in the request queue, identified by its request and number."""
 
     handle: DecodingHandle
     number: int

@@ -37,8 +37,6 @@ class DecodingWorker(Worker):
     """Takes jobs from the request queue, decodes them, and sets the results of their requests.
 
     Args:
-        number: index of the worker in the engine
-        queue: source of the jobs
         rows: maximum rows in use; a wider job is decoded alone
         capacity: target positions of each row
     """

@@ -49,9 +49,7 @@ def report(
         checkpoint: checkpoint of the bundles, see `build`; adds licences, the training, attention
             on held-out data, and sensitivities not passed in `sensitivities`. Bundles of another
             model get none of these
-        revision: branch, tag or commit of a model at the hub; None: main
-        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
-            weights in this order
+        revision, adapters: see `build`
         sensitivities: files written by `Sensitivity.write` for any of the bundles
         inputs: inputs to show attention on, for bundles with an attention graph: a file of texts,
             one per line, or a directory of audio clips; None: the checkpoint's held-out data
@@ -117,7 +115,15 @@ def report(
                     unmeasured[bundle.directory] = found
                 else:
                     known[bundle.directory] = found
-    speeds, measured_on = _speeds(read, threads, progress) if measurements else ({}, None)
+    speeds: dict[Path, Speed | str] = {}
+    measured_on = None
+    if measurements:
+        from dragoman.benchmarks.latency import measure_speed
+        from dragoman.benchmarks.processes import machine
+
+        progress.stage("measuring speed")
+        speeds = measure_speed(read, threads=threads, advance=progress.advance)
+        measured_on = machine()
     additions = Additions(
         checkpoint=None if located is None else located.directory,
         foreign=foreign,
@@ -187,17 +193,6 @@ def _sensitivity(
         )
     except DragomanError as error:
         return str(error)
-
-
-def _speeds(
-    bundles: Sequence[Bundle], threads: int | None, progress: Progress
-) -> tuple[dict[Path, Speed | str], str]:
-    """Measure the speed of each bundle, or return why it cannot be measured; name the machine."""
-    from dragoman.benchmarks.latency import measure_speed
-    from dragoman.benchmarks.processes import machine
-
-    progress.stage("measuring speed")
-    return measure_speed(bundles, threads=threads, advance=progress.advance), machine()
 
 
 def _held_out(checkpoint: LocatedCheckpoint | None) -> Path | None:

@@ -268,12 +268,7 @@ def _lines(texts: Sequence[str]) -> Iterator[Sequence[Line]]:
 
 
 class _Writer:
-    """Writes a line for each result.
-
-    Args:
-        dimensions: the first numbers of embeddings to write; None: all
-        keep: whether to collect embeddings instead of writing them
-    """
+    """Writes a line for each result, or keeps its embedding."""
 
     def __init__(self, task: str, dimensions: int | None, *, as_json: bool, keep: bool) -> None:
         self._line, self._as_json, self._keep = LINES[task], as_json, keep
@@ -293,7 +288,10 @@ class _Writer:
         if self._keep:
             self.vectors.append(result.vector)
         elif self._as_json:
-            click.echo(json.dumps(_plain(result), ensure_ascii=False, allow_nan=False))
+            values = dataclasses.asdict(result)
+            if "vector" in values:
+                values["vector"] = result.vector.tolist()
+            click.echo(json.dumps(values, ensure_ascii=False, allow_nan=False))
         else:
             click.echo("" if result.error is not None else self._line(result, source))
 
@@ -308,7 +306,8 @@ LINES: dict[str, Callable[[Any, Any], str]] = {
         f"{result.label}\t{result.labels[0].score:.4f}"
     ),
     "token-classification": lambda result, source: " ".join(
-        f"{_word(tag.text, source, number)}/{tag.label}" for number, tag in enumerate(result.words)
+        f"{source[number] if tag.text is None else tag.text}/{tag.label}"
+        for number, tag in enumerate(result.words)
     ),
     "masked-language-model": lambda result, source: _filled(result),
     "question-answering": lambda result, source: " ".join(result.text.split()),
@@ -316,21 +315,10 @@ LINES: dict[str, Callable[[Any, Any], str]] = {
 """The functions that make a line from a result and its source, by the task of the head."""
 
 
-def _word(text: str | None, source: Any, number: int) -> str:
-    return str(source[number]) if text is None else text
-
-
 def _filled(result: Any) -> str:
     if result.text is not None:
         return str(result.text)
     return " ".join(str(candidates[0].token) for candidates in result.masks)
-
-
-def _plain(result: Any) -> dict[str, Any]:
-    if hasattr(result, "vector"):
-        vector = result.vector.tolist()
-        return {"vector": vector, "error": result.error, "truncated": result.truncated}
-    return dataclasses.asdict(result)
 
 
 def _encode(
@@ -346,7 +334,7 @@ def _encode(
     encoder = parts_of(model).encoder
     head = encoder.head
     sources = [_source(model, head, line, is_text=zero_shot is not None) for line in lines]
-    good = [source.value for source in sources if isinstance(source, _Source)]
+    good = [source for source in sources if not isinstance(source, RejectedError)]
     found: Sequence[Any]
     match head.task:
         case "embedding":
@@ -361,37 +349,30 @@ def _encode(
             found = model.answer(good, stride=stride, **reading)
     following = iter(found)
     for source in sources:
-        if isinstance(source, _Source):
-            writer.write(next(following), source.value)
+        if isinstance(source, RejectedError):
+            writer.write(_rejected(head.task, str(source)))
         else:
-            writer.write(_rejected(head.task, source))
+            writer.write(next(following), source)
     sys.stdout.flush()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """A parsed line: a text, a pair of texts, or token ids."""
-
-    value: Any
-
-
-def _source(model: Model, head: Head, line: Line, *, is_text: bool) -> _Source | str:
-    """Parse a line, or return why it is invalid.
+def _source(model: Model, head: Head, line: Line, *, is_text: bool) -> Any:
+    """Parse a line as a text, a pair of texts or token ids, or return why it is invalid.
 
     Args:
         is_text: whether the line is one text, tabs included
     """
     if isinstance(line, UnicodeDecodeError):
-        return unreadable(line)
+        return RejectedError(unreadable(line))
     if is_text:
-        return _Source(line)
+        return line
     if model.manifest.tokenizers is None and head.task != "question-answering":
         ids = token_ids(line)
-        return IDS_EXPECTED if ids is None else _Source(ids)
+        return RejectedError(IDS_EXPECTED) if ids is None else ids
     try:
-        return _Source(source_of_line(line, head))
+        return source_of_line(line, head)
     except RejectedError as error:
-        return str(error)
+        return error
 
 
 def _rejected(task: str, reason: str) -> Any:

@@ -34,11 +34,7 @@ from .shared.terminal import notify
 
 
 class Output:
-    """Writes results in the order of the input lines, and counts rejected lines.
-
-    Args:
-        lines_of: formats a result as lines
-    """
+    """Writes results in the order of the input lines, and counts rejected lines."""
 
     def __init__(self, lines_of: Callable[[Result], Iterable[str]]) -> None:
         self._lines_of = lines_of
@@ -46,11 +42,7 @@ class Output:
         self.number = 0
 
     def write(self, result: Result, pairs: tuple[tuple[int, int], ...] | None = None) -> None:
-        """Write the lines of a result.
-
-        Args:
-            pairs: word alignment; None: not requested
-        """
+        """Write the lines of a result."""
         self.number += 1
         if result.error is not None:
             self.reject(result.error)
@@ -136,8 +128,6 @@ class Updates:
     """The updates of a call, sorted by recording.
 
     Args:
-        updates: the updates in the order in which they arrive
-        on_update: called with each of them
         lost: the result of recordings that are not finished when the device fails
     """
 
@@ -286,8 +276,6 @@ class Aligner:
 
     Args:
         options: decoding options, of which those for sources also count here
-        alignments: whether results are aligned
-        replace: whether unknown tokens are replaced
     """
 
     def __init__(

@@ -32,7 +32,6 @@ class FileError(DragomanError):
     """A file that cannot be read as what it should be.
 
     Attributes:
-        path: the path of the file
         problem: the problem, as "expected X, found Y"
     """
 
@@ -127,9 +126,6 @@ def write_whole(
     `write` writes a temporary file next to `path`. It is renamed to `path` once its contents are on
     the disk, so that a power failure leaves no empty file. The directory is created if it does not
     exist.
-
-    Args:
-        failures: the exceptions that `write` raises if it cannot write
 
     Raises:
         DragomanError: the file cannot be written; a previous file at `path` is left unchanged.

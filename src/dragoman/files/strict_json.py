@@ -43,9 +43,6 @@ def parse_json(text: str) -> Any:
 def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> Any:
     """Read a JSON file in UTF-8.
 
-    Args:
-        limit: the most bytes that it may have
-
     Raises:
         FileError: there is no such file, it is no regular file, too large, cannot be read, or is
             not JSON as `parse_json` reads it.

@@ -33,11 +33,7 @@ FIELDS = frozenset(
 
 
 async def transcribe(service: Service, request: Request, *, task: str) -> Response:
-    """Answer a request for a transcription or translation.
-
-    Args:
-        task: "transcribe" or "translate"
-    """
+    """Answer a request for a transcription or translation."""
     async with opened_form(request, max_fields=32) as form:
         unknown = form.keys() - FIELDS
         if unknown:
@@ -138,10 +134,10 @@ async def _events(
                 text += new
                 if new:
                     yield server_sent_event({"type": "transcript.text.delta", "delta": new})
-            elif item.result.error is not None:
-                raise RejectedError(item.result.error)
+            elif item.error is not None:
+                raise RejectedError(item.error)
             else:
-                warnings = {"warnings": item.result.warnings} if item.result.warnings else {}
+                warnings = {"warnings": item.warnings} if item.warnings else {}
     yield server_sent_event({"type": "transcript.text.done", "text": text, **warnings})
 
 

@@ -1,7 +1,9 @@
-"""The command `dragoman build`."""
+"""The commands `dragoman build`, and `export` and `optimize`, its steps."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import click
 from dragoman import DragomanError, api
 from dragoman.api import BuiltBundle
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.manifest import Precision, TensorRTEngines
+from dragoman.runtime.format.manifest import PassRecord, Precision, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
+from dragoman.runtime.format.plain_data import to_plain
 
 from ..shared.engine_options import engine_option, engine_options, engine_request
 from ..shared.options import (
@@ -168,3 +171,139 @@ def _print_engines(built: BuiltBundle) -> None:
         click.echo(f"engines not run: {built.not_run}")
     if isinstance(manifest.executable, TensorRTEngines) and manifest.executable.parity is not None:
         print_parity(manifest.executable.parity)
+
+
+@click.command()
+@click.argument("checkpoint")
+@output_option
+@revision_option
+@adapter_option
+@audio_window_option
+@attention_option
+@force_option
+def export(
+    checkpoint: str,
+    output: Path,
+    revision: str | None,
+    adapters: tuple[Path, ...],
+    audio_window: float | None,
+    with_attention: bool,
+    force: bool,
+) -> None:
+    """Export CHECKPOINT to a bundle of neutral ONNX graphs, without verifying it.
+
+    CHECKPOINT is as for `dragoman build`. The graphs are in fp32, with operators of opset 24 in the
+    default domain. They are the input of `dragoman optimize`.
+
+    \b
+    dragoman export g2p-en -o bundles/neutral
+    """
+    with shown_progress() as progress:
+        bundle = api.export(
+            checkpoint,
+            output,
+            revision=revision,
+            adapters=adapters,
+            audio_window=audio_window,
+            attention=with_attention,
+            overwrite=force,
+            progress=progress,
+        )
+    for note in bundle.manifest.notes:
+        notify(f"Warning: {note}")
+    model = checkpoint if revision is None else f"{checkpoint} --revision {revision}"
+    model += "".join(f" --adapter {adapter}" for adapter in adapters)
+    click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {model}")
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("source", type=PATH)
+@click.option("-o", "--output", type=PATH, required=True, help="Bundle or ONNX file to write.")
+@target_option
+@precision_option
+@calibration_option
+@keep_fp32_option
+@engine_options
+@click.option("--report", type=PATH, help="Write a record of each pass to this JSON file.")
+@click.option(
+    "--no-compare", is_flag=True, help="ONNX file: do not measure what each pass changes."
+)
+@force_option
+def optimize(
+    source: Path,
+    output: Path,
+    target: str | None,
+    precision: Precision,
+    calibration: Path | None,
+    keep_fp32: tuple[str, ...],
+    engine_values: dict[str, Any],
+    report: Path | None,
+    no_compare: bool,
+    force: bool,
+) -> None:
+    """Optimize SOURCE, a neutral bundle or an ONNX file, for a target.
+
+    The output shows what every pass fused, which nodes it left unchanged and why, and the largest
+    difference that it caused. For the TensorRT targets, engines are built from a bundle. The result
+    is not verified: `dragoman verify` does that.
+
+    \b
+    dragoman optimize bundles/neutral -o bundles/int8 --precision int8
+    dragoman optimize bundles/neutral -o bundles/rtx --target tensorrt-rtx --precision fp16
+    dragoman optimize decoder.onnx -o fused.onnx --target neutral --report fused.json
+    """
+    engines = engine_request(target, precision, engine_values)
+    if source.is_dir():
+        if no_compare:
+            raise click.UsageError("--no-compare is for ONNX files, bundles are always compared")
+        with shown_progress() as progress:
+            optimized = api.optimize(
+                source,
+                output,
+                target=target,
+                precision=precision,
+                calibration=calibration,
+                keep_fp32=keep_fp32,
+                engines=engines,
+                overwrite=force,
+                progress=progress,
+            )
+        records: Sequence[PassRecord] = optimized.bundle.manifest.passes
+        print_passes(records)
+        for warning in optimized.warnings:
+            notify(f"Warning: {warning}")
+        print_engines(optimized.bundle.manifest)
+        note = f"not verified. Next: dragoman verify {output} CHECKPOINT"
+    else:
+        if precision != "fp32":
+            raise DragomanError(
+                f"{source}: --precision {precision} needs a bundle, whose embeddings are known"
+            )
+        if calibration is not None:
+            raise DragomanError(f"{source}: --calibration needs a bundle, which can decode texts")
+        if keep_fp32:
+            raise DragomanError(f"{source}: --keep-fp32 needs a bundle, whose weights are rounded")
+        with shown_progress() as progress:
+            records = api.optimize_onnx(
+                source,
+                output,
+                target=target,
+                compare=not no_compare,
+                overwrite=force,
+                progress=progress,
+            )
+        print_passes(records)
+        refused = sum(len(record.refusals) for record in records)
+        note = f"{refused:,} nodes were left unchanged, see above" if refused else ""
+    if report is not None:
+        _write_report(report, records, output)
+    click.echo(f"Optimized {output}{', ' if note else ''}{note}")
+
+
+def _write_report(report: Path, records: Sequence[PassRecord], output: Path) -> None:
+    try:
+        report.write_text(json.dumps([to_plain(r) for r in records], indent=1) + "\n", "utf-8")
+    except OSError as error:
+        raise DragomanError(
+            f"{output} is written, the report is not: {report}: {error.strerror}"
+        ) from error

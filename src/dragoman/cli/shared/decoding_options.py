@@ -126,17 +126,6 @@ def _number_type(kind: type, bounds: Bounds | None) -> Any:
     return click.FloatRange(least, most, min_open=bounds.above)
 
 
-def _options() -> list[Callable[[Any], Any]]:
-    described = annotated(GenerationOptions, CommandOption)
-    defaults = {field.name: field.default for field in dataclasses.fields(GenerationOptions)}
-    return [
-        _option(name, one, defaults[name])
-        for section in SECTIONS
-        for name, one in described.items()
-        if one.section == section
-    ]
-
-
 greedy_option = click.option(
     "--greedy",
     cls=SectionedOption,
@@ -147,8 +136,16 @@ greedy_option = click.option(
 
 
 def decoding_options(function: Function) -> Function:
-    """Add the decoding options to a command."""
-    for option in reversed([*_options(), greedy_option]):
+    """Add the options of all fields that have one to a command, section by section."""
+    described = annotated(GenerationOptions, CommandOption)
+    defaults = {field.name: field.default for field in dataclasses.fields(GenerationOptions)}
+    options = [
+        _option(name, one, defaults[name])
+        for section in SECTIONS
+        for name, one in described.items()
+        if one.section == section
+    ]
+    for option in reversed([*options, greedy_option]):
         function = option(function)
     return function
 
@@ -185,7 +182,6 @@ def for_bundle(
     parsed as token ids.
 
     Args:
-        greedy: whether speech is decoded once, with greedy search
         rows: maximum number of rows of a batch; None: unlimited
 
     Raises:

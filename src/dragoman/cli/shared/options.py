@@ -278,9 +278,6 @@ def renamed(message: str, names: Mapping[str, str]) -> str:
 
     A name that is also an English word, such as `prefix`, is replaced only before a colon. Quoted
     text is unchanged.
-
-    Args:
-        names: the other names by parameter name
     """
     any_name = "|".join(sorted(names, key=len, reverse=True))
     quoted = r"""(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*\""""
