@@ -270,8 +270,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _paths(value: Any) -> list[Path]:
-    paths = value.split(",") if isinstance(value, str) else value
-    return [Path(path) for path in paths]
+    return [Path(path) for path in (value.split(",") if isinstance(value, str) else value)]
 
 
 def _integer(value: Any, least: int = 0) -> int:
@@ -314,6 +313,7 @@ Reader = tuple[str, Callable[[Any], Any]]
 INTEGER: Reader = ("an integer of at least 0", _integer)
 POSITIVE_INTEGER: Reader = ("an integer of at least 1", _positive_integer)
 NUMBER: Reader = ("a number of at least 0", _number)
+BOOLEAN: Reader = ("true or false", _boolean)
 POSITIVE_NUMBER: Reader = ("a number above 0", _positive_number)
 
 READERS: Mapping[str, Reader] = {
@@ -331,15 +331,15 @@ READERS: Mapping[str, Reader] = {
     "backend": ("a name", str),
     "device": ("names of devices", _texts),
     "check": (f"one of {', '.join(CHECKS)}", _check),
-    "allow_fallback": ("true or false", _boolean),
+    "allow_fallback": BOOLEAN,
     "api_key_file": ("the path of a file", lambda value: read_keys(Path(value))),
-    "log_texts": ("true or false", _boolean),
-    "split_special_tokens": ("true or false", _boolean),
-    "greedy": ("true or false", _boolean),
+    "log_texts": BOOLEAN,
+    "split_special_tokens": BOOLEAN,
+    "greedy": BOOLEAN,
     "cors_origin": ("origins", _texts),
     "root_path": ("a path", str),
     "trusted_proxies": ("addresses or networks", _texts),
-    "allow_token_ids": ("true or false", _boolean),
+    "allow_token_ids": BOOLEAN,
     "min_replicas": INTEGER,
     "max_replicas": POSITIVE_INTEGER,
     "target_ongoing_requests": POSITIVE_NUMBER,

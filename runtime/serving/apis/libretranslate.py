@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from dragoman.errors import DragomanError, listed, shown
 from dragoman.settings.generation import GenerationOptions
 
-from ...arguments import StopCheck, stop_check
+from ...arguments import stop_check
 from ...decoding.results import RejectedError, Result
 from ...documents import Document, aligned_by_number, pairs_to_align, read_document, reading_of
 from ...format.texts import languages_of_name
@@ -197,48 +197,29 @@ async def _translated_html(
     )
     _check_results(results)
     of_sentence = dict(zip(each, results, strict=True))
+
+    async def with_tags(document: Document, own: Sequence[Result], rank: int) -> str:
+        """Return a document with the outputs of a rank, whose tags are aligned with their words."""
+        check()
+        pairs = pairs_to_align(document, own, served.manifest, rank)
+        found: dict[int, WordPairs] = {}
+        if pairs:
+            reading, left = vars(reading_of(options)), max(end - time.monotonic(), 1e-3)
+            alignments = await service.run_with_model(
+                served,
+                lambda model: model.align(list(pairs.values()), timeout=left, **reading),
+                seconds=left,
+            )
+            found = aligned_by_number(pairs, alignments)
+        best = [result.hypotheses[rank].text or "" if result.hypotheses else "" for result in own]
+        return await asyncio.to_thread(document.translated, best, found, check)
+
     outputs = []
     for document in documents:
         own = [of_sentence[sentence] for sentence in document.sentences]
         count = min((len(result.hypotheses) or 1 for result in own), default=1)
-        outputs.append(
-            [
-                await _html_of(service, served, document, own, options, rank, end, check)
-                for rank in range(count)
-            ]
-        )
+        outputs.append([await with_tags(document, own, rank) for rank in range(count)])
     return outputs
-
-
-async def _html_of(
-    service: Service,
-    served: ServedModel,
-    document: Document,
-    results: Sequence[Result],
-    options: GenerationOptions,
-    rank: int,
-    end: float,
-    check: StopCheck,
-) -> str:
-    """Return a document with the outputs of a rank, whose tags are aligned with their words.
-
-    Args:
-        end: when the request ends, by the monotonic clock
-        check: raises an error from then on
-    """
-    check()
-    pairs = pairs_to_align(document, results, served.manifest, rank)
-    found: dict[int, WordPairs] = {}
-    if pairs:
-        reading, seconds = vars(reading_of(options)), max(end - time.monotonic(), 1e-3)
-        alignments = await service.run_with_model(
-            served,
-            lambda model: model.align(list(pairs.values()), timeout=seconds, **reading),
-            seconds=seconds,
-        )
-        found = aligned_by_number(pairs, alignments)
-    texts = [result.hypotheses[rank].text or "" if result.hypotheses else "" for result in results]
-    return await asyncio.to_thread(document.translated, texts, found, check)
 
 
 def _check_results(results: Sequence[Result]) -> None:

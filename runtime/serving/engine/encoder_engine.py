@@ -37,7 +37,7 @@ from ...model import Model, parts_of
 from .engine import DecodingEngine, Engine, rows_of
 from .request_handle import RequestHandle
 from .request_queue import RequestQueue
-from .worker import Worker
+from .worker import EngineThread
 
 MAX_WAITING = 256
 """The most outputs that wait to be computed, by default."""
@@ -200,7 +200,7 @@ class EncoderHandle(RequestHandle[list[Any]]):
         return (self.method, self.options) == (other.method, other.options)
 
 
-class EncodingWorker(Worker):
+class EncodingWorker(EngineThread):
     """Takes requests from the queue, computes them in batches, and sets their results."""
 
     def __init__(

@@ -26,7 +26,7 @@ from ...texts.outputs import TokenStream
 from ...texts.sentences import check_unsplit
 from .request_handle import DecodingHandle, Listener, QueuedRequest
 from .request_queue import RequestQueue
-from .worker import DecodingWorker, Worker
+from .worker import EngineThread, Worker
 
 Part = TypeVar("Part")
 
@@ -49,7 +49,7 @@ class Engine:
     """Threads that work on the requests of one queue, with a model on one device or several."""
 
     _models: Sequence[Model]
-    _workers: Sequence[Worker]
+    _workers: Sequence[EngineThread]
     queue: RequestQueue[Any]
 
     @property
@@ -74,7 +74,7 @@ class Engine:
         for model in self._models:
             model.close()
 
-    def _start(self, workers: Sequence[Worker]) -> None:
+    def _start(self, workers: Sequence[EngineThread]) -> None:
         self._workers = workers
         for worker in workers:
             worker.start()
@@ -125,8 +125,14 @@ class DecodingEngine(Engine):
         )
         observer = observer or Observer()
         self._decoding = [
-            DecodingWorker(
-                number, model, self.queue, observer, rows=rows[model], capacity=self._capacity
+            Worker(
+                number,
+                model.backend,
+                model.manifest.model,
+                self.queue,
+                observer,
+                rows=rows[model],
+                capacity=self._capacity,
             )
             for number, model in enumerate(each)
         ]

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from threading import Thread
 
-from ...backends.interface import DeviceLostError
+from ...backends.interface import Backend, DeviceLostError
 from ...decoding.running_batch import DecodedJob, Job
 from ...decoding.scheduler import FailedJob, Observer, Scheduler, source_length
 from ...decoding.strategies import DEFAULT_BATCH_TOKENS
-from ...model import Model
+from ...format.model_spec import ModelSpec
 from .request_handle import QueuedRequest
 from .request_queue import RequestQueue
 
@@ -23,7 +23,7 @@ SHORT_SOURCE = 16
 Jobs = Sequence[Job[QueuedRequest]]
 
 
-class Worker(Thread):
+class EngineThread(Thread):
     """A thread that works on the requests of a queue with a model, for as long as it can.
 
     Attributes:
@@ -33,7 +33,7 @@ class Worker(Thread):
     lost: DeviceLostError | None = None
 
 
-class DecodingWorker(Worker):
+class Worker(EngineThread):
     """Takes jobs from the request queue, decodes them, and sets the results of their requests.
 
     Args:
@@ -44,7 +44,8 @@ class DecodingWorker(Worker):
     def __init__(
         self,
         number: int,
-        model: Model,
+        backend: Backend,
+        model: ModelSpec,
         queue: RequestQueue[Job[QueuedRequest]],
         observer: Observer,
         *,
@@ -52,11 +53,11 @@ class DecodingWorker(Worker):
         capacity: int,
     ) -> None:
         super().__init__(name=f"decoding-{number}", daemon=True)
-        self._number, self.backend, self._model = number, model.backend, model.manifest.model
+        self._number, self.backend, self._model = number, backend, model
         self._queue, self._observer = queue, observer
         self._scheduler: Scheduler[QueuedRequest] = Scheduler(
-            self.backend,
-            self._model,
+            backend,
+            model,
             rows=rows,
             tokens=DEFAULT_BATCH_TOKENS,
             capacity=capacity,
@@ -75,9 +76,8 @@ class DecodingWorker(Worker):
         scheduler = self._scheduler
         while self.lost is None:
             taken: Jobs | None = ()
-            now = time.monotonic()
             try:
-                scheduler.evict(lambda job, now=now: job.key.handle.is_over(now))
+                self._evict()
                 if not scheduler.isolating:
                     taken = self._queue.take(
                         self._number, busy=scheduler.busy, most=scheduler.most, fits=self._fits
@@ -94,6 +94,11 @@ class DecodingWorker(Worker):
             except Exception as error:  # a defect of the server
                 self._observer.failed(f"{type(error).__name__}: {error}")
                 self._fail_all(taken or (), error)
+
+    def _evict(self) -> None:
+        """Remove jobs of requests that are cancelled or past their deadlines."""
+        now = time.monotonic()
+        self._scheduler.evict(lambda job: job.key.handle.is_over(now))
 
     def _admit(self, jobs: Jobs) -> None:
         batches = list(self._batches(jobs))

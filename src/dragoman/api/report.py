@@ -18,7 +18,6 @@ from .signatures import is_signed
 
 if TYPE_CHECKING:
     from dragoman.verification.report.contents import Report, Speed
-    from dragoman.verification.sensitivity.results import Sensitivity
 
 
 def report(
@@ -108,13 +107,19 @@ def report(
     if checkpoint is not None and measurements:
         for bundle in read:
             if bundle.directory not in {*known, *foreign}:
-                found = _sensitivity(
-                    *(bundle, checkpoint, revision, adapters, shown_on, threads, progress)
-                )
-                if isinstance(found, str):
-                    unmeasured[bundle.directory] = found
-                else:
-                    known[bundle.directory] = found
+                try:
+                    check_measurable(bundle)
+                    known[bundle.directory] = sensitivity(
+                        bundle.directory,
+                        checkpoint,
+                        revision=revision,
+                        adapters=adapters,
+                        inputs=shown_on,
+                        threads=threads,
+                        progress=progress,
+                    )
+                except DragomanError as error:
+                    unmeasured[bundle.directory] = str(error)
     speeds: dict[Path, Speed | str] = {}
     measured_on = None
     if measurements:
@@ -124,13 +129,19 @@ def report(
         progress.stage("measuring speed")
         speeds = measure_speed(read, threads=threads, advance=progress.advance)
         measured_on = machine()
+    held_out = None
+    if located is not None:
+        from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
+
+        file = located.directory / HELD_OUT_FILE
+        held_out = file if file.is_file() else None
     additions = Additions(
         checkpoint=None if located is None else located.directory,
         foreign=foreign,
         sensitivities=known,
         unmeasured=unmeasured,
         inputs=shown_on,
-        held_out=_held_out(located),
+        held_out=held_out,
         threads=threads,
         speeds=speeds,
         machine=measured_on,
@@ -168,39 +179,3 @@ def _foreign(
     if len(found) == len(bundles):
         raise DragomanError(problems=list(found.values()))
     return found
-
-
-def _sensitivity(
-    bundle: Bundle,
-    checkpoint: str | Path,
-    revision: str | None,
-    adapters: Sequence[str | Path],
-    inputs: Path | None,
-    threads: int | None,
-    progress: Progress,
-) -> Sensitivity | str:
-    """Measure a sensitivity, or return why it cannot be measured."""
-    try:
-        check_measurable(bundle)
-        return sensitivity(
-            bundle.directory,
-            checkpoint,
-            revision=revision,
-            adapters=adapters,
-            inputs=inputs,
-            threads=threads,
-            progress=progress,
-        )
-    except DragomanError as error:
-        return str(error)
-
-
-def _held_out(checkpoint: LocatedCheckpoint | None) -> Path | None:
-    """Return the path of the checkpoint's held-out data, if any."""
-    if checkpoint is None:
-        return None
-
-    from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
-
-    file = checkpoint.directory / HELD_OUT_FILE
-    return file if file.is_file() else None

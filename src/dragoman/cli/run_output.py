@@ -44,10 +44,7 @@ class Output:
     def write(self, result: Result, pairs: tuple[tuple[int, int], ...] | None = None) -> None:
         """Write the lines of a result."""
         self.number += 1
-        if result.error is not None:
-            self.reject(result.error)
-        for warning in result.warnings:
-            notify(f"line {self.number}: {warning}")
+        self._notify(result)
         if result.truncated:
             notify(f"line {self.number}: the source was truncated")
         lines = self._lines_of(result)
@@ -60,7 +57,9 @@ class Output:
         for piece in form(transcript):
             click.echo(piece, nl=False)
             sys.stdout.flush()
-        result = transcript.result
+        self._notify(transcript.result)
+
+    def _notify(self, result: Result) -> None:
         if result.error is not None:
             self.reject(result.error)
         for warning in result.warnings:
