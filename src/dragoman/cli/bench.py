@@ -20,9 +20,9 @@ from dragoman.runtime.serving.arrangement import remember
 
 from .shared.options import (
     PATH,
-    POSITIVE,
     backend_option,
     bundle_argument,
+    counted,
     device_option,
     fallback_option,
     threads_option,
@@ -32,30 +32,22 @@ from .shared.terminal import notify
 
 @click.command()
 @bundle_argument
-@click.option(
+@counted(
     "--batch-size",
     "batch_sizes",
-    type=POSITIVE,
-    metavar="N",
     multiple=True,
     help="Batch size to measure; repeatable [1, 8, 32; speech: 1, 4].",
 )
-@click.option(
+@counted(
     "--source-length",
-    type=POSITIVE,
-    metavar="N",
     help="Tokens of a source or prompt [32]; a source of a speech model is always one window.",
 )
-@click.option(
+@counted(
     "--new-tokens",
-    type=POSITIVE,
-    metavar="N",
     help="Decoding steps per batch [64]; for models with a decoder.",
 )
-@click.option(
+@counted(
     "--runs",
-    type=POSITIVE,
-    metavar="N",
     default=5,
     show_default=True,
     help="Batches to measure for each size.",

@@ -26,10 +26,10 @@ from dragoman.settings.head import Head
 
 from .shared.options import (
     PATH,
-    POSITIVE,
     backend_option,
     bundle_argument,
     check_option,
+    counted,
     device_option,
     gathered,
     split_option,
@@ -40,7 +40,7 @@ from .shared.terminal import in_parts, notify, standard_input
 GROUP = 1024
 """The most lines that are read before results are written."""
 
-loading_options = gathered("loading", backend_option, device_option, check_option, threads_option)
+encoder_loading = gathered("loading", backend_option, device_option, check_option, threads_option)
 
 
 @click.command()
@@ -56,16 +56,12 @@ loading_options = gathered("loading", backend_option, device_option, check_optio
 @click.option(
     "--prompt-name", metavar="NAME", help="Prompt to put before texts [the model's default]."
 )
-@click.option(
+@counted(
     "--dimensions",
-    type=POSITIVE,
-    metavar="N",
     help="Keep the first N numbers of embeddings, normalized if the model's are [all].",
 )
-@click.option(
+@counted(
     "--top",
-    type=POSITIVE,
-    metavar="N",
     default=5,
     show_default=True,
     help="With --json: the number of candidates for each mask.",
@@ -83,7 +79,7 @@ loading_options = gathered("loading", backend_option, device_option, check_optio
     is_flag=True,
     help="Write a JSON object for each line: results, scores, error.",
 )
-@loading_options
+@encoder_loading
 def encode(
     bundle: Path,
     texts: tuple[str, ...],
@@ -167,7 +163,7 @@ def encode(
 )
 @split_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object, with all labels.")
-@loading_options
+@encoder_loading
 def classify(
     bundle: Path,
     texts: tuple[str, ...],
@@ -202,7 +198,7 @@ def classify(
 @bundle_argument
 @click.argument("query")
 @click.argument("documents", nargs=-1)
-@click.option("--top", type=POSITIVE, metavar="N", help="Write the best N [all].")
+@counted("--top", help="Write the best N [all].")
 @click.option(
     "--truncate",
     is_flag=True,
@@ -210,7 +206,7 @@ def classify(
 )
 @split_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object for each document.")
-@loading_options
+@encoder_loading
 def rerank(
     bundle: Path,
     query: str,

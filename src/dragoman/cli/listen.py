@@ -18,9 +18,9 @@ from dragoman.runtime import GenerationOptions, LiveUpdate, Model, load
 from dragoman.runtime.decoding.results import json_of_update, span
 
 from .shared.options import (
-    POSITIVE,
     backend_option,
     bundle_argument,
+    counted,
     device_option,
     gathered,
     option_names,
@@ -41,7 +41,7 @@ BYTES = 1 << 16
 )
 @click.option("--initial-prompt", metavar="TEXT", help="Names and words as they are spelled.")
 @click.option("--hotwords", metavar="TEXT", help="Words that may be said.")
-@click.option("--beams", "num_beams", metavar="N", type=POSITIVE, help="Beams [1].")
+@counted("--beams", "num_beams", help="Beams [1].")
 @click.option("--vad/--no-vad", default=None, help="End lines at pauses, leave out noise [yes].")
 @click.option("--timestamps", is_flag=True, help="Write whole lines, with their times.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object for each update.")

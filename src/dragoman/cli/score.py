@@ -17,8 +17,8 @@ from dragoman.runtime.scoring.interface import perplexity_of, rejected
 
 from .shared.options import (
     PATH,
-    POSITIVE,
     bundle_argument,
+    counted,
     loading_options,
     option_names,
     split_option,
@@ -50,10 +50,8 @@ from .shared.terminal import arriving_lines, in_parts, notify, standard_input
     help="Speech: refuse files that end early or are damaged, instead of a warning.",
 )
 @split_option
-@click.option(
+@counted(
     "--batch-size",
-    type=POSITIVE,
-    metavar="N",
     default=64,
     show_default=True,
     help="Score at most this many lines at once.",

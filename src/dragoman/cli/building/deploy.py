@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..shared.options import PATH, POSITIVE, force_option
+from ..shared.options import PATH, force_option
 
 
 @click.group(short_help="Prepare bundles for other servers.")
@@ -35,18 +35,14 @@ def deploy() -> None:
     multiple=True,
     help="Model name; repeat it for each bundle, in order [names of the directories].",
 )
-@click.option(
+@counted(
     "--workers",
-    metavar="N",
-    type=POSITIVE,
     help="Batches decoded in parallel, with shared weights [best of `bench --arrangement` on the "
     "serving machine, or one per core].",
 )
-@click.option("--threads", metavar="N", type=POSITIVE, help="Threads per worker [cores / workers].")
-@click.option(
+@counted("--threads", help="Threads per worker [cores / workers].")
+@counted(
     "--batch-size",
-    metavar="N",
-    type=POSITIVE,
     help="Maximum rows (requests x beams) per worker [64].",
 )
 @click.option(

@@ -16,9 +16,9 @@ from dragoman.verification.sensitivity.results import Effect, Keeping, Sensitivi
 
 from ..shared.options import (
     PATH,
-    POSITIVE,
     adapter_option,
     bundle_argument,
+    counted,
     force_option,
     revision_option,
     threads_option,
@@ -46,10 +46,8 @@ SHOWN = 12
     help="File of texts to predict on, one per line, or directory of audio clips [the held-out "
     "data].",
 )
-@click.option(
+@counted(
     "--limit",
-    type=POSITIVE,
-    metavar="N",
     help="Predict on at most this many inputs [32; 4 for audio].",
 )
 @click.option(

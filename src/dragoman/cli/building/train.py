@@ -38,6 +38,7 @@ from ..shared.options import (
     POSITIVE,
     SectionedCommand,
     SectionedOption,
+    counted,
     device_option,
     threads_option,
 )
@@ -90,7 +91,7 @@ def _printed_once() -> Iterator[None]:
     metavar="CHECKPOINT",
     help="Start from this checkpoint of the same model, a directory or the name of a shipped one.",
 )
-@click.option("--epochs", type=POSITIVE, metavar="N", help="Number of epochs [the recipe's].")
+@counted("--epochs", help="Number of epochs [the recipe's].")
 @_judging(
     "--metric",
     "metrics",

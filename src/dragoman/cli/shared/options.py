@@ -20,6 +20,7 @@ from dragoman.runtime.format.known_answers import CHECKS
 
 PATH = click.Path(path_type=Path)
 POSITIVE = click.IntRange(min=1)
+counted = functools.partial(click.option, metavar="N", type=POSITIVE)
 
 
 class FiniteRange(click.FloatRange):
@@ -115,9 +116,7 @@ split_option = click.option(
     help="Read special tokens in texts, such as </s>, as plain text.",
 )
 force_option = click.option("--force", is_flag=True, help="Replace the output if it exists.")
-threads_option = click.option(
-    "--threads", type=POSITIVE, metavar="N", help="Processor threads [all cores]."
-)
+threads_option = counted("--threads", help="Processor threads [all cores].")
 backend_option = click.option(
     "--backend",
     metavar="NAME",
@@ -199,9 +198,7 @@ source_language_option = click.option(
 target_language_option = click.option(
     "--target-language", metavar="CODE", help="Language of the references [the bundle's]."
 )
-limit_option = click.option(
-    "--limit", type=POSITIVE, metavar="N", help="Compare on at most N inputs [all]."
-)
+limit_option = counted("--limit", help="Compare on at most N inputs [all].")
 
 
 COLUMN = 32
