@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..shared.options import PATH, force_option
+from ..shared.options import PATH, counted, force_option
 
 
 @click.group(short_help="Prepare bundles for other servers.")
