@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,7 +49,9 @@ async def embeddings(service: Service, request: Request) -> Response:
     results = await service.run_encoder(served, "embeddings", texts, options)
     check_results(results, "input ")
     vectors = [shortened(result.vector, dimensions) for result in results]
-    write = _in_base64 if encoding_format == "base64" else np.ndarray.tolist
+    write: Callable[[Any], Any] = np.ndarray.tolist
+    if encoding_format == "base64":
+        write = _in_base64
     data = [
         {"object": "embedding", "index": index, "embedding": write(vector)}
         for index, vector in enumerate(vectors)

@@ -260,7 +260,7 @@ class ModelInstance:
             responses.fail(error)
             return
         seconds = min(read.seconds or LIMITS.timeout, LIMITS.timeout)
-        limits = {"since": time.monotonic(), "seconds": seconds}
+        limits: dict[str, Any] = {"since": time.monotonic(), "seconds": seconds}
         self._readers.submit(self._start, responses, read, audio, limits)
 
     def close(self) -> None:
@@ -276,7 +276,7 @@ class ModelInstance:
         responses: ResponseStream,
         request: InferenceRequest,
         audio: OpenAudio,
-        limits: dict[str, float],
+        limits: dict[str, Any],
     ) -> None:
         engine, head = self._engine, self._manifest.head
         try:
@@ -299,7 +299,7 @@ class ModelInstance:
         responses: ResponseStream,
         request: InferenceRequest,
         audio: OpenAudio,
-        limits: dict[str, float],
+        limits: dict[str, Any],
     ) -> None:
         options, settings = generation_options(request.options), self._manifest.audio
         sources: Sequence[Any] = (
@@ -340,7 +340,7 @@ class ModelInstance:
         head: Head,
         responses: ResponseStream,
         request: InferenceRequest,
-        limits: dict[str, float],
+        limits: dict[str, Any],
     ) -> None:
         splits = {"split_special_tokens": LIMITS.split_special_tokens}
         method, options = encoder_call(head, splits | request.options)

@@ -91,6 +91,7 @@ from .verify import VerificationFailedError
 @click.pass_context
 def build(
     context: click.Context,
+    /,
     checkpoint: str,
     output: Path,
     target: str | None,

@@ -69,6 +69,7 @@ class VerificationFailedError(click.ClickException):
 @click.pass_context
 def verify(
     context: click.Context,
+    /,
     bundle: Path,
     checkpoint: str | None,
     running: dict[str, Any],
