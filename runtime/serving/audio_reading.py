@@ -62,6 +62,7 @@ class AudioReader:
     Requests take turns after each block, so that a short clip does not wait for long recordings.
 
     Args:
+        longest: maximum seconds of a request
         most: maximum seconds of all requests that are open at once; beyond it, only the request
             that has been open longest is read on
     """

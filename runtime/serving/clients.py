@@ -38,6 +38,7 @@ class ApiKeys:
         """Check the key of a request.
 
         Args:
+            headers: headers of the request; a key is a bearer token (RFC 6750)
             body_key: the key in the body of the request, used if the headers have none
 
         Raises:

@@ -53,7 +53,7 @@ class CodingError(DragomanError):
 
 
 class BodyDecoder:
-    """Decodes a compressed body part by part (RFC 9110, section 8.4.1).
+    """Decodes a compressed body of at most `most` bytes part by part (RFC 9110, section 8.4.1).
 
     The coding "deflate" is a zlib stream; clients also send it without zlib's header.
     """

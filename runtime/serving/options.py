@@ -66,6 +66,7 @@ class ServerOptions:
     Attributes:
         idle_unload: idle seconds after which a model is unloaded; None: never
         timeout: seconds after which a request fails; a request may set a shorter timeout
+        max_audio: maximum seconds of audio of a request
         max_open_audio: maximum seconds of audio of all requests that are read or decoded at once;
             further audio is refused
         api_keys: accepted API keys; empty: requests need no key

@@ -353,6 +353,7 @@ def rows_of(model: Model, batch_size: int | None, capacity: int, share: float) -
     Args:
         batch_size: requested number; None: as many of the longest sources and outputs as fit into
             the memory of a GPU, see `Backend.rows_that_fit`; `DEFAULT_BATCH_SIZE` on the processor
+        capacity: target positions of a row
         share: share of the GPU's free memory that the batch may use
     """
     backend, spec = model.backend, model.manifest.model

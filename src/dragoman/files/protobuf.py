@@ -108,6 +108,7 @@ class Message:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number at a position, and the position after it."""
     number = 0
     for index in range(_LONGEST_VARINT):
         byte = data[position + index]

@@ -127,6 +127,9 @@ def write_whole(
     the disk, so that a power failure leaves no empty file. The directory is created if it does not
     exist.
 
+    Args:
+        failures: the exceptions that `write` raises if it cannot write
+
     Raises:
         DragomanError: the file cannot be written; a previous file at `path` is left unchanged.
     """

@@ -41,7 +41,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> Any:
-    """Read a JSON file in UTF-8.
+    """Read a JSON file in UTF-8 of at most `limit` bytes.
 
     Raises:
         FileError: there is no such file, it is no regular file, too large, cannot be read, or is
