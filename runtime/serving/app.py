@@ -149,8 +149,6 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 def _page() -> Protocol:
-    """Return the page at / and the files that it loads."""
-
     def endpoint(file: Traversable) -> Endpoint:
         content, media_type = file.read_text("utf-8"), MEDIA_TYPES[Path(file.name).suffix]
 

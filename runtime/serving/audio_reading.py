@@ -26,7 +26,6 @@ class _Turns:
         self._lock = threading.Lock()
 
     def take(self) -> None:
-        """Wait for a turn."""
         turn = threading.Event()
         with self._lock:
             if self._free:

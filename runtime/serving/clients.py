@@ -117,7 +117,6 @@ def client_address(scope: Mapping[str, Any], trusted: Sequence[Network | str]) -
     may have sent. An entry that is not an address ends the reading.
 
     Args:
-        scope: scope of the request, see ASGI
         trusted: proxies, see `read_proxies`
     """
     peer = scope.get("client")

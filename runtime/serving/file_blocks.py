@@ -45,7 +45,6 @@ class Block:
     Attributes:
         index: number of the block in the file, from 0
         first_line: number of its first line in the file, from 1
-        lines: number of lines
         offset, size: position in the file, in bytes
     """
 
@@ -61,7 +60,6 @@ class LineFile:
     """A file of lines, split into blocks.
 
     Attributes:
-        sha256: hash of the file's contents
         prefixes: a file with the prefix of each line, split alike; None: no such file
     """
 
@@ -284,10 +282,6 @@ def describe_work(
 class FinishedBlocks:
     """The folder of an output's finished blocks, OUTPUT.blocks, created if necessary.
 
-    Args:
-        output: output file
-        description: description of the work, see `describe_work`
-
     Raises:
         DragomanError: the folder belongs to other work.
     """
@@ -405,12 +399,6 @@ def decode_file(
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        DragomanError: the file is not a JSON object.
-        FileNotFoundError: the file does not exist.
-    """
     try:
         values = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:  # includes UnicodeDecodeError

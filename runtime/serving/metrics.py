@@ -134,10 +134,7 @@ class Metrics:
         """Record the outputs of a request.
 
         Args:
-            times: times of each output
-            tokens: number of tokens of all outputs
             unknown: number of characters of its sources that the vocabulary lacks
-            end: when the last output ended
         """
         self._tokens.labels(model).inc(tokens)
         self._unknown_characters.labels(model).inc(unknown)
@@ -164,8 +161,6 @@ def _versions() -> dict[str, str]:
 
 
 class _EngineMetrics(Observer):
-    """Updates the metrics of a model."""
-
     def __init__(self, metrics: Metrics, model: str) -> None:
         self._encoder_seconds = metrics.encoder_seconds.labels(model)
         self._sources = metrics.sources.labels(model)

@@ -53,13 +53,9 @@ class CodingError(DragomanError):
 
 
 class BodyDecoder:
-    """Decodes a compressed body part by part (RFC 9110, section 8.4.1).
+    """Decodes a compressed body of at most `most` bytes part by part (RFC 9110, section 8.4.1).
 
     The coding "deflate" is a zlib stream; clients also send it without zlib's header.
-
-    Args:
-        coding: "gzip" or "deflate"
-        most: maximum size of the decoded body, in bytes
     """
 
     def __init__(self, coding: str, most: int) -> None:
@@ -109,7 +105,6 @@ class RequestMiddleware:
     Args:
         protocols: protocols of the server; the first with a prefix of the path reports a missing
             key
-        log_bodies: whether the log shows the beginning of bodies
         body_bytes: maximum size of a body, also once it is decoded
         root_path: prefix of all paths that a proxy puts before them; it may remove it, too
         trusted_proxies: proxies whose `X-Forwarded-For` is believed, see `read_proxies`
@@ -228,11 +223,7 @@ class RequestMiddleware:
         return path
 
     def _decoder(self, headers: Headers) -> BodyDecoder | None:
-        """Return the decoder of a request's body; None: it is not compressed.
-
-        Raises:
-            CodingError: the content coding is not supported.
-        """
+        """Return the decoder of a request's body; None: it is not compressed."""
         stated = ", ".join(headers.getlist("content-encoding"))
         coding = stated.strip().lower().removeprefix("x-")
         if coding in ("", "identity"):

@@ -137,16 +137,18 @@ class ServedModel:
         return 0 if self._current is None else len(self._current.engine.queue)
 
     @property
+    def _versions(self) -> list[_LoadedEngine]:
+        return [*self._retired, *([self._current] if self._current else [])]
+
+    @property
     def rows(self) -> int:
         """The number of rows being decoded, including those of replaced versions."""
-        versions = [*self._retired, *([self._current] if self._current else [])]
-        return sum(version.engine.rows for version in versions)
+        return sum(version.engine.rows for version in self._versions)
 
     @property
     def steps(self) -> Steps | None:
         """The number of decoding steps on GPUs, of all versions; None: there were none."""
-        versions = [*self._retired, *([self._current] if self._current else [])]
-        counts = [*self._earlier_steps, *(n for v in versions for n in v.engine.steps)]
+        counts = [*self._earlier_steps, *(n for v in self._versions for n in v.engine.steps)]
         return Steps(*map(sum, zip(*counts, strict=True))) if counts else None
 
     @asynccontextmanager
@@ -310,7 +312,7 @@ class ModelRegistry:
 
     @property
     def all(self) -> Sequence[ServedModel]:
-        """Return all models, in their given order."""
+        """All models, in their given order."""
         return list(self._models.values())
 
     @property

@@ -64,15 +64,12 @@ class ServerOptions:
     """Options and limits of a server.
 
     Attributes:
-        engine: options of the engine of every model
         idle_unload: idle seconds after which a model is unloaded; None: never
         timeout: seconds after which a request fails; a request may set a shorter timeout
-        max_body_bytes: maximum size of a request body
         max_audio: maximum seconds of audio of a request
         max_open_audio: maximum seconds of audio of all requests that are read or decoded at once;
             further audio is refused
         api_keys: accepted API keys; empty: requests need no key
-        log_texts: whether logs show the bodies of requests
         split_special_tokens: whether special tokens in texts are read as plain text, unless a
             request says otherwise
         greedy: whether speech is decoded once, with greedy search, where a request leaves it open;
@@ -126,7 +123,6 @@ class ListenOptions:
     """Options of a server's socket, TLS and shutdown.
 
     Attributes:
-        host: name or address
         unix_socket: path to listen on instead of host and port
         api_key_file: file of API keys, see `read_keys`; None: those of `ServerOptions`
         certificate, private_key: PEM files for TLS; None: plain HTTP
@@ -154,7 +150,6 @@ class ListenOptions:
 
 
 def _check_drain(seconds: Any) -> None:
-    """Check a time to drain."""
     if not is_number(seconds) or not 0 <= seconds <= MOST_DRAIN_SECONDS:
         raise DragomanError(
             f"drain_seconds: expected 0 to {MOST_DRAIN_SECONDS} seconds, a day, found "
@@ -163,7 +158,6 @@ def _check_drain(seconds: Any) -> None:
 
 
 def _is_host(text: str) -> bool:
-    """Return whether a text may be the name or address of a host."""
     if ":" not in text:
         return re.fullmatch(r"[\w.-]+", text) is not None
     try:
@@ -184,7 +178,6 @@ class ReplicaOptions:
         upscale_delay, downscale_delay: seconds above or below the target before scaling
         health_seconds: seconds between health checks; a replica that fails three is replaced
         drain_seconds: time that the requests of a replica have to finish at shutdown, at most a day
-        gpus: GPUs per replica
 
     Raises:
         DragomanError: options contradict each other, or `drain_seconds` is out of range.
@@ -210,11 +203,7 @@ class ReplicaOptions:
 
 @dataclass(frozen=True)
 class ApplicationOptions:
-    """All options of a replicated server.
-
-    Attributes:
-        bundles: bundle directories by model name
-    """
+    """All options of a replicated server."""
 
     bundles: dict[str, Path]
     server: ServerOptions
@@ -258,13 +247,15 @@ def read_options(values: Mapping[str, Any]) -> ApplicationOptions:
         raise DragomanError("bundles: expected paths of bundles, found none")
     read = {RENAMED.get(name, name): _read(name, value) for name, value in values.items()}
 
-    def options_of(kind: type) -> dict[str, Any]:
-        return {f.name: read[f.name] for f in dataclasses.fields(kind) if f.name in read}
-
-    engine = EngineOptions(**options_of(EngineOptions))
-    server = ServerOptions(engine=engine, **options_of(ServerOptions))
-    replicas = ReplicaOptions(**options_of(ReplicaOptions))
+    engine = EngineOptions(**fields_of(EngineOptions, read))
+    server = ServerOptions(engine=engine, **fields_of(ServerOptions, read))
+    replicas = ReplicaOptions(**fields_of(ReplicaOptions, read))
     return ApplicationOptions(bundle_names(read["bundles"]), server, replicas)
+
+
+def fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those values that are fields of a dataclass."""
+    return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
 def _read(name: str, value: Any) -> Any:
@@ -280,24 +271,20 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _paths(value: Any) -> list[Path]:
-    paths = value.split(",") if isinstance(value, str) else value
-    return [Path(path) for path in paths]
+    return [Path(path) for path in (value.split(",") if isinstance(value, str) else value)]
 
 
-def _integer(value: Any) -> int:
+def _integer(value: Any, least: int = 0) -> int:
     if isinstance(value, float | bool):
         raise TypeError
     number = int(value)
-    if number < 0:
+    if number < least:
         raise ValueError
     return number
 
 
 def _positive_integer(value: Any) -> int:
-    number = _integer(value)
-    if number < 1:
-        raise ValueError
-    return number
+    return _integer(value, least=1)
 
 
 def _number(value: Any) -> float:
@@ -327,6 +314,7 @@ Reader = tuple[str, Callable[[Any], Any]]
 INTEGER: Reader = ("an integer of at least 0", _integer)
 POSITIVE_INTEGER: Reader = ("an integer of at least 1", _positive_integer)
 NUMBER: Reader = ("a number of at least 0", _number)
+BOOLEAN: Reader = ("true or false", _boolean)
 POSITIVE_NUMBER: Reader = ("a number above 0", _positive_number)
 
 READERS: Mapping[str, Reader] = {
@@ -344,15 +332,15 @@ READERS: Mapping[str, Reader] = {
     "backend": ("a name", str),
     "device": ("names of devices", _texts),
     "check": (f"one of {', '.join(CHECKS)}", _check),
-    "allow_fallback": ("true or false", _boolean),
+    "allow_fallback": BOOLEAN,
     "api_key_file": ("the path of a file", lambda value: read_keys(Path(value))),
-    "log_texts": ("true or false", _boolean),
-    "split_special_tokens": ("true or false", _boolean),
-    "greedy": ("true or false", _boolean),
+    "log_texts": BOOLEAN,
+    "split_special_tokens": BOOLEAN,
+    "greedy": BOOLEAN,
     "cors_origin": ("origins", _texts),
     "root_path": ("a path", str),
     "trusted_proxies": ("addresses or networks", _texts),
-    "allow_token_ids": ("true or false", _boolean),
+    "allow_token_ids": BOOLEAN,
     "min_replicas": INTEGER,
     "max_replicas": POSITIVE_INTEGER,
     "target_ongoing_requests": POSITIVE_NUMBER,

@@ -62,7 +62,6 @@ def serve(
 
     Args:
         directories: bundle directories by model name
-        preload: see `create_app`
 
     Raises:
         DragomanError: the address is not available, or keys or certificate cannot be read.
@@ -90,7 +89,6 @@ def run_app(
     """Run an application on a socket until the process is told to stop.
 
     Args:
-        tls: context of `tls_context`
         service: the application's; its requests end when the time to drain has passed, and its
             API keys are replaced by SIGHUP
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -55,17 +54,6 @@ MODEL_THREADS = 2
 """Threads that compute attention, count tokens, and use models in other ways than decoding."""
 
 
-@dataclass(frozen=True)
-class StreamEnd:
-    """The last item of a stream.
-
-    Attributes:
-        result: the whole output
-    """
-
-    result: Result
-
-
 class Service:
     """Runs the requests of all protocols.
 
@@ -93,7 +81,6 @@ class Service:
         """Decode sources, see `Model.generate`.
 
         Args:
-            options: options of each source
             seconds: time limit; None: the server's
 
         Raises:
@@ -134,8 +121,8 @@ class Service:
         options: GenerationOptions,
         *,
         seconds: float | None = None,
-    ) -> AsyncGenerator[Token | StreamEnd, None]:
-        """Decode a source token by token, see `Model.stream`.
+    ) -> AsyncGenerator[Token | Result, None]:
+        """Decode a source token by token, see `Model.stream`; the last item is the whole output.
 
         Closing the generator stops decoding.
 
@@ -151,7 +138,7 @@ class Service:
             prepare = partial(engine.prepare, since=since, seconds=seconds, listener=listener)
             (handle,) = await prepared(self._reading_pool, prepare, [source], [options])
             if isinstance(handle, Result):
-                yield StreamEnd(handle)
+                yield handle
                 return
             texts = engine.model.text_stream(skip_special_tokens=options.skip_special_tokens)
             output, count = TokenStream(texts), 0
@@ -165,12 +152,12 @@ class Service:
                     raise
             result = handle.future.result()
             self._count(served, [handle], len(result.tokens), result)
-            yield StreamEnd(result)
+            yield result
 
     async def transcribe(
         self, served: ServedModel, audio: Spectrogram, options: GenerationOptions
-    ) -> AsyncGenerator[Segment | StreamEnd, None]:
-        """Decode a recording segment by segment, see `Model.transcribe`.
+    ) -> AsyncGenerator[Segment | Result, None]:
+        """Decode a recording segment by segment; the last item is the whole output.
 
         Closing the generator stops decoding.
 
@@ -185,7 +172,7 @@ class Service:
             prepare = partial(engine.prepare, since=since, seconds=seconds, on_segments=listener)
             (handle,) = await prepared(self._reading_pool, prepare, [audio], [options])
             if isinstance(handle, Result):
-                yield StreamEnd(handle)
+                yield handle
                 return
             sent = 0
             async with aclosing(arriving(engine, handle, arrived)) as items:
@@ -197,7 +184,7 @@ class Service:
             self._count(served, [handle], len(result.tokens), result)
             for segment in (result.segments or ())[sent:]:
                 yield segment
-            yield StreamEnd(result)
+            yield result
 
     async def run_encoder(
         self,
@@ -211,7 +198,6 @@ class Service:
         """Run an encoder-only model on texts.
 
         Args:
-            method: name of a method of `EncoderFrontEnd`
             options: keyword arguments of the method, by default with the server's
                 `split_special_tokens`
 
@@ -238,9 +224,6 @@ class Service:
     ) -> Attention:
         """Compute attention weights, see `Model.attention`.
 
-        Args:
-            target: target; None: the output of the model
-
         Raises:
             DragomanError: as in `generate`; or the bundle has no attention graph.
         """
@@ -259,11 +242,7 @@ class Service:
         return await self.run_with_model(served, compute, seconds=seconds)
 
     async def run_with_model(
-        self,
-        served: ServedModel,
-        work: Callable[[Model], Outcome],
-        *,
-        seconds: float | None = None,
+        self, served: ServedModel, work: Callable[[Model], Outcome], *, seconds: float | None = None
     ) -> Outcome:
         """Call a function with a model in a thread, while the model decodes other requests.
 
@@ -325,7 +304,6 @@ class Service:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _with_default(self, options: Options) -> Options:
-        """Return options with the server's default of `split_special_tokens`."""
         if options.split_special_tokens is not None:
             return options
         return replaced(options, {"split_special_tokens": self.options.split_special_tokens})
@@ -333,8 +311,7 @@ class Service:
     def _limits(self, seconds: float | None) -> tuple[float, float]:
         """Return the arrival time of a request, which is now, and its time limit."""
         longest = self.options.timeout
-        limit = longest if seconds is None else min(max(seconds, 0.0), longest)
-        return time.monotonic(), limit
+        return time.monotonic(), longest if seconds is None else min(max(seconds, 0.0), longest)
 
     def _count(
         self, served: ServedModel, handles: Sequence[DecodingHandle], tokens: int, *results: Result

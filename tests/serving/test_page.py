@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from dragoman.runtime import Model
-from dragoman.runtime.decoding.results import Token
+from dragoman.runtime.decoding.results import Result, Token
 from dragoman.runtime.serving.models import ServedModel
-from dragoman.runtime.serving.service import Service, StreamEnd
+from dragoman.runtime.serving.service import Service
 from dragoman.settings.generation import GenerationOptions
 
 from ..chromium import CONTRASTS, PATIENCE, chromium
@@ -89,7 +89,7 @@ def test_a_running_request_can_be_stopped(
 
     async def slow(
         self: Service, served: ServedModel, source: Any, options: GenerationOptions, **more: Any
-    ) -> AsyncIterator[Token | StreamEnd]:
+    ) -> AsyncIterator[Token | Result]:
         count = 0
         async for item in whole(self, served, source, options, **more):
             if count == 2:

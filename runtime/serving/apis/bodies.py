@@ -17,6 +17,8 @@ from dragoman.errors import LONGEST_VALUE, DragomanError, listed, nearest
 from dragoman.files.strict_json import parse_json
 from dragoman.settings.generation import GenerationOptions
 
+from ...decoding.results import RejectedError
+
 MOST_SOURCES = 1024
 """How many sources a request may have."""
 MOST_COMPARED = 64
@@ -74,19 +76,17 @@ def json_object(body: bytes) -> dict[str, Any]:
 class Fields:
     """The fields of a JSON object, taken one by one.
 
-    Args:
-        values: the fields; `take` and `require` remove them
+    Attributes:
+        rest: the fields that were not taken
+        known: the names of the fields that an endpoint takes
     """
 
     def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-        self._known: list[str] = []
+        self.rest = values
+        self.known: list[str] = []
 
     def take(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """Take an optional field.
-
-        Args:
-            default: the value of a field that is missing or null
 
         Raises:
             BodyError: the value is of another type.
@@ -117,8 +117,8 @@ class Fields:
 
     def pop(self, name: str) -> Any:
         """Take an optional field of any type; None if it is missing."""
-        self._known.append(name)
-        return self._values.pop(name, None)
+        self.known.append(name)
+        return self.rest.pop(name, None)
 
     def ignore(self, *names: str) -> None:
         """Drop fields that clients send and that have no effect here."""
@@ -127,18 +127,8 @@ class Fields:
 
     def similar(self, *names: str) -> str:
         """Return the fields that are left and resemble missing ones, for an error message."""
-        left = [name for name in islice(self._values, MOST_COMPARED) if len(name) <= LONGEST_VALUE]
+        left = [name for name in islice(self.rest, MOST_COMPARED) if len(name) <= LONGEST_VALUE]
         return listed({near for name in names for near in get_close_matches(name, left, 1, 0.75)})
-
-    @property
-    def known(self) -> list[str]:
-        """Return the names of the fields that an endpoint takes."""
-        return self._known
-
-    @property
-    def rest(self) -> dict[str, Any]:
-        """Return the fields that were not taken."""
-        return self._values
 
     def end(self) -> None:
         """Check that all fields were taken.
@@ -146,14 +136,33 @@ class Fields:
         Raises:
             BodyError: fields are left.
         """
-        if self._values:
-            raise BodyError(f"unknown: {listed(self._values)}{nearest(self._values, self._known)}")
+        if self.rest:
+            raise BodyError(f"unknown: {listed(self.rest)}{nearest(self.rest, self.known)}")
 
 
-def split_option(fields: Fields) -> dict[str, bool]:
+def split_option(fields: Fields) -> dict[str, Any]:
     """Take `split_special_tokens`; without it, the server's default applies."""
     value = fields.take("split_special_tokens", bool)
     return {} if value is None else {"split_special_tokens": value}
+
+
+def reading_options(fields: Fields, *, truncate: bool = False) -> dict[str, Any]:
+    """Take `truncate`, which has a default, and `split_special_tokens`."""
+    return {"truncate": fields.take("truncate", bool, truncate)} | split_option(fields)
+
+
+def check_results(results: Sequence[Any], before: str = "") -> None:
+    """Check that all inputs of a request were read.
+
+    Args:
+        before: beginning of the error, which the number of the first rejected input follows
+
+    Raises:
+        RejectedError: an input was rejected.
+    """
+    for index, result in enumerate(results):
+        if result.error is not None:
+            raise RejectedError(f"{before}{index}: {result.error}")
 
 
 def generation_options(values: dict[str, Any], fields: Sequence[str] = ()) -> GenerationOptions:

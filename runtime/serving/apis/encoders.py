@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,12 @@ from starlette.responses import JSONResponse, Response
 from dragoman.errors import shown
 
 from ...arguments import check_able
-from ...decoding.results import RejectedError
 from ...encoding.results import shortened
 from ...encoding.tasks import ranked
 from ...model import Model
 from ..service import Service
-from .bodies import MOST_SOURCES, BodyError, Fields, json_object, split_option
-from .http import Endpoint, Protocol, attributed
+from .bodies import MOST_SOURCES, BodyError, check_results, reading_options, split_option
+from .http import Endpoint, Protocol, read_request
 from .native import error_body
 
 MOST_INPUTS = 2048
@@ -29,8 +28,7 @@ MOST_INPUTS = 2048
 
 async def embeddings(service: Service, request: Request) -> Response:
     """Answer a request for embeddings."""
-    fields = Fields(json_object(await request.body()))
-    served = attributed(request, service.models.get(fields.require("model", str)))
+    fields, served = await read_request(service, request, names_model=True)
     inputs = fields.require("input", (str, list))
     encoding_format = fields.take("encoding_format", str, "float")
     dimensions = fields.take("dimensions", int)
@@ -49,16 +47,13 @@ async def embeddings(service: Service, request: Request) -> Response:
             _check_text(text)
     _check_count("input", texts, MOST_INPUTS)
     results = await service.run_encoder(served, "embeddings", texts, options)
-    for index, result in enumerate(results):
-        if result.error is not None:
-            raise RejectedError(f"input {index}: {result.error}")
+    check_results(results, "input ")
     vectors = [shortened(result.vector, dimensions) for result in results]
+    write: Callable[[Any], Any] = np.ndarray.tolist
+    if encoding_format == "base64":
+        write = _in_base64
     data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": _embedding_data(vector, encoding_format),
-        }
+        {"object": "embedding", "index": index, "embedding": write(vector)}
         for index, vector in enumerate(vectors)
     ]
     splits = options.get("split_special_tokens", service.options.split_special_tokens)
@@ -68,12 +63,6 @@ async def embeddings(service: Service, request: Request) -> Response:
 
 
 def _check_text(text: object) -> None:
-    """Check that an input is a text.
-
-    Raises:
-        BodyError: it is something else, such as token ids, which a client may have from another
-            tokenizer: the ids of one are other words to another.
-    """
     if isinstance(text, str):
         return
     if isinstance(text, int | list):
@@ -91,20 +80,17 @@ def prompt_tokens(sources: Sequence[Any], split_special_tokens: bool, model: Mod
     return sum(len(model.tokenize(source, split_special_tokens=splits)) for source in sources)
 
 
-def _embedding_data(vector: Any, encoding_format: str) -> Any:
-    if encoding_format == "base64":
-        return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode()
-    return vector.tolist()
+def _in_base64(vector: Any) -> str:
+    return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode()
 
 
 async def _embed(service: Service, request: Request) -> Response:
     """Embed `inputs`, one text or several, as text-embeddings-inference does."""
-    fields = Fields(json_object(await request.body()))
-    served = attributed(request, service.models.get(fields.take("model", str)))
+    fields, served = await read_request(service, request)
     inputs = fields.require("inputs", (str, list))
     normalize = fields.take("normalize", bool, True)
     dimensions = fields.take("dimensions", int)
-    options = {"truncate": fields.take("truncate", bool, False)} | split_option(fields)
+    options = reading_options(fields)
     options["prompt_name"] = fields.take("prompt_name", str)
     seconds = fields.take("timeout", (float, int))
     fields.ignore("truncation_direction")
@@ -115,7 +101,7 @@ async def _embed(service: Service, request: Request) -> Response:
         if not isinstance(text, str):
             raise BodyError(f"inputs: expected texts, found {shown(text)}")
     results = await service.run_encoder(served, "embeddings", texts, options, seconds=seconds)
-    _check_read("inputs", results)
+    check_results(results, "inputs: ")
     vectors = [shortened(result.vector, dimensions) for result in results]
     if normalize:
         vectors = [vector / max(1e-12, float(np.linalg.norm(vector))) for vector in vectors]
@@ -127,11 +113,10 @@ async def _predict(service: Service, request: Request) -> Response:
 
     They are a text, a pair of texts, or a list of lists of one text or two.
     """
-    fields = Fields(json_object(await request.body()))
-    served = attributed(request, service.models.get(fields.take("model", str)))
+    fields, served = await read_request(service, request)
     inputs = fields.require("inputs", (str, list))
     raw = fields.take("raw_scores", bool, False)
-    options = {"truncate": fields.take("truncate", bool, False)} | split_option(fields)
+    options = reading_options(fields)
     seconds = fields.take("timeout", (float, int))
     fields.ignore("truncation_direction")
     fields.end()
@@ -149,7 +134,7 @@ async def _predict(service: Service, request: Request) -> Response:
         raise BodyError("raw_scores: expected false, as this model's scores are probabilities")
     sources = [tuple(texts) if len(texts) == 2 else texts[0] for texts in given]
     results = await service.run_encoder(served, "classify", sources, options, seconds=seconds)
-    _check_read("inputs", results)
+    check_results(results, "inputs: ")
     made = [
         [
             {
@@ -168,27 +153,19 @@ def _check_count(name: str, values: Sequence[Any], most: int = MOST_SOURCES) -> 
         raise BodyError(f"{name}: expected 1 to {most}, found {len(values)}")
 
 
-def _check_read(name: str, results: Sequence[Any]) -> None:
-    for index, result in enumerate(results):
-        if result.error is not None:
-            raise RejectedError(f"{name}: {index}: {result.error}")
-
-
 async def _rerank(service: Service, request: Request) -> Response:
     """Rank `documents`, or the `texts` of text-embeddings-inference, by relevance to `query`.
 
     The answer has the form of the field: that of Cohere and Jina, or that of
     text-embeddings-inference, whose scores are probabilities unless `raw_scores` is set.
     """
-    fields = Fields(json_object(await request.body()))
-    served = attributed(request, service.models.get(fields.take("model", str)))
+    fields, served = await read_request(service, request)
     query, name = fields.require("query", str), "texts" if "texts" in fields.rest else "documents"
     documents = [_document(name, value) for value in fields.require(name, list)]
     _check_count(name, documents)
-    top, cut = fields.take("top_n", int), fields.take("truncate", bool, name == "documents")
+    top, options = fields.take("top_n", int), reading_options(fields, truncate=name == "documents")
     shows = fields.take("return_text" if name == "texts" else "return_documents", bool, False)
     raw = name == "texts" and fields.take("raw_scores", bool, False)
-    options = {"truncate": cut} | split_option(fields)
     seconds = fields.take("timeout", (float, int))
     fields.ignore("truncation_direction", "max_tokens_per_doc", "priority", "user")
     fields.end()
@@ -197,17 +174,17 @@ async def _rerank(service: Service, request: Request) -> Response:
     check_able(served.manifest, "rerank")
     pairs = [(query, document) for document in documents]
     results = await service.run_encoder(served, "classify", pairs, options, seconds=seconds)
-    _check_read(name, results)
+    check_results(results, f"{name}: ")
     found = ranked(results)
     scores = [each.score or 0.0 for each in found[:top]]
     if name == "texts":
         head = served.manifest.head
-        made = [_score(score, raw, head is not None and head.multi_label) for score in scores]
+        scores = [_score(score, raw, head is not None and head.multi_label) for score in scores]
         return JSONResponse(
             [
                 {"index": each.index, "score": score}
                 | ({"text": documents[each.index]} if shows else {})
-                for each, score in zip(found, made, strict=False)
+                for each, score in zip(found, scores, strict=False)
             ]
         )
     documents_found = [

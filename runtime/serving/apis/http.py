@@ -22,9 +22,9 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman.errors import DragomanError
 
-from ..engine.request_queue import ClosedError
+from ..engine.request_queue import CLOSED, ClosedError
 from ..models import ServedModel
-from .bodies import BodyError
+from .bodies import BodyError, Fields, json_object
 
 logger = logging.getLogger("dragoman.serving")
 
@@ -75,7 +75,7 @@ class Drain:
             ClosedError: the server is shutting down.
         """
         if self._begun:
-            raise _closed()
+            raise ClosedError(CLOSED)
 
     @contextmanager
     def on_expiry(self, action: Callable[[], None]) -> Iterator[None]:
@@ -94,10 +94,6 @@ class Drain:
             action()
 
 
-def _closed() -> ClosedError:
-    return ClosedError("the server is shutting down")
-
-
 @dataclass(frozen=True)
 class Endpoint:
     """An endpoint of a protocol.
@@ -105,7 +101,6 @@ class Endpoint:
     Attributes:
         path: path in Starlette's form, such as `/v1/models/{model}`
         handler: coroutine that may raise any error; cancelled when the client disconnects
-        method: HTTP method
         is_open: whether the endpoint needs no API key, or checks the key itself
         is_polled: whether successful requests are left out of the log
     """
@@ -135,11 +130,7 @@ class Protocol:
     error_event: str | None = None
 
     def routes(self, service: Any) -> list[Route]:
-        """Return the routes of all endpoints.
-
-        Args:
-            service: argument of the handlers; its `drain` ends their requests
-        """
+        """Return the routes of all endpoints."""
         drain = Drain() if service is None else service.drain
         return [_route(endpoint, self, service, drain) for endpoint in self.endpoints]
 
@@ -205,6 +196,28 @@ def _route(endpoint: Endpoint, protocol: Protocol, service: Any, drain: Drain) -
     return Route(endpoint.path, answer, methods=[endpoint.method])
 
 
+async def read_request(
+    service: Any, request: Request, *, names_model: bool = False
+) -> tuple[Fields, ServedModel]:
+    """Read the body of a request, and attribute the request to its `model`.
+
+    Args:
+        names_model: whether the body has to name a model, even if there is only one
+
+    Raises:
+        BodyError: the body is not a JSON object, or names no model.
+        UnknownModelError: there is no such model.
+    """
+    fields = Fields(json_object(await request.body()))
+    name = fields.require("model", str) if names_model else fields.take("model", str)
+    return fields, attributed(request, service.models.get(name))
+
+
+def error_message(error: DragomanError) -> dict[str, str]:
+    """Return the JSON body of an error that has only its message."""
+    return {"error": str(error)}
+
+
 def attributed(request: Request, served: ServedModel) -> ServedModel:
     """Attribute a request to a model in logs and metrics, and return the model."""
     request.scope[MODEL] = served.name
@@ -212,7 +225,6 @@ def attributed(request: Request, served: ServedModel) -> ServedModel:
 
 
 def _log_failure(error: Exception, scope: Scope) -> None:
-    """Log an error of the server."""
     if reported_error(error).status == 500:
         keys = {"request_id": REQUEST_ID, "route": ROUTE, "model": MODEL}
         where = {name: scope.get(key) for name, key in keys.items()}
@@ -220,12 +232,7 @@ def _log_failure(error: Exception, scope: Scope) -> None:
 
 
 async def _read_body(request: Request, drain: Drain) -> None:
-    """Read the body of a request, which caches it.
-
-    Raises:
-        BodyTooSlowError: the body takes too long.
-        ClosedError: the time that the server had to finish has passed.
-    """
+    """Read the body of a request, which caches it."""
     try:
         async with asyncio.timeout(BODY_SECONDS) as limit:
             with drain.on_expiry(lambda: limit.reschedule(0)):
@@ -322,10 +329,9 @@ class Events(Response):
         """Return the event that reports an error, and note its status for the log."""
         known = reported_error(error)
         scope[STREAM_STATUS] = known.status
-        protocol = self.protocol
-        if protocol is None:
+        if self.protocol is None:
             return ""
-        return server_sent_event(protocol.error_body(known), protocol.error_event)
+        return server_sent_event(self.protocol.error_body(known), self.protocol.error_event)
 
 
 def server_sent_event(data: Any, name: str | None = None) -> str:
@@ -377,7 +383,7 @@ async def _unless_over(work: Awaitable[Outcome], receive: Receive, drain: Drain)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise ClientGoneError if gone.done() else _closed()
+        raise ClientGoneError if gone.done() else ClosedError(CLOSED)
     finally:
         for task in (working, gone):
             task.cancel()

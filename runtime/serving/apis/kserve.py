@@ -14,14 +14,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dragoman import __version__
-from dragoman.errors import DragomanError, shown
-from dragoman.settings.head import Head
+from dragoman.errors import shown
 
 from ...decoding.results import Result
 from ..models import ServedModel, UnknownModelError
 from ..service import Service
 from .bodies import BodyError, generation_options, json_object
-from .http import Endpoint, Protocol, attributed
+from .http import Endpoint, Protocol, attributed, error_message
 from .open_inference import (
     PROTOCOL_PARAMETERS,
     Tensor,
@@ -41,11 +40,6 @@ VERSION = "1"
 MOST_MICROSECONDS = (1 << 63) - 1
 MOST_DIGITS = 20
 """The most digits of `HEADER_LENGTH`."""
-
-
-def error_body(error: DragomanError) -> dict[str, str]:
-    """Return the JSON body of an error."""
-    return {"error": str(error)}
 
 
 def _model(service: Service, request: Request) -> ServedModel:
@@ -69,25 +63,23 @@ async def _model_health(service: Service, request: Request) -> Response:
 
 
 async def _index(service: Service, request: Request) -> Response:
-    states = [
-        {
-            "name": served.name,
-            "version": VERSION,
-            "state": "READY" if served.loaded else "UNAVAILABLE",
-        }
-        for served in service.models.all
-    ]
-    return JSONResponse(states)
+    states = {True: "READY", False: "UNAVAILABLE"}
+    return JSONResponse(
+        [
+            {"name": served.name, "version": VERSION, "state": states[served.loaded]}
+            for served in service.models.all
+        ]
+    )
 
 
 async def _load(service: Service, request: Request) -> Response:
     await _model(service, request).load()
-    return Response(status_code=200)
+    return Response()
 
 
 async def _unload(service: Service, request: Request) -> Response:
     _model(service, request).unload()
-    return Response(status_code=200)
+    return Response()
 
 
 async def _metadata(service: Service, request: Request) -> Response:
@@ -124,7 +116,10 @@ async def _infer(service: Service, request: Request) -> Response:
     answer: dict[str, Any] = {"model_name": served.name, "model_version": VERSION}
     model_head = served.manifest.head
     if model_head is not None:
-        outputs = await _run_encoder(service, served, model_head, tensors, options, seconds)
+        method, options = encoder_call(model_head, options)
+        texts = texts_of(tensors)
+        encoded = await service.run_encoder(served, method, texts, options, seconds=seconds)
+        outputs = encoder_tensors(model_head, encoded)
     else:
         results = await _generate(service, served, tensors, options, seconds)
         outputs = decoder_tensors(results)
@@ -153,22 +148,7 @@ async def _generate(
         return await service.generate(served, audio, [options] * len(audio), seconds=seconds)
 
 
-async def _run_encoder(
-    service: Service,
-    served: ServedModel,
-    head: Head,
-    tensors: dict[str, Tensor],
-    parameters: dict[str, Any],
-    seconds: float | None,
-) -> list[Tensor]:
-    method, options = encoder_call(head, parameters)
-    texts = texts_of(tensors)
-    results = await service.run_encoder(served, method, texts, options, seconds=seconds)
-    return encoder_tensors(head, results)
-
-
 def _split_body(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
-    """Split a body into its JSON and the binary data after it."""
     if header_length is None:
         return json_object(body), memoryview(b"")
     wrong = not header_length.isdecimal() or len(header_length) > MOST_DIGITS
@@ -181,11 +161,7 @@ def _split_body(body: bytes, header_length: str | None) -> tuple[dict[str, Any],
 
 
 def _seconds(timeout: Any) -> float | None:
-    """Convert the `timeout` of a request.
-
-    Args:
-        timeout: microseconds; None or 0: the server's timeout
-    """
+    """Convert microseconds to seconds; None or 0: the server's timeout."""
     if timeout is None:
         return None
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
@@ -197,12 +173,7 @@ def _seconds(timeout: Any) -> float | None:
 
 
 def _requested_outputs(outputs: Any, names: Sequence[str], *, all_binary: bool) -> dict[str, bool]:
-    """Return the names of the requested outputs, and whether each is binary.
-
-    Args:
-        outputs: `outputs` of the request; None or empty: all
-        names: the names of all outputs
-    """
+    """Return which of all outputs are requested, and whether each is binary."""
     if outputs is None or outputs == []:
         return dict.fromkeys(names, all_binary)
     if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
@@ -249,5 +220,5 @@ PROTOCOL = Protocol(
         *(Endpoint(f"{path}/infer", _infer) for path in MODEL_PATHS),
     ),
     prefixes=("/v2",),
-    error_body=error_body,
+    error_body=error_message,
 )

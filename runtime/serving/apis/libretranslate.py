@@ -18,27 +18,16 @@ from starlette.responses import JSONResponse, Response
 from dragoman.errors import DragomanError, listed, shown
 from dragoman.settings.generation import GenerationOptions
 
-from ...arguments import StopCheck, stop_check
+from ...arguments import stop_check
 from ...decoding.results import RejectedError, Result
-from ...documents import (
-    Document,
-    aligned_by_number,
-    pairs_to_align,
-    read_document,
-    reading_of,
-)
+from ...documents import Document, aligned_by_number, pairs_to_align, read_document, reading_of
 from ...format.texts import languages_of_name
-from ...texts.sentences import (
-    base_language,
-    check_split,
-    language_of,
-    splitter_is_installed,
-)
+from ...texts.sentences import base_language, check_split, language_of, splitter_is_installed
 from ...texts.tag_places import WordPairs
 from ..models import ServedModel
 from ..service import Service
 from .bodies import MOST_SOURCES, BodyError, Fields, json_object, spelled
-from .http import Endpoint, Protocol, attributed, opened_form
+from .http import Endpoint, Protocol, attributed, error_message, opened_form
 
 MOST_ALTERNATIVES = 16
 MOST_HTML = 4_000_000
@@ -52,15 +41,8 @@ OTHER_LABELS = {"nb": "no", "fil": "tl"}
 LINE_BREAK = re.compile("(\r\n|[\n\r\v\f\x85\u2028\u2029])")
 
 
-def error_body(error: DragomanError) -> dict[str, str]:
-    """Return the JSON body of an error."""
-    return {"error": str(error)}
-
-
 async def _translate(service: Service, request: Request) -> Response:
-    values = await _body_fields(request)
-    service.api_keys.check(request.headers, values.pop("api_key", None))
-    fields = Fields(values)
+    fields = await _body_fields(service, request)
     query = fields.require("q", (str, list))
     source, target = fields.take("source", str, "auto"), fields.require("target", str)
     text_format = fields.take("format", str, "text")
@@ -85,9 +67,11 @@ async def _translate(service: Service, request: Request) -> Response:
         if text_format == "html":
             outputs = await _translated_html(service, served, texts, options, source)
         elif splitter_is_installed():
-            outputs = await _translated_texts(service, served, texts, _split(options, source))
+            outputs = await _generated(service, served, texts, _split(options, source))
         else:
-            outputs = await _translated_lines(service, served, texts, options)
+            lines = _lines(texts)
+            translations = await _generated(service, served, lines, options)
+            outputs = _with_breaks(texts, dict(zip(lines, translations, strict=True)))
     is_single = isinstance(query, str)
     translated = [output[0] for output in outputs]
     answer: dict[str, Any] = {"translatedText": translated[0] if is_single else translated}
@@ -101,9 +85,7 @@ async def _translate(service: Service, request: Request) -> Response:
 
 async def _detect(service: Service, request: Request) -> Response:
     """List the languages that a text may be in, the most probable one first."""
-    values = await _body_fields(request)
-    service.api_keys.check(request.headers, values.pop("api_key", None))
-    fields = Fields(values)
+    fields = await _body_fields(service, request)
     query = fields.require("q", str)
     fields.end()
     codes = {source for served in service.models.all for source, _ in _language_pairs(served)}
@@ -179,14 +161,10 @@ def _split(options: GenerationOptions, source: str) -> GenerationOptions:
     return options.replace(split=True, split_language=source if is_known else None)
 
 
-async def _translated_texts(
+async def _generated(
     service: Service, served: ServedModel, texts: Sequence[str], options: GenerationOptions
 ) -> list[list[str]]:
-    """Translate texts sentence by sentence.
-
-    Returns:
-        the outputs of each text, the best first
-    """
+    """Return the outputs of each text, the best first."""
     results = await service.generate(served, texts, [options] * len(texts))
     _check_results(results)
     return [[h.text or "" for h in result.hypotheses] or [result.text or ""] for result in results]
@@ -219,59 +197,29 @@ async def _translated_html(
     )
     _check_results(results)
     of_sentence = dict(zip(each, results, strict=True))
+
+    async def with_tags(document: Document, own: Sequence[Result], rank: int) -> str:
+        """Return a document with the outputs of a rank, whose tags are aligned with their words."""
+        check()
+        pairs = pairs_to_align(document, own, served.manifest, rank)
+        found: dict[int, WordPairs] = {}
+        if pairs:
+            reading, left = vars(reading_of(options)), max(end - time.monotonic(), 1e-3)
+            alignments = await service.run_with_model(
+                served,
+                lambda model: model.align(list(pairs.values()), timeout=left, **reading),
+                seconds=left,
+            )
+            found = aligned_by_number(pairs, alignments)
+        best = [result.hypotheses[rank].text or "" if result.hypotheses else "" for result in own]
+        return await asyncio.to_thread(document.translated, best, found, check)
+
     outputs = []
     for document in documents:
         own = [of_sentence[sentence] for sentence in document.sentences]
         count = min((len(result.hypotheses) or 1 for result in own), default=1)
-        outputs.append(
-            [
-                await _html_of(service, served, document, own, options, rank, end, check)
-                for rank in range(count)
-            ]
-        )
+        outputs.append([await with_tags(document, own, rank) for rank in range(count)])
     return outputs
-
-
-async def _html_of(
-    service: Service,
-    served: ServedModel,
-    document: Document,
-    results: Sequence[Result],
-    options: GenerationOptions,
-    rank: int,
-    end: float,
-    check: StopCheck,
-) -> str:
-    """Return a document with the outputs of a rank, whose tags are aligned with their words.
-
-    Args:
-        end: when the request ends, by the monotonic clock
-        check: raises an error from then on
-    """
-    check()
-    pairs = pairs_to_align(document, results, served.manifest, rank)
-    found: dict[int, WordPairs] = {}
-    if pairs:
-        reading, seconds = vars(reading_of(options)), max(end - time.monotonic(), 1e-3)
-        alignments = await service.run_with_model(
-            served,
-            lambda model: model.align(list(pairs.values()), timeout=seconds, **reading),
-            seconds=seconds,
-        )
-        found = aligned_by_number(pairs, alignments)
-    texts = [result.hypotheses[rank].text or "" if result.hypotheses else "" for result in results]
-    return await asyncio.to_thread(document.translated, texts, found, check)
-
-
-async def _translated_lines(
-    service: Service, served: ServedModel, texts: Sequence[str], options: GenerationOptions
-) -> list[list[str]]:
-    """Translate texts line by line, where texts cannot be split into sentences."""
-    lines = _lines(texts)
-    results = await service.generate(served, lines, [options] * len(lines))
-    _check_results(results)
-    translations = [[h.text or "" for h in result.hypotheses] or [""] for result in results]
-    return _with_breaks(texts, dict(zip(lines, translations, strict=True)))
 
 
 def _check_results(results: Sequence[Result]) -> None:
@@ -281,11 +229,7 @@ def _check_results(results: Sequence[Result]) -> None:
 
 
 def _lines(texts: Sequence[str]) -> list[str]:
-    """Return the lines of texts that have words, each once.
-
-    Raises:
-        BodyError: there are too many.
-    """
+    """Return the lines of texts that have words, each once."""
     lines = [line for text in texts for line in LINE_BREAK.split(text)[::2] if line.strip()]
     if len(lines) > MOST_SOURCES:
         raise BodyError(f"q: expected at most {MOST_SOURCES} lines, found {len(lines)}")
@@ -295,11 +239,7 @@ def _lines(texts: Sequence[str]) -> list[str]:
 def _with_breaks(texts: Sequence[str], found: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Return translations of texts with the line breaks and blank lines of the texts.
 
-    Args:
-        found: translations of each line, the best first
-
-    Returns:
-        as many translations of each text as of all its lines
+    There are as many of each text as of all its lines.
     """
     outputs = []
     for text in texts:
@@ -336,13 +276,14 @@ async def _languages(service: Service, request: Request) -> Response:
     )
 
 
-async def _body_fields(request: Request) -> dict[str, Any]:
-    """Read a body, which is a form or JSON, whatever type `curl -d` gives it."""
+async def _body_fields(service: Service, request: Request) -> Fields:
+    """Read a body, a form or JSON, whatever type `curl -d` gives it, and check its key."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
-    if media_type.endswith("json") or body.lstrip().startswith((b"{", BOM_UTF8)):
-        return json_object(body)
-    return await _form_fields(request)
+    is_json = media_type.endswith("json") or body.lstrip().startswith((b"{", BOM_UTF8))
+    values = json_object(body) if is_json else await _form_fields(request)
+    service.api_keys.check(request.headers, values.pop("api_key", None))
+    return Fields(values)
 
 
 async def _form_fields(request: Request) -> dict[str, Any]:
@@ -373,11 +314,6 @@ def _language_pairs(served: ServedModel) -> list[tuple[str, str]]:
 
 
 def _named(service: Service, name: str) -> ServedModel:
-    """Return the translation model of a name.
-
-    Raises:
-        DragomanError: there is none.
-    """
     served = service.models.get(name)
     if not _translates(served):  # a speech model would read texts as file paths
         raise DragomanError(f"model: expected a translation model, {served.name} is another")
@@ -385,11 +321,7 @@ def _named(service: Service, name: str) -> ServedModel:
 
 
 def _translator(service: Service, source: str, target: str, model: str | None) -> ServedModel:
-    """Find a model that translates from one language to another.
-
-    Raises:
-        DragomanError: there is no such model.
-    """
+    """Find a model that translates from one language to another."""
     if model is not None:
         return _named(service, model)
     candidates = [served for served in service.models.all if _translates(served)]
@@ -424,5 +356,5 @@ PROTOCOL = Protocol(
         Endpoint("/languages", _languages, method="GET", is_open=True),
     ),
     prefixes=("/translate", "/detect", "/languages"),
-    error_body=error_body,
+    error_body=error_message,
 )

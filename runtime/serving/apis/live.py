@@ -55,14 +55,11 @@ def route(service: Service) -> WebSocketRoute:
 
 
 class _Listeners:
-    """The streams of a server."""
-
     def __init__(self, service: Service) -> None:
         self._service, self._count = service, 0
         self._pool = ThreadPoolExecutor(MOST_LISTENERS, thread_name_prefix="listening")
 
     async def listen(self, websocket: WebSocket) -> None:
-        """Transcribe one stream."""
         await websocket.accept()
         began = time.monotonic()
         try:
@@ -82,12 +79,7 @@ class _Listeners:
         logger.info("live speech", extra={"path": PATH, "model": name, "seconds": seconds})
 
     async def _listen(self, websocket: WebSocket) -> None:
-        """Read the first message, and transcribe what follows.
-
-        Raises:
-            DragomanError: the message is wrong, there are too many streams, or decoding fails.
-            WebSocketDisconnect: the client is gone.
-        """
+        """Read the first message, and transcribe what follows."""
         service = self._service
         values = json_object(str(await _received(websocket, str)).encode())
         service.api_keys.check(websocket.headers, values.pop("api_key", None))
@@ -177,7 +169,6 @@ class _Stream:
         self._chunks.put(None)
 
     def _decode(self) -> None:
-        """Decode audio, in a thread of its own."""
         last: Exception | None = None
         try:
             for update in self._model.listen(self._audio(), self._options, cancel=self._cancel):
@@ -197,13 +188,7 @@ class _Stream:
 
 
 async def _received(websocket: WebSocket, kind: Any) -> str | bytes:
-    """Wait for the next message.
-
-    Raises:
-        WebSocketDisconnect: the client is gone.
-        DeadlineError: the client sends nothing.
-        BodyError: the message is of another kind.
-    """
+    """Wait for the next message."""
     try:
         message = await asyncio.wait_for(websocket.receive(), WAITING_SECONDS)
     except TimeoutError as error:

@@ -19,21 +19,13 @@ from ...arguments import abilities_data, check_able, check_count
 from ...attention.reader import Attention, Weights
 from ...decoding.results import Result, Token, result_data
 from ...encoding.tasks import TEMPLATE, ZeroShot
-from ...format.manifest import Manifest
 from ...model import Model
 from ...scoring.interface import ScoringOptions
 from ..engine.encoder_engine import ABILITIES
 from ..models import ServedModel
-from ..service import Service, StreamEnd
-from .bodies import (
-    MOST_SOURCES,
-    BodyError,
-    Fields,
-    generation_options,
-    json_object,
-    split_option,
-)
-from .http import Endpoint, Events, Protocol, attributed, server_sent_event, started
+from ..service import Service
+from .bodies import MOST_SOURCES, BodyError, Fields, generation_options, reading_options
+from .http import Endpoint, Events, Protocol, read_request, server_sent_event, started
 
 MOST_RESULTS = 1000
 """The largest `top` of a mask and `longest` of an answer."""
@@ -47,14 +39,9 @@ def error_body(error: DragomanError) -> dict[str, str]:
     return {"error": str(error), "code": error.code}
 
 
-async def _live(service: Service, request: Request) -> Response:
+async def _health(service: Service, request: Request, *, name: str) -> Response:
     alive = service.models.alive
-    return JSONResponse({"live": alive}, 200 if alive else 503)
-
-
-async def _ready(service: Service, request: Request) -> Response:
-    alive = service.models.alive
-    return JSONResponse({"ready": alive}, 200 if alive else 503)
+    return JSONResponse({name: alive}, 200 if alive else 503)
 
 
 async def _metrics(service: Service, request: Request) -> Response:
@@ -62,17 +49,16 @@ async def _metrics(service: Service, request: Request) -> Response:
 
 
 async def _bundles(service: Service, request: Request) -> Response:
-    return JSONResponse({"bundles": [_bundle_data(served) for served in service.models.all]})
+    return JSONResponse({"bundles": list(map(_bundle_data, service.models.all))})
 
 
 def _bundle_data(served: ServedModel) -> dict[str, Any]:
-    """Describe a bundle for the page and other clients."""
-    manifest = served.manifest
-    languages = manifest.languages
+    manifest, languages = served.manifest, served.manifest.languages
+    takes = "ids" if manifest.tokenizers is None else "text"
     return {
         "name": served.name,
         "loaded": served.loaded,
-        "takes": _input_kind(manifest),
+        "takes": takes if manifest.audio is None else "audio",
         "target": manifest.target,
         "precision": manifest.precision,
         **abilities_data(manifest),
@@ -83,16 +69,9 @@ def _bundle_data(served: ServedModel) -> dict[str, Any]:
     }
 
 
-def _input_kind(manifest: Manifest) -> str:
-    if manifest.audio is not None:
-        return "audio"
-    return "ids" if manifest.tokenizers is None else "text"
-
-
 async def _generate(service: Service, request: Request) -> Response:
     """Decode `source`, `sources` or `audio`; `stream` and `pieces` are booleans."""
-    fields = Fields(json_object(await request.body()))
-    served = attributed(request, service.models.get(fields.take("model", str)))
+    fields, served = await read_request(service, request)
     stream, seconds = fields.take("stream", bool, False), fields.take("timeout", (float, int))
     pieces = fields.take("pieces", bool, False)
     async with _opened_sources(service, served, fields) as sources:
@@ -119,11 +98,6 @@ async def _result_data(
     pieces: bool,
     skip_special_tokens: bool,
 ) -> dict[str, Any]:
-    """Return a result as JSON data.
-
-    Args:
-        pieces: whether each hypothesis has the text of each token
-    """
     data = result_data(result)
     if pieces and result.hypotheses:
         found = await service.run_with_model(served, partial(_pieces, result, skip_special_tokens))
@@ -146,14 +120,14 @@ def _pieces(result: Result, skip_special_tokens: bool, model: Model) -> list[lis
 
 
 async def _events(
-    items: AsyncGenerator[Token | StreamEnd, None],
+    items: AsyncGenerator[Token | Result, None],
     write: Callable[[Result], Awaitable[dict[str, Any]]],
 ) -> AsyncGenerator[str, None]:
     """Yield an event for each token, and an event "end" with the whole result."""
     async with aclosing(items):
         async for item in items:
-            if isinstance(item, StreamEnd):
-                yield server_sent_event(await write(item.result), "end")
+            if isinstance(item, Result):
+                yield server_sent_event(await write(item), "end")
             else:
                 yield server_sent_event(dataclasses.asdict(item))
 
@@ -206,11 +180,9 @@ async def _run_encoder(service: Service, request: Request, *, method: str) -> Re
 
     With `labels`, texts are classified by them instead of the model's own.
     """
-    fields = Fields(json_object(await request.body()))
-    served = attributed(request, service.models.get(fields.take("model", str)))
+    fields, served = await read_request(service, request)
     seconds, texts = fields.take("timeout", (float, int)), fields.require("texts", list)
-    options: dict[str, Any] = {"truncate": fields.take("truncate", bool, False)}
-    options |= split_option(fields)
+    options = reading_options(fields)
     if method == "fill":
         options["top"] = _count(fields, "top", 5)
     if method == "answer":
@@ -224,16 +196,14 @@ async def _run_encoder(service: Service, request: Request, *, method: str) -> Re
     if options.get("zero_shot") is not None:
         check_able(served.manifest, "classify_zero_shot")
     results = await service.run_encoder(served, method, texts, options, seconds=seconds)
-    data = [_encoder_data(result) for result in results]
+    data = [dataclasses.asdict(result) for result in results]
+    if method == "embeddings":
+        data = [one | {"vector": one["vector"].tolist()} for one in data]
     return JSONResponse({"model": served.name, "results": data})
 
 
 def _zero_shot(fields: Fields, texts: int) -> ZeroShot | None:
-    """Take the labels to classify by; None: those of the model.
-
-    Raises:
-        BodyError: there are too many pairs of a text and a label, or no labels for other fields.
-    """
+    """Take the labels to classify by; None: those of the model."""
     labels = fields.take("labels", list)
     template = fields.take("hypothesis_template", str)
     multi_label = fields.take("multi_label", bool)
@@ -257,20 +227,12 @@ def _count(fields: Fields, name: str, default: int) -> int:
     return value
 
 
-def _encoder_data(result: Any) -> dict[str, Any]:
-    values = dataclasses.asdict(result)
-    if "vector" in values:
-        values["vector"] = values["vector"].tolist()
-    return values
-
-
 async def _attention(service: Service, request: Request) -> Response:
     """Return the cross-attention that aligns words, [target, source].
 
     Encoder-only and decoder-only models return the mean over the heads of the last layer.
     """
-    fields = Fields(json_object(await request.body()))
-    served = attributed(request, service.models.get(fields.take("model", str)))
+    fields, served = await read_request(service, request)
     async with _attention_source(service, served, fields) as source:
         target, seconds = fields.take("target", (str, list)), fields.take("timeout", (float, int))
         unknown = fields.rest.keys() - SCORING_OPTIONS
@@ -318,8 +280,16 @@ def _grid(found: Attention) -> tuple[Sequence[str], Sequence[str], Weights]:
 PROTOCOL = Protocol(
     "dragoman",
     (
-        Endpoint("/health/live", _live, method="GET", is_open=True, is_polled=True),
-        Endpoint("/health/ready", _ready, method="GET", is_open=True, is_polled=True),
+        *(
+            Endpoint(
+                f"/health/{name}",
+                partial(_health, name=name),
+                method="GET",
+                is_open=True,
+                is_polled=True,
+            )
+            for name in ("live", "ready")
+        ),
         Endpoint("/metrics", _metrics, method="GET", is_polled=True),
         Endpoint("/v1/bundles", _bundles, method="GET"),
         Endpoint("/v1/generate", _generate),

@@ -22,10 +22,10 @@ from dragoman.errors import DragomanError, listed, nearest, shown
 from dragoman.settings.head import Head
 
 from ...arguments import ENCODER_METHODS
-from ...decoding.results import RejectedError, Result
+from ...decoding.results import Result
 from ...format.manifest import Manifest
 from ..engine.encoder_engine import ABILITIES
-from .bodies import MOST_SOURCES, BodyError
+from .bodies import MOST_SOURCES, BodyError, check_results
 
 PROTOCOL_PARAMETERS = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
@@ -80,13 +80,12 @@ def input_spec(manifest: Manifest) -> TensorSpec:
 def output_specs(manifest: Manifest) -> list[TensorSpec]:
     """Return the outputs of a model."""
     if manifest.head is None:
-        datatypes = {
-            "text": "BYTES",
-            "score": "FP32",
-            "log_probability": "FP32",
-            "finish_reason": "BYTES",
-        }
-        return [TensorSpec(name, datatype, (-1,)) for name, datatype in datatypes.items()]
+        return [
+            TensorSpec("text", "BYTES", (-1,)),
+            TensorSpec("score", "FP32", (-1,)),
+            TensorSpec("log_probability", "FP32", (-1,)),
+            TensorSpec("finish_reason", "BYTES", (-1,)),
+        ]
     if manifest.head.task == "embedding":
         return [TensorSpec("embedding", "FP32", (-1, manifest.head.outputs))]
     return [TensorSpec("result", "BYTES", (-1,))]
@@ -128,7 +127,7 @@ def decoder_tensors(results: Sequence[Result]) -> list[Tensor]:
     Raises:
         RejectedError: a source could not be decoded; the error names the first.
     """
-    _check_results(results)
+    check_results(results)
     texts = [" ".join(map(str, r.tokens)) if r.text is None else r.text for r in results]
     return [
         bytes_tensor("text", texts),
@@ -154,10 +153,8 @@ def encoder_call(head: Head, parameters: Mapping[str, Any]) -> tuple[str, dict[s
         if value is not None and not isinstance(value, bool):
             raise BodyError(f"{name}: expected true or false, found {shown(value)}")
     known = {name: value for name, value in parameters.items() if value is not None}
-    options: dict[str, Any] = {"truncate": False} | known
-    options |= {"top": 5} if method == "fill" else {}
-    options |= {"longest": 15} if method == "answer" else {}
-    return method, options
+    defaults = {"fill": {"top": 5}, "answer": {"longest": 15}}.get(method, {})
+    return method, {"truncate": False} | known | defaults
 
 
 def encoder_tensors(head: Head, results: Sequence[Any]) -> list[Tensor]:
@@ -166,7 +163,7 @@ def encoder_tensors(head: Head, results: Sequence[Any]) -> list[Tensor]:
     Raises:
         RejectedError: a text could not be read; the error names the first.
     """
-    _check_results(results)
+    check_results(results)
     if head.task == "embedding":
         vectors = np.array([result.vector for result in results], np.float32)
         return [Tensor("embedding", "FP32", vectors.reshape(len(results), head.outputs))]
@@ -262,7 +259,6 @@ def _from_json(name: str, datatype: str, shape: list[int], data: Any) -> NDArray
 
 
 def _flatten(data: list[Any]) -> list[Any]:
-    """Flatten data that may be nested."""
     while data and isinstance(data[0], list):
         if not all(isinstance(inner, list) for inner in data):
             raise TensorError("data: expected lists of one depth")
@@ -311,12 +307,6 @@ def _fp32_tensor(name: str, numbers: Sequence[float]) -> Tensor:
     """Create an FP32 tensor; numbers beyond its range are clipped."""
     most = np.finfo(np.float32).max
     return Tensor(name, "FP32", np.clip(np.array(numbers), -most, most).astype(np.float32))
-
-
-def _check_results(results: Sequence[Any]) -> None:
-    for index, result in enumerate(results):
-        if result.error is not None:
-            raise RejectedError(f"{index}: {result.error}")
 
 
 def _check_count(name: str, count: int) -> None:

@@ -9,13 +9,10 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from threading import Thread
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dragoman.errors import cannot_pickle
 
 from ...arguments import StoppedError, check_count
 from ...backends.interface import DeviceLostError, Steps
@@ -37,9 +34,10 @@ from ...encoding.results import (
 from ...encoding.tasks import TEMPLATE, ZeroShot, ranked
 from ...encoding.tokenizer import ReadingKeywords
 from ...model import Model, parts_of
-from .engine import DecodingEngine, rows_of
+from .engine import DecodingEngine, Engine, rows_of
 from .request_handle import RequestHandle
 from .request_queue import RequestQueue
+from .worker import EngineThread
 
 MAX_WAITING = 256
 """The most outputs that wait to be computed, by default."""
@@ -70,11 +68,7 @@ class AsyncEncoderMethods(ABC):
     async def _encode(
         self, method: str, inputs: Any, timeout: Any, reading: ReadingKeywords, **more: Any
     ) -> list[Any]:
-        """Await the results of a method of `Model` for inputs.
-
-        Args:
-            more: further arguments of the method of `EncoderFrontEnd` that does the same
-        """
+        """Await the results of a method of `Model` for inputs."""
 
     async def encode(
         self,
@@ -187,7 +181,6 @@ class EncoderHandle(RequestHandle[list[Any]]):
 
     Args:
         method: name of a method of `EncoderFrontEnd`
-        options: keyword arguments of the method
     """
 
     def __init__(
@@ -207,99 +200,28 @@ class EncoderHandle(RequestHandle[list[Any]]):
         return (self.method, self.options) == (other.method, other.options)
 
 
-class EncoderEngine:
-    """Encodes the inputs of requests in threads; see `DecodingEngine` for weights and devices.
-
-    Args:
-        models: an encoder-only model, loaded with `engine.threads_of(workers, threads)`; on several
-            GPUs, one of each
-        workers: number of threads of each model, each of which computes its own batches
-        batch_size: maximum inputs in a batch; None: see `rows_of`
-        max_waiting: maximum waiting requests; further ones are refused
-        share: share of the free memory of a GPU that batches may use
-    """
+class EncodingWorker(EngineThread):
+    """Takes requests from the queue, computes them in batches, and sets their results."""
 
     def __init__(
         self,
-        *models: Model,
-        workers: int = 1,
-        batch_size: int | None = None,
-        max_waiting: int = 256,
-        share: float = 1.0,
-        observer: Observer | None = None,
+        number: int,
+        model: Model,
+        queue: RequestQueue[EncoderHandle],
+        observer: Observer,
+        rows: int,
     ) -> None:
-        self._models = models
-        self._observer = observer or Observer()
-        self._lost: dict[int, DeviceLostError] = {}
-        """Why workers cannot go on, by number."""
-        rows = {model: rows_of(model, batch_size, 0, share / workers) for model in models}
-        self.batch_size = min(rows.values())
-        each = [model for model in models for _ in range(workers)]
-        self.queue: RequestQueue[EncoderHandle] = RequestQueue(
-            max_waiting, [rows[model] for model in each], lambda handle, now: handle.is_over(now)
-        )
-        self._workers = [
-            Thread(
-                target=self._run,
-                args=(number, model, rows[model]),
-                name=f"encoding-{number}",
-                daemon=True,
-            )
-            for number, model in enumerate(each)
-        ]
-        for worker in self._workers:
-            worker.start()
+        super().__init__(name=f"encoding-{number}", daemon=True)
+        self._number, self._model, self._rows = number, model, rows
+        self._queue, self._observer = queue, observer
 
-    def submit(self, handle: EncoderHandle) -> None:
-        """Add a request to the queue.
-
-        Raises:
-            OverloadedError: too many requests wait.
-            ClosedError: the engine is being closed.
-            DeviceLostError: all devices failed permanently.
-        """
-        if len(self._lost) == len(self._workers):
-            raise DeviceLostError(str(next(iter(self._lost.values()))))
-        self.queue.put([(handle, len(handle.sources))])
-
-    @property
-    def model(self) -> Model:
-        """The model, on the first device that is not lost."""
-        workers = len(self._workers) // len(self._models)
-        usable = (m for n, m in enumerate(self._models) if n * workers not in self._lost)
-        return next(usable, self._models[0])
-
-    @property
-    def alive(self) -> bool:
-        """Whether the engine can encode requests on all its devices."""
-        return not self._lost and all(worker.is_alive() for worker in self._workers)
-
-    @property
-    def steps(self) -> Sequence[Steps]:
-        """The number of decoding steps on each GPU, none."""
-        return ()
-
-    @property
-    def rows(self) -> int:
-        """The number of rows in use; none stay between two batches."""
-        return 0
-
-    __reduce__ = cannot_pickle
-
-    def close(self) -> None:
-        """Refuse new requests, finish accepted ones, and end the threads."""
-        self.queue.close()
-        for worker in self._workers:
-            worker.join()
-        for model in self._models:
-            model.close()
-
-    def _run(self, number: int, model: Model, rows: int) -> None:
-        while number not in self._lost:
-            group = self.queue.take(
-                number,
+    def run(self) -> None:
+        """Compute until the queue is closed and empty, or the device is lost."""
+        while self.lost is None:
+            group = self._queue.take(
+                self._number,
                 busy=0,
-                most=rows,
+                most=self._rows,
                 fits=lambda handles: handles[-1].is_like(handles[0]),
             )
             if group is None:
@@ -309,9 +231,9 @@ class EncoderEngine:
             for handle in wanted:
                 handle.times.begun = now
             if wanted:
-                self._compute(number, model, wanted)
+                self._compute(wanted)
 
-    def _compute(self, number: int, model: Model, handles: Sequence[EncoderHandle]) -> None:
+    def _compute(self, handles: Sequence[EncoderHandle]) -> None:
         """Compute the results of requests; a rejected input has its own error.
 
         Batches that no request needs any more are not computed.
@@ -325,29 +247,77 @@ class EncoderEngine:
                 raise StoppedError("no request needs this batch")
 
         try:
-            encoder = parts_of(model).encoder
+            encoder = parts_of(self._model).encoder
             found = getattr(encoder, handles[0].method)(sources, check, **handles[0].options)
         except StoppedError as error:
             _distribute(error.finished, handles)
             for handle in handles:
                 handle.is_over(time.monotonic())
-            return
+        except DeviceLostError as error:
+            self._observer.failed(f"{type(error).__name__}: {error}")
+            self.lost = error
+            if isinstance(error, UnfinishedError):
+                _distribute(error.finished, handles)
+            for handle in (*handles, *self._queue.withdraw(self._number)):
+                handle.fail(UnfinishedError(str(error), handle.finished))
         except Exception as error:  # a device failure or a defect
             self._observer.failed(f"{type(error).__name__}: {error}")
-            if isinstance(error, DeviceLostError):
-                self._lost[number] = error
-                if isinstance(error, UnfinishedError):
-                    _distribute(error.finished, handles)
-                for handle in (*handles, *self.queue.withdraw(number)):
-                    handle.fail(UnfinishedError(str(error), handle.finished))
-                return
             for handle in handles:
                 handle.fail(error)
-            return
-        self._observer.encoded(len(sources), time.monotonic() - started)
-        _distribute(dict(enumerate(found)), handles)
-        for handle in handles:
-            handle.succeed([handle.finished[index] for index in range(len(handle.sources))])
+        else:
+            self._observer.encoded(len(sources), time.monotonic() - started)
+            _distribute(dict(enumerate(found)), handles)
+            for handle in handles:
+                handle.succeed([handle.finished[index] for index in range(len(handle.sources))])
+
+
+class EncoderEngine(Engine):
+    """Encodes the inputs of requests in threads; see `DecodingEngine` for weights and devices.
+
+    Args:
+        models, workers, max_waiting, share: likewise
+        batch_size: maximum inputs in a batch; None: see `rows_of`
+    """
+
+    steps: Sequence[Steps] = ()
+    """The number of decoding steps on each GPU, none."""
+    rows = 0
+    """The number of rows in use; none stay between two batches."""
+
+    def __init__(
+        self,
+        *models: Model,
+        workers: int = 1,
+        batch_size: int | None = None,
+        max_waiting: int = 256,
+        share: float = 1.0,
+        observer: Observer | None = None,
+    ) -> None:
+        self._models = models
+        rows = {model: rows_of(model, batch_size, 0, share / workers) for model in models}
+        self.batch_size = min(rows.values())
+        each = [model for model in models for _ in range(workers)]
+        self.queue: RequestQueue[EncoderHandle] = RequestQueue(
+            max_waiting, [rows[model] for model in each], EncoderHandle.is_over
+        )
+        observer = observer or Observer()
+        self._start(
+            [
+                EncodingWorker(number, model, self.queue, observer, rows[model])
+                for number, model in enumerate(each)
+            ]
+        )
+
+    def submit(self, handle: EncoderHandle) -> None:
+        """Add a request to the queue.
+
+        Raises:
+            OverloadedError: too many requests wait.
+            ClosedError: the engine is being closed.
+            DeviceLostError: all devices failed permanently.
+        """
+        self._check_devices()
+        self.queue.put([(handle, len(handle.sources))])
 
 
 AnyEngine = DecodingEngine | EncoderEngine
@@ -362,38 +332,16 @@ async def outcome_of(engine: EncoderEngine, handle: EncoderHandle) -> list[Any]:
         handle.future.cancel()
 
 
-def open_engine(
-    *models: Model,
-    workers: int,
-    batch_size: int | None,
-    max_waiting: int = MAX_WAITING,
-    max_new_tokens: int | None = None,
-    share: float = 1.0,
-    observer: Observer | None = None,
-) -> AnyEngine:
+def open_engine(*models: Model, max_new_tokens: int | None = None, **batching: Any) -> AnyEngine:
     """Return the engine of a model, of the kind that the model needs.
 
     Args:
-        models: see `DecodingEngine`, as for all others; encoder-only models have no new tokens
+        models, batching: see `DecodingEngine`
+        max_new_tokens: likewise; encoder-only models have no new tokens
     """
     if models[0].manifest.head is not None:
-        return EncoderEngine(
-            *models,
-            workers=workers,
-            batch_size=batch_size,
-            max_waiting=max_waiting,
-            share=share,
-            observer=observer,
-        )
-    return DecodingEngine(
-        *models,
-        workers=workers,
-        batch_size=batch_size,
-        max_waiting=max_waiting,
-        max_new_tokens=max_new_tokens,
-        share=share,
-        observer=observer,
-    )
+        return EncoderEngine(*models, **batching)
+    return DecodingEngine(*models, max_new_tokens=max_new_tokens, **batching)
 
 
 def _distribute(finished: dict[int, Any], handles: Sequence[EncoderHandle]) -> None:

@@ -26,7 +26,7 @@ from ...texts.outputs import TokenStream
 from ...texts.sentences import check_unsplit
 from .request_handle import DecodingHandle, Listener, QueuedRequest
 from .request_queue import RequestQueue
-from .worker import Worker
+from .worker import EngineThread, Worker
 
 Part = TypeVar("Part")
 
@@ -45,7 +45,47 @@ LONGEST_OUTPUT = 512
 limit: memory is set aside for each row."""
 
 
-class DecodingEngine:
+class Engine:
+    """Threads that work on the requests of one queue, with a model on one device or several."""
+
+    _models: Sequence[Model]
+    _workers: Sequence[EngineThread]
+    queue: RequestQueue[Any]
+
+    @property
+    def model(self) -> Model:
+        """The model, on the first device that is not lost."""
+        workers = self._workers[:: len(self._workers) // len(self._models)]
+        usable = (m for m, w in zip(self._models, workers, strict=True) if w.lost is None)
+        return next(usable, self._models[0])
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine can work on all its devices."""
+        return all(worker.is_alive() and worker.lost is None for worker in self._workers)
+
+    __reduce__ = cannot_pickle
+
+    def close(self) -> None:
+        """Refuse new requests, finish accepted ones, and end the threads."""
+        self.queue.close()
+        for worker in self._workers:
+            worker.join()
+        for model in self._models:
+            model.close()
+
+    def _start(self, workers: Sequence[EngineThread]) -> None:
+        self._workers = workers
+        for worker in workers:
+            worker.start()
+
+    def _check_devices(self) -> None:
+        lost = [worker.lost for worker in self._workers if worker.lost is not None]
+        if len(lost) == len(self._workers):
+            raise DeviceLostError(str(lost[0]))
+
+
+class DecodingEngine(Engine):
     """Decodes requests of a model in workers.
 
     Workers share the weights, but for ONNX Runtime on a GPU: it binds a session to one stream, so
@@ -75,9 +115,7 @@ class DecodingEngine:
     ) -> None:
         self._models = models
         self.max_new_tokens, self._capacity = _capacity(models[0], max_new_tokens)
-        rows = {
-            model: rows_of(model, batch_size, self._capacity, share / workers) for model in models
-        }
+        rows = {m: rows_of(m, batch_size, self._capacity, share / workers) for m in models}
         self.batch_size = min(rows.values())
         each = [model for model in models for _ in range(workers)]
         self.queue: RequestQueue[Job[QueuedRequest]] = RequestQueue(
@@ -85,20 +123,20 @@ class DecodingEngine:
             [rows[model] for model in each],
             lambda job, now: job.key.handle.is_over(now),
         )
-        self._workers = [
+        observer = observer or Observer()
+        self._decoding = [
             Worker(
                 number,
                 model.backend,
                 model.manifest.model,
                 self.queue,
-                observer or Observer(),
+                observer,
                 rows=rows[model],
                 capacity=self._capacity,
             )
             for number, model in enumerate(each)
         ]
-        for worker in self._workers:
-            worker.start()
+        self._start(self._decoding)
 
     def prepare(
         self,
@@ -168,44 +206,20 @@ class DecodingEngine:
             ClosedError: the engine is being closed.
             DeviceLostError: all devices failed permanently.
         """
-        lost = [worker.lost for worker in self._workers if worker.lost is not None]
-        if len(lost) == len(self._workers):
-            raise DeviceLostError(str(lost[0]))
+        self._check_devices()
         jobs = [job for handle in handles for job in handle.jobs]
         self.queue.put([(job, job.strategy.width) for job in jobs], is_accepted=is_accepted)
 
     @property
-    def model(self) -> Model:
-        """The model, on the first device that is not lost."""
-        workers = self._workers[:: len(self._workers) // len(self._models)]
-        usable = (m for m, w in zip(self._models, workers, strict=True) if w.lost is None)
-        return next(usable, self._models[0])
-
-    @property
-    def alive(self) -> bool:
-        """Whether the engine can decode requests on all its devices."""
-        return all(worker.is_alive() and worker.lost is None for worker in self._workers)
-
-    @property
     def steps(self) -> Sequence[Steps]:
         """The number of decoding steps on each GPU so far."""
-        backends = {worker.backend for worker in self._workers}
+        backends = {worker.backend for worker in self._decoding}
         return [backend.steps for backend in backends if backend.steps is not None]
 
     @property
     def rows(self) -> int:
         """The number of rows in use, in all batches."""
-        return sum(worker.busy for worker in self._workers)
-
-    __reduce__ = cannot_pickle
-
-    def close(self) -> None:
-        """Refuse new requests, finish accepted ones, and end the threads."""
-        self.queue.close()
-        for worker in self._workers:
-            worker.join()
-        for model in self._models:
-            model.close()
+        return sum(worker.busy for worker in self._decoding)
 
     def _limited(self, options: GenerationOptions) -> GenerationOptions:
         """Apply the server's limit if the request has none and the bundle's default exceeds it."""
@@ -224,25 +238,13 @@ class DecodingEngine:
 def check_sentences(
     handles: Sequence[DecodingHandle], options: Sequence[GenerationOptions]
 ) -> None:
-    """Check how many sentences the texts of a request have, if they are split.
-
-    Raises:
-        DragomanError: there are too many.
-    """
+    """Refuse too many sentences of the texts of a request, if they are split."""
     if any(each.split for each in options):
         check_outputs(sum(handle.count for handle in handles), 1)
 
 
 def check_outputs(sentences: int, outputs: int) -> None:
-    """Check how many outputs sentences have in all.
-
-    Args:
-        sentences: number of sentences
-        outputs: number of outputs of each
-
-    Raises:
-        DragomanError: there are too many.
-    """
+    """Refuse too many outputs of sentences, each of which has `outputs`."""
     if sentences * outputs > MOST_OUTPUTS:
         of_each = f" with {outputs} outputs each" if outputs > 1 else ""
         raise DragomanError(
@@ -288,7 +290,6 @@ async def tokens_of(
 
     Args:
         arrived: the queue of the request's listener, see `listener_of`
-        output: converts the tokens
     """
     async with aclosing(arriving(engine, handle, arrived)) as items:
         async for selected in items:
@@ -299,9 +300,7 @@ async def tokens_of(
 
 
 async def arriving(
-    engine: DecodingEngine,
-    handle: DecodingHandle,
-    arrived: asyncio.Queue[Sequence[Part] | None],
+    engine: DecodingEngine, handle: DecodingHandle, arrived: asyncio.Queue[Sequence[Part] | None]
 ) -> AsyncGenerator[Sequence[Part], None]:
     """Submit a request and yield what is new of it; if the generator is closed, cancel the request.
 
@@ -312,29 +311,18 @@ async def arriving(
     handle.future.add_done_callback(lambda _: ended(None))
     try:
         engine.submit(handle)
-        while (new := await _next_of(arrived, loop)) is not None:
+        while True:
+            if asyncio.get_running_loop() is not loop:
+                raise DragomanError(
+                    "stream: expected the event loop in which the stream began, found another one; "
+                    "begin a stream in each event loop"
+                )
+            new = await arrived.get()
+            if new is None:
+                return
             yield new
     finally:
         handle.future.cancel()
-
-
-async def _next_of(
-    arrived: asyncio.Queue[Sequence[Part] | None], loop: asyncio.AbstractEventLoop
-) -> Sequence[Part] | None:
-    """Wait for the next tokens of a stream; None: it has ended.
-
-    Args:
-        loop: the event loop in which the stream began
-
-    Raises:
-        DragomanError: another event loop runs.
-    """
-    if asyncio.get_running_loop() is not loop:
-        raise DragomanError(
-            "stream: expected the event loop in which the stream began, found another one; begin a "
-            "stream in each event loop"
-        )
-    return await arrived.get()
 
 
 def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:

@@ -77,7 +77,7 @@ class RequestHandle(Generic[Outcome]):
 
     def succeed(self, outcome: Outcome) -> None:
         """Set the result, unless the request is over."""
-        with suppress(InvalidStateError):  # it may have been cancelled
+        with suppress(InvalidStateError):
             self.future.set_result(outcome)
 
     def fail(self, error: Exception) -> None:
@@ -116,7 +116,7 @@ class DecodingHandle(RequestHandle[Result]):
 
     @property
     def jobs(self) -> list[Job[QueuedRequest]]:
-        """Return the jobs that can be decoded first."""
+        """The jobs that can be decoded first."""
         return [self._queued(job) for job in self._pending.jobs]
 
     def notify(self, sequence: TokenSequence) -> None:
@@ -169,11 +169,7 @@ class DecodingHandle(RequestHandle[Result]):
 
 @dataclass(frozen=True, eq=False)
 class QueuedRequest:
-    """A job in the request queue, identified by its request and number.
-
-    Attributes:
-        number: index of the job in the request
-    """
+    """A job in the request queue, identified by its request and number."""
 
     handle: DecodingHandle
     number: int

@@ -16,6 +16,7 @@ from ...decoding.running_batch import IDLE_SHARE
 
 Item = TypeVar("Item")
 
+CLOSED = "the server is shutting down"
 PATIENCE = 0.05
 """The most seconds that the first item waits for others to join a running batch with it."""
 
@@ -77,7 +78,7 @@ class RequestQueue(Generic[Item]):
         """
         with self._changed:
             if self._closed:
-                raise ClosedError("the server is shutting down")
+                raise ClosedError(CLOSED)
             if len(self._items) + len(items) > self._most:
                 self._sweep(time.monotonic())
             waiting = len(self._items)
@@ -109,7 +110,6 @@ class RequestQueue(Generic[Item]):
         or they have waited long enough; see `IDLE_SHARE`.
 
         Args:
-            worker: number of the worker
             busy: rows in use by the worker
             most: maximum rows of the worker
             fits: returns whether items can be taken together
@@ -163,7 +163,6 @@ class RequestQueue(Generic[Item]):
             return items
 
     def _sweep(self, now: float) -> None:
-        """Remove items that are over."""
         self._swept = now
         self._items = deque(item for item in self._items if not self._is_over(item[0], now))
 
@@ -203,7 +202,6 @@ class _Pace:
         self._taken: deque[tuple[float, int]] = deque(maxlen=self.KEPT)
 
     def count(self, items: int) -> None:
-        """Record that items were taken."""
         if items:
             self._taken.append((time.monotonic(), items))
 

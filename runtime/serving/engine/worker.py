@@ -23,12 +23,20 @@ SHORT_SOURCE = 16
 Jobs = Sequence[Job[QueuedRequest]]
 
 
-class Worker(Thread):
+class EngineThread(Thread):
+    """A thread that works on the requests of a queue with a model, for as long as it can.
+
+    Attributes:
+        lost: why it cannot go on
+    """
+
+    lost: DeviceLostError | None = None
+
+
+class Worker(EngineThread):
     """Takes jobs from the request queue, decodes them, and sets the results of their requests.
 
     Args:
-        number: index of the worker in the engine
-        queue: source of the jobs
         rows: maximum rows in use; a wider job is decoded alone
         capacity: target positions of each row
     """
@@ -57,8 +65,6 @@ class Worker(Thread):
             put_back=self._put_back,
             observer=observer,
         )
-        self.lost: DeviceLostError | None = None
-        """Why it cannot go on."""
 
     @property
     def busy(self) -> int:
@@ -67,19 +73,24 @@ class Worker(Thread):
 
     def run(self) -> None:
         """Decode until the queue is closed and empty, or the device is lost."""
+        scheduler = self._scheduler
         while self.lost is None:
             taken: Jobs | None = ()
             try:
                 self._evict()
-                if not self._scheduler.isolating:
-                    taken = self._take()
+                if not scheduler.isolating:
+                    taken = self._queue.take(
+                        self._number, busy=scheduler.busy, most=scheduler.most, fits=self._fits
+                    )
                 if taken is None:
                     return
                 self._admit(taken)
-                self._settle(self._scheduler.step())
+                self._settle(scheduler.step())
                 self._notify()
             except DeviceLostError as error:
-                self._give_up(taken or (), error)
+                self.lost = error
+                self._observer.failed(str(error))
+                self._fail_all([*(taken or ()), *self._queue.withdraw(self._number)], error)
             except Exception as error:  # a defect of the server
                 self._observer.failed(f"{type(error).__name__}: {error}")
                 self._fail_all(taken or (), error)
@@ -88,12 +99,6 @@ class Worker(Thread):
         """Remove jobs of requests that are cancelled or past their deadlines."""
         now = time.monotonic()
         self._scheduler.evict(lambda job: job.key.handle.is_over(now))
-
-    def _take(self) -> Jobs | None:
-        scheduler = self._scheduler
-        return self._queue.take(
-            self._number, busy=scheduler.busy, most=scheduler.most, fits=self._fits
-        )
 
     def _admit(self, jobs: Jobs) -> None:
         batches = list(self._batches(jobs))
@@ -130,7 +135,6 @@ class Worker(Thread):
         self._queue.put_back([(job, job.strategy.width) for job in jobs])
 
     def _notify(self) -> None:
-        """Send the new tokens of running requests to their listeners."""
         for decoded in self._scheduler.running:
             if decoded.prefix:
                 continue  # no new tokens during prefill
@@ -158,13 +162,7 @@ class Worker(Thread):
         return source_length(job, self._model)
 
     def _fail_all(self, jobs: Jobs, error: Exception) -> None:
-        """Fail the requests of newly taken jobs and of all running jobs."""
         jobs = [*jobs, *self._scheduler.jobs]
         self._scheduler.close()
         for job in jobs:
             job.key.handle.fail(error)
-
-    def _give_up(self, jobs: Jobs, error: DeviceLostError) -> None:
-        self.lost = error
-        self._observer.failed(str(error))
-        self._fail_all([*jobs, *self._queue.withdraw(self._number)], error)

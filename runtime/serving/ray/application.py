@@ -54,8 +54,6 @@ def application(
     Args:
         bundles: bundle directories, which every machine must have; a list names models by
             directory, a mapping by key
-        options: options of each replica, including API keys
-        replicas: options of autoscaling
 
     Raises:
         DragomanError: two bundles have the same name.
@@ -100,9 +98,6 @@ def app(values: dict[str, Any]) -> Any:
     """Create the application from the arguments of `serve run` or a file of `serve deploy`.
 
     serve run dragoman.runtime.serving.ray:app bundles=/models/g2p-en max_replicas=8
-
-    Args:
-        values: see `read_options`
 
     Raises:
         DragomanError: an argument is wrong, see `read_options`.

@@ -70,11 +70,7 @@ def connected(address: str | None, processors: int) -> Iterator[None]:
 
 
 def _check_listening(address: str) -> None:
-    """Check that a server listens at an address; Ray would retry for over a minute.
-
-    Raises:
-        DragomanError: no server listens there, or the address is malformed.
-    """
+    """Check that a server listens at an address; Ray would retry for over a minute."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise DragomanError(
@@ -122,13 +118,10 @@ def run_file(
             prefix. None: all have the prefix of `options`
         workers: number of processes, each with a copy of the model
         threads: threads per worker, and processors that Ray reserves for it
-        gpus: GPUs per worker
         block_lines: lines per block; an interruption loses one block per worker
         form: whether a line of output is a text or a JSON object
         backend, device: see `load`; a worker sees only the GPUs that Ray gives it, the first as
             "cuda"
-        overwrite: whether an existing output is replaced
-        progress: receives the number of lines
 
     Returns:
         the number of lines, and the rejected lines
@@ -170,14 +163,7 @@ def run_file(
 
 
 class _Pool:
-    """Workers that decode one block at a time.
-
-    A worker that Ray has not yet placed gets no block.
-
-    Args:
-        actor: actor class
-        arguments: arguments of the class
-    """
+    """Workers that decode one block at a time; one that Ray has not yet placed gets none."""
 
     def __init__(self, actor: Any, arguments: Sequence[Any]) -> None:
         self._actor, self._arguments = actor, arguments
@@ -188,11 +174,7 @@ class _Pool:
     def decode(
         self, source: LineFile, blocks: Sequence[Block], workers: int
     ) -> Iterator[tuple[Block, DecodedBlock]]:
-        """Decode blocks and yield each when finished.
-
-        Raises:
-            DragomanError: a worker raises it, or several have died.
-        """
+        """Decode blocks and yield each when finished."""
         todo, unfinished = deque(blocks), len(blocks)
         for _ in range(workers):
             self._start()
@@ -200,7 +182,11 @@ class _Pool:
             (answer,), _ = ray.wait(list(self._busy))
             worker, block = self._busy.pop(answer)
             try:
-                decoded = _answer(answer)
+                decoded = ray.get(answer)
+            except RayTaskError as error:
+                if isinstance(error.cause, DragomanError):
+                    raise error.cause from None
+                raise
             except RayActorError as error:
                 ray.kill(worker)  # it may only be unreachable
                 self._lost(block, error)
@@ -220,7 +206,6 @@ class _Pool:
                 ray.kill(worker)
 
     def close(self) -> None:
-        """End all workers."""
         for worker, _ in self._busy.values():
             ray.kill(worker)
         self._busy.clear()
@@ -239,18 +224,3 @@ class _Pool:
         raise DragomanError(
             f"{self._losses[block]} workers died of {work}; finished blocks are kept: {error}"
         ) from error
-
-
-def _answer(reference: Any) -> Any:
-    """Return the result of a worker.
-
-    Raises:
-        DragomanError: the worker raised the error.
-        RayActorError: the worker died.
-    """
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        if isinstance(error.cause, DragomanError):
-            raise error.cause from None
-        raise

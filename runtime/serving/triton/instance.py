@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 
-from dragoman.errors import shown
+from dragoman.errors import DragomanError, shown
 from dragoman.settings.head import Head
 
 from ...decoding.results import Result, Token
@@ -40,7 +41,6 @@ from ..engine.encoder_engine import EncoderEngine, EncoderHandle, open_engine
 from ..engine.engine import READING_THREADS, DecodingEngine
 from ..options import EngineOptions, ServerOptions
 from .repository import BUNDLE, OPTIONS, deployment_of
-from .responses import ResponseStream
 
 POLL_SECONDS = 0.1
 """How often Triton is asked whether requests were cancelled: it does not notify a model."""
@@ -55,7 +55,6 @@ class InferenceRequest:
     """A parsed request of Triton.
 
     Attributes:
-        options: options of decoding or encoding, by name
         stream: whether each token has its own response
         seconds: time limit; None: the server's
     """
@@ -100,6 +99,128 @@ def _read_tensor(tensor: Any) -> Tensor:
     return Tensor(tensor.name(), "BYTES" if values.dtype == np.object_ else "other", values)
 
 
+MakeResponses = Callable[[], Sequence[Sequence[Tensor]]]
+"""Makes the tensors of each response."""
+
+
+class ResponseStream:
+    """Sends the responses to a request.
+
+    Args:
+        sender: `pb_utils.InferenceResponseSender` of the request
+        utils: module `triton_python_backend_utils`
+        executor: executor with one thread, which sends responses while decoding continues
+        on_end: called after the last response
+    """
+
+    def __init__(
+        self, sender: Any, utils: Any, executor: Executor, on_end: Callable[[ResponseStream], None]
+    ) -> None:
+        self._sender, self._utils, self._executor = sender, utils, executor
+        self._on_end, self._ended = on_end, False
+        self._futures: Sequence[Future[Any]] = ()
+        self._lock = threading.Lock()
+
+    def send(self, make: MakeResponses) -> None:
+        """Send responses that are not the last."""
+        self._executor.submit(self._send, make, last=False)
+
+    def end(self, make: MakeResponses) -> None:
+        """Send the last responses."""
+        self._executor.submit(self._send, make, last=True)
+
+    def fail(self, error: Exception) -> None:
+        """Send an error as the last response."""
+
+        def make() -> Sequence[Sequence[Tensor]]:
+            raise error
+
+        self.end(make)
+
+    def end_after(self, futures: Sequence[Future[Any]], make: MakeResponses) -> None:
+        """Send the last responses once all futures are done.
+
+        If one of them fails, the others are cancelled.
+        """
+        self._futures, left = futures, len(futures)
+
+        def checked() -> Sequence[Sequence[Tensor]]:
+            for future in futures:
+                if not future.cancelled():
+                    future.result()
+            return make()
+
+        def done(future: Future[Any]) -> None:
+            nonlocal left
+            if future.cancelled() or future.exception() is not None:
+                self.cancel()
+            with self._lock:
+                left -= 1
+                last = not left
+            if last:
+                self.end(checked)
+
+        if not futures:
+            self.end(checked)
+        for future in futures:
+            future.add_done_callback(done)
+
+    def cancel(self) -> None:
+        """Cancel the request. Its rows are freed at the next step."""
+        futures, self._futures = self._futures, ()  # each cancelled future calls this again
+        for future in futures:
+            future.cancel()
+
+    def cancel_if_requested(self) -> bool:
+        """Cancel the request if the client has; call only on the executor's thread.
+
+        Returns:
+            whether the client has cancelled it
+        """
+        if self._ended or not self._sender.is_cancelled():
+            return False
+        self.cancel()
+        return True
+
+    def _send(self, make: MakeResponses, *, last: bool) -> None:
+        if self._ended:
+            return
+        try:
+            responses = [self._response(tensors) for tensors in make()]
+        except Exception as error:
+            responses, last = [self._utils.InferenceResponse(error=self._error(error))], True
+        try:
+            for number, response in enumerate(responses, 1):
+                final = last and number == len(responses)
+                flags = self._utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
+                self._sender.send(response, flags)
+        except Exception as error:  # the server failed; no response is possible
+            self._utils.Logger.log_error(f"a response could not be sent: {error}")
+            last = True
+        if last:
+            self._ended = True
+            self.cancel()
+            self._on_end(self)
+
+    def _response(self, tensors: Sequence[Tensor]) -> Any:
+        return self._utils.InferenceResponse(
+            [self._utils.Tensor(tensor.name, tensor.values) for tensor in tensors]
+        )
+
+    def _error(self, error: Exception) -> Any:
+        """Return the error to report to the client; defects are reported without details."""
+        make = self._utils.TritonError
+        if isinstance(error, CancelledError):
+            return make("the request was cancelled", make.CANCELLED)
+        if isinstance(error, DragomanError) and error.status in (429, 503, 504):
+            return make(str(error), make.UNAVAILABLE)
+        if isinstance(error, DragomanError) and error.status < 500:
+            return make(str(error), make.INVALID_ARG)
+        self._utils.Logger.log_error("".join(traceback.format_exception(error)))
+        known = isinstance(error, DragomanError)
+        return make(str(error) if known else "the server failed; see its log", make.INTERNAL)
+
+
 class ModelInstance:
     """Serves requests of Triton with a model.
 
@@ -124,8 +245,8 @@ class ModelInstance:
         self._sending = ThreadPoolExecutor(1, thread_name_prefix="sending")
         self._audio = AudioReader(LIMITS.max_audio, LIMITS.max_open_audio)
         self._open: dict[ResponseStream, OpenAudio] = {}
-        self._closing = Event()
-        self._watcher = Thread(target=self._watch, name="watching", daemon=True)
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="watching", daemon=True)
         self._watcher.start()
 
     def submit(self, request: Any) -> None:
@@ -138,10 +259,9 @@ class ModelInstance:
         except Exception as error:  # other requests must continue
             responses.fail(error)
             return
-        longest = LIMITS.timeout
-        seconds = longest if read.seconds is None else min(read.seconds, longest)
-        since = time.monotonic()
-        self._readers.submit(self._start, responses, read, audio, since, seconds)
+        seconds = min(read.seconds or LIMITS.timeout, LIMITS.timeout)
+        limits: dict[str, Any] = {"since": time.monotonic(), "seconds": seconds}
+        self._readers.submit(self._start, responses, read, audio, limits)
 
     def close(self) -> None:
         """Finish all accepted requests, and close the model."""
@@ -156,17 +276,20 @@ class ModelInstance:
         responses: ResponseStream,
         request: InferenceRequest,
         audio: OpenAudio,
-        since: float,
-        seconds: float,
+        limits: dict[str, Any],
     ) -> None:
+        engine, head = self._engine, self._manifest.head
         try:
-            if request.stream:
-                self._check_stream()
-            engine, head = self._engine, self._manifest.head
+            if request.stream and head is not None:
+                raise BodyError(
+                    "stream: expected a model that decodes, found an encoder-only model"
+                )
+            if request.stream and not self._streaming:
+                raise BodyError("stream: this model was deployed with --no-streaming")
             if isinstance(engine, DecodingEngine):
-                self._decode(engine, responses, request, audio, since, seconds)
+                self._decode(engine, responses, request, audio, limits)
             elif head is not None:
-                self._run_encoder(engine, head, responses, request, since, seconds)
+                self._run_encoder(engine, head, responses, request, limits)
         except Exception as error:
             responses.fail(error)
 
@@ -176,11 +299,14 @@ class ModelInstance:
         responses: ResponseStream,
         request: InferenceRequest,
         audio: OpenAudio,
-        since: float,
-        seconds: float,
+        limits: dict[str, Any],
     ) -> None:
-        options = generation_options(request.options)
-        sources = self._sources(request.tensors, audio)
+        options, settings = generation_options(request.options), self._manifest.audio
+        sources: Sequence[Any] = (
+            texts_of(request.tensors)
+            if settings is None
+            else self._audio.read(audio, files_of(request.tensors), settings)
+        )
         if options.split_special_tokens is None:
             options = options.replace(split_special_tokens=LIMITS.split_special_tokens)
         listener = output = None
@@ -194,8 +320,7 @@ class ModelInstance:
                 responses.send(lambda: list(map(_token_tensors, output.tokens(choices))))
 
         prepared = [
-            engine.prepare(source, options, since=since, seconds=seconds, listener=listener)
-            for source in sources
+            engine.prepare(source, options, **limits, listener=listener) for source in sources
         ]
         handles = [one for one in prepared if not isinstance(one, Result)]
 
@@ -215,29 +340,14 @@ class ModelInstance:
         head: Head,
         responses: ResponseStream,
         request: InferenceRequest,
-        since: float,
-        seconds: float,
+        limits: dict[str, Any],
     ) -> None:
         splits = {"split_special_tokens": LIMITS.split_special_tokens}
         method, options = encoder_call(head, splits | request.options)
-        handle = EncoderHandle(
-            method, texts_of(request.tensors), options, since=since, seconds=seconds
-        )
+        handle = EncoderHandle(method, texts_of(request.tensors), options, **limits)
         future = handle.future
         responses.end_after([future], lambda: [encoder_tensors(head, future.result())])
         engine.submit(handle)
-
-    def _sources(self, tensors: Mapping[str, Tensor], audio: OpenAudio) -> Sequence[Any]:
-        settings = self._manifest.audio
-        if settings is None:
-            return texts_of(tensors)
-        return self._audio.read(audio, files_of(tensors), settings)
-
-    def _check_stream(self) -> None:
-        if self._manifest.head is not None:
-            raise BodyError("stream: expected a model that decodes, found an encoder-only model")
-        if not self._streaming:
-            raise BodyError("stream: this model was deployed with --no-streaming")
 
     def _watch(self) -> None:
         while not self._closing.wait(POLL_SECONDS):
@@ -281,8 +391,6 @@ def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
 
 
 class _TritonLog(Observer):
-    """Logs failures that no request caused."""
-
     def __init__(self, utils: Any) -> None:
         self._utils = utils
 

@@ -115,11 +115,7 @@ def _is_ours(config: Path) -> bool:
 
 
 def config_text(name: str, manifest: Manifest, deployment: Deployment) -> str:
-    """Write the configuration of a model, `config.pbtxt`.
-
-    Args:
-        name: name of the model: letters, digits, `_`, `-` and `.`
-    """
+    """Write the configuration of a model, `config.pbtxt`."""
     return "\n".join(_config_lines(name, manifest, deployment)) + "\n"
 
 

@@ -13,12 +13,7 @@ from dragoman.export.locating import locate_checkpoint
 from dragoman.optimize.tensorrt.request import EngineRequest, check_refittable
 from dragoman.progress import Progress, Silent, resident_mb
 from dragoman.runtime.format.bundle import Bundle, read_bundle
-from dragoman.runtime.format.manifest import (
-    BuildRecord,
-    PassRecord,
-    Precision,
-    TensorRTEngines,
-)
+from dragoman.runtime.format.manifest import BuildRecord, PassRecord, Precision, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 
 from .preflight import (
@@ -40,7 +35,6 @@ class BuiltBundle:
 
     Attributes:
         parity: parity figures recorded in the bundle
-        warnings: warnings about engines, one line each
         not_run: why engines were not compared with the trained model; None: they were, and the
             manifest's `executable` has the figures, or there are none
     """
@@ -56,7 +50,6 @@ class ParityFailedError(DragomanError):
 
     Attributes:
         parity: parity figures
-        passes: records of the passes
         kept: directory of the bundle, marked as failed; None: not written
     """
 
@@ -147,8 +140,14 @@ def build(
     """
     began = time.monotonic()
     progress, output = progress or Silent(), Path(output)
-    old = None if refit is None else _refittable(refit, engines)
-    if old is not None:
+    old = None
+    if refit is not None:
+        old = read_bundle(Path(refit))
+        if engines is not None:
+            raise DragomanError(
+                f"refit: expected no options for engines, since those of {refit} keep theirs"
+            )
+        check_refittable(old)
         target, precision = old.manifest.target, old.manifest.precision
     chosen, request = check_target(target, precision, engines)
     if attention and chosen.executable != "onnx":
@@ -173,11 +172,7 @@ def build(
 
     from dragoman.export.checkpoints import open_checkpoint
     from dragoman.export.exporter import model_spec
-    from dragoman.export.shortlists import (
-        check_shortlist_model,
-        learned_shortlist,
-        shortlist_of,
-    )
+    from dragoman.export.shortlists import check_shortlist_model, learned_shortlist, shortlist_of
     from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
     from dragoman.runtime.format.writing import add_known_answers, new_directory, write_manifest
     from dragoman.verification.inputs.choosing import inputs_for
@@ -244,15 +239,14 @@ def build(
         not_run = None
         if isinstance(verified.executable, TensorRTEngines):
             progress.stage("comparing the engines' outputs")
-            run = compare_engines(Bundle(partial, verified), verified.executable, known)
-            if run.parity is not None and not run.parity.passed:
-                problem = f"engines on {run.parity.backend}: {describe_failure(run.parity)}"
+            written = Bundle(partial, verified)
+            found, not_run = compare_engines(written, verified.executable, known)
+            if found is not None and not found.passed:
+                problem = f"engines on {found.backend}: {describe_failure(found)}"
                 if not keep_failed:
-                    raise ParityFailedError(
-                        f"{problem}; {output} was not written", run.parity, passes
-                    )
-            executable = dataclasses.replace(verified.executable, parity=run.parity)
-            verified, not_run = dataclasses.replace(verified, executable=executable), run.not_run
+                    raise ParityFailedError(f"{problem}; {output} was not written", found, passes)
+            executable = dataclasses.replace(verified.executable, parity=found)
+            verified = dataclasses.replace(verified, executable=executable)
         taken = BuildRecord(round(time.monotonic() - began, 1), round(resident_mb()[1], 1))
         verified = dataclasses.replace(verified, build=taken)
         write_manifest(verified, partial)
@@ -260,17 +254,6 @@ def build(
     if problem is not None:
         raise ParityFailedError(f"{problem}; {output} is marked as failed", parity, passes, built)
     return built
-
-
-def _refittable(refit: str | Path, engines: EngineRequest | None) -> Bundle:
-    """Read the bundle whose engines are refitted."""
-    old = read_bundle(Path(refit))
-    if engines is not None:
-        raise DragomanError(
-            f"refit: expected no options for engines, since those of {refit} keep theirs"
-        )
-    check_refittable(old)
-    return old
 
 
 def export(
@@ -287,13 +270,8 @@ def export(
     """Export a checkpoint to a bundle of neutral ONNX graphs in fp32 and opset 24, not verified.
 
     Args:
-        checkpoint: checkpoint directory; id of a model at the Hugging Face Hub, such as
-            "Helsinki-NLP/opus-mt-en-de"; or name of a shipped model, such as "g2p-en"
+        checkpoint, revision, adapters, audio_window: see `build`
         output: directory of the bundle, written atomically
-        revision: branch, tag or commit of a model at the hub; None: main
-        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
-            weights in this order
-        audio_window: see `build`
         attention: whether to add the attention graph
         overwrite: whether to replace an existing bundle
         progress: receives each stage and its progress

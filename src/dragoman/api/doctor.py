@@ -61,11 +61,7 @@ SECONDS = 60
 
 @dataclass(frozen=True)
 class Fact:
-    """A line of the examination.
-
-    Attributes:
-        section: the heading that it stands under
-    """
+    """A line of the examination."""
 
     section: str
     name: str
@@ -78,7 +74,6 @@ class Finding:
 
     Attributes:
         kind: "error": something does not work as it should; "note": nothing needs to be done
-        problem: what is wrong
         mend: the command that mends it, or what to do; empty if there is nothing to do
     """
 
@@ -92,7 +87,6 @@ class Examination:
     """What `examine` found.
 
     Attributes:
-        facts: all facts, in order of their sections
         packages: the distributions that Dragoman requires
         findings: errors first
     """
@@ -141,7 +135,6 @@ def examine(bundles: Sequence[str | Path] = ()) -> Examination:
 
 
 def _run(probe: tuple[str, Callable[[], Found]]) -> list[Fact | Finding]:
-    """Run a probe; its own failure is a finding."""
     name, run = probe
     found: list[Fact | Finding] = []
     try:

@@ -57,13 +57,7 @@ def optimize(
     Args:
         source: directory of a neutral bundle in fp32
         output: directory of the new bundle, written atomically
-        target: name in `optimize.targets.TARGETS`; None: the first that offers the precision
-        precision: fp32, fp16, bf16, int8 or int4
-        calibration: inputs that determine scales and number formats: a file of texts, one per line,
-            or a directory of audio clips; None: random inputs
-        keep_fp32: names of products, modules or layers, as listed by `sensitivity`, whose weights
-            are not quantized
-        engines: options of engines; None: defaults
+        target, precision, calibration, keep_fp32, engines: see `build`
         overwrite: whether to replace an existing bundle
         progress: receives each stage and its progress
 

@@ -153,32 +153,6 @@ def check_texts(path: Path) -> None:
         raise DragomanError(f"{path}: expected a file of texts, in UTF-8: {error}") from error
 
 
-def _check_references(path: str | Path | None) -> Path | None:
-    """Check that a file of references exists.
-
-    Raises:
-        DragomanError: the file does not exist.
-    """
-    if path is not None and not Path(path).is_file():
-        raise DragomanError(f"expected a file of references, found none at {path}")
-    return None if path is None else Path(path)
-
-
-def _check_metrics(names: Sequence[str] | None) -> Sequence[str] | None:
-    """Check the names of metrics.
-
-    Returns:
-        the names, or None
-
-    Raises:
-        DragomanError: a metric is unknown, or its library is missing.
-    """
-    if isinstance(names, str):
-        raise DragomanError(f"metrics: expected a list of names, found {shown(names)}")
-    check_metrics(names or ())
-    return names or None
-
-
 def check_calibration(path: str | Path | None, precision: Precision) -> Path | None:
     """Check the calibration inputs.
 
@@ -232,11 +206,17 @@ def check_comparison(
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise DragomanError(f"limit: expected at least 1 input, found {shown(limit)}")
     check_threads(threads)
+    given = check_inputs(inputs)
+    if references is not None and not Path(references).is_file():
+        raise DragomanError(f"expected a file of references, found none at {references}")
+    if isinstance(metrics, str):
+        raise DragomanError(f"metrics: expected a list of names, found {shown(metrics)}")
+    check_metrics(metrics or ())
     return Comparison(
-        check_inputs(inputs),
+        given,
         limit,
-        _check_references(references),
-        _check_metrics(metrics),
+        None if references is None else Path(references),
+        metrics or None,
         source_language,
         target_language,
     )

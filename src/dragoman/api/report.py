@@ -18,7 +18,6 @@ from .signatures import is_signed
 
 if TYPE_CHECKING:
     from dragoman.verification.report.contents import Report, Speed
-    from dragoman.verification.sensitivity.results import Sensitivity
 
 
 def report(
@@ -49,9 +48,7 @@ def report(
         checkpoint: checkpoint of the bundles, see `build`; adds licences, the training, attention
             on held-out data, and sensitivities not passed in `sensitivities`. Bundles of another
             model get none of these
-        revision: branch, tag or commit of a model at the hub; None: main
-        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
-            weights in this order
+        revision, adapters: see `build`
         sensitivities: files written by `Sensitivity.write` for any of the bundles
         inputs: inputs to show attention on, for bundles with an attention graph: a file of texts,
             one per line, or a directory of audio clips; None: the checkpoint's held-out data
@@ -110,21 +107,41 @@ def report(
     if checkpoint is not None and measurements:
         for bundle in read:
             if bundle.directory not in {*known, *foreign}:
-                found = _sensitivity(
-                    *(bundle, checkpoint, revision, adapters, shown_on, threads, progress)
-                )
-                if isinstance(found, str):
-                    unmeasured[bundle.directory] = found
-                else:
-                    known[bundle.directory] = found
-    speeds, measured_on = _speeds(read, threads, progress) if measurements else ({}, None)
+                try:
+                    check_measurable(bundle)
+                    known[bundle.directory] = sensitivity(
+                        bundle.directory,
+                        checkpoint,
+                        revision=revision,
+                        adapters=adapters,
+                        inputs=shown_on,
+                        threads=threads,
+                        progress=progress,
+                    )
+                except DragomanError as error:
+                    unmeasured[bundle.directory] = str(error)
+    speeds: dict[Path, Speed | str] = {}
+    measured_on = None
+    if measurements:
+        from dragoman.benchmarks.latency import measure_speed
+        from dragoman.benchmarks.processes import machine
+
+        progress.stage("measuring speed")
+        speeds = measure_speed(read, threads=threads, advance=progress.advance)
+        measured_on = machine()
+    held_out = None
+    if located is not None:
+        from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
+
+        file = located.directory / HELD_OUT_FILE
+        held_out = file if file.is_file() else None
     additions = Additions(
         checkpoint=None if located is None else located.directory,
         foreign=foreign,
         sensitivities=known,
         unmeasured=unmeasured,
         inputs=shown_on,
-        held_out=_held_out(located),
+        held_out=held_out,
         threads=threads,
         speeds=speeds,
         machine=measured_on,
@@ -141,17 +158,11 @@ def report(
 
 
 def _foreign(
-    bundles: Sequence[Bundle],
-    located: LocatedCheckpoint,
-    name: str | Path,
-    progress: Progress,
+    bundles: Sequence[Bundle], located: LocatedCheckpoint, name: str | Path, progress: Progress
 ) -> dict[Path, str]:
     """Return the reasons why bundles do not match the checkpoint, by directory.
 
     The page must not show the licences of another model.
-
-    Raises:
-        DragomanError: no bundle matches, or the checkpoint cannot be read.
     """
     from .verify import check_same_model, open_like
 
@@ -168,50 +179,3 @@ def _foreign(
     if len(found) == len(bundles):
         raise DragomanError(problems=list(found.values()))
     return found
-
-
-def _sensitivity(
-    bundle: Bundle,
-    checkpoint: str | Path,
-    revision: str | None,
-    adapters: Sequence[str | Path],
-    inputs: Path | None,
-    threads: int | None,
-    progress: Progress,
-) -> Sensitivity | str:
-    """Measure a sensitivity, or return why it cannot be measured."""
-    try:
-        check_measurable(bundle)
-        return sensitivity(
-            bundle.directory,
-            checkpoint,
-            revision=revision,
-            adapters=adapters,
-            inputs=inputs,
-            threads=threads,
-            progress=progress,
-        )
-    except DragomanError as error:
-        return str(error)
-
-
-def _speeds(
-    bundles: Sequence[Bundle], threads: int | None, progress: Progress
-) -> tuple[dict[Path, Speed | str], str]:
-    """Measure the speed of each bundle, or return why it cannot be measured; name the machine."""
-    from dragoman.benchmarks.latency import measure_speed
-    from dragoman.benchmarks.processes import machine
-
-    progress.stage("measuring speed")
-    return measure_speed(bundles, threads=threads, advance=progress.advance), machine()
-
-
-def _held_out(checkpoint: LocatedCheckpoint | None) -> Path | None:
-    """Return the path of the checkpoint's held-out data, if any."""
-    if checkpoint is None:
-        return None
-
-    from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
-
-    file = checkpoint.directory / HELD_OUT_FILE
-    return file if file.is_file() else None

@@ -42,10 +42,7 @@ def sensitivity(
 
     Args:
         bundle: bundle with graphs in int8 or int4
-        checkpoint: checkpoint of the bundle, see `build`
-        revision: branch, tag or commit of a model at the hub; None: main
-        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
-            weights in this order
+        checkpoint, revision, adapters: see `build`
         inputs: file of texts, one per line, or directory of audio clips; None: the checkpoint's
             held-out data, or random inputs if it has none
         limit: maximum number of inputs; None: `SOURCES`, or `WINDOWS` of audio

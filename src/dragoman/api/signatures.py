@@ -176,11 +176,7 @@ def _check_files(*paths: str | Path) -> None:
 
 
 def _check_kind(path: Path, expected: str) -> None:
-    """Check whether a signature was made with a key or with a certificate.
-
-    Raises:
-        SignatureError: the file is not a signature, or is of the other kind.
-    """
+    """Check whether a signature was made with a key or with a certificate."""
     names = {_KEY: "a public key", _CERTIFICATE: "a chain of certificates"}
     found = None
     expectation = f"{path}: expected a signature of OpenSSF Model Signing"

@@ -41,7 +41,6 @@ def make_graphs(
 
     Args:
         directory: directory of the bundle; the source graphs of engines go to a scratch directory
-        attention: whether to add the attention graph
         keep_fp32: see `optimize_bundle`
 
     Returns:

@@ -75,11 +75,7 @@ def verify(
     """Compare tensors, tokens and metrics of a bundle with the PyTorch model of its checkpoint.
 
     Args:
-        checkpoint: checkpoint directory; id of a model at the Hugging Face Hub, such as
-            "Helsinki-NLP/opus-mt-en-de"; or name of a shipped model, such as "g2p-en"
-        revision: branch, tag or commit of a model at the hub; None: main
-        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
-            weights in this order
+        checkpoint, revision, adapters: see `build`
         inputs: file of texts, one per line, with optional references after tabs (for an
             encoder-only model, in the format of `dragoman encode`); directory of audio clips; or
             list of clips, with optional transcripts after tabs. None: the sources of `references`,
@@ -231,33 +227,23 @@ def verify_known_answers(
     )
 
 
-@dataclass(frozen=True)
-class EnginesRun:
-    """The outcome of `compare_engines`.
-
-    Attributes:
-        parity: the figures; None: the engines were not run
-        not_run: why not; None: they were
-    """
-
-    parity: Parity | None
-    not_run: str | None = None
-
-
 def compare_engines(
     bundle: Bundle, engines: TensorRTEngines, known: KnownAnswers | None
-) -> EnginesRun:
+) -> tuple[Parity | None, str | None]:
     """Compare the outputs of engines with those of the trained model, if this machine runs them.
 
     Args:
         bundle: a bundle that is being written, whose directory is not named in messages
         known: the known answers of the bundle, which store the outputs of the trained model; None:
             the bundle has none
+
+    Returns:
+        the figures, or why the engines were not run
     """
     try:
         usable_package(bundle, engines)
     except BackendError as error:
-        return EnginesRun(None, _without_directory(error, bundle))
+        return None, _without_directory(error, bundle)
     ran_on = default_backend(bundle)
     backend = _named(ran_on, machine_of(bundle, ran_on))
     try:
@@ -268,9 +254,7 @@ def compare_engines(
                 parity = compare_with_oracle(model, known, outcomes, backend=backend)
     except BackendError as error:  # an engine that cannot be loaded
         parity = unloaded(_without_directory(error, bundle), backend)
-    if parity is None:
-        return EnginesRun(None, "no stored output of the trained model fits them")
-    return EnginesRun(parity)
+    return parity, None if parity else "no stored output of the trained model fits them"
 
 
 def _without_directory(error: BackendError, bundle: Bundle) -> str:
@@ -279,11 +263,7 @@ def _without_directory(error: BackendError, bundle: Bundle) -> str:
 
 
 def _check_engines(bundle: Bundle, device: str | None) -> None:
-    """Check that engines run on this machine, if the bundle has any.
-
-    Raises:
-        BackendError: they do not; says whether they were ever compared with the trained model.
-    """
+    """Check that engines run on this machine, if the bundle has any."""
     engines = bundle.manifest.executable
     if not isinstance(engines, TensorRTEngines):
         return

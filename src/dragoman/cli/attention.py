@@ -12,20 +12,28 @@ from dragoman.files.text_lines import IDS_EXPECTED, printable, token_ids
 from dragoman.pictures.attention import check_picture_name, choose, draw, heat_maps, write_page
 from dragoman.runtime import load
 from dragoman.runtime.encoding.front_end import source_of_line
-from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.format.manifest import Manifest
 
-from .shared.options import check_option, force_option, option_names, split_option, threads_option
+from .shared.options import (
+    PATH,
+    bundle_argument,
+    check_option,
+    force_option,
+    gathered,
+    option_names,
+    split_option,
+    threads_option,
+)
 from .shared.terminal import notify
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("text")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="Picture (.png, .svg, .pdf), or page on which layers and heads are selected (.html).",
 )
@@ -53,8 +61,7 @@ from .shared.terminal import notify
 @click.option("--target-language", metavar="CODE", help="Language of the output [the bundle's].")
 @split_option
 @force_option
-@check_option
-@threads_option
+@gathered("loading", check_option, threads_option)
 @click.pass_context
 def attention(
     context: click.Context,
@@ -66,12 +73,9 @@ def attention(
     which: Literal["cross", "decoder", "encoder"] | None,
     layer: int | None,
     head: int | None,
-    source_language: str | None,
-    target_language: str | None,
-    split_special_tokens: bool,
     force: bool,
-    check: Check,
-    threads: int | None,
+    loading: dict[str, Any],
+    **reading: Any,
 ) -> None:
     """Draw the attention of BUNDLE between the tokens of TEXT and of its output.
 
@@ -87,12 +91,18 @@ def attention(
     """
     page = output.suffix.lower() == ".html"
     if page:
-        _refuse_choices(output, {"--which": which, "--layer": layer, "--head": head})
+        choices = {"--which": which, "--layer": layer, "--head": head}
+        given_choices = [name for name, value in choices.items() if value is not None]
+        if given_choices:
+            raise DragomanError(
+                f"{', '.join(given_choices)}: expected a picture, found {output}: a page has "
+                "everything"
+            )
     else:
         check_picture_name(output)
     refuse_existing(output, force)
     refuse_unwritable_file(output)
-    with load(bundle, threads=threads, check=check) as model:
+    with load(bundle, **loading) as model:
         manifest = model.manifest
         source = _source(manifest, text)
         given = target
@@ -101,13 +111,7 @@ def attention(
         if source is None or (given is None and target is not None):
             raise DragomanError(IDS_EXPECTED)
         with option_names(context.command):
-            found = model.attention(
-                source,
-                given,
-                source_language=source_language,
-                target_language=target_language,
-                split_special_tokens=split_special_tokens,
-            )
+            found = model.attention(source, given, **reading)
 
     if page:
         write_page(found, output, title=printable(f"{manifest.name}: {text}"))
@@ -121,15 +125,6 @@ def attention(
                 "uses the browser's fonts"
             )
     click.echo(f"Wrote {output}")
-
-
-def _refuse_choices(output: Path, choices: dict[str, object]) -> None:
-    """Refuse options that select heads for an image; an HTML page has all of them."""
-    given = [name for name, value in choices.items() if value is not None]
-    if given:
-        raise DragomanError(
-            f"{', '.join(given)}: expected a picture, found {output}: a page has everything"
-        )
 
 
 def _source(manifest: Manifest, text: str) -> Any:

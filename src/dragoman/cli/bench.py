@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -16,48 +17,42 @@ from dragoman.benchmarks.latency import bench as measure
 from dragoman.runtime import read_bundle
 from dragoman.runtime.backends import check_backend
 from dragoman.runtime.serving.arrangement import remember
-from dragoman.verification.report.contents import Percentiles
 
-from .shared.options import backend_option, device_option, fallback_option, threads_option
+from .shared.options import (
+    PATH,
+    backend_option,
+    bundle_argument,
+    counted,
+    device_option,
+    fallback_option,
+    threads_option,
+)
 from .shared.terminal import notify
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
+@bundle_argument
+@counted(
     "--batch-size",
     "batch_sizes",
-    type=click.IntRange(min=1),
-    metavar="N",
     multiple=True,
     help="Batch size to measure; repeatable [1, 8, 32; speech: 1, 4].",
 )
-@click.option(
+@counted(
     "--source-length",
-    type=click.IntRange(min=1),
-    metavar="N",
     help="Tokens of a source or prompt [32]; a source of a speech model is always one window.",
 )
-@click.option(
+@counted(
     "--new-tokens",
-    type=click.IntRange(min=1),
-    metavar="N",
     help="Decoding steps per batch [64]; for models with a decoder.",
 )
-@click.option(
+@counted(
     "--runs",
-    type=click.IntRange(min=1),
-    metavar="N",
     default=5,
     show_default=True,
     help="Batches to measure for each size.",
 )
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path),
-    help="Also write the figures to this JSON file.",
-)
+@click.option("--json", "json_file", type=PATH, help="Also write the figures to this JSON file.")
 @click.option(
     "--arrangement",
     "arrange",
@@ -72,15 +67,12 @@ from .shared.terminal import notify
 def bench(
     bundle: Path,
     batch_sizes: tuple[int, ...],
-    source_length: int | None,
-    new_tokens: int | None,
     runs: int,
     json_file: Path | None,
     arrange: bool,
     backend: str | None,
     device: str | None,
-    allow_fallback: bool,
-    threads: int | None,
+    **measured: Any,
 ) -> None:
     """Measure the speed and the memory of BUNDLE on random inputs.
 
@@ -102,14 +94,11 @@ def bench(
             bundle,
             backend=backend,
             device=device,
-            allow_fallback=allow_fallback,
-            threads=threads,
             batch_sizes=batch_sizes or None,
-            source_length=source_length,
-            new_tokens=new_tokens,
             runs=runs,
             command=" ".join(["dragoman", *sys.argv[1:]]),
             progress=lambda: progress.advance(task),
+            **measured,
         )
     _print(report)
     if json_file is not None:
@@ -139,22 +128,22 @@ def _print(report: BenchReport) -> None:
         f"{report.runs} runs: ms p50 / p90 / p99",
         title_justify="left",
     )
-    parts: dict[str, list[Percentiles | None]] = {
-        "encoder": [row.encoder for row in report.batches],
-        "prompt": [row.prompt for row in report.batches],
-        "decoder step": [row.step for row in report.batches],
-        "sentence": [row.sentence for row in report.batches],
+    parts = {
+        "encoder": "encoder",
+        "prompt": "prompt",
+        "step": "decoder step",
+        "sentence": "sentence",
     }
-    columns = [(heading, column) for heading, column in parts.items() if any(column)]
+    measured = [part for part in parts if any(getattr(row, part) for row in report.batches)]
     shares = {row.batch_size: row.share_of_bandwidth for row in report.memory_reads}
     last = ["tokens/s", *(["of bandwidth"] if shares else [])]
-    for heading in ("batch", *(heading for heading, _ in columns), *last):
+    for heading in ("batch", *(parts[part] for part in measured), *last):
         table.add_column(heading, justify="right")
-    for index, row in enumerate(report.batches):
+    for row in report.batches:
         cells = [
             f"{p.p50:.2f} / {p.p90:.2f} / {p.p99:.2f}"
-            for _, column in columns
-            if (p := column[index]) is not None
+            for part in measured
+            if (p := getattr(row, part)) is not None
         ]
         share = [f"{shares[row.batch_size]:.0%}"] if shares else []
         table.add_row(str(row.batch_size), *cells, f"{row.tokens_per_second:,.0f}", *share)

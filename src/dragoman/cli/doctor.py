@@ -40,7 +40,6 @@ def doctor(bundle: tuple[Path, ...], as_json: bool) -> int:
 
 
 def _page(found: Examination) -> Iterator[str]:
-    """Yield the lines of a page in Markdown."""
     for section, facts in groupby(found.facts, key=lambda fact: fact.section):
         yield f"### {section}"
         yield from (f"- {fact.name}: {fact.value}" for fact in facts)

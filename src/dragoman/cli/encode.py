@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -21,53 +21,47 @@ from dragoman.runtime.encoding import results
 from dragoman.runtime.encoding.front_end import source_of_line
 from dragoman.runtime.encoding.tasks import TEMPLATE, ZeroShot
 from dragoman.runtime.encoding.tokenizer import ReadingKeywords
-from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.model import parts_of
 from dragoman.settings.head import Head
 
 from .shared.options import (
+    PATH,
     backend_option,
+    bundle_argument,
     check_option,
+    counted,
     device_option,
+    gathered,
     split_option,
     threads_option,
 )
-from .shared.terminal import arriving_lines, in_parts, notify
+from .shared.terminal import in_parts, notify, standard_input
 
 GROUP = 1024
 """The most lines that are read before results are written."""
 
+encoder_loading = gathered("loading", backend_option, device_option, check_option, threads_option)
+
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("texts", nargs=-1)
 @click.option(
-    "--truncate",
-    is_flag=True,
-    help="Cut lines that are too long for the model [rejected].",
+    "--truncate", is_flag=True, help="Cut lines that are too long for the model [rejected]."
 )
 @click.option(
-    "--stride",
-    type=int,
-    metavar="N",
-    help="Read long contexts in windows that share N tokens.",
+    "--stride", type=int, metavar="N", help="Read long contexts in windows that share N tokens."
 )
 @split_option
 @click.option(
-    "--prompt-name",
-    metavar="NAME",
-    help="Prompt to put before texts [the model's default].",
+    "--prompt-name", metavar="NAME", help="Prompt to put before texts [the model's default]."
 )
-@click.option(
+@counted(
     "--dimensions",
-    type=click.IntRange(min=1),
-    metavar="N",
     help="Keep the first N numbers of embeddings, normalized if the model's are [all].",
 )
-@click.option(
+@counted(
     "--top",
-    type=click.IntRange(min=1),
-    metavar="N",
     default=5,
     show_default=True,
     help="With --json: the number of candidates for each mask.",
@@ -75,7 +69,7 @@ GROUP = 1024
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write embeddings to this .npy file, float32 [lines, size]; NaN for rejected lines.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
@@ -85,26 +79,18 @@ GROUP = 1024
     is_flag=True,
     help="Write a JSON object for each line: results, scores, error.",
 )
-@backend_option
-@device_option
-@check_option
-@threads_option
+@encoder_loading
 def encode(
     bundle: Path,
     texts: tuple[str, ...],
-    truncate: bool,
     stride: int | None,
-    split_special_tokens: bool,
-    prompt_name: str | None,
     dimensions: int | None,
     top: int,
     output: Path | None,
     force: bool,
     as_json: bool,
-    backend: str | None,
-    device: str | None,
-    check: Check,
-    threads: int | None,
+    loading: dict[str, Any],
+    **reading: Any,
 ) -> int:
     """Run an encoder-only model on TEXTS, or on the lines of standard input.
 
@@ -126,7 +112,7 @@ def encode(
             raise DragomanError("--json: expected no --output, which holds embeddings only")
         refuse_existing(output, force)
         refuse_unwritable_file(output)
-    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
+    with load(bundle, **loading) as model:
         if model.manifest.head is None:
             check_able(model.manifest, "encode")
         head = parts_of(model).encoder.head
@@ -145,16 +131,7 @@ def encode(
             results.check_dimensions(dimensions, head.outputs)
         writer = _Writer(head.task, dimensions, as_json=as_json, keep=output is not None)
         for lines in _lines(texts):
-            _encode(
-                model,
-                lines,
-                writer,
-                top=top,
-                stride=stride,
-                truncate=truncate,
-                split_special_tokens=split_special_tokens,
-                prompt_name=prompt_name,
-            )
+            _encode(model, lines, writer, top=top, stride=stride, **reading)
         if output is not None:
             _save(output, writer.vectors, dimensions or head.outputs)
     writer.summarize()
@@ -162,7 +139,7 @@ def encode(
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("texts", nargs=-1)
 @click.option(
     "--labels",
@@ -186,23 +163,16 @@ def encode(
 )
 @split_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object, with all labels.")
-@backend_option
-@device_option
-@check_option
-@threads_option
+@encoder_loading
 def classify(
     bundle: Path,
     texts: tuple[str, ...],
     labels: str | None,
     hypothesis_template: str | None,
     multi_label: bool,
-    truncate: bool,
-    split_special_tokens: bool,
     as_json: bool,
-    backend: str | None,
-    device: str | None,
-    check: Check,
-    threads: int | None,
+    loading: dict[str, Any],
+    **reading: Any,
 ) -> int:
     """Classify TEXTS, or the lines of standard input, by any labels.
 
@@ -215,27 +185,20 @@ def classify(
     dragoman classify bundles/nli --labels food,travel --multi-label --json < reviews.txt
     """
     zero_shot = _zero_shot(labels, hypothesis_template, multi_label)
-    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
+    with load(bundle, **loading) as model:
         check_able(model.manifest, "classify" if zero_shot is None else "classify_zero_shot")
         writer = _Writer("sequence-classification", None, as_json=as_json, keep=False)
         for lines in _lines(texts):
-            _encode(
-                model,
-                lines,
-                writer,
-                zero_shot=zero_shot,
-                truncate=truncate,
-                split_special_tokens=split_special_tokens,
-            )
+            _encode(model, lines, writer, zero_shot=zero_shot, **reading)
     writer.summarize()
     return 1 if writer.rejected else 0
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("query")
 @click.argument("documents", nargs=-1)
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Write the best N [all].")
+@counted("--top", help="Write the best N [all].")
 @click.option(
     "--truncate",
     is_flag=True,
@@ -243,22 +206,15 @@ def classify(
 )
 @split_option
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object for each document.")
-@backend_option
-@device_option
-@check_option
-@threads_option
+@encoder_loading
 def rerank(
     bundle: Path,
     query: str,
     documents: tuple[str, ...],
     top: int | None,
-    truncate: bool,
-    split_special_tokens: bool,
     as_json: bool,
-    backend: str | None,
-    device: str | None,
-    check: Check,
-    threads: int | None,
+    loading: dict[str, Any],
+    **reading: Any,
 ) -> int:
     """Rank DOCUMENTS, or the lines of standard input, by their relevance to QUERY.
 
@@ -270,17 +226,12 @@ def rerank(
     dragoman rerank bundles/reranker "Who wrote Faust?" --top 3 < passages.txt
     """
     lines: list[Line] = [*documents]
-    if not documents and sys.stdin:
-        lines = [line for group in arriving_lines(sys.stdin.buffer) for line in group]
+    if not documents:
+        lines = [line for group in standard_input() for line in group]
     texts = [line for line in lines if isinstance(line, str)]
     numbers = [number for number, line in enumerate(lines) if isinstance(line, str)]
-    with load(bundle, threads=threads, backend=backend, device=device, check=check) as model:
-        found = model.rerank(
-            query,
-            texts,
-            truncate=truncate,
-            split_special_tokens=split_special_tokens,
-        )
+    with load(bundle, **loading) as model:
+        found = model.rerank(query, texts, **reading)
     problems = {numbers[each.index]: each.error for each in found if each.error is not None}
     for number, line in enumerate(lines):
         if not isinstance(line, str):
@@ -298,11 +249,7 @@ def rerank(
 
 
 def _zero_shot(labels: str | None, template: str | None, multi_label: bool) -> ZeroShot | None:
-    """Return the labels to classify by; None: those of the model.
-
-    Raises:
-        DragomanError: they are invalid, or missing while an option needs them.
-    """
+    """Return the labels to classify by; None: those of the model."""
     if labels is None:
         if template is not None or multi_label:
             option = "--multi-label" if template is None else "--hypothesis-template"
@@ -313,20 +260,11 @@ def _zero_shot(labels: str | None, template: str | None, multi_label: bool) -> Z
 
 
 def _lines(texts: Sequence[str]) -> Iterator[Sequence[Line]]:
-    """Yield texts, or the lines of standard input, in parts."""
-    groups: Iterable[Sequence[Line]] = [texts]
-    if not texts:
-        groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None if closed
-    return in_parts(groups, GROUP)
+    return in_parts([texts] if texts else standard_input(), GROUP)
 
 
 class _Writer:
-    """Writes a line for each result.
-
-    Args:
-        dimensions: the first numbers of embeddings to write; None: all
-        keep: whether to collect embeddings instead of writing them
-    """
+    """Writes a line for each result, or keeps its embedding."""
 
     def __init__(self, task: str, dimensions: int | None, *, as_json: bool, keep: bool) -> None:
         self._line, self._as_json, self._keep = LINES[task], as_json, keep
@@ -335,7 +273,6 @@ class _Writer:
         self.number = self.rejected = self.truncated = 0
 
     def write(self, result: Any, source: Any = None) -> None:
-        """Write the line of a result."""
         self.number += 1
         self.truncated += result.truncated
         if result.error is not None:
@@ -347,12 +284,14 @@ class _Writer:
         if self._keep:
             self.vectors.append(result.vector)
         elif self._as_json:
-            click.echo(json.dumps(_plain(result), ensure_ascii=False, allow_nan=False))
+            values = dataclasses.asdict(result)
+            if "vector" in values:
+                values["vector"] = result.vector.tolist()
+            click.echo(json.dumps(values, ensure_ascii=False, allow_nan=False))
         else:
             click.echo("" if result.error is not None else self._line(result, source))
 
     def summarize(self) -> None:
-        """Report the number of truncated lines."""
         if self.truncated:
             notify(f"{self.truncated} of {self.number} lines were truncated")
 
@@ -363,7 +302,8 @@ LINES: dict[str, Callable[[Any, Any], str]] = {
         f"{result.label}\t{result.labels[0].score:.4f}"
     ),
     "token-classification": lambda result, source: " ".join(
-        f"{_word(tag.text, source, number)}/{tag.label}" for number, tag in enumerate(result.words)
+        f"{source[number] if tag.text is None else tag.text}/{tag.label}"
+        for number, tag in enumerate(result.words)
     ),
     "masked-language-model": lambda result, source: _filled(result),
     "question-answering": lambda result, source: " ".join(result.text.split()),
@@ -371,22 +311,10 @@ LINES: dict[str, Callable[[Any, Any], str]] = {
 """The functions that make a line from a result and its source, by the task of the head."""
 
 
-def _word(text: str | None, source: Any, number: int) -> str:
-    """Return a word, or its token id if the bundle has no tokenizer."""
-    return str(source[number]) if text is None else text
-
-
 def _filled(result: Any) -> str:
     if result.text is not None:
         return str(result.text)
     return " ".join(str(candidates[0].token) for candidates in result.masks)
-
-
-def _plain(result: Any) -> dict[str, Any]:
-    if hasattr(result, "vector"):
-        vector = result.vector.tolist()
-        return {"vector": vector, "error": result.error, "truncated": result.truncated}
-    return dataclasses.asdict(result)
 
 
 def _encode(
@@ -402,7 +330,7 @@ def _encode(
     encoder = parts_of(model).encoder
     head = encoder.head
     sources = [_source(model, head, line, is_text=zero_shot is not None) for line in lines]
-    good = [source.value for source in sources if isinstance(source, _Source)]
+    good = [source for source in sources if not isinstance(source, RejectedError)]
     found: Sequence[Any]
     match head.task:
         case "embedding":
@@ -417,48 +345,42 @@ def _encode(
             found = model.answer(good, stride=stride, **reading)
     following = iter(found)
     for source in sources:
-        if isinstance(source, _Source):
-            writer.write(next(following), source.value)
+        if isinstance(source, RejectedError):
+            writer.write(_rejected(head.task, str(source)))
         else:
-            writer.write(_rejected(head.task, source))
+            writer.write(next(following), source)
     sys.stdout.flush()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """A parsed line: a text, a pair of texts, or token ids."""
-
-    value: Any
-
-
-def _source(model: Model, head: Head, line: Line, *, is_text: bool) -> _Source | str:
-    """Parse a line, or return why it is invalid.
+def _source(model: Model, head: Head, line: Line, *, is_text: bool) -> Any:
+    """Parse a line as a text, a pair of texts or token ids, or return why it is invalid.
 
     Args:
         is_text: whether the line is one text, tabs included
     """
     if isinstance(line, UnicodeDecodeError):
-        return unreadable(line)
+        return RejectedError(unreadable(line))
     if is_text:
-        return _Source(line)
+        return line
     if model.manifest.tokenizers is None and head.task != "question-answering":
         ids = token_ids(line)
-        return IDS_EXPECTED if ids is None else _Source(ids)
+        return RejectedError(IDS_EXPECTED) if ids is None else ids
     try:
-        return _Source(source_of_line(line, head))
+        return source_of_line(line, head)
     except RejectedError as error:
-        return str(error)
+        return error
 
 
 def _rejected(task: str, reason: str) -> Any:
+    if task == "embedding":
+        return results.Embedding(np.empty(0, np.float32), reason)
     kinds: dict[str, Any] = {
-        "embedding": lambda: results.Embedding(np.empty(0, np.float32), reason),
-        "sequence-classification": lambda: results.Classification(error=reason),
-        "token-classification": lambda: results.Tagging(error=reason),
-        "masked-language-model": lambda: results.Filling(error=reason),
-        "question-answering": lambda: results.Answer(error=reason),
+        "sequence-classification": results.Classification,
+        "token-classification": results.Tagging,
+        "masked-language-model": results.Filling,
+        "question-answering": results.Answer,
     }
-    return kinds[task]()
+    return kinds[task](error=reason)
 
 
 def _save(path: Path, vectors: Sequence[Any], size: int) -> None:

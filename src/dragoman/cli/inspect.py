@@ -21,37 +21,34 @@ from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.known_answers import has_passed, machine_of
 from dragoman.verification.report.manifest_facts import NOT_RUN, making_facts, model_facts
 
-from .shared.tables import engine_table
+from .shared.options import PATH, bundle_argument
+from .shared.tables import engine_table, verdict
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @click.option(
     "--polygraphy",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIRECTORY",
     help="Instead write inputs of the graphs at several decoding steps, and the commands that run "
     "Polygraphy on them, to this directory.",
 )
 @click.option(
     "--graphs",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="BUNDLE",
     help="Polygraphy: bundle of the same model to compare with, in a form that ONNX Runtime runs; "
     "required for engines.",
 )
 @click.option(
     "--inputs",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Polygraphy: file of texts, one per line, or directory of audio clips [random inputs].",
 )
 def inspect(
-    bundle: Path,
-    as_json: bool,
-    polygraphy: Path | None,
-    graphs: Path | None,
-    inputs: Path | None,
+    bundle: Path, as_json: bool, polygraphy: Path | None, graphs: Path | None, inputs: Path | None
 ) -> None:
     """Check the files of BUNDLE, and show its model, graphs, parity and sizes.
 
@@ -62,7 +59,12 @@ def inspect(
     if polygraphy is not None:
         if as_json:
             raise click.UsageError("--json: expected without --polygraphy")
-        _write_polygraphy(bundle, polygraphy, graphs, inputs)
+        written = api.write_polygraphy(bundle, polygraphy, graphs=graphs, inputs=inputs)
+        steps = f", of the decoder at the steps {', '.join(map(str, written.steps))}"
+        click.echo(
+            f"Wrote {polygraphy}, {written.size / 1e6:.1f} MB: inputs of {written.rows} rows"
+            f"{steps if written.steps else ''}. Next: sh {polygraphy}/commands.sh"
+        )
         return
     if graphs is not None or inputs is not None:
         raise click.UsageError("--graphs and --inputs: expected with --polygraphy DIRECTORY")
@@ -71,17 +73,6 @@ def inspect(
         click.echo(read.manifest.to_json(), nl=False)
     else:
         _print(read)
-
-
-def _write_polygraphy(
-    bundle: Path, directory: Path, graphs: Path | None, inputs: Path | None
-) -> None:
-    written = api.write_polygraphy(bundle, directory, graphs=graphs, inputs=inputs)
-    steps = f", of the decoder at the steps {', '.join(map(str, written.steps))}"
-    click.echo(
-        f"Wrote {directory}, {written.size / 1e6:.1f} MB: inputs of {written.rows} rows"
-        f"{steps if written.steps else ''}. Next: sh {directory}/commands.sh"
-    )
 
 
 def _print(bundle: Bundle) -> None:
@@ -132,22 +123,21 @@ def _known_answers(bundle: Bundle) -> str:
 
 
 def _text(value: str) -> str:
-    """Escape text of the manifest for the table and the terminal."""
     return escape(printable(value))
 
 
 def _parity(parity: Parity | None) -> str:
     if parity is None:
         return "not verified"
-    verdict = "[green]passed[/green]" if parity.passed else "[red]failed[/red]"
+    passed = verdict(parity.passed)
     compared = f"({_text(parity.inputs)}; {_text(parity.backend)})"
-    text = f"{verdict} {compared}"
+    text = f"{passed} {compared}"
     tokens = parity.tokens
     if tokens.sequences:
         identical = f"{tokens.identical} of {tokens.sequences} sequences identical"
         if tokens.undecided:
             identical = f"none of {tokens.sequences} sequences identical, as rounding explains"
-        text = f"{verdict}: {identical} {compared}"
+        text = f"{passed}: {identical} {compared}"
     failed = [check for check in parity.checks if not check.passed]
     if failed:
         text += f"; {failed[0].name}: {_text(failed[0].problem)}"
@@ -170,9 +160,7 @@ def _parity(parity: Parity | None) -> str:
             f"{distance.largest:.2g}, same choice at {distance.same_choice:.2%}"
         )
     for task in parity.tasks:
-        bundle, oracle = (
-            shown_figure(task.metric, figure) for figure in (task.bundle, task.oracle)
-        )
+        bundle, oracle = (shown_figure(task.metric, x) for x in (task.bundle, task.oracle))
         text += f"; {_text(task.metric)} {bundle}, oracle {oracle}"
     if parity.references is not None:
         references = parity.references

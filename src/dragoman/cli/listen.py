@@ -17,13 +17,21 @@ from dragoman.errors import DragomanError
 from dragoman.runtime import GenerationOptions, LiveUpdate, Model, load
 from dragoman.runtime.decoding.results import json_of_update, span
 
-from .shared.options import backend_option, device_option, option_names, threads_option
+from .shared.options import (
+    backend_option,
+    bundle_argument,
+    counted,
+    device_option,
+    gathered,
+    option_names,
+    threads_option,
+)
 
 BYTES = 1 << 16
 
 
 @click.command(short_help="Transcribe speech while it is spoken.")
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.option("--microphone", is_flag=True, help="Listen to the microphone [standard input].")
 @click.option("--language", metavar="CODE", help="Spoken language, such as de [detected].")
 @click.option(
@@ -33,13 +41,11 @@ BYTES = 1 << 16
 )
 @click.option("--initial-prompt", metavar="TEXT", help="Names and words as they are spelled.")
 @click.option("--hotwords", metavar="TEXT", help="Words that may be said.")
-@click.option("--beams", "num_beams", metavar="N", type=click.IntRange(min=1), help="Beams [1].")
+@counted("--beams", "num_beams", help="Beams [1].")
 @click.option("--vad/--no-vad", default=None, help="End lines at pauses, leave out noise [yes].")
 @click.option("--timestamps", is_flag=True, help="Write whole lines, with their times.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object for each update.")
-@backend_option
-@device_option
-@threads_option
+@gathered("loading", backend_option, device_option, threads_option)
 @click.pass_context
 def listen(
     context: click.Context,
@@ -48,9 +54,7 @@ def listen(
     microphone: bool,
     timestamps: bool,
     as_json: bool,
-    backend: str | None,
-    device: str | None,
-    threads: int | None,
+    loading: dict[str, Any],
     **given_options: Any,
 ) -> None:
     """Transcribe speech from standard input, and write words as soon as they are certain.
@@ -63,10 +67,7 @@ def listen(
     """
     if timestamps and as_json:
         raise click.UsageError("--timestamps and --json exclude each other")
-    with (
-        option_names(context.command),
-        load(bundle, threads=threads, backend=backend, device=device) as model,
-    ):
+    with option_names(context.command), load(bundle, **loading) as model:
         options = GenerationOptions(**given_options, word_timestamps=as_json)
         updates = model.listen(_chunks(model, microphone=microphone), options)
         for piece in _pieces(updates, timestamps=timestamps, as_json=as_json):
@@ -75,7 +76,6 @@ def listen(
 
 
 def _pieces(updates: Iterable[LiveUpdate], *, timestamps: bool, as_json: bool) -> Iterator[str]:
-    """Yield the words of updates, a line for each segment, or JSON for each update."""
     begun = False
     for update in updates:
         segment = update.segment
@@ -123,17 +123,11 @@ def _chunks(model: Model, *, microphone: bool) -> Iterator[bytes]:
 
 
 def _read() -> Iterator[bytes]:
-    """Yield standard input as it arrives."""
     while sys.stdin is not None and (data := os.read(sys.stdin.fileno(), BYTES)):
         yield data
 
 
 def _recorded(rate: int) -> Iterator[bytes]:
-    """Yield what the microphone records.
-
-    Raises:
-        DragomanError: there is no microphone.
-    """
     try:
         import sounddevice
     except OSError as error:  # its own library is missing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from dragoman.runtime.audio.voice_activity import RATE, detector_is_installed
 from dragoman.runtime.decoding.results import SUBTITLE_FORMATS, SubtitleFormat
 from dragoman.runtime.decoding.strategies import strategies
 from dragoman.runtime.documents import DOCUMENT_FORMS
-from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.model import parts_of
 from dragoman.runtime.texts.front_end import TextFrontEnd
 
@@ -56,22 +55,23 @@ from .shared.decoding_options import (
     prefix_file_option,
 )
 from .shared.options import (
+    PATH,
     SectionedCommand,
     backend_option,
-    check_option,
+    bundle_argument,
     device_option,
-    fallback_option,
+    loading_options,
     option_names,
     threads_option,
 )
-from .shared.terminal import arriving_lines, in_parts, notify, shown_progress
+from .shared.terminal import in_parts, notify, shown_progress, standard_input
 
 RECORDINGS = 32
 """The most recordings that are transcribed in one call."""
 
 
 @click.command(cls=SectionedCommand)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("texts", nargs=-1)
 @decoding_options
 @prefix_file_option
@@ -90,10 +90,7 @@ RECORDINGS = 32
     help="Of speech: srt, vtt, tsv, lrc; of a file of text: html, srt, txt.",
 )
 @output(
-    "--resume",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Speech: keep transcripts in FILE; go on after it.",
+    "--resume", metavar="FILE", type=PATH, help="Speech: keep transcripts in FILE; go on after it."
 )
 @output("--stream", is_flag=True, help="Write tokens as soon as they are selected; without beams.")
 @output(
@@ -106,11 +103,7 @@ RECORDINGS = 32
     is_flag=True,
     help="Replace unknown tokens by the source words aligned with them.",
 )
-@backend_option
-@device_option
-@check_option
-@fallback_option
-@threads_option
+@loading_options
 @click.pass_context
 def run(
     context: click.Context,
@@ -125,11 +118,7 @@ def run(
     stream: bool,
     alignments: bool,
     replace_unknown: bool,
-    backend: str | None,
-    device: str | None,
-    check: Check,
-    allow_fallback: bool,
-    threads: int | None,
+    loading: dict[str, Any],
     greedy: bool,
     **given_options: Any,
 ) -> int:
@@ -139,9 +128,13 @@ def run(
     dragoman run bundles/en-de "Where is the dragoman?" --beams 4 --n-best 3 --scores
     """
     check_prefix_file(prefix_file, given_options)
-    _check_forms(given_options, scores=scores, as_json=as_json, stream=stream, resume=resume)
+    written = {"--json": as_json, "--scores": scores, "--stream": stream}
+    if stream:
+        _check_stream(given_options, written | {"--resume": resume is not None})
+    if given_options["alternatives"] and not as_json:
+        raise click.UsageError("--alternatives: expected with --json, which has a place for them")
     if document_format is not None:
-        _check_format(texts, given_options, scores=scores, as_json=as_json, stream=stream)
+        _check_format(texts, given_options, written)
     check_aligned_options(
         given_options, stream=stream, alignments=alignments, replace=replace_unknown
     )
@@ -149,17 +142,8 @@ def run(
         raise click.UsageError("--alignments and --json exclude each other")
     with option_names(context.command):
         options = GenerationOptions(**given_options)
-    groups: Iterable[Sequence[Line]] = [texts]
-    if not texts:
-        groups = arriving_lines(sys.stdin.buffer) if sys.stdin else []  # None if closed
-    with load(
-        bundle,
-        threads=threads,
-        backend=backend,
-        device=device,
-        check=check,
-        allow_fallback=allow_fallback,
-    ) as model:
+    groups = [texts] if texts else standard_input()
+    with load(bundle, **loading) as model:
         manifest, rows = model.manifest, model.backend.limits.rows
         form = None
         if manifest.speech is not None and not stream:
@@ -208,19 +192,14 @@ def run(
 
 
 @click.command("detect-language", cls=SectionedCommand, short_help="Tell which language is spoken.")
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("recordings", nargs=-1, required=True)
 @click.option("--vad/--no-vad", default=None, help="Leave out what is not speech [yes].")
 @backend_option
 @device_option
 @threads_option
 def detect_language(
-    bundle: Path,
-    recordings: tuple[str, ...],
-    vad: bool | None,
-    backend: str | None,
-    device: str | None,
-    threads: int | None,
+    bundle: Path, recordings: tuple[str, ...], vad: bool | None, **loading: Any
 ) -> int:
     """Write the language that is spoken at the beginning of each recording, and its probability.
 
@@ -228,7 +207,7 @@ def detect_language(
     dragoman detect-language bundles/whisper-base interview.m4a
     """
     rejected = 0
-    with load(bundle, threads=threads, backend=backend, device=device) as model:
+    with load(bundle, **loading) as model:
         for number, found in enumerate(model.detect_language(recordings, vad=vad), 1):
             click.echo(
                 "" if found.language is None else f"{found.language}\t{found.probability:.4f}"
@@ -239,18 +218,16 @@ def detect_language(
     return 1 if rejected else 0
 
 
-def _check_format(
-    texts: Sequence[str],
-    given_options: dict[str, Any],
-    *,
-    scores: bool,
-    as_json: bool,
-    stream: bool,
-) -> None:
-    """Check that subtitles, or a document, can be written."""
-    for name, given in (("--json", as_json), ("--scores", scores), ("--stream", stream)):
+def _exclude(option: str, others: dict[str, Any]) -> None:
+    for name, given in others.items():
         if given:
-            raise click.UsageError(f"--format and {name} exclude each other")
+            raise click.UsageError(f"{option} and {name} exclude each other")
+
+
+def _check_format(
+    texts: Sequence[str], given_options: dict[str, Any], written: dict[str, bool]
+) -> None:
+    _exclude("--format", written)
     if len(texts) > 1:
         raise click.UsageError(f"--format: expected one file, found {len(texts)}")
     if given_options["timestamps"] is False:
@@ -258,7 +235,6 @@ def _check_format(
 
 
 def _subtitle_format(name: str | None, recordings: Sequence[str]) -> SubtitleFormat | None:
-    """Return the format of the subtitles of one recording; None: none were requested."""
     if name is None:
         return None
     if not recordings:
@@ -266,36 +242,28 @@ def _subtitle_format(name: str | None, recordings: Sequence[str]) -> SubtitleFor
     for known in SUBTITLE_FORMATS:
         if name == known:
             return known
-    expected = ", ".join(SUBTITLE_FORMATS)
-    raise click.UsageError(f"--format: expected one of {expected} for speech, found {name}")
+    raise click.UsageError(
+        f"--format: expected one of {', '.join(SUBTITLE_FORMATS)} for speech, found {name}"
+    )
 
 
-def _check_forms(
-    given_options: dict[str, Any],
-    *,
-    scores: bool,
-    as_json: bool,
-    stream: bool,
-    resume: Path | None,
-) -> None:
-    """Check that the output options can be combined."""
-    if stream:
-        for name, given in (
-            ("--json", as_json),
-            ("--timestamps", given_options["timestamps"]),
-            ("--words", given_options["word_timestamps"]),
-            ("--fallback", given_options["fallback"]),
-            ("--cut-at-silence", given_options["cut_at_silence"]),
-            ("--scores", scores),
-            ("--resume", resume is not None),
-            ("--split", given_options["split"]),
-            ("--n-best", given_options["num_return_sequences"] > 1),
-        ):
-            if given:
-                raise click.UsageError(f"--stream and {name} exclude each other")
-        given_options["timestamps"] = False
-    if given_options["alternatives"] and not as_json:
-        raise click.UsageError("--alternatives: expected with --json, which has a place for them")
+def _check_stream(given_options: dict[str, Any], written: dict[str, bool]) -> None:
+    """Check that the output can be streamed, which has no timestamps."""
+    _exclude(
+        "--stream",
+        {
+            "--json": written["--json"],
+            "--timestamps": given_options["timestamps"],
+            "--words": given_options["word_timestamps"],
+            "--fallback": given_options["fallback"],
+            "--cut-at-silence": given_options["cut_at_silence"],
+            "--scores": written["--scores"],
+            "--resume": written["--resume"],
+            "--split": given_options["split"],
+            "--n-best": given_options["num_return_sequences"] > 1,
+        },
+    )
+    given_options["timestamps"] = False
 
 
 def _check(model: Model, options: GenerationOptions, *, stream: bool) -> None:
@@ -317,7 +285,6 @@ def _transcript_form(
     scores: bool,
     as_json: bool,
 ) -> TranscriptForm:
-    """Return the function that formats a transcript."""
     speech = manifest.speech
     if as_json:
         return whole(json_of_texts)
@@ -350,7 +317,6 @@ Input = tuple[str | list[int], GenerationOptions] | DragomanError
 
 @contextmanager
 def _prefixes(path: Path | None, manifest: Manifest) -> Iterator[Iterator[Line] | None]:
-    """Read the prefix of each source; None without a file."""
     if path is None:
         yield None
         return

@@ -16,10 +16,14 @@ from .shared.decoding_options import (
     prefix_file_option,
 )
 from .shared.options import (
+    PATH,
+    POSITIVE,
     SectionedCommand,
     SectionedOption,
     backend_option,
+    bundle_argument,
     device_option,
+    gathered,
     option_names,
 )
 from .shared.terminal import notify, shown_progress
@@ -29,14 +33,14 @@ workers_option = partial(click.option, cls=SectionedOption, section="Options")
 
 
 @click.command("run-file", cls=SectionedCommand, short_help="Decode a large file on Ray workers.")
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("source", type=click.Path(path_type=Path))
+@bundle_argument
+@click.argument("source", type=PATH)
 @writing(
     "-o",
     "--output",
     metavar="FILE",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="File to write when all lines are decoded.",
 )
 @writing("--force", is_flag=True, help="Replace the file if it exists.")
@@ -46,32 +50,31 @@ workers_option = partial(click.option, cls=SectionedOption, section="Options")
 @workers_option(
     "--address", metavar="HOST:PORT", help="Connect to this Ray cluster [start one here]."
 )
-@workers_option(
-    "--workers", metavar="N", type=click.IntRange(min=1), default=2, help="Worker processes [2]."
+@gathered(
+    "running",
+    workers_option(
+        "--workers", metavar="N", type=POSITIVE, default=2, help="Worker processes [2]."
+    ),
+    workers_option(
+        "--threads", metavar="N", type=POSITIVE, default=1, help="Threads of each worker [1]."
+    ),
+    workers_option(
+        "--gpus",
+        metavar="X",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        help="GPUs of each worker [0].",
+    ),
+    workers_option(
+        "--block-lines",
+        metavar="N",
+        type=POSITIVE,
+        default=1024,
+        help="Lines that a worker gets at once [1024].",
+    ),
+    backend_option,
+    device_option,
 )
-@workers_option(
-    "--threads",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=1,
-    help="Threads of each worker [1].",
-)
-@workers_option(
-    "--gpus",
-    metavar="X",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    help="GPUs of each worker [0].",
-)
-@workers_option(
-    "--block-lines",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=1024,
-    help="Lines that a worker gets at once [1024].",
-)
-@backend_option
-@device_option
 @click.pass_context
 def run_file(
     context: click.Context,
@@ -83,13 +86,8 @@ def run_file(
     prefix_file: Path | None,
     as_json: bool,
     address: str | None,
-    workers: int,
-    threads: int,
-    gpus: float,
-    block_lines: int,
-    backend: str | None,
-    device: str | None,
     greedy: bool,
+    running: dict[str, Any],
     **asked: Any,
 ) -> int:
     """Decode the lines of SOURCE on workers of Ray; the same command goes on after an interruption.
@@ -118,22 +116,18 @@ def run_file(
         options = for_bundle(
             GenerationOptions(**asked), read_bundle(bundle).manifest, greedy=greedy
         )
-        with connected(address, workers * threads), shown_progress() as progress:
+        slots = running["workers"] * running["threads"]
+        with connected(address, slots), shown_progress() as progress:
             joined = run(
                 bundle,
                 source,
                 output,
                 options,
                 prefixes=prefix_file,
-                workers=workers,
-                threads=threads,
-                gpus=gpus,
-                block_lines=block_lines,
                 form="json" if as_json else "text",
-                backend=backend,
-                device=device,
                 overwrite=force,
                 progress=progress,
+                **running,
             )
     for number, reason in sorted(joined.rejected.items()):
         notify(f"line {number}: {reason}")

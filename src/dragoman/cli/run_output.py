@@ -27,23 +27,14 @@ from dragoman.runtime import (
 )
 from dragoman.runtime.arguments import check_able
 from dragoman.runtime.attention.alignment import NO_WORDS
-from dragoman.runtime.decoding.results import (
-    SubtitleFormat,
-    json_line,
-    span,
-    subtitle_entries,
-)
+from dragoman.runtime.decoding.results import SubtitleFormat, json_line, span, subtitle_entries
 from dragoman.runtime.documents import DOCUMENT_FORMS
 
 from .shared.terminal import notify
 
 
 class Output:
-    """Writes results in the order of the input lines, and counts rejected lines.
-
-    Args:
-        lines_of: formats a result as lines
-    """
+    """Writes results in the order of the input lines, and counts rejected lines."""
 
     def __init__(self, lines_of: Callable[[Result], Iterable[str]]) -> None:
         self._lines_of = lines_of
@@ -51,16 +42,9 @@ class Output:
         self.number = 0
 
     def write(self, result: Result, pairs: tuple[tuple[int, int], ...] | None = None) -> None:
-        """Write the lines of a result.
-
-        Args:
-            pairs: word alignment; None: not requested
-        """
+        """Write the lines of a result."""
         self.number += 1
-        if result.error is not None:
-            self.reject(result.error)
-        for warning in result.warnings:
-            notify(f"line {self.number}: {warning}")
+        self._notify(result)
         if result.truncated:
             notify(f"line {self.number}: the source was truncated")
         lines = self._lines_of(result)
@@ -73,7 +57,9 @@ class Output:
         for piece in form(transcript):
             click.echo(piece, nl=False)
             sys.stdout.flush()
-        result = transcript.result
+        self._notify(transcript.result)
+
+    def _notify(self, result: Result) -> None:
         if result.error is not None:
             self.reject(result.error)
         for warning in result.warnings:
@@ -141,8 +127,6 @@ class Updates:
     """The updates of a call, sorted by recording.
 
     Args:
-        updates: the updates in the order in which they arrive
-        on_update: called with each of them
         lost: the result of recordings that are not finished when the device fails
     """
 
@@ -291,8 +275,6 @@ class Aligner:
 
     Args:
         options: decoding options, of which those for sources also count here
-        alignments: whether results are aligned
-        replace: whether unknown tokens are replaced
     """
 
     def __init__(
@@ -328,10 +310,7 @@ class Aligner:
             return result
         try:
             text = self._model.replace_unknown(
-                source,
-                result,
-                skip_special_tokens=self._skips_special_tokens,
-                **self._reading,
+                source, result, skip_special_tokens=self._skips_special_tokens, **self._reading
             )
         except DragomanError as error:
             return dataclasses.replace(result, error=f"--replace-unknown: {error}")

@@ -13,34 +13,28 @@ import click
 
 from dragoman.files.text_lines import IDS_EXPECTED, Line, token_ids, unreadable
 from dragoman.runtime import DragomanError, Model, ScoredPair, ScoringOptions, load
-from dragoman.runtime.format.known_answers import Check
 from dragoman.runtime.scoring.interface import perplexity_of, rejected
 
 from .shared.options import (
-    backend_option,
-    check_option,
-    device_option,
-    fallback_option,
+    PATH,
+    bundle_argument,
+    counted,
+    loading_options,
     option_names,
     split_option,
-    threads_option,
 )
-from .shared.terminal import arriving_lines, in_parts, notify
+from .shared.terminal import arriving_lines, in_parts, notify, standard_input
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("pairs", required=False, type=click.Path(path_type=Path))
+@bundle_argument
+@click.argument("pairs", required=False, type=PATH)
 @click.option(
     "--end-token/--no-end-token",
     default=None,
     help="Score the end token as well [yes; no for a decoder-only model].",
 )
-@click.option(
-    "--source-language",
-    metavar="CODE",
-    help="Language of the sources [the bundle's].",
-)
+@click.option("--source-language", metavar="CODE", help="Language of the sources [the bundle's].")
 @click.option("--target-language", metavar="CODE", help="Language of the targets [the bundle's].")
 @click.option(
     "--language", metavar="CODE", help="Speech: spoken language, such as de or german [detected]."
@@ -56,10 +50,8 @@ from .shared.terminal import arriving_lines, in_parts, notify
     help="Speech: refuse files that end early or are damaged, instead of a warning.",
 )
 @split_option
-@click.option(
+@counted(
     "--batch-size",
-    type=click.IntRange(min=1),
-    metavar="N",
     default=64,
     show_default=True,
     help="Score at most this many lines at once.",
@@ -70,31 +62,17 @@ from .shared.terminal import arriving_lines, in_parts, notify
     is_flag=True,
     help="Write a JSON object for each line: tokens, their log-probabilities, the sum, the error.",
 )
-@backend_option
-@device_option
-@check_option
-@fallback_option
-@threads_option
+@loading_options
 @click.pass_context
 def score(
     context: click.Context,
     /,
     bundle: Path,
     pairs: Path | None,
-    end_token: bool | None,
-    source_language: str | None,
-    target_language: str | None,
-    language: str | None,
-    task: str | None,
-    strict_audio: bool,
-    split_special_tokens: bool,
     batch_size: int,
     as_json: bool,
-    backend: str | None,
-    device: str | None,
-    check: Check,
-    allow_fallback: bool,
-    threads: int | None,
+    loading: dict[str, Any],
+    **asked: Any,
 ) -> int:
     """Compute the log-probability of targets that PAIRS, or standard input, gives.
 
@@ -115,25 +93,9 @@ def score(
     if pairs is not None and (not pairs.exists() or pairs.is_dir()):
         found = "a directory" if pairs.is_dir() else "nothing"
         raise DragomanError(f"expected a file of pairs, found {found} at {pairs}")
-    options = ScoringOptions(
-        end_token=end_token,
-        source_language=source_language,
-        target_language=target_language,
-        language=language,
-        task=task,
-        strict_audio=strict_audio,
-        split_special_tokens=split_special_tokens,
-        max_batch_size=batch_size,
-    )
+    options = ScoringOptions(**asked, max_batch_size=batch_size)
     writer = _Writer(as_json)
-    with load(
-        bundle,
-        threads=threads,
-        backend=backend,
-        device=device,
-        check=check,
-        allow_fallback=allow_fallback,
-    ) as model:
+    with load(bundle, **loading) as model:
         with option_names(context.command):
             model.score([], options)  # checks the options before the first line arrives
         for lines in _groups(pairs):
@@ -148,24 +110,20 @@ GROUP = 4096
 
 
 def _groups(pairs: Path | None) -> Iterator[Sequence[Line]]:
-    """Yield the lines of a file or of standard input, in groups."""
-    if pairs is not None:
-        with pairs.open("rb") as file:
-            yield from in_parts(arriving_lines(file), GROUP)
-    elif sys.stdin:  # None if closed
-        yield from in_parts(arriving_lines(sys.stdin.buffer), GROUP)
+    if pairs is None:
+        yield from in_parts(standard_input(), GROUP)
+        return
+    with pairs.open("rb") as file:
+        yield from in_parts(arriving_lines(file), GROUP)
 
 
 class _Writer:
-    """Writes a line for each pair, and accumulates the summary."""
-
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         self.number = self.rejected = self.tokens = 0
         self.log_probability = 0.0
 
     def write(self, scored: ScoredPair) -> None:
-        """Write the line of a pair."""
         self.number += 1
         if scored.error is not None:
             self.rejected += 1
@@ -183,7 +141,6 @@ class _Writer:
             click.echo(f"{scored.log_probability:.4f}\t{len(scored.tokens)}")
 
     def summarize(self) -> None:
-        """Report the perplexity of all targets."""
         if self.tokens:
             value = perplexity_of(self.log_probability, self.tokens)
             pairs = self.number - self.rejected
@@ -198,7 +155,6 @@ def _score(model: Model, lines: Sequence[Line], options: Any, writer: _Writer) -
 
 
 def _pair(model: Model, line: Line) -> tuple[Any, Any] | str:
-    """Parse a line as a pair, or return why it is invalid."""
     if isinstance(line, UnicodeDecodeError):
         return unreadable(line)
     source, *targets = line.split("\t")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from dragoman import DragomanError
-from dragoman.runtime.format.known_answers import Check
 
 from .shared.options import (
+    PATH,
+    POSITIVE,
     FiniteRange,
     SectionedOption,
     backend_option,
@@ -33,12 +35,7 @@ PREFIX = "DRAGOMAN_SERVE"
     context_settings={"auto_envvar_prefix": PREFIX},
 )
 @click.argument(
-    "bundles",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="BUNDLE...",
-    envvar=f"{PREFIX}_BUNDLES",
+    "bundles", nargs=-1, required=True, type=PATH, metavar="BUNDLE...", envvar=f"{PREFIX}_BUNDLES"
 )
 @network("--host", metavar="NAME", default="127.0.0.1", help="Bind to this address [127.0.0.1].")
 @network(
@@ -51,24 +48,17 @@ PREFIX = "DRAGOMAN_SERVE"
 @network(
     "--unix-socket",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Listen on this Unix socket, not on an address and port.",
 )
 @network(
     "--api-key-file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="File of API keys, one per line; requests need one of them [none].",
 )
-@network(
-    "--certificate", metavar="FILE", type=click.Path(path_type=Path), help="TLS certificate, PEM."
-)
-@network(
-    "--private-key",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Private key of the certificate, PEM.",
-)
+@network("--certificate", metavar="FILE", type=PATH, help="TLS certificate, PEM.")
+@network("--private-key", metavar="FILE", type=PATH, help="Private key of the certificate, PEM.")
 @network(
     "--cors-origin",
     metavar="ORIGIN",
@@ -100,19 +90,16 @@ PREFIX = "DRAGOMAN_SERVE"
 @decoding(
     "--workers",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     help="Batches decoded in parallel [best of `bench --arrangement`, or one per core or GPU].",
 )
 @decoding(
-    "--threads",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Processor threads per worker [cores / workers].",
+    "--threads", metavar="N", type=POSITIVE, help="Processor threads per worker [cores / workers]."
 )
 @decoding(
     "--batch-size",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     help="Maximum rows (requests x beams) per worker [64; GPU: by its memory].",
 )
 @decoding(
@@ -125,22 +112,18 @@ PREFIX = "DRAGOMAN_SERVE"
 @limits(
     "--max-waiting",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     default=256,
     help="Maximum queued outputs per bundle; then status 429 [256].",
 )
 @limits(
     "--max-new-tokens",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     help="Maximum new tokens per output [512, or the bundle's default].",
 )
 @limits(
-    "--max-body",
-    metavar="MB",
-    type=click.IntRange(min=1),
-    default=64,
-    help="Maximum size of a request [64].",
+    "--max-body", metavar="MB", type=POSITIVE, default=64, help="Maximum size of a request [64]."
 )
 @limits(
     "--max-audio",
@@ -182,35 +165,12 @@ PREFIX = "DRAGOMAN_SERVE"
 @config_option
 def serve(
     bundles: tuple[Path, ...],
-    host: str,
-    port: int,
-    unix_socket: Path | None,
-    api_key_file: Path | None,
-    certificate: Path | None,
-    private_key: Path | None,
-    cors_origin: tuple[str, ...],
-    root_path: str,
-    trusted_proxies: str,
-    drain_seconds: int,
-    log_texts: bool,
-    workers: int | None,
-    threads: int | None,
-    batch_size: int | None,
-    split_special_tokens: bool,
-    greedy: bool,
-    max_waiting: int,
-    max_new_tokens: int | None,
     max_body: int,
-    max_audio: float,
-    max_open_audio: float,
-    allow_token_ids: bool,
-    timeout: float,
-    idle_unload: float | None,
-    on_demand: bool,
-    backend: str | None,
+    cors_origin: tuple[str, ...],
+    trusted_proxies: str,
     device: tuple[str, ...],
-    check: Check,
-    allow_fallback: bool,
+    on_demand: bool,
+    **given: Any,
 ) -> None:
     """Serve BUNDLEs over HTTP, each as a model with the name of its directory.
 
@@ -229,49 +189,25 @@ def serve(
         ListenOptions,
         ServerOptions,
         bundle_names,
+        fields_of,
     )
     from dragoman.runtime.serving.process import serve as run
 
-    if unix_socket is not None:
+    if given["unix_socket"] is not None:
         others = given_names(click.get_current_context(), "host", "port")
         if others:
             raise DragomanError(
                 f"unix_socket: expected it without an address and port, found {others[0]}, too"
             )
-    if workers is not None or threads is not None:
-        check_threads((workers or 1) * (threads or 1))
-    options = ServerOptions(
-        engine=EngineOptions(
-            workers=workers,
-            threads=threads,
-            batch_size=batch_size,
-            max_waiting=max_waiting,
-            max_new_tokens=max_new_tokens,
-            backend=backend,
-            devices=device,
-            check=check,
-            allow_fallback=allow_fallback,
-        ),
-        idle_unload=idle_unload,
-        timeout=timeout,
-        max_body_bytes=max_body << 20,
-        max_audio=max_audio,
-        max_open_audio=max_open_audio,
-        log_texts=log_texts,
-        split_special_tokens=split_special_tokens,
-        greedy=greedy,
-        cors_origins=cors_origin,
-        root_path=root_path,
-        trusted_proxies=tuple(filter(None, map(str.strip, trusted_proxies.split(",")))),
-        allow_token_ids=allow_token_ids,
-    )
-    listen = ListenOptions(
-        host=host,
-        port=port,
-        unix_socket=unix_socket,
-        api_key_file=api_key_file,
-        certificate=certificate,
-        private_key=private_key,
-        drain_seconds=drain_seconds,
-    )
+    if given["workers"] is not None or given["threads"] is not None:
+        check_threads((given["workers"] or 1) * (given["threads"] or 1))
+    given |= {
+        "devices": device,
+        "max_body_bytes": max_body << 20,
+        "cors_origins": cors_origin,
+        "trusted_proxies": tuple(filter(None, map(str.strip, trusted_proxies.split(",")))),
+    }
+    engine = EngineOptions(**fields_of(EngineOptions, given))
+    options = ServerOptions(engine=engine, **fields_of(ServerOptions, given))
+    listen = ListenOptions(**fields_of(ListenOptions, given))
     run(bundle_names(bundles), options, listen, preload=not on_demand)

@@ -50,9 +50,6 @@ class Schema:
 class Message:
     """The fields of a message.
 
-    Args:
-        data: the whole message
-
     Raises:
         WireError: the message is truncated, or has a field that the schema does not allow.
     """

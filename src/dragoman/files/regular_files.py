@@ -32,7 +32,6 @@ class FileError(DragomanError):
     """A file that cannot be read as what it should be.
 
     Attributes:
-        path: the path of the file
         problem: the problem, as "expected X, found Y"
     """
 
@@ -120,9 +119,7 @@ NO_HOME = "the user has no home directory: set HOME or XDG_CACHE_HOME"
 
 
 def write_whole(
-    path: Path,
-    write: Callable[[Path], object],
-    failures: tuple[type[Exception], ...] = (OSError,),
+    path: Path, write: Callable[[Path], object], failures: tuple[type[Exception], ...] = (OSError,)
 ) -> None:
     """Write a file completely or not at all.
 

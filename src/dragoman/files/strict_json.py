@@ -30,10 +30,7 @@ def parse_json(text: str) -> Any:
     """
     try:
         value = json.loads(
-            text,
-            object_pairs_hook=_distinct,
-            parse_float=_finite,
-            parse_constant=_not_finite,
+            text, object_pairs_hook=_distinct, parse_float=_finite, parse_constant=_not_finite
         )
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
@@ -44,10 +41,7 @@ def parse_json(text: str) -> Any:
 
 
 def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> Any:
-    """Read a JSON file in UTF-8.
-
-    Args:
-        limit: the most bytes that it may have
+    """Read a JSON file in UTF-8 of at most `limit` bytes.
 
     Raises:
         FileError: there is no such file, it is no regular file, too large, cannot be read, or is

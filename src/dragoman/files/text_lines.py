@@ -27,12 +27,7 @@ def unreadable(error: UnicodeDecodeError) -> str:
 
 
 def undecodable(byte: int, offset: int, line: int) -> str:
-    """Describe a byte of a file that is not UTF-8.
-
-    Args:
-        offset: number of bytes before it in the file
-        line: number of its line, from 1
-    """
+    """Describe a byte that is not UTF-8, by its offset in a file, from 0, and line, from 1."""
     return f"expected UTF-8 text, found byte {byte:#04x} at offset {offset} (line {line})"
 
 

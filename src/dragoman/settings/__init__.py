@@ -17,20 +17,10 @@ else:
     __getattr__ = lazy_attributes(
         __name__,
         {
-            "generation": (
-                "GenerationKeywords",
-                "GenerationOptions",
-            ),
-            "generation_settings": (
-                "GenerationSettings",
-                "Part",
-            ),
+            "generation": ("GenerationKeywords", "GenerationOptions"),
+            "generation_settings": ("GenerationSettings", "Part"),
             "head": ("Head",),
-            "speech": (
-                "AudioFeatures",
-                "LanguageOptions",
-                "SpeechTokens",
-            ),
+            "speech": ("AudioFeatures", "LanguageOptions", "SpeechTokens"),
         },
     )
 

@@ -9,14 +9,7 @@ from typing import Annotated, Any, Literal
 
 from dragoman.errors import shown
 
-from .fields import (
-    LARGEST_FLOAT32,
-    LEFT_OUT,
-    SMALLEST_FLOAT32,
-    Bounds,
-    annotated,
-    wrong_bounds,
-)
+from .fields import LARGEST_FLOAT32, LEFT_OUT, SMALLEST_FLOAT32, Bounds, annotated, wrong_bounds
 
 EarlyStopping = bool | Literal["never"]
 
@@ -169,7 +162,6 @@ class GenerationSettings:
 
 
 def _flat(value: Any) -> Iterator[int]:
-    """Yield the token ids of a setting: one, several, or several sequences."""
     if isinstance(value, tuple):
         for item in value:
             yield from _flat(item)

@@ -176,9 +176,7 @@ class LanguageOptions:
         str | None,
         TEXT,
         CommandOption(
-            "languages",
-            "Speech: spoken language, such as de or german [detected].",
-            metavar="CODE",
+            "languages", "Speech: spoken language, such as de or german [detected].", metavar="CODE"
         ),
     ] = None
     task: Annotated[
@@ -253,9 +251,7 @@ class TranscriptionOptions(LanguageOptions):
     """
 
     vad: Annotated[
-        bool | None,
-        FLAG,
-        CommandOption("languages", "Speech: leave out what is not speech [yes]."),
+        bool | None, FLAG, CommandOption("languages", "Speech: leave out what is not speech [yes].")
     ] = None
     word_timestamps: Annotated[
         bool,

@@ -33,11 +33,7 @@ FIELDS = frozenset(
 
 
 async def transcribe(service: Service, request: Request, *, task: str) -> Response:
-    """Answer a request for a transcription or translation.
-
-    Args:
-        task: "transcribe" or "translate"
-    """
+    """Answer a request for a transcription or translation."""
     async with opened_form(request, max_fields=32) as form:
         unknown = form.keys() - FIELDS
         if unknown:
@@ -79,19 +75,10 @@ def _check_supported(form: FormData, response_format: str) -> None:
 
 
 def _granularities(form: FormData) -> set[Any]:
-    """Return what is to be timed: segments, words or both."""
-    return {
-        *form.getlist("timestamp_granularities[]"),
-        *form.getlist("timestamp_granularities"),
-    }
+    return {*form.getlist("timestamp_granularities[]"), *form.getlist("timestamp_granularities")}
 
 
 def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> GenerationOptions:
-    """Create the generation options of a request.
-
-    Raises:
-        DragomanError: a value is out of range, or the model does not support it.
-    """
     speech = served.manifest.speech
     if speech is None:
         raise DragomanError(f"{served.name} is not a speech model; choose a speech model")
@@ -109,12 +96,7 @@ def _options(form: FormData, served: ServedModel, task: str, *, timed: bool) -> 
     except ValueError as error:
         raise BodyError(f"temperature: expected a number, found {shown(text)}") from error
     if temperature:
-        values |= {
-            "do_sample": True,
-            "num_beams": 1,
-            "temperature": temperature,
-            "top_k": 0,
-        }
+        values |= {"do_sample": True, "num_beams": 1, "temperature": temperature, "top_k": 0}
     return GenerationOptions(**values)
 
 
@@ -152,10 +134,10 @@ async def _events(
                 text += new
                 if new:
                     yield server_sent_event({"type": "transcript.text.delta", "delta": new})
-            elif item.result.error is not None:
-                raise RejectedError(item.result.error)
+            elif item.error is not None:
+                raise RejectedError(item.error)
             else:
-                warnings = {"warnings": item.result.warnings} if item.result.warnings else {}
+                warnings = {"warnings": item.warnings} if item.warnings else {}
     yield server_sent_event({"type": "transcript.text.done", "text": text, **warnings})
 
 
@@ -200,7 +182,6 @@ def _response(
 
 
 def _words(result: Result) -> dict[str, Any]:
-    """Return the words with their times."""
     words = [
         {"word": word.text.strip(), "start": round(word.start, 3), "end": round(word.end, 3)}
         for segment in result.segments or ()
@@ -210,7 +191,6 @@ def _words(result: Result) -> dict[str, Any]:
 
 
 def _quality(segment: Segment, options: GenerationOptions, mean: float) -> dict[str, Any]:
-    """Return how doubtful a segment is, as far as it is known."""
     quality = segment.quality
     ratio = compression_ratio(segment.text or "") if quality is None else quality.compression_ratio
     return {

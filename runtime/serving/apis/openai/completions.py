@@ -20,10 +20,10 @@ from dragoman.settings.generation_settings import Part, setting_names
 from ....decoding.results import Hypothesis, RejectedError, Result, Token
 from ....model import Model
 from ...models import ServedModel
-from ...service import Service, StreamEnd
-from ..bodies import OPTION_NAMES, BodyError, Fields, json_object, spelled
+from ...service import Service
+from ..bodies import OPTION_NAMES, BodyError, Fields, spelled
 from ..encoders import prompt_tokens
-from ..http import Events, attributed, server_sent_event, started
+from ..http import Events, read_request, server_sent_event, started
 
 MOST_STOPS = 4
 FIELDS = {
@@ -40,7 +40,7 @@ OPTION_FIELDS = {
 """The field of each option, besides those that mean something else here."""
 OF_SAMPLING = frozenset(setting_names(Part.SAMPLING, of=GenerationOptions))
 
-Items = AsyncGenerator[Token | StreamEnd, None]
+Items = AsyncGenerator[Token | Result, None]
 
 
 class CompletionRequest:
@@ -48,13 +48,9 @@ class CompletionRequest:
 
     Attributes:
         prompts: texts, or lists of token ids
-        stream: whether the output is sent as it is decoded
         with_usage: whether a stream ends with the token counts
         echo: whether texts begin with their prompts
         logprobs: number of top tokens reported for each step; None: no log-probabilities
-        stops: texts that end an output
-        skip_special_tokens: whether texts omit special tokens
-        split_special_tokens: whether special tokens in prompts are read as plain text
 
     Args:
         splits: the server's default of `split_special_tokens`
@@ -140,11 +136,7 @@ class StopBuffer:
     The stop that is complete first ends the output.
 
     Attributes:
-        text: the output up to the stop
         stopped: whether a stop was found; then nothing more may be added
-
-    Args:
-        stops: stop strings, none empty
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -199,8 +191,7 @@ class StopBuffer:
 
 async def completions(service: Service, request: Request) -> Response:
     """Answer a request for completions."""
-    fields = Fields(json_object(await request.body()))
-    served = attributed(request, service.models.get(fields.require("model", str)))
+    fields, served = await read_request(service, request, names_model=True)
     if served.manifest.head is None and served.manifest.model.has_encoder:
         raise DragomanError(f"{served.name} is not a decoder-only model; use /v1/generate")
     completion = CompletionRequest(fields, splits=service.options.split_special_tokens)
@@ -234,7 +225,9 @@ def _body(completion: CompletionRequest, results: Sequence[Result], model: Model
     choices: list[dict[str, Any]] = []
     new_tokens = 0
     for prompt, result in zip(completion.prompts, results, strict=True):
-        before = _prompt_text(prompt, model) if completion.echo else ""
+        before = ""
+        if completion.echo:
+            before = prompt if isinstance(prompt, str) else model.detokenize(prompt) or ""
         for hypothesis in result.hypotheses:
             output = _until_stop(hypothesis, completion, model)
             text = output.text if output.stopped else hypothesis.text or ""
@@ -250,16 +243,8 @@ def _body(completion: CompletionRequest, results: Sequence[Result], model: Model
                     else _logprobs(hypothesis, output.offsets, completion, model),
                 }
             )
-    return {
-        "choices": choices,
-        "usage": _usage(
-            prompt_tokens(completion.prompts, completion.split_special_tokens, model), new_tokens
-        ),
-    }
-
-
-def _prompt_text(prompt: str | list[int], model: Model) -> str:
-    return prompt if isinstance(prompt, str) else model.detokenize(prompt) or ""
+    read = prompt_tokens(completion.prompts, completion.split_special_tokens, model)
+    return {"choices": choices, "usage": _usage(read, new_tokens)}
 
 
 def _until_stop(hypothesis: Hypothesis, completion: CompletionRequest, model: Model) -> StopBuffer:
@@ -275,11 +260,6 @@ def _until_stop(hypothesis: Hypothesis, completion: CompletionRequest, model: Mo
 def _logprobs(
     hypothesis: Hypothesis, offsets: list[int], completion: CompletionRequest, model: Model
 ) -> dict[str, Any]:
-    """Return the log-probabilities of a hypothesis as JSON data.
-
-    Args:
-        offsets: text offsets of the reported tokens
-    """
     count, skips = len(offsets), completion.skip_special_tokens
     return {
         "tokens": [
@@ -311,33 +291,24 @@ def _usage(prompt: int, completion: int) -> dict[str, int]:
 
 
 async def _checked(items: Items) -> Items:
-    """Yield items unchanged.
-
-    Raises:
-        RejectedError: the prompt could not be decoded.
-    """
+    """Yield items; the end of a prompt that was not decoded is an error."""
     async with aclosing(items):
         async for item in items:
-            if isinstance(item, StreamEnd):
-                _check_result(item.result)
+            if isinstance(item, Result):
+                _check_result(item)
             yield item
 
 
 async def _events(
     items: Items, completion: CompletionRequest, head: dict[str, Any], prompt: int
 ) -> AsyncGenerator[str, None]:
-    """Yield chunks of text, holding back a possible beginning of a stop.
-
-    Args:
-        items: generator of tokens; closed at a stop, which ends decoding
-        prompt: number of tokens of the prompt
-    """
+    """Yield chunks of text, holding back a possible beginning of a stop, which ends decoding."""
     output, last, reason = StopBuffer(completion.stops), "", "stop"
     async with aclosing(items):
         async for item in items:
-            if isinstance(item, StreamEnd):
+            if isinstance(item, Result):
                 last = output.rest()
-                reason = "stop" if item.result.finish_reason == "end" else "length"
+                reason = "stop" if item.finish_reason == "end" else "length"
                 continue
             if item.is_end:
                 continue
@@ -360,11 +331,6 @@ def _chunk(head: dict[str, Any], text: str, reason: str | None) -> dict[str, Any
 
 
 def _check_result(result: Result) -> None:
-    """Check that a prompt was decoded.
-
-    Raises:
-        RejectedError: the prompt could not be decoded.
-    """
     if result.finish_reason == "rejected":
         raise RejectedError(result.error or "rejected")
     if result.finish_reason == "empty":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ..shared.options import force_option
+from ..shared.options import PATH, counted, force_option
 
 
 @click.group(short_help="Prepare bundles for other servers.")
@@ -19,11 +20,11 @@ def deploy() -> None:
 
 
 @deploy.command(short_help="Write a model repository for NVIDIA Triton Inference Server.")
-@click.argument("bundle", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("bundle", nargs=-1, required=True, type=PATH)
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="Directory of the repository, which must not exist yet.",
 )
@@ -34,29 +35,18 @@ def deploy() -> None:
     multiple=True,
     help="Model name; repeat it for each bundle, in order [names of the directories].",
 )
-@click.option(
+@counted(
     "--workers",
-    metavar="N",
-    type=click.IntRange(min=1),
     help="Batches decoded in parallel, with shared weights [best of `bench --arrangement` on the "
     "serving machine, or one per core].",
 )
-@click.option(
-    "--threads",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Threads per worker [cores / workers].",
-)
-@click.option(
+@counted("--threads", help="Threads per worker [cores / workers].")
+@counted(
     "--batch-size",
-    metavar="N",
-    type=click.IntRange(min=1),
     help="Maximum rows (requests x beams) per worker [64].",
 )
 @click.option(
-    "--no-streaming",
-    is_flag=True,
-    help="One response per request, for clients that call `infer`.",
+    "--no-streaming", is_flag=True, help="One response per request, for clients that call `infer`."
 )
 @click.option("--link", is_flag=True, help="Link to the bundles instead of copying them.")
 @force_option
@@ -64,12 +54,10 @@ def triton(
     bundle: tuple[Path, ...],
     output: Path,
     names: tuple[str, ...],
-    workers: int | None,
-    threads: int | None,
-    batch_size: int | None,
     no_streaming: bool,
     link: bool,
     force: bool,
+    **given: Any,
 ) -> None:
     """Write a model repository for Triton's Python backend, with a model for each BUNDLE.
 
@@ -91,8 +79,6 @@ def triton(
     if len(set(names)) != len(names):
         raise DragomanError("--name: expected different names, found one twice")
     directories = dict(zip(names, bundle, strict=True)) if names else bundle_names(bundle)
-    deployment = Deployment(
-        workers=workers, threads=threads, batch_size=batch_size, streaming=not no_streaming
-    )
+    deployment = Deployment(streaming=not no_streaming, **given)
     write_repository(directories, output, deployment, link=link, overwrite=force)
     click.echo(f"Wrote {output}: {', '.join(directories)}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from dragoman import api
 
 from ..shared.options import (
+    PATH,
     adapter_option,
     force_option,
     option_names,
@@ -20,16 +22,8 @@ from ..shared.terminal import shown_progress
 
 
 @click.command()
-@click.argument(
-    "bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Page to write, .html.",
-)
+@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=PATH)
+@click.option("-o", "--output", type=PATH, required=True, help="Page to write, .html.")
 @click.option(
     "--checkpoint",
     metavar="CHECKPOINT",
@@ -41,7 +35,7 @@ from ..shared.terminal import shown_progress
 @click.option(
     "--sensitivity",
     "sensitivities",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     metavar="FILE",
     help="File that `dragoman sensitivity` wrote for a bundle, so that it is not measured again; "
@@ -49,7 +43,7 @@ from ..shared.terminal import shown_progress
 )
 @click.option(
     "--inputs",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="File of texts, one per line, or directory of audio clips, to show attention and measure "
     "sensitivity on [the checkpoint's held-out data].",
 )
@@ -59,9 +53,7 @@ from ..shared.terminal import shown_progress
     help="Do not measure speed, load time, memory and sensitivity.",
 )
 @click.option(
-    "--json",
-    type=click.Path(path_type=Path),
-    help="Also write all numbers to this JSON file; the page has them, too.",
+    "--json", type=PATH, help="Also write all numbers to this JSON file; the page has them, too."
 )
 @threads_option
 @force_option
@@ -71,15 +63,9 @@ def report(
     /,
     bundles: tuple[Path, ...],
     output: Path,
-    checkpoint: str | None,
-    revision: str | None,
-    adapters: tuple[Path, ...],
-    sensitivities: tuple[Path, ...],
-    inputs: Path | None,
     no_measurements: bool,
-    json: Path | None,
-    threads: int | None,
     force: bool,
+    **given: Any,
 ) -> None:
     """Write a report on one or more BUNDLES, as one HTML page that needs no network.
 
@@ -96,17 +82,11 @@ def report(
         made = api.report(
             bundles,
             output,
-            checkpoint=checkpoint,
-            revision=revision,
-            adapters=adapters,
-            sensitivities=sensitivities,
-            inputs=inputs,
-            threads=threads,
             measurements=not no_measurements,
-            json=json,
             overwrite=force,
             command=" ".join(["dragoman", *sys.argv[1:]]),
             progress=progress,
+            **given,
         )
     for bundle in made.bundles:
         click.echo(f"{bundle.label}: {bundle.verdict.state}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -13,7 +14,15 @@ from dragoman import api
 from dragoman.errors import refuse_existing, refuse_unwritable_file
 from dragoman.verification.sensitivity.results import Effect, Keeping, Sensitivity
 
-from ..shared.options import adapter_option, force_option, revision_option, threads_option
+from ..shared.options import (
+    PATH,
+    adapter_option,
+    bundle_argument,
+    counted,
+    force_option,
+    revision_option,
+    threads_option,
+)
 from ..shared.terminal import notify, shown_progress
 
 SHOWN = 12
@@ -21,46 +30,35 @@ SHOWN = 12
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("checkpoint")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Also write the figures to this JSON file, which `dragoman report` reads.",
 )
 @revision_option
 @adapter_option
 @click.option(
     "--inputs",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="File of texts to predict on, one per line, or directory of audio clips [the held-out "
     "data].",
 )
-@click.option(
+@counted(
     "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
     help="Predict on at most this many inputs [32; 4 for audio].",
 )
 @click.option(
     "--calibration",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The --calibration that the bundle was built with [random inputs].",
 )
 @threads_option
 @force_option
 def sensitivity(
-    bundle: Path,
-    checkpoint: str,
-    output: Path | None,
-    revision: str | None,
-    adapters: tuple[Path, ...],
-    inputs: Path | None,
-    limit: int | None,
-    calibration: Path | None,
-    threads: int | None,
-    force: bool,
+    bundle: Path, checkpoint: str, output: Path | None, force: bool, **given: Any
 ) -> None:
     """Measure which matrix products and layers lose accuracy in the precision of BUNDLE.
 
@@ -76,17 +74,7 @@ def sensitivity(
         refuse_existing(output, force)
         refuse_unwritable_file(output)
     with shown_progress() as progress:
-        found = api.sensitivity(
-            bundle,
-            checkpoint,
-            revision=revision,
-            adapters=adapters,
-            inputs=inputs,
-            limit=limit,
-            calibration=calibration,
-            threads=threads,
-            progress=progress,
-        )
+        found = api.sensitivity(bundle, checkpoint, progress=progress, **given)
     if output is not None:
         found.write(output)
     _print(found)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from tokenizers import Tokenizer
@@ -32,10 +33,16 @@ from dragoman.reference_model.settings import SETTINGS_SUFFIXES
 from dragoman.reference_model.training.history import check_event_library
 from dragoman.reference_model.training.options import TrainingStoppedError, with_changes
 
-from ..shared.options import SectionedCommand, SectionedOption, device_option
+from ..shared.options import (
+    PATH,
+    POSITIVE,
+    SectionedCommand,
+    SectionedOption,
+    counted,
+    device_option,
+    threads_option,
+)
 from ..shared.terminal import notify, shown_progress
-
-FILE = click.Path(path_type=Path)
 
 _judging = partial(click.option, cls=SectionedOption, section="Validation")
 _going_on = partial(click.option, cls=SectionedOption, section="Interruptions and progress")
@@ -56,25 +63,25 @@ def _printed_once() -> Iterator[None]:
 
 @click.command(cls=SectionedCommand)
 @click.argument("recipe")
-@click.option("-o", "--output", type=FILE, help="Directory of the checkpoint [checkpoints/RECIPE].")
-@click.option("--data", type=FILE, help="Directory with the data that some recipes need.")
+@click.option("-o", "--output", type=PATH, help="Directory of the checkpoint [checkpoints/RECIPE].")
+@click.option("--data", type=PATH, help="Directory with the data that some recipes need.")
 @click.option(
     "--pairs",
-    type=FILE,
+    type=PATH,
     multiple=True,
     help="Training data: a file of sources and targets, separated by tabs; or, given twice, a file "
     "of sources and a file of targets [the section corpora of the file].",
 )
 @click.option(
     "--dev",
-    type=FILE,
+    type=PATH,
     multiple=True,
     help="Validation data, in the same form; more references follow after tabs or in more files "
     "[the section dev].",
 )
 @click.option(
     "--test",
-    type=FILE,
+    type=PATH,
     multiple=True,
     help="Held-out data, as for --dev [the section test, or --dev].",
 )
@@ -84,9 +91,7 @@ def _printed_once() -> Iterator[None]:
     metavar="CHECKPOINT",
     help="Start from this checkpoint of the same model, a directory or the name of a shipped one.",
 )
-@click.option(
-    "--epochs", type=click.IntRange(min=1), metavar="N", help="Number of epochs [the recipe's]."
-)
+@counted("--epochs", help="Number of epochs [the recipe's].")
 @_judging(
     "--metric",
     "metrics",
@@ -111,18 +116,16 @@ def _printed_once() -> Iterator[None]:
     "repeatable. It stays changed when the training resumes.",
 )
 @_going_on("--finish", is_flag=True, help="Train no further: deliver what was trained so far.")
-@_going_on("--save-every", type=click.IntRange(min=1), metavar="STEPS", help="Steps between saves.")
+@_going_on("--save-every", type=POSITIVE, metavar="STEPS", help="Steps between saves.")
 @_judging(
     "--validate-every",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     metavar="STEPS",
     help="Also compute validation figures within epochs.",
 )
-@_going_on("--log-dir", type=FILE, help="Directory of events for TensorBoard.")
+@_going_on("--log-dir", type=PATH, help="Directory of events for TensorBoard.")
 @device_option
-@click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Processor threads [all cores]."
-)
+@threads_option
 @_printed_once()
 def train(
     recipe: str,
@@ -132,16 +135,13 @@ def train(
     dev: tuple[Path, ...],
     test: tuple[Path, ...],
     beginning: str | None,
-    epochs: int | None,
     metrics: tuple[str, ...],
-    monitor: str | None,
     changes: tuple[str, ...],
     finish: bool,
-    save_every: int | None,
-    validate_every: int | None,
     log_dir: Path | None,
     device: str | None,
     threads: int | None,
+    **options: Any,
 ) -> None:
     """Train a model and evaluate it on held-out data.
 
@@ -183,21 +183,13 @@ def train(
         raise DragomanError(
             f"--from: expected a checkpoint of Dragoman's, found no config.json in {start}"
         )
-    options = {
-        "epochs": epochs,
-        "monitor": monitor,
-        "save_every": save_every,
-        "validate_every": validate_every,
-    }
     given = {name: value for name, value in options.items() if value is not None}
+    epochs = options["epochs"]
     if epochs is not None and epochs < chosen.options.cool_down_epochs:
         of_recipe = chosen.options.cool_down_epochs
         notify(f"--epochs {epochs}: the cool-down has {epochs} epochs, too, instead of {of_recipe}")
         given["cool_down_epochs"] = epochs
-    chosen = dataclasses.replace(
-        chosen,
-        options=dataclasses.replace(chosen.options, **given),  # type: ignore[arg-type]
-    )
+    chosen = dataclasses.replace(chosen, options=dataclasses.replace(chosen.options, **given))
     if metrics:
         chosen = chosen.scored_by(metrics)
     changed = _changes(changes)
@@ -223,11 +215,9 @@ def train(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    initial = (
-        None
-        if start is None
-        else read_initial_model(start, chosen.config, open_vocabulary=chosen.open_vocabulary)
-    )
+    initial = None
+    if start is not None:
+        initial = read_initial_model(start, chosen.config, open_vocabulary=chosen.open_vocabulary)
     try:
         with process_group():
             result = run_recipe(
@@ -270,11 +260,6 @@ def _same_command() -> str:
 
 
 def _changes(texts: tuple[str, ...]) -> dict[str, object]:
-    """Read changes of options.
-
-    Raises:
-        DragomanError: a text is not OPTION=VALUE.
-    """
     changes = {}
     for text in texts:
         name, equals, value = text.partition("=")

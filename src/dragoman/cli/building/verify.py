@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from dragoman import DragomanError, api
-from dragoman.api import Verification
 
 from ..shared.options import (
+    PATH,
     adapter_option,
     backend_option,
+    bundle_argument,
     device_option,
+    gathered,
     inputs_option,
     limit_option,
     metric_option,
@@ -34,7 +37,7 @@ class VerificationFailedError(click.ClickException):
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.argument("checkpoint", required=False)
 @revision_option
 @adapter_option
@@ -44,9 +47,7 @@ class VerificationFailedError(click.ClickException):
 @source_language_option
 @target_language_option
 @limit_option
-@backend_option
-@device_option
-@threads_option
+@gathered("running", backend_option, device_option, threads_option)
 @click.option(
     "--record/--no-record",
     default=None,
@@ -55,36 +56,28 @@ class VerificationFailedError(click.ClickException):
 )
 @click.option(
     "--signature",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Signature to check first [with --key or --chain: the bundle's model.sig].",
 )
-@click.option("--key", type=click.Path(path_type=Path), help="Public key of the signer, PEM.")
+@click.option("--key", type=PATH, help="Public key of the signer, PEM.")
 @click.option(
     "--chain",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     help="Root certificate of the signer's certificate, PEM; repeatable.",
 )
 @click.pass_context
 def verify(
     context: click.Context,
+    /,
     bundle: Path,
     checkpoint: str | None,
-    revision: str | None,
-    adapters: tuple[Path, ...],
-    inputs: Path | None,
-    references: Path | None,
-    metrics: tuple[str, ...],
-    source_language: str | None,
-    target_language: str | None,
-    limit: int | None,
-    backend: str | None,
-    device: str | None,
-    threads: int | None,
+    running: dict[str, Any],
     record: bool | None,
     signature: Path | None,
     key: Path | None,
     chain: tuple[Path, ...],
+    **comparing: Any,
 ) -> None:
     """Check that BUNDLE computes what the PyTorch model of CHECKPOINT computes.
 
@@ -102,18 +95,11 @@ def verify(
     """
     signed = signature is not None or key is not None or bool(chain)
     if checkpoint is None:
-        options = (
-            *(revision, adapters or None, inputs, references, metrics or None),
-            *(source_language, target_language),
-            *(limit, record),
-            *((backend, device, threads) if signed else ()),
-        )
-        if any(option is not None for option in options):
+        options = [*comparing.values(), record, *(running.values() if signed else ())]
+        if any(option not in (None, ()) for option in options):
             raise click.UsageError("expected a CHECKPOINT to compare with")
         if not signed:
-            verification = api.verify_known_answers(
-                bundle, backend=backend, device=device, threads=threads
-            )
+            verification = api.verify_known_answers(bundle, **running)
             print_answers(verification)
             if verification.parity is not None:
                 print_parity(verification.parity)
@@ -133,74 +119,37 @@ def verify(
         return
     with option_names(context.command), shown_progress() as progress:
         compared = api.verify(
-            bundle,
-            checkpoint,
-            revision=revision,
-            adapters=adapters,
-            inputs=inputs,
-            references=references,
-            metrics=metrics,
-            source_language=source_language,
-            target_language=target_language,
-            limit=limit,
-            backend=backend,
-            device=device,
-            threads=threads,
-            record=record,
-            progress=progress,
+            bundle, checkpoint, record=record, progress=progress, **comparing, **running
         )
     print_parity(compared.parity)
-    _report(compared)
-
-
-def _report(verification: Verification) -> None:
-    if verification.problem is not None:
-        if verification.not_recorded is not None:
-            notify(f"Warning: {verification.not_recorded}")
-        raise VerificationFailedError(verification.problem)
-    if verification.not_recorded is not None:
-        raise DragomanError(verification.not_recorded)
+    if compared.problem is not None:
+        if compared.not_recorded is not None:
+            notify(f"Warning: {compared.not_recorded}")
+        raise VerificationFailedError(compared.problem)
+    if compared.not_recorded is not None:
+        raise DragomanError(compared.not_recorded)
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@bundle_argument
 @click.option(
     "--key",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="Private key, PEM: elliptic curve P-256, P-384 or P-521.",
 )
 @click.option(
-    "--password-file",
-    type=click.Path(path_type=Path),
-    help="File whose first line is the password of an encrypted key.",
+    "--password-file", type=PATH, help="File whose first line is the password of an encrypted key."
 )
 @click.option(
-    "--certificate",
-    type=click.Path(path_type=Path),
-    help="Certificate of the key, PEM, to store in the signature.",
+    "--certificate", type=PATH, help="Certificate of the key, PEM, to store in the signature."
 )
 @click.option(
-    "--chain",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Intermediate certificate, PEM; repeatable.",
+    "--chain", type=PATH, multiple=True, help="Intermediate certificate, PEM; repeatable."
 )
-@click.option(
-    "--signature",
-    type=click.Path(path_type=Path),
-    help="File to write [model.sig in the bundle].",
-)
+@click.option("--signature", type=PATH, help="File to write [model.sig in the bundle].")
 @click.option("--force", is_flag=True, help="Replace the signature if it exists.")
-def sign(
-    bundle: Path,
-    key: Path,
-    password_file: Path | None,
-    certificate: Path | None,
-    chain: tuple[Path, ...],
-    signature: Path | None,
-    force: bool,
-) -> None:
+def sign(bundle: Path, key: Path, password_file: Path | None, force: bool, **given: Any) -> None:
     """Sign every file of BUNDLE with a private key, in the format of OpenSSF Model Signing.
 
     Nothing is sent over a network. With the public key or the certificate, `dragoman verify` finds
@@ -217,11 +166,9 @@ def sign(
             bundle,
             key,
             password=None if password_file is None else _first_line(password_file),
-            certificate=certificate,
-            chain=chain,
-            signature=signature,
             overwrite=force,
             progress=progress,
+            **given,
         )
     click.echo(f"Signed {bundle}: {written}")
 

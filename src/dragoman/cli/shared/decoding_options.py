@@ -18,7 +18,7 @@ from dragoman.runtime.speech.plan import greedy_transcription, transcription_def
 from dragoman.settings.fields import Bounds, Check, CommandOption, annotated, type_of
 from dragoman.settings.generation import GenerationOptions
 
-from .options import SectionedOption
+from .options import PATH, POSITIVE, SectionedOption
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,7 +45,7 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]
         """Parse the option."""
         if value is None or value == "auto":
             return None
-        number: int = click.IntRange(min=1).convert(value, param, ctx)
+        number: int = POSITIVE.convert(value, param, ctx)
         return number
 
 
@@ -84,7 +84,6 @@ TYPES: dict[str, Any] = {
 
 
 def _option(name: str, described: CommandOption, default: Any) -> Callable[[Function], Function]:
-    """Create the option of a field."""
     hint = type_of(get_type_hints(GenerationOptions)[name])
     flags = described.names or f"--{name.replace('_', '-')}"
     attributes: dict[str, Any] = {
@@ -119,25 +118,12 @@ def _option(name: str, described: CommandOption, default: Any) -> Callable[[Func
 
 
 def _number_type(kind: type, bounds: Bounds | None) -> Any:
-    """Return the click type of a number within bounds."""
     if bounds is None:
         return click.INT if kind is int else click.FLOAT
     least, most = (None if abs(b) == float("inf") else b for b in (bounds.least, bounds.most))
     if kind is int:
         return click.IntRange(least if least is None else int(least))
     return click.FloatRange(least, most, min_open=bounds.above)
-
-
-def _options() -> list[Callable[[Any], Any]]:
-    """Create the options of all fields that have one, section by section."""
-    described = annotated(GenerationOptions, CommandOption)
-    defaults = {field.name: field.default for field in dataclasses.fields(GenerationOptions)}
-    return [
-        _option(name, one, defaults[name])
-        for section in SECTIONS
-        for name, one in described.items()
-        if one.section == section
-    ]
 
 
 greedy_option = click.option(
@@ -150,8 +136,16 @@ greedy_option = click.option(
 
 
 def decoding_options(function: Function) -> Function:
-    """Add the decoding options to a command."""
-    for option in reversed([*_options(), greedy_option]):
+    """Add the options of all fields that have one to a command, section by section."""
+    described = annotated(GenerationOptions, CommandOption)
+    defaults = {field.name: field.default for field in dataclasses.fields(GenerationOptions)}
+    options = [
+        _option(name, one, defaults[name])
+        for section in SECTIONS
+        for name, one in described.items()
+        if one.section == section
+    ]
+    for option in reversed([*options, greedy_option]):
         function = option(function)
     return function
 
@@ -161,7 +155,7 @@ prefix_file_option = click.option(
     cls=SectionedOption,
     section=SECTIONS["content"],
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Begin each output with its line of FILE; blank: with no prefix.",
 )
 
@@ -188,7 +182,6 @@ def for_bundle(
     parsed as token ids.
 
     Args:
-        greedy: whether speech is decoded once, with greedy search
         rows: maximum number of rows of a batch; None: unlimited
 
     Raises:
@@ -210,7 +203,6 @@ def for_bundle(
 
 
 def _ids(option: str, phrase: Any) -> list[int]:
-    """Parse token ids."""
     ids = token_ids(phrase)
     if ids is None:
         raise DragomanError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.runtime.format.manifest import Precision, Range
 
-from .options import SectionedOption
+from .options import POSITIVE, SectionedOption, gathered
 
 
 class RangeType(click.ParamType):  # type: ignore[type-arg]
@@ -75,7 +75,7 @@ OPTIONS = (
     ),
     engine_option(
         "--capacity",
-        type=click.IntRange(min=1),
+        type=POSITIVE,
         metavar="N",
         help="Maximum number of new tokens [the model's default].",
     ),
@@ -92,44 +92,33 @@ OPTIONS = (
 )
 
 
-def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of engines to a command, which passes them to `engine_request`."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+engine_options = gathered("engine_values", *OPTIONS)
+"""Adds the options of engines to a command, whose `engine_values` `engine_request` takes."""
 
 
 def engine_request(
-    target: str | None,
-    precision: Precision,
-    batches: tuple[Range, ...],
-    source_length: Range | None,
-    capacity: int | None,
-    compute_capabilities: tuple[str, ...],
-    refittable: bool,
+    target: str | None, precision: Precision, engine_values: Mapping[str, Any]
 ) -> EngineRequest | None:
     """Create an engine request from the options; None: no option is set.
 
     Raises:
         DragomanError: an option of engines is set, but the target builds none.
     """
-    names = [name for text in compute_capabilities for name in text.replace(",", " ").split()]
+    batches, capabilities = engine_values["batches"], engine_values["compute_capabilities"]
+    names = [name for text in capabilities for name in text.replace(",", " ").split()]
     request = EngineRequest(
         batches or EngineRequest.batches,
-        source_length,
-        capacity,
+        engine_values["source_length"],
+        engine_values["capacity"],
         tuple(dict.fromkeys(names)),
-        refittable,
+        engine_values["refittable"],
     )
     if request == EngineRequest():
         return None
     chosen = choose_target(target, precision)
     if chosen.executable == "onnx":
         defaults = dataclasses.asdict(EngineRequest())
-        options = {
-            "batches": "--profile",
-            "compute_capabilities": "--compute-capability",
-        }
+        options = {"batches": "--profile", "compute_capabilities": "--compute-capability"}
         name = next(n for n, v in dataclasses.asdict(request).items() if v != defaults[n])
         with_engines = " or ".join(t.name for t in TARGETS if t.executable != "onnx")
         raise DragomanError(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from dragoman.metrics import METRIC_NAMES
 from dragoman.optimize.targets import ALL_PRECISIONS, TARGETS
 from dragoman.runtime.backends import BACKEND_NAMES, gpu_index
 from dragoman.runtime.format.known_answers import CHECKS
+
+PATH = click.Path(path_type=Path)
+POSITIVE = click.IntRange(min=1)
+counted = functools.partial(click.option, metavar="N", type=POSITIVE)
 
 
 class FiniteRange(click.FloatRange):
@@ -31,10 +36,29 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+def gathered(group: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Add options to a command, which receives their values as the dictionary `group`."""
+
+    def add(function: Any) -> Any:
+        @functools.wraps(function)
+        def command(*positional: Any, **values: Any) -> Any:
+            values[group] = {name: values.pop(name) for name in names}
+            return function(*positional, **values)
+
+        before = len(getattr(function, "__click_params__", ()))
+        for option in reversed(options):
+            option(command)
+        names = [parameter.name for parameter in vars(command)["__click_params__"][before:]]
+        return command
+
+    return add
+
+
+bundle_argument = click.argument("bundle", type=PATH)
 output_option = click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="Directory of the bundle, which must not exist yet.",
 )
@@ -44,7 +68,7 @@ revision_option = click.option(
 adapter_option = click.option(
     "--adapter",
     "adapters",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     multiple=True,
     help="LoRA adapter of PEFT to merge into the weights; repeatable.",
@@ -71,7 +95,7 @@ precision_option = click.option(
 )
 calibration_option = click.option(
     "--calibration",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Inputs to determine scales and number formats on: file of texts, one per line, or "
     "directory of audio clips [random inputs].",
 )
@@ -92,9 +116,7 @@ split_option = click.option(
     help="Read special tokens in texts, such as </s>, as plain text.",
 )
 force_option = click.option("--force", is_flag=True, help="Replace the output if it exists.")
-threads_option = click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Processor threads [all cores]."
-)
+threads_option = counted("--threads", help="Processor threads [all cores].")
 backend_option = click.option(
     "--backend",
     metavar="NAME",
@@ -104,7 +126,7 @@ backend_option = click.option(
 
 
 def check_device(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Return the value of `--device`; another form than that of a device's name is an error."""
+    """Refuse a `--device` that is not the name of a device."""
     try:
         gpu_index(value)
     except DragomanError as error:
@@ -125,9 +147,7 @@ devices_option = click.option(
     help="cpu, cuda or cuda:N; repeatable, for several GPUs [by backend].",
 )
 fallback_option = click.option(
-    "--allow-fallback",
-    is_flag=True,
-    help="Run nodes without a CUDA kernel on the processor.",
+    "--allow-fallback", is_flag=True, help="Run nodes without a CUDA kernel on the processor."
 )
 check_option = click.option(
     "--check",
@@ -136,16 +156,20 @@ check_option = click.option(
     default="once",
     help="Check known answers once on this machine, always, never [once].",
 )
+loading_options = gathered(
+    "loading", backend_option, device_option, check_option, fallback_option, threads_option
+)
+"""Adds the options of `load`, whose values a command gets as `loading`."""
 inputs_option = click.option(
     "--inputs",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Inputs to compare on: file of texts, one per line, or directory or list of audio clips; "
     "in a file or list, a tab and the reference (encoder-only: second text) may follow "
     "[the held-out data].",
 )
 references_option = click.option(
     "--references",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="File of references, one for each input, or of sources, tabs and references [those of the "
     "inputs].",
 )
@@ -174,9 +198,7 @@ source_language_option = click.option(
 target_language_option = click.option(
     "--target-language", metavar="CODE", help="Language of the references [the bundle's]."
 )
-limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="Compare on at most N inputs [all]."
-)
+limit_option = counted("--limit", help="Compare on at most N inputs [all].")
 
 
 COLUMN = 32
@@ -187,8 +209,8 @@ line."""
 class SectionedOption(click.Option):
     """An option with a section heading."""
 
-    def __init__(self, *args: Any, section: str, **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
+    def __init__(self, *names: Any, section: str, **attributes: Any) -> None:
+        super().__init__(*names, **attributes)
         self.section = section
 
 
@@ -204,9 +226,8 @@ class SectionedCommand(click.Command):
         """Write the description."""
         begin = len(formatter.buffer)
         super().format_help_text(ctx, formatter)
-        formatter.buffer[begin:] = [
-            "".join(formatter.buffer[begin:]).replace("\n\n", "\n").lstrip("\n")
-        ]
+        text = "".join(formatter.buffer[begin:])
+        formatter.buffer[begin:] = [text.replace("\n\n", "\n").lstrip("\n")]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""
@@ -232,10 +253,7 @@ class SectionedCommand(click.Command):
 
 @contextmanager
 def option_names(command: click.Command) -> Iterator[None]:
-    """Replace parameter names in errors by option names.
-
-    For example, `num_beams` becomes `--beams`.
-    """
+    """Replace parameter names in errors by option names: `num_beams` becomes `--beams`."""
     try:
         yield
     except DragomanError as error:
@@ -257,9 +275,6 @@ def renamed(message: str, names: Mapping[str, str]) -> str:
 
     A name that is also an English word, such as `prefix`, is replaced only before a colon. Quoted
     text is unchanged.
-
-    Args:
-        names: the other names by parameter name
     """
     any_name = "|".join(sorted(names, key=len, reverse=True))
     quoted = r"""(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*\""""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from dragoman import DragomanError
 from dragoman.errors import nearest, shown
 
-from .options import SectionedCommand, renamed
+from .options import PATH, SectionedCommand, renamed
 
 CONFIG = "config"
 """The option that names the file; the file itself cannot."""
@@ -43,7 +43,8 @@ class ConfigurableCommand(SectionedCommand):
             source = None if parameter is None else _source(ctx, parameter)
             if parameter is None or source is None:
                 raise
-            found = os.environ[source] if source in os.environ else _file(ctx)[str(parameter.name)]
+            in_file = ctx.default_map or {}
+            found = os.environ[source] if source in os.environ else in_file[str(parameter.name)]
             raise _wrong(source, parameter, found) from error
         _check_variables(ctx)
         return rest
@@ -59,7 +60,7 @@ def config_option(command: Any) -> Any:
     return click.option(
         f"--{CONFIG}",
         metavar="FILE",
-        type=click.Path(path_type=Path),
+        type=PATH,
         is_eager=True,
         expose_value=False,
         callback=_read_file,
@@ -68,11 +69,7 @@ def config_option(command: Any) -> Any:
 
 
 def _read_file(ctx: click.Context, option: click.Parameter, path: Path | None) -> None:
-    """Make the values of a file the defaults of the command.
-
-    Raises:
-        DragomanError: the file cannot be read, a key is unknown or its value has the wrong type.
-    """
+    """Make the values of a file the defaults of the command."""
     if path is None:
         return
     try:
@@ -92,11 +89,7 @@ def _read_file(ctx: click.Context, option: click.Parameter, path: Path | None) -
 
 
 def _check_variables(ctx: click.Context) -> None:
-    """Check that every variable with the prefix belongs to a parameter.
-
-    Raises:
-        DragomanError: there is another one.
-    """
+    """Refuse variables with the prefix that belong to no parameter."""
     prefix = f"{ctx.auto_envvar_prefix}_"
     known = [f"{prefix}{name.upper()}" for name in [*_parameters(ctx.command), CONFIG]]
     for variable in sorted(os.environ):
@@ -107,7 +100,6 @@ def _check_variables(ctx: click.Context) -> None:
 
 
 def _parameters(command: click.Command) -> dict[str, click.Parameter]:
-    """Return the parameters that a file may set."""
     return {str(each.name): each for each in command.params if each.name != CONFIG}
 
 
@@ -129,7 +121,6 @@ def _is_list(parameter: click.Parameter) -> bool:
 
 
 def _expected(parameter: click.Parameter) -> str:
-    """Name the values of a parameter."""
     kind = parameter.type
     if _is_list(parameter):
         return "a list of strings"
@@ -158,10 +149,6 @@ def _source(ctx: click.Context, parameter: click.Parameter) -> str | None:
     if source == ParameterSource.DEFAULT_MAP:
         return f"{ctx.meta[__name__]}: {name}"
     return None
-
-
-def _file(ctx: click.Context) -> Mapping[str, Any]:
-    return ctx.default_map or {}
 
 
 def given_names(ctx: click.Context, *names: str) -> list[str]:

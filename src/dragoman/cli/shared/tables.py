@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 from rich.console import Console
@@ -19,34 +19,27 @@ from dragoman.runtime import Bundle
 from dragoman.runtime.backends.cuda import find_gpu
 from dragoman.runtime.backends.interface import BackendError
 from dragoman.runtime.backends.tensorrt.engines import device_memory
-from dragoman.runtime.format.manifest import (
-    EngineReport,
-    Manifest,
-    PassRecord,
-    Range,
-    TensorRTEngines,
-)
-from dragoman.runtime.format.parity import OnePassParity, Parity, TaskParity
+from dragoman.runtime.format.manifest import Manifest, PassRecord, Range, TensorRTEngines
+from dragoman.runtime.format.parity import OnePassParity, Parity
 from dragoman.verification.verdict import describe_proof
 
 MOST_SHOWN = 100
 """Nats: a perplexity beyond its exponential says nothing."""
 
+Row = tuple[str, ...]
 FAILED, PASSED = "[red]failed[/red]", "[green]passed[/green]"
 UNDECIDED = "[yellow]undecided[/yellow]"
 
 
 def print_passes(passes: Sequence[PassRecord]) -> None:
-    """Print the passes, each followed by the nodes that it left unchanged."""
+    """Print the passes, and then the nodes that they left unchanged."""
     if not passes:
         return
     table = Table(title="passes", title_justify="left")
-    for heading in ("graph", "pass", "matches", "refused", "nodes", "difference", "allowed"):
-        table.add_column(
-            heading,
-            justify="left" if heading in ("graph", "pass") else "right",
-            no_wrap=heading == "pass",
-        )
+    table.add_column("graph")
+    table.add_column("pass", no_wrap=True)
+    for heading in ("matches", "refused", "nodes", "difference", "allowed"):
+        table.add_column(heading, justify="right")
     for record in passes:
         table.add_row(
             record.graph,
@@ -59,38 +52,23 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
         )
     console = Console()
     console.print(table)
-    for branch in dict.fromkeys(b for record in passes for b in record.not_compared):
-        console.print(
-            f"not compared: {branch}: no input was found that executes it",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-    for record in passes:
-        for refusal in record.refusals:
-            console.print(
-                f"{record.graph}: {record.name} left {refusal.operator} {refusal.node} unchanged: "
-                f"{refusal.reason}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+    branches = dict.fromkeys(b for record in passes for b in record.not_compared)
+    remarks = [
+        *(f"not compared: {b}: no input was found that executes it" for b in branches),
+        *(
+            f"{record.graph}: {record.name} left {refusal.operator} {refusal.node} unchanged: "
+            f"{refusal.reason}"
+            for record in passes
+            for refusal in record.refusals
+        ),
+    ]
+    for remark in remarks:
+        console.print(remark, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_parity(parity: Parity) -> None:
     """Print the parity figures, failed ones first, and a conclusion."""
-    rows = [
-        *_check_rows(parity),
-        *_tensor_rows(parity),
-        *_distribution_rows(parity),
-        *_vector_rows(parity),
-        *_rank_rows(parity),
-        *_token_rows(parity),
-        *_beam_rows(parity),
-        *_shortlist_rows(parity),
-        *_task_rows(parity),
-        *_reference_rows(parity),
-    ]
+    rows = [row for rows_of in ROWS for row in rows_of(parity)]
     table = Table(
         title=escape(f"parity with {parity.oracle}, on {parity.inputs}"), title_justify="left"
     )
@@ -121,12 +99,11 @@ def print_engines(manifest: Manifest) -> None:
     engines = manifest.executable
     if not isinstance(engines, TensorRTEngines):
         return
-    sizes = {file.path: file.size for file in manifest.files}
     click.echo(f"engines of {manifest.target} {engines.version} (CUDA {engines.cuda_version})")
     for index, profile in enumerate(engines.profiles):
         click.echo(f"  profile {index}: {describe(profile)}{_most(manifest, engines.capacity)}")
-    gpus = describe_capabilities(manifest.target, engines.compute_capabilities)
-    click.echo(f"  run on {gpus}")
+    click.echo(f"  run on {describe_capabilities(manifest.target, engines.compute_capabilities)}")
+    sizes = {file.path: file.size for file in manifest.files}
     for name, report in engines.reports.items():
         weights = sum(report.weights.values())
         size = sizes[manifest.graphs[name].file]
@@ -137,7 +114,6 @@ def print_engines(manifest: Manifest) -> None:
 
 
 def _most(manifest: Manifest, capacity: int) -> str:
-    """Describe the limit of target positions; an encoder-only model has none."""
     if not capacity:
         return ""
     return f", at most {capacity} {'new tokens' if manifest.model.has_encoder else 'positions'}"
@@ -147,8 +123,7 @@ def fused(kernels: dict[str, int] | None) -> str:
     """Describe the kernels of fused attention."""
     if kernels is None:
         return "unknown whether fused"
-    counts = ", ".join(f"{count} {name}" for name, count in kernels.items())
-    return f"fused in {counts}" if kernels else "none fused"
+    return f"fused in {_fused(kernels)}" if kernels else "none fused"
 
 
 def verdict(passed: bool, *, undecided: bool = False) -> str:
@@ -156,8 +131,8 @@ def verdict(passed: bool, *, undecided: bool = False) -> str:
     return UNDECIDED if undecided else PASSED if passed else FAILED
 
 
-def _check_rows(parity: Parity) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def _check_rows(parity: Parity) -> list[Row]:
+    rows: list[Row] = []
     for check in parity.checks:
         found = f"{check.differing} of {check.compared:,} {check.unit} differ"
         if not check.differing:
@@ -170,12 +145,12 @@ def _check_rows(parity: Parity) -> list[tuple[str, ...]]:
     return rows
 
 
-def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
+def _tensor_rows(parity: Parity) -> list[Row]:
     """Return rows for the logits, and for the cross key or value that differs most."""
     cross = [t for t in parity.tensors if t.name.startswith("cross_")]
     outputs = [t for t in parity.tensors if t not in cross]
     worst = [max(cross, key=lambda t: t.difference)] if cross else []
-    rows: list[tuple[str, ...]] = []
+    rows: list[Row] = []
     for tensor in (*worst, *outputs):
         beyond = max(t.positions_beyond for t in ([tensor] if tensor in outputs else cross))
         found = (
@@ -190,7 +165,7 @@ def _tensor_rows(parity: Parity) -> list[tuple[str, ...]]:
     return rows
 
 
-def _distribution_rows(parity: Parity) -> list[tuple[str, ...]]:
+def _distribution_rows(parity: Parity) -> list[Row]:
     distributions = parity.distributions
     if distributions is None:
         return []
@@ -209,7 +184,7 @@ def _distribution_rows(parity: Parity) -> list[tuple[str, ...]]:
     return [("distributions", what, found, allowed, verdict(distributions.passed))]
 
 
-def _vector_rows(parity: Parity) -> list[tuple[str, ...]]:
+def _vector_rows(parity: Parity) -> list[Row]:
     vectors = parity.vectors
     if vectors is None:
         return []
@@ -221,19 +196,19 @@ def _vector_rows(parity: Parity) -> list[tuple[str, ...]]:
     return [("embeddings", what, found, allowed, verdict(vectors.passed))]
 
 
-def _rank_rows(parity: Parity) -> list[tuple[str, ...]]:
+def _rank_rows(parity: Parity) -> list[Row]:
     ranks = parity.ranks
     if ranks is None:
         return []
     found = f"Kendall's tau {ranks.bundle.tau:.4f}, NDCG@10 {ranks.bundle.ndcg:.4f}"
-    alone = ""
+    allowed = "not judged"
     if ranks.rounded is not None:
-        alone = f"not judged (rounding alone {ranks.rounded.tau:.4f}, {ranks.rounded.ndcg:.4f})"
+        allowed += f" (rounding alone {ranks.rounded.tau:.4f}, {ranks.rounded.ndcg:.4f})"
     what = f"order of {ranks.documents} documents in {ranks.lists} lists"
-    return [("ranks", what, found, alone or "not judged", "")]
+    return [("ranks", what, found, allowed, "")]
 
 
-def _token_rows(parity: Parity) -> list[tuple[str, ...]]:
+def _token_rows(parity: Parity) -> list[Row]:
     tokens = parity.tokens
     if not tokens.sequences:
         return []
@@ -250,23 +225,24 @@ def _token_rows(parity: Parity) -> list[tuple[str, ...]]:
             f"{largest.step}: token {largest.found_token} for {largest.expected_token})"
         )
     judged = verdict(tokens.passed, undecided=tokens.undecided)
-    rows: list[tuple[str, ...]] = [("tokens", "free-running greedy", found, allowed, judged)]
-    return rows if tokens.one_pass is None else [*rows, _one_pass_row(tokens.one_pass)]
+    row = "tokens", "free-running greedy", found, allowed, judged
+    return [row] if tokens.one_pass is None else [row, _one_pass_row(tokens.one_pass)]
 
 
-def _one_pass_row(one_pass: OnePassParity) -> tuple[str, ...]:
+def _one_pass_row(one_pass: OnePassParity) -> Row:
     chosen = one_pass.tokens - one_pass.other_choices
     found = f"{chosen} of {one_pass.tokens} tokens are the choice of one pass"
     if one_pass.worst is not None:
         found += f" (the worst: {escape(one_pass.worst.named)}, step {one_pass.worst.step})"
     apart = one_pass.largest_difference
-    apart = one_pass.mean_difference if apart is None else apart
+    if apart is None:
+        apart = one_pass.mean_difference
     found += f"; log-probabilities differ by {apart:.2g}"
     what = f"{one_pass.sequences} outputs by the bundle's own scores"
     return ("tokens", what, found, f"{one_pass.allowed:.2g}", verdict(one_pass.passed))
 
 
-def _shortlist_rows(parity: Parity) -> list[tuple[str, ...]]:
+def _shortlist_rows(parity: Parity) -> list[Row]:
     cost = parity.shortlist
     if cost is None:
         return []
@@ -278,7 +254,7 @@ def _shortlist_rows(parity: Parity) -> list[tuple[str, ...]]:
     return [("tokens", what, found, "", "stated only")]
 
 
-def _beam_rows(parity: Parity) -> list[tuple[str, ...]]:
+def _beam_rows(parity: Parity) -> list[Row]:
     beams = parity.beams
     if beams is None:
         return []
@@ -287,18 +263,14 @@ def _beam_rows(parity: Parity) -> list[tuple[str, ...]]:
         found += f", {beams.ties} as good"
     found += f"; scores differ by {beams.score_difference:.2g}"
     found += f", from own scores by {beams.own_difference:.2g}"
-    allowed = f"own scores {beams.own_allowed:.2g}"
-    name = f"the best of {beams.beams} beams"
-    judged = verdict(beams.passed, undecided=beams.undecided)
-    return [("tokens", name, found, allowed, judged)]
+    what, allowed = f"the best of {beams.beams} beams", f"own scores {beams.own_allowed:.2g}"
+    return [("tokens", what, found, allowed, verdict(beams.passed, undecided=beams.undecided))]
 
 
-def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def _task_rows(parity: Parity) -> list[Row]:
+    rows: list[Row] = []
     for task in parity.tasks:
-        bundle, oracle = (
-            shown_figure(task.metric, figure) for figure in (task.bundle, task.oracle)
-        )
+        bundle, oracle = (shown_figure(task.metric, x) for x in (task.bundle, task.oracle))
         found, allowed = f"{bundle}, oracle {oracle}", "see docs: parity"
         if task.chance is not None and task.bundle != task.oracle:
             found += f" (by chance with p = {task.chance:.2g})"
@@ -306,20 +278,17 @@ def _task_rows(parity: Parity) -> list[tuple[str, ...]]:
             sign = "-" if task.higher_is_better else "+"
             allowed = f"{sign}{shown_figure(task.metric, task.allowed)}"
         if task.undecided:
-            found += f"; {_undecided(task)}"
+            reason = describe_undecided(
+                task.metric, task.loss, task.allowed or 0.0, task.pairs, task.more_inputs
+            )
+            found += f"; {reason}"
         of_texts = f"{task.metric} of {task.pairs} texts" if task.pairs else task.metric
         judged = verdict(task.passed, undecided=task.undecided)
         rows.append(("task", of_texts, found, allowed, judged))
     return rows
 
 
-def _undecided(task: TaskParity) -> str:
-    return describe_undecided(
-        task.metric, task.loss, task.allowed or 0.0, task.pairs, task.more_inputs
-    )
-
-
-def _reference_rows(parity: Parity) -> list[tuple[str, ...]]:
+def _reference_rows(parity: Parity) -> list[Row]:
     if parity.references is None:
         return []
     references = parity.references
@@ -330,6 +299,21 @@ def _reference_rows(parity: Parity) -> list[tuple[str, ...]]:
         found += "; perplexity {:.4g}, oracle {:.4g}".format(*perplexities)
     what = f"nats per token of {references.pairs} references"
     return [("references", what, found, f"+{references.tolerance:g}", verdict(references.passed))]
+
+
+ROWS: tuple[Callable[[Parity], list[Row]], ...] = (
+    _check_rows,
+    _tensor_rows,
+    _distribution_rows,
+    _vector_rows,
+    _rank_rows,
+    _token_rows,
+    _beam_rows,
+    _shortlist_rows,
+    _task_rows,
+    _reference_rows,
+)
+"""The functions that return the rows of a kind of figures, in order."""
 
 
 def engine_table(bundle: Bundle, engines: TensorRTEngines) -> Table:
@@ -348,7 +332,10 @@ def engine_table(bundle: Bundle, engines: TensorRTEngines) -> Table:
     table.add_row("weights", *(_counts(r.weights, " bytes of ") for r in reports))
     table.add_row("layers", *(_counts(r.layers, " ") for r in reports))
     table.add_row("attention", *(f"{r.attentions}, {_fused(r.fused)}" for r in reports))
-    table.add_row("dequantized by separate kernels", *(_dequantizations(r) for r in reports))
+    dequantized = (
+        "unknown" if r.dequantizations is None else str(r.dequantizations) for r in reports
+    )
+    table.add_row("dequantized by separate kernels", *dequantized)
     table.add_row("memory while running", *(_memory(bundle, file) for file in files))
     for index, profile in enumerate(engines.profiles):
         batch, source = _range(profile.batch), _range(profile.source)
@@ -372,11 +359,6 @@ def _fused(kernels: dict[str, int] | None) -> str:
     if kernels is None:
         return "unknown whether fused"
     return ", ".join(f"{count} {name}" for name, count in kernels.items()) or "none fused"
-
-
-def _dequantizations(report: EngineReport) -> str:
-    count = report.dequantizations
-    return "unknown" if count is None else str(count)
 
 
 def _range(sizes: Range) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
@@ -33,10 +34,7 @@ def notify(message: str) -> None:
 
 
 def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
-    """Yield groups of lines as they arrive.
-
-    A pipe gives lines without delay; a file gives large groups.
-    """
+    """Yield groups of lines as they arrive: few of a pipe, without delay, many of a file."""
     rest = b""
     while chunk := os.read(file.fileno(), 1 << 20):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -44,6 +42,11 @@ def arriving_lines(file: BinaryIO) -> Iterator[list[Line]]:
             yield [decoded_line(line) for line in lines]
     if rest:
         yield [decoded_line(rest)]
+
+
+def standard_input() -> Iterator[list[Line]]:
+    """Yield groups of lines of standard input as they arrive; none if it is closed."""
+    return arriving_lines(sys.stdin.buffer) if sys.stdin else iter(())
 
 
 def in_parts(groups: Iterable[Sequence[Line]], most: int) -> Iterator[Sequence[Line]]:
@@ -101,7 +104,7 @@ class _Taken(ProgressColumn):
 def shown_progress() -> Iterator[TerminalProgress]:
     """Show progress within the context, if standard error is a terminal."""
     console = Console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(
         SpinnerColumn(),
         TextColumn("[progress.description]{task.description}"),
