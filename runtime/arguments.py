@@ -144,7 +144,6 @@ def abilities_data(manifest: Manifest) -> dict[str, Any]:
 
 
 def _abilities(manifest: Manifest) -> tuple[str, Sequence[str], Sequence[str]]:
-    """Return what a model does in words, its methods and its commands."""
     if manifest.head is not None:
         what, only = ENCODER_METHODS[manifest.head.task]
         methods = ("encode", "hidden_states") if only == "encode" else (only,)
@@ -161,7 +160,6 @@ def _abilities(manifest: Manifest) -> tuple[str, Sequence[str], Sequence[str]]:
 
 
 def _translates(manifest: Manifest) -> bool:
-    """Return whether a model reads a text and writes another one."""
     model = manifest.model
     return model.has_encoder and model.has_decoder and not model.takes_audio
 

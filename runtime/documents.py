@@ -57,11 +57,7 @@ class Document(Protocol):
         alignments: Mapping[int, WordPairs] | None = None,
         check: StopCheck = never_stopped,
     ) -> str:
-        """Return the document with outputs in place of its sentences.
-
-        Args:
-            check: called while tags are placed
-        """
+        """Return the document with outputs in place of its sentences."""
 
 
 class PlainText:
@@ -170,7 +166,6 @@ def _lines(text: str, count: int) -> list[str]:
 
 
 def _outside_of_tags(text: str) -> list[str]:
-    """Split a text at spaces that are not within a tag."""
     words: list[list[str]] = [[]]
     for number, part in enumerate(_TAG.split(text)):
         first, *others = [part] if number % 2 else part.split(" ")
@@ -186,7 +181,6 @@ def read_document(
 
     Args:
         language: their language, see `texts.sentences.base_language`
-        check: called while the document is read
 
     Raises:
         DragomanError: the document has too many tags, or a package is missing.

@@ -1,9 +1,4 @@
-"""Checks a loaded bundle by its known answers, and remembers where they were right.
-
-A bundle is proven where it is built. Another version of a library, another processor or a damaged
-weight may give other numbers without an error. The known answers notice that before the first
-request.
-"""
+"""Checks a loaded bundle by its known answers, and remembers where they were right."""
 
 from __future__ import annotations
 
@@ -133,7 +128,6 @@ def conclude(
 
 
 def _file(bundle: Bundle, machine: Machine) -> Path | None:
-    """Return the path in the cache; its name depends on the bundle and the machine."""
     of = [digest(bundle.manifest), dataclasses.asdict(machine)]
     name = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:32]
     return user_cache("known-answers", f"{name}.json")

@@ -267,7 +267,6 @@ class Model(EncoderMethods):
         return parts.transcriber.detect_language(sources, vad=bool(options.vad), check=check)
 
     def _while_open(self, tokens: Iterator[Token]) -> Iterator[Token]:
-        """Yield tokens until the model is closed."""
         for token in tokens:
             self._parts()
             yield token

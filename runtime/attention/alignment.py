@@ -57,11 +57,7 @@ class Alignment:
 
 
 class SpeechAligner:
-    """Aligns tokens of transcripts with frames of their audio, of at most one window.
-
-    Args:
-        codec: tokenizers; None if the bundle has none
-    """
+    """Aligns tokens of transcripts with frames of their audio, of at most one window."""
 
     def __init__(
         self,
@@ -79,9 +75,6 @@ class SpeechAligner:
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck
     ) -> list[Alignment]:
         """Align pairs of audio and text, or text tokens.
-
-        Args:
-            check: called before each pair, and before each block of its audio is read
 
         Raises:
             BackendError: the bundle has no alignment graph, or the backend does not run it.
@@ -210,9 +203,6 @@ class WordStream:
 
     Most decoders skip special tokens, and after a leading one also the space before the next
     token. An ordinary word in place of the unknown token keeps that space.
-
-    Args:
-        stand_in: the token of a word, see `word_token`
     """
 
     def __init__(self, stream: TextStream, unknown: int, stand_in: int) -> None:
@@ -232,10 +222,6 @@ def word_token(stream: Callable[[], TextStream], vocabulary: int, unknown: int) 
 
     If there is none, as in a vocabulary of characters, the result is any token with text, or else
     the unknown token.
-
-    Args:
-        stream: creates a new stream
-        vocabulary: number of tokens
     """
     other = unknown
     for token in range(vocabulary):

@@ -97,7 +97,6 @@ class EncoderAttentionReader:
 
         Args:
             options: only `split_special_tokens` applies
-            check: called before the graph runs
 
         Raises:
             RejectedError: the source cannot be read.
@@ -128,12 +127,7 @@ class EncoderAttentionReader:
 
 
 class AttentionReader:
-    """Reads the attention of a model with a decoder.
-
-    Args:
-        front_end: generates missing targets
-        codec: tokenizers; None if the bundle has none
-    """
+    """Reads the attention of a model with a decoder."""
 
     def __init__(
         self,
@@ -155,7 +149,6 @@ class AttentionReader:
         Args:
             target: a text or token ids; None: the model's own output for the source, or no target
                 for a decoder-only model
-            check: called before each step of the output, and before the graph runs
 
         Raises:
             StoppedError: `check` raised it.
@@ -180,7 +173,6 @@ class AttentionReader:
 
         Args:
             pairs: each source, and the output's tokens without the end token
-            check: called before each pair
             unknown_replaced: whether unknown tokens were replaced by `with_unknown_replaced`
 
         Raises:
@@ -224,10 +216,6 @@ class AttentionReader:
     ) -> str | None:
         """Replace each unknown token of an output by what it attends to most in the source.
 
-        Args:
-            by: what replaces it, a source word or a source token
-            check: called before the graph runs
-
         Returns:
             the text; None if the output has no unknown tokens
 
@@ -258,7 +246,6 @@ class AttentionReader:
         return text + stream.rest()
 
     def _word_stream(self, skip_special_tokens: bool = True) -> TextStream | None:
-        """Decode targets with unknown tokens as words; None if there is no unknown token."""
         codec = self._codec
         if codec is None or codec.unknown_target is None:
             return None
@@ -342,11 +329,7 @@ class AttentionReader:
     def _target_words(
         self, pair: ForcedPair, stream: TextStream | None
     ) -> tuple[list[str], list[int | None]]:
-        """Return the words of a target.
-
-        Args:
-            stream: decodes the tokens; None: the default stream for outputs
-        """
+        """Return the words of a target."""
         if self._codec is None:
             return list(map(str, pair.target)), list(range(len(pair.target)))
         return words_of(pair.target, stream or self._codec.stream())

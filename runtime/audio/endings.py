@@ -60,11 +60,7 @@ def _short(end: int | None, size: int) -> Ending:
 
 
 def _wav(file: BinaryIO, size: int, order: str) -> Ending:
-    """Compare the data chunk of a WAV file with the file.
-
-    Args:
-        order: byte order, as in `struct`
-    """
+    """Compare the data chunk of a WAV file with the file."""
     long_size = 0
     file.seek(12)
     while len(head := file.read(8)) == 8:

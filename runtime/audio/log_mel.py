@@ -90,11 +90,7 @@ class LogMel(AudioFeatures):
         return segment
 
     def _log_power(self, padded: Signal, out: Features) -> None:
-        """Write the base-10 logarithm of the power of the first frames to `out`.
-
-        Args:
-            padded: signal whose first frame begins with its first sample
-        """
+        """Write the base-10 logarithm of the power of the first frames to `out`."""
         frames = sliding_window_view(padded, self.n_fft)[:: self.hop]
         window = _hann_window(self.n_fft)
         frequencies, weights, begins = _triangles(self.bins, self.n_fft, self.sampling_rate)

@@ -107,11 +107,7 @@ class VoiceFilter:
         }
 
     def kept(self, blocks: Iterable[Signal]) -> Iterator[Signal]:
-        """Yield the speech of a signal.
-
-        Args:
-            blocks: the signal in blocks of any lengths
-        """
+        """Yield the speech of a signal."""
         before = np.zeros(0, np.float32)  # the margin, while there is no speech
         held: list[Signal] = []  # speech that is short so far
         quiet: list[Signal] = []  # what may be a pause
@@ -158,11 +154,7 @@ class VoiceFilter:
             self._end_stretch(begin, end - len(silence[MARGIN:]), pauses)
 
     def _end_stretch(self, begin: int, end: int, pauses: list[tuple[int, int]]) -> None:
-        """Add a stretch of speech.
-
-        Args:
-            pauses: the one before the stretch, if it is not the first, and those within
-        """
+        """Add a stretch of speech."""
         self.pauses[-1:] = pauses  # how long the last one was is known now
         self.spans.append((begin, end))
         self._kept += end - begin
@@ -184,7 +176,6 @@ class VoiceFilter:
 
 
 def _windows(blocks: Iterable[Signal]) -> Iterator[Signal]:
-    """Split a signal into windows, of which the last one may be shorter."""
     rest = np.zeros(0, np.float32)
     for block in blocks:
         signal = np.concatenate([rest, block])

@@ -57,8 +57,6 @@ class ShortlistPrediction:
     Args:
         scores: logits [B, A] of the allowed tokens, -inf at padding
         tokens: int64 [B, A], negative at padding
-        suppressed: tokens that the graph never selects
-        vocabulary: number of tokens of the vocabulary
     """
 
     def __init__(
@@ -183,7 +181,6 @@ def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 def _sorted(
     scores: NDArray[np.float32], indices: NDArray[np.intp], count: int
 ) -> NDArray[np.int64]:
-    """Return the indices of the `count` largest scores of each row, largest first."""
     if count < scores.shape[1]:
         part = np.argpartition(-scores, count - 1, axis=1)[:, :count]
         scores = np.take_along_axis(scores, part, 1)

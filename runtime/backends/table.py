@@ -14,10 +14,8 @@ class BackendRecord:
     """The properties of a backend that are known without importing it.
 
     Attributes:
-        name: public name
         module: module within this package, with `open_backend(bundle, threads) -> Backend`; that of
             a GPU has `open_backend(bundle, threads, gpu) -> Backend`
-        library: required Python package
         extra: extra that installs the package: pip install 'dragoman[EXTRA]'
         runs: supported format of executables, see `format.manifest`
         device: kind of device: the processor, or an NVIDIA GPU
@@ -39,11 +37,7 @@ class BackendRecord:
     falls_back: bool = False
 
     def refusal(self, bundle: Bundle) -> str | None:
-        """Return an error message if this backend cannot run a bundle, by its manifest.
-
-        Returns:
-            the reason and what to do; None if the backend may run it
-        """
+        """Return an error message if this backend cannot run a bundle, by its manifest."""
         manifest, directory = bundle.manifest, bundle.directory
         target = manifest.target
         if manifest.executable.format != self.runs:

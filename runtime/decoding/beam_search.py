@@ -117,7 +117,6 @@ class BeamSearch:
         return self._complete[: self._strategy.returned]
 
     def _best(self, step: StepScores, row: int, count: int) -> list[Candidate]:
-        """Return the best candidates of all beams together, best first."""
         scores = self._under_rules(step, row, count)
         candidates = self._candidates_of_each(step, row, count, scores)
         candidates = [candidate for candidate in candidates if candidate.score > -np.inf]
@@ -125,7 +124,6 @@ class BeamSearch:
         return candidates[: self._candidates]
 
     def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates that get a row, best first like `candidates`."""
         return candidates[: self._strategy.width]
 
     def _ends(self, candidate: Candidate, count: int) -> bool:
@@ -149,11 +147,7 @@ class BeamSearch:
     def _candidates_of_each(
         self, step: StepScores, row: int, count: int, scores: NDArray[np.float32] | None
     ) -> list[Candidate]:
-        """Return the best candidates of each beam, enough to fill all beams from one.
-
-        Args:
-            scores: result of `_under_rules`
-        """
+        """Return the best candidates of each beam, enough to fill all beams from one."""
         forced = self._rules.forced_at(count)
         if forced is not None:
             return [Candidate(score, beam, forced, 0.0) for beam, score in enumerate(self._scores)]
@@ -197,14 +191,12 @@ class BeamSearch:
         )
 
     def _end(self, sequence: TokenSequence, score: float) -> None:
-        """Add a finished hypothesis, and drop the worst if there are too many."""
         sequence.score = score / float(sequence.count) ** self._strategy.length_penalty
         self._complete.append(sequence)
         self._complete.sort(key=lambda hypothesis: -hypothesis.score)
         del self._complete[self._strategy.beams :]
 
     def _continue(self, candidates: list[Candidate], step: StepScores, row: int) -> NextTokens:
-        """Make candidates the running hypotheses."""
         children = [self._child(candidate, step, row) for candidate in candidates]
         self._scores = [candidate.score for candidate in candidates]
         tokens = [0] * self._strategy.width
@@ -229,7 +221,6 @@ class BeamSearch:
         return bool(possible <= self._complete[-1].score)
 
     def _best_score(self) -> float:
-        """Return the score of the best running hypothesis."""
         return self._scores[0]
 
 

@@ -269,7 +269,6 @@ def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _nucleus(probabilities: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
-    """Return the mask of the most probable tokens that together have a share of the probability."""
     size = min(NUCLEUS, len(probabilities))
     while True:
         best = np.argpartition(-probabilities, size - 1)[:size]

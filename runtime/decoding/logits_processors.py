@@ -105,12 +105,7 @@ class RepetitionPenalty:
 
 
 class NoRepeatNgram:
-    """Excludes tokens that would repeat an n-gram.
-
-    Args:
-        size: n
-        earlier: returns the tokens with the earlier n-grams: decoder input or source
-    """
+    """Excludes tokens that would repeat an n-gram."""
 
     def __init__(self, size: int, earlier: Callable[[Row], Sequence[int]]) -> None:
         self._size, self._earlier = size, earlier
@@ -161,10 +156,6 @@ def logits_processors(
     """Return the processors of a model's settings.
 
     The graph excludes `suppressed_token_ids` itself.
-
-    Args:
-        end_tokens: the tokens that end an output
-        prompt_length: number of prompt tokens, including the start token
     """
     fewest = max(settings.min_new_tokens, settings.min_length - prompt_length)
     # Processors that never act are omitted here, instead of at every step of every row.

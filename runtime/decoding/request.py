@@ -38,8 +38,6 @@ def batches(
     With the longest first, a batch that does not fit into memory fails immediately.
 
     Args:
-        lengths: source length of each input
-        max_batch_size: maximum number of inputs in a batch
         max_batch_tokens: maximum number of source tokens in a batch, including padding; a longer
             input forms its own batch
 
@@ -129,14 +127,11 @@ class Rules:
     """The rules of an output, independent of the strategy.
 
     Attributes:
-        limit: maximum number of new tokens, including the end token
-        end_tokens: tokens that end an output
         processors: processors of scores, in order of application
         prohibitions: processors that exclude forbidden tokens, applied last
         suppressed: tokens that are never chosen; the graph excludes them
         forced_first: first new token, independent of scores
         forced_last: new token at the limit, independent of scores
-        alternatives: number of best tokens to report for each new token
         renormalize: whether scores are those of distributions over the allowed tokens
     """
 

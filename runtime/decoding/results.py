@@ -262,10 +262,6 @@ class UnfinishedError(DeviceLostError):
 def collected(results: Iterable[tuple[int, Outcome]], count: int) -> list[Outcome]:
     """Return the results of a call in the order of its inputs.
 
-    Args:
-        results: results in order of completion, with the indices of their inputs
-        count: number of inputs
-
     Raises:
         StoppedError: the call was stopped; holds the finished results.
         UnfinishedError: the device failed permanently; holds the finished results.
@@ -484,6 +480,5 @@ def clock(seconds: float, point: str = ".") -> str:
 
 
 def _minutes(seconds: float) -> str:
-    """Format a time of lyrics: 62:03.45."""
     minutes, hundredths = divmod(round(seconds * 100), 6000)
     return f"{minutes:02}:{hundredths // 100:02}.{hundredths % 100:02}"

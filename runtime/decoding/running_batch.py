@@ -38,11 +38,7 @@ than one by one."""
 
 @dataclass(frozen=True)
 class Job(Generic[Key]):
-    """A request and its decoding strategy.
-
-    Attributes:
-        key: identifier of the job for its caller
-    """
+    """A request and its decoding strategy."""
 
     key: Key
     request: Request
@@ -82,7 +78,6 @@ class RunningBatch(Generic[Key]):
     """A batch of jobs of the same width. `admit` and `step` may be called in any order.
 
     Args:
-        width: number of rows of each job, see `Strategy.width`
         capacity: number of target positions of a row, enough for every request
     """
 
@@ -127,9 +122,6 @@ class RunningBatch(Generic[Key]):
         A failure does not affect running jobs. Jobs with the same `Request.read_at_once` are
         admitted all or none; so are all jobs if the batch is `ragged`.
 
-        Returns:
-            jobs that are already finished
-
         Raises:
             BackendError, MemoryError: the backend failed, for example out of memory.
         """
@@ -149,9 +141,6 @@ class RunningBatch(Generic[Key]):
 
     def step(self) -> list[DecodedJob[Key]]:
         """Decode one token of every job.
-
-        Returns:
-            the jobs that finished in this step
 
         Raises:
             BackendError: the backend failed, or logits are not finite. The batch must be closed.
@@ -233,11 +222,7 @@ class RunningBatch(Generic[Key]):
 
 @dataclass(frozen=True)
 class SelectedToken:
-    """A token that was selected for an output.
-
-    Attributes:
-        is_end: whether it is the end token of the output
-    """
+    """A token that was selected for an output."""
 
     token: int
     log_probability: float
@@ -276,9 +261,6 @@ def stream_tokens(
 ) -> Iterator[SelectedToken]:
     """Decode one job of width 1, and yield every new token as soon as it is selected.
 
-    Args:
-        check: called before each step
-
     Raises:
         StoppedError: `check` stopped the stream.
         BackendError, MemoryError: the backend failed, for example out of memory.
@@ -300,7 +282,6 @@ def stream_tokens(
 
 
 def _drop_idle(state: DecodingState, slots: Slots[Key]) -> Slots[Key]:
-    """Move the last jobs to free slots; return the remaining slots."""
     left = len(slots) - slots.count(None)
     later = [slot for slot in range(left, len(slots)) if slots[slot] is not None]
     keep = [slot if slots[slot] is not None else later.pop() for slot in range(left)]
@@ -309,11 +290,7 @@ def _drop_idle(state: DecodingState, slots: Slots[Key]) -> Slots[Key]:
 
 
 def _advance(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
-    """Decode one token of every job of a batch, and free the slots of the finished ones.
-
-    Raises:
-        BackendError: the backend failed, or logits are not finite.
-    """
+    """Decode one token of every job of a batch, and free the slots of the finished ones."""
     required = [_required_outputs(decoded) for decoded in slots if decoded is not None]
     if all(outputs == SELECTED_TOKENS for outputs in required):
         scores = StepScores(state.step())
@@ -335,9 +312,6 @@ def _check_finite(scores: StepScores, slots: Slots[Key]) -> None:
     """Check the log-probabilities of the selected tokens.
 
     An infinite or NaN logit also makes the log-probabilities of its row not finite.
-
-    Raises:
-        BackendError: a log-probability in a used row is not finite.
     """
     width = scores.rows // len(slots)
     for slot, decoded in enumerate(slots):
@@ -361,7 +335,6 @@ def _to_observe(decoded: DecodedJob[Key]) -> int | None:
 
 
 def _feed(state: DecodingState, slots: Slots[Key], scores: StepScores) -> None:
-    """Choose the next tokens of every job, and feed them to its rows."""
     width = scores.rows // len(slots)
     tokens, parents = np.zeros(scores.rows, np.int64), np.arange(scores.rows)
     for slot, decoded in enumerate(slots):
@@ -384,7 +357,6 @@ def _feed(state: DecodingState, slots: Slots[Key], scores: StepScores) -> None:
 
 
 def _next_of_prefix(decoded: DecodedJob[Key], scores: StepScores, row: int) -> int:
-    """Return the next token of a job's prefix."""
     token = decoded.prefix.popleft()
     if not isinstance(token, int):
         ids = np.sort(np.asarray(token))
@@ -396,7 +368,6 @@ def _next_of_prefix(decoded: DecodedJob[Key], scores: StepScores, row: int) -> i
 
 
 def _retire(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
-    """Free the slots of finished jobs; return the jobs."""
     finished: list[DecodedJob[Key]] = []
     freed = []
     for slot, decoded in enumerate(slots):

@@ -16,11 +16,7 @@ from .running_batch import IDLE_SHARE, DecodedJob, Job, Key, RunningBatch
 
 @dataclass(frozen=True)
 class FailedJob(Generic[Key]):
-    """A job that failed in a batch of its own.
-
-    Attributes:
-        error: the backend's error, or an unexpected exception
-    """
+    """A job that failed in a batch of its own."""
 
     job: Job[Key]
     error: Exception
@@ -158,9 +154,6 @@ class Scheduler(Generic[Key]):
     def run(self, check: StopCheck = never_stopped) -> Iterator[DecodedJob[Key] | FailedJob[Key]]:
         """Decode all jobs in the queue; more can be added meanwhile.
 
-        Args:
-            check: called before each step
-
         Yields:
             each job when it is finished or has failed with a `BackendError`
 
@@ -181,9 +174,6 @@ class Scheduler(Generic[Key]):
     def admit(self, jobs: Sequence[Job[Key]]) -> Sequence[DecodedJob[Key] | FailedJob[Key]]:
         """Encode jobs of one width together and add them to its batch, unless isolating.
 
-        Returns:
-            jobs that are already finished or have failed
-
         Raises:
             DeviceLostError: the device failed permanently.
         """
@@ -191,9 +181,6 @@ class Scheduler(Generic[Key]):
 
     def step(self) -> Iterator[DecodedJob[Key] | FailedJob[Key]]:
         """Admit jobs from the scheduler's own queue, and decode one token of every running job.
-
-        Yields:
-            jobs that finished or failed in this step
 
         Raises:
             DeviceLostError: the device failed permanently.
@@ -313,7 +300,6 @@ class Scheduler(Generic[Key]):
     def _step(
         self, group: _Group[Key], batch: _Batch[Key]
     ) -> Sequence[DecodedJob[Key] | FailedJob[Key]]:
-        """Decode one token of every job of a batch."""
         rows, started = batch.width * batch.running.count, time.monotonic()
         try:
             batch.running.compact()
@@ -335,11 +321,7 @@ class Scheduler(Generic[Key]):
     def _isolate(
         self, jobs: Sequence[Job[Key]], error: Exception, *, only: bool
     ) -> list[FailedJob[Key]]:
-        """Isolate the jobs of a failed batch: in halves, or one by one after a defect.
-
-        Args:
-            only: whether the batch never had other jobs
-        """
+        """Isolate the jobs of a failed batch: in halves, or one by one after a defect."""
         if not _is_expected(error):
             self._observer.failed(f"{type(error).__name__}: {error}")
             parts = [[job] for job in jobs]

@@ -23,7 +23,6 @@ class RequiredOutputs(NamedTuple):
 
     Attributes:
         candidates: number of best tokens of each row
-        logits: whether all logits are required
     """
 
     candidates: int = 0
@@ -38,7 +37,6 @@ class NextTokens(NamedTuple):
     """The next tokens and parents of a request's rows.
 
     Attributes:
-        tokens: next token of each row
         parents: row of the request that each row continues; None: each row continues itself. The
             parent of another row also continues itself.
     """
@@ -147,7 +145,6 @@ class TokenSequence:
         log_probabilities: log-probability of each new token among unsuppressed tokens; 0 for
             forced tokens
         alternatives: the best tokens at each new token
-        score: score for ranking sequences
         end_token: the end token, if it is the last token; None: the sequence is incomplete, or
             ended at its limit
     """

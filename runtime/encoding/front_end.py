@@ -47,12 +47,7 @@ LOGITS_PER_TOKEN = frozenset(
 
 
 class EncoderFrontEnd:
-    """Encodes texts in batches and interprets the outputs as the model's head requires.
-
-    Args:
-        head: the head on top of the encoder
-        directory: the bundle's directory
-    """
+    """Encodes texts in batches and interprets the outputs as the model's head requires."""
 
     def __init__(self, manifest: Manifest, head: Head, backend: Backend, directory: Path) -> None:
         self._manifest, self.head, self._backend = manifest, head, backend
@@ -205,7 +200,6 @@ class EncoderFrontEnd:
         longest: int,
         stride: int,
     ) -> Iterator[tuple[int, Answer]]:
-        """Yield the index of each source with the best answer of all windows of its context."""
         windows: list[tuple[int, Tokenized]] = []
         for index, source in enumerate(sources):
             check()
@@ -220,7 +214,6 @@ class EncoderFrontEnd:
     def _windows(
         self, source: Any, stride: int, **reading: Unpack[ReadingKeywords]
     ) -> list[Tokenized]:
-        """Return the tokens of a question with each window of its context."""
         reading["truncate"] = False
         try:
             return [self.tokenize(source, **reading)]
@@ -242,7 +235,6 @@ class EncoderFrontEnd:
         check: StopCheck,
         longest: int,
     ) -> Iterator[tuple[int, Answer]]:
-        """Yield the most probable answer of the windows of each source."""
         groups = [index for index, _ in windows]
         results = run(
             self._backend,
@@ -266,7 +258,6 @@ class EncoderFrontEnd:
         reading: ReadingKeywords,
         zero_shot: ZeroShot,
     ) -> Iterator[tuple[int, Classification]]:
-        """Yield the index of each text with its classification by labels that are given."""
         hypotheses = zero_shot.hypotheses
         step = max(1, MAX_PAIRS // len(hypotheses))
         for first in range(0, len(sources), step):
@@ -283,7 +274,6 @@ class EncoderFrontEnd:
                 yield index, self._judged(each, zero_shot)
 
     def _judged(self, each: Sequence[Any], zero_shot: ZeroShot) -> Classification:
-        """Return the classification of a text from the outcome for each label."""
         error = next((one for one in each if isinstance(one, RejectedError)), None)
         if error is not None:
             return Classification(error=str(error))
@@ -300,12 +290,7 @@ class EncoderFrontEnd:
         result: Callable[[Outputs, Tokenized, Any], Result],
         failed: Callable[[str], Result],
     ) -> list[Result]:
-        """Compute the result of each source; `failed` creates results of rejected sources.
-
-        Raises:
-            StoppedError: `check` stopped the call; holds the finished results.
-            UnfinishedError: the device failed permanently; holds the finished results.
-        """
+        """Compute the result of each source; `failed` creates results of rejected sources."""
         made = self._made(sources, check, reading, result)
         results = ((i, failed(str(m)) if isinstance(m, RejectedError) else m) for i, m in made)
         return collected(results, len(sources))
@@ -317,7 +302,6 @@ class EncoderFrontEnd:
         reading: ReadingKeywords,
         make: Callable[[Outputs, Tokenized, Any], Made],
     ) -> Iterator[tuple[int, Made | RejectedError]]:
-        """Yield the index of each source with its result, or the reason why it was rejected."""
         good: list[tuple[int, Tokenized]] = []
         for index, source in enumerate(sources):
             check()
@@ -384,7 +368,6 @@ def _is_pair(source: Any) -> bool:
 
 
 def _text(source: Any) -> str | None:
-    """Return the text of a source; None if the source is token ids."""
     return source if isinstance(source, str) else None
 
 
@@ -411,11 +394,7 @@ def source_of_line(line: str, head: Head) -> LineSource:
 def _grouped(
     results: Iterable[tuple[int, Made]], groups: Sequence[int]
 ) -> Iterator[tuple[int, list[Made]]]:
-    """Yield each group with its results, in the order of their numbers, once all are there.
-
-    Args:
-        groups: the group of each number
-    """
+    """Yield each group with its results, in the order of their numbers, once all are there."""
     counts, found = Counter(groups), dict[int, dict[int, Made]]()
     for number, result in results:
         group = groups[number]
@@ -441,7 +420,6 @@ def run(
 
     Args:
         make: called with the index of a text and its outputs, before the next batch is computed
-        check: called before each batch
 
     Raises:
         StoppedError: `check` stopped the call.

@@ -196,9 +196,6 @@ def shortened(vector: NDArray[np.float32], dimensions: int | None) -> NDArray[np
 
     They are normalized if the embedding is.
 
-    Args:
-        dimensions: number of components; None: all
-
     Raises:
         RejectedError: the embedding does not have as many.
     """

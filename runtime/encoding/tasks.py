@@ -40,11 +40,6 @@ class Outputs:
     """The graph's outputs for one text of a batch.
 
     Reading an output copies it, so that the batch's memory can be reused.
-
-    Args:
-        found: outputs of the whole batch
-        row: row of the text
-        length: number of tokens of the text, without padding
     """
 
     def __init__(self, found: Mapping[Role, NDArray[Any]], row: int, length: int) -> None:
@@ -181,12 +176,7 @@ def _fields(template: str) -> list[tuple[str, str | None, str | None]]:
 
 
 def ranked(found: Sequence[Classification], top: int | None = None) -> list[RankedDocument]:
-    """Rank documents by the only label of each, best first, then those with an error.
-
-    Args:
-        found: one for each document
-        top: maximum number of documents to return; None: all
-    """
+    """Rank documents by the only label of each, best first, then those with an error."""
     documents = [
         RankedDocument(i, None if each.error else each.labels[0].score, each.error, each.truncated)
         for i, each in enumerate(found)
@@ -197,11 +187,7 @@ def ranked(found: Sequence[Classification], top: int | None = None) -> list[Rank
 
 
 def tagging(outputs: Outputs, head: Head, text: Tokenized, source: str | None) -> Tagging:
-    """Label each word as its first token.
-
-    Args:
-        source: the text; None: the source is token ids, and each token is a word
-    """
+    """Label each word as its first token."""
     probabilities = softmax(outputs.read("token_logits").astype(np.float64))
     labels = probabilities.argmax(-1).tolist()
     words: list[Tag] = []
@@ -270,9 +256,6 @@ def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Ans
 
     Its probability is that of the pipeline `question-answering` of transformers, in which a special
     token at the beginning stands for no answer.
-
-    Args:
-        longest: maximum number of tokens in an answer
     """
     logits = outputs.read("token_logits").astype(np.float64)
     of_context = _of_second(text)
@@ -305,7 +288,6 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _of_second(text: Tokenized) -> NDArray[np.bool_]:
-    """Mark the tokens of the second text of a pair."""
     second: NDArray[np.bool_] = np.array(text.segments) == 1
     return second
 
@@ -365,6 +347,5 @@ def _entities(words: Sequence[Tag], source: str | None) -> list[Tag]:
 
 
 def _spanning(first: Tag, tag: Tag, source: str | None, *, end: int) -> Tag:
-    """Extend a tag from the start of `first` to `end`."""
     text = None if source is None else source[first.start : end]
     return Tag(tag.label, tag.probability, first.start, end, text)

@@ -29,12 +29,7 @@ WHOLE: dict[Cut, tuple[str, str]] = {
 
 
 class Hypothesis(NamedTuple):
-    """A pair of texts for zero-shot classification: only the first one is truncated.
-
-    Attributes:
-        text: the text to classify
-        hypothesis: a sentence about it, such as "This example is about sports."
-    """
+    """A pair of texts for zero-shot classification: only the first one is truncated."""
 
     text: Any
     hypothesis: str
@@ -45,8 +40,6 @@ class Tokenized:
     """The tokens of a text or a pair of texts.
 
     Attributes:
-        ids: token ids, including special tokens
-        types: token type id of each token
         spans: character offsets of each token in its text; empty if the source is token ids
         words: index of the word of each token; None for special tokens
         segments: index of the text of each token, 0 or 1; None for special tokens
@@ -85,8 +78,6 @@ class InputTokenizer:
     """The tokenizer of an encoder-only model.
 
     Args:
-        path: a file of the `tokenizers` library
-        longest: maximum number of tokens that the model reads
         cut: the text of a pair to truncate
         mask: token that is always read as such; None: there is none
         prompts: texts that are put before a text
@@ -136,7 +127,6 @@ class InputTokenizer:
         """Tokenize a text or a pair of texts.
 
         Args:
-            pair: the second text; empty: no second text
             cut: the text of the pair to truncate; None: as the task requires
             truncate, split_special_tokens, prompt_name: see `ReadingKeywords`
 
@@ -177,10 +167,6 @@ class InputTokenizer:
         prompt_name: str | None = None,
     ) -> list[Tokenized]:
         """Tokenize a question with each window of a context that is too long for the model.
-
-        Args:
-            stride: number of tokens that consecutive windows share
-            split_special_tokens, prompt_name: see `ReadingKeywords`
 
         Raises:
             TooManyTokensError: the question leaves no room for more than `stride` tokens of the

@@ -156,11 +156,7 @@ def record_of(manifest: Manifest) -> FileRecord | None:
 def parse_known_answers(
     data: bytes, manifest: Manifest, problems: list[str]
 ) -> KnownAnswers | None:
-    """Read and check the contents of the file; add what is wrong to `problems`.
-
-    Returns:
-        None if there are problems
-    """
+    """Read and check the contents of the file; add what is wrong to `problems`."""
     if len(data) > LARGEST_FILE:
         problems.append(f"expected at most {LARGEST_FILE} bytes, found {len(data)}")
         return None

@@ -229,7 +229,6 @@ def graph_problems(data: bytes, weights: int | None) -> list[str]:
     weights outside the bundle's `WEIGHTS_FILE`. The backend checks everything else, such as types.
 
     Args:
-        data: the whole file
         weights: size of the bundle's `WEIGHTS_FILE` in bytes; None: no such file
     """
     if len(data) > LARGEST_GRAPH:
@@ -250,9 +249,6 @@ def bytes_read(data: bytes) -> int:
 
     Tables of which only rows are gathered, such as embeddings, do not count, and neither do the
     64-bit integers of shapes.
-
-    Args:
-        data: the whole file of a graph without `graph_problems`
     """
     graph = Message(Message(data, _MODEL).part("graph"), _GRAPH)
     read: set[bytes] = set()
@@ -297,11 +293,7 @@ def _state(value: bytes) -> bytes:
 
 
 def _moves_a_state(node: Message, states: set[bytes]) -> bool:
-    """Return whether a Scan is one of Dragoman's: state * gate + update for each query, in axis 1.
-
-    Args:
-        states: inputs of the graph that may be states
-    """
+    """Return whether a Scan is one of ours: state * gate + update for each query, in axis 1."""
     inputs = node.parts("input")
     attributes = [Message(part, _ATTRIBUTE) for part in node.parts("attribute")]
     named = {attribute.part("name"): attribute for attribute in attributes}

@@ -47,9 +47,6 @@ def from_plain(kind: type[T], data: object, path: str, problems: Problems) -> T 
     The function supports dataclasses, str, int, float, bool, None, Literal, unions of these,
     tuple[X, ...], dict[str, X] and Any. In a union of dataclasses, the first field of each is its
     tag: a Literal with the same name in all of them. Unknown names are problems too.
-
-    Args:
-        path: name of the data in problems; names of fields and items are appended
     """
     before = len(problems)
     value = _read(kind, data, path, problems)

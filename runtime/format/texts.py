@@ -33,11 +33,7 @@ class SourceTemplate:
         return "source_language" in self.prefix + self.suffix
 
     def around(self, tokens: Sequence[int], language: int | None = None) -> list[int]:
-        """Return the token ids of a text with the special tokens around them.
-
-        Args:
-            language: token of the text's language, if the template has one
-        """
+        """Return the token ids of a text with the special tokens around them."""
         return [
             token if isinstance(token, int) else cast(int, language)
             for token in (*self.prefix, *tokens, *self.suffix)
@@ -76,10 +72,6 @@ class Languages:
         self, code: str | None, start_token_id: int, settings: GenerationSettings
     ) -> tuple[int, GenerationSettings]:
         """Return the start token and the generation settings for a target language.
-
-        Args:
-            code: the target language; None: the default
-            start_token_id: the model's start token
 
         Raises:
             LanguageError: the language is unknown, or None and there is no default.

@@ -98,11 +98,7 @@ class BundleWriter:
             self.copy(bundle.path(name), name)
 
     def finish(self, manifest: Manifest) -> Bundle:
-        """Write the manifest with the records of all files, sorted by path.
-
-        Returns:
-            the bundle, which need not be read and checked again
-        """
+        """Write the manifest with the records of all files, sorted by path."""
         manifest = dataclasses.replace(manifest, files=self.records)
         write_manifest(manifest, self.directory)
         return Bundle(self.directory, manifest)
@@ -150,7 +146,6 @@ def new_directory(
     to it, and is removed unless the process is killed.
 
     Args:
-        kind: noun for the directory in errors
         is_one: returns whether a directory is of that kind or empty, and may be replaced
 
     Raises:
@@ -230,9 +225,6 @@ def check_destination(
     is_one: Callable[[Path], bool] = _is_bundle,
 ) -> None:
     """Check that a destination can be written.
-
-    Args:
-        kind, is_one: see `new_directory`
 
     Raises:
         DragomanError: the destination exists, and `overwrite` is False or it is of another kind.

@@ -66,9 +66,6 @@ class SpeechScorer:
     ) -> list[ScoredPair]:
         """Score pairs, with the features of at most `MAX_OPEN` pairs in memory.
 
-        Args:
-            check: called before each block of audio is read, and before each batch
-
         Raises:
             StoppedError, UnfinishedError: as for `score_in_batches`.
         """
@@ -100,11 +97,7 @@ class SpeechScorer:
     def read_texts(
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
     ) -> list[tuple[SpeechPair | ScoredPair, ForcedPair | ScoredPair]]:
-        """Read pairs, and prepare them with a prompt without timestamps and without end tokens.
-
-        Args:
-            check: called before each block of audio is read
-        """
+        """Read pairs, and prepare them with a prompt without timestamps and without end tokens."""
         request = self._request(options).of_texts(self._speech)
         read = self._read_all(pairs, request, options, check)
         return [(pair, self._prepared(pair, request, False)) for pair in read]
@@ -178,7 +171,6 @@ class SpeechScorer:
     def _with_languages(
         self, read: Sequence[SpeechPair | ScoredPair], check: StopCheck
     ) -> list[SpeechPair | ScoredPair]:
-        """Detect languages: the most probable language token after the start token."""
         named: list[SpeechPair | ScoredPair] = list(read)
         waiting = [i for i, each in enumerate(read) if isinstance(each, SpeechPair)]
         for first in range(0, len(waiting), MAX_WINDOWS):

@@ -90,9 +90,6 @@ def score_in_batches(
     A batch that fails, for example out of memory, is halved. A pair that fails in a batch of its
     own is rejected.
 
-    Args:
-        check: called before each batch
-
     Raises:
         StoppedError: `check` stopped the call; holds the finished results.
         UnfinishedError: the device failed permanently; holds the finished results.
@@ -137,7 +134,6 @@ def forcing_batches(
     """Group pairs of similar length so that their logits fit into memory.
 
     Args:
-        lengths: number of source positions and decoder positions of each pair
         max_logits: numbers among the logits of a batch; None: `MAX_LOGITS`
 
     Yields:

@@ -20,12 +20,7 @@ from .teacher_forcing import ForcedPair, score_in_batches
 
 
 class TextScorer:
-    """Scores pairs of source and target; see `Model.score`.
-
-    Args:
-        front_end: tokenizes sources
-        codec: tokenizers; None if the bundle has none
-    """
+    """Scores pairs of source and target; see `Model.score`."""
 
     def __init__(
         self, manifest: Manifest, backend: Backend, front_end: FrontEnd, codec: TextCodec | None
@@ -38,9 +33,6 @@ class TextScorer:
     ) -> list[ScoredPair]:
         """Score pairs in batches; return results in the same order.
 
-        Args:
-            check: called before each pair is read, and before each batch
-
         Raises:
             StoppedError, UnfinishedError: as for `score_in_batches`.
         """
@@ -51,9 +43,6 @@ class TextScorer:
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
     ) -> list[ForcedPair | ScoredPair]:
         """Prepare pairs as inputs of the graphs; pairs that cannot be scored are rejected.
-
-        Args:
-            check: called before each pair is read
 
         Raises:
             StoppedError: `check` stopped the call.
@@ -143,11 +132,7 @@ def split_pair(pair: Any) -> tuple[Any, Any]:
 
 
 class Targets:
-    """Converts targets to the tokens to score.
-
-    Args:
-        codec: tokenizers; None if the bundle has none
-    """
+    """Converts targets to the tokens to score."""
 
     def __init__(self, manifest: Manifest, codec: TextCodec | None) -> None:
         self._manifest, self._codec = manifest, codec
@@ -192,9 +177,6 @@ class Targets:
         self, tokens: Sequence[int], given: Sequence[int], end_token: bool | None
     ) -> tuple[int, ...]:
         """Append the end token if requested and missing.
-
-        Args:
-            given: decoder tokens before the target
 
         Raises:
             RejectedError: there is no token to score, or more than the model has positions.

@@ -74,8 +74,6 @@ class Listener:
     Args:
         plan: the plan of `live_options`
         vad: whether a voice activity detector finds pauses; otherwise, all is one utterance
-        check: called before each step of decoding
-        words: whether segments have words with times
     """
 
     def __init__(
@@ -170,7 +168,6 @@ class Listener:
         return begins if end // 2 < begins < end else end
 
     def _divide(self, spoken: _Utterance, outcome: DecodedJob[int], end: int) -> Segment:
-        """End the segment of an utterance at its committed words, where the next one begins."""
         segment = self._segment(spoken, outcome, end)
         most = self._model.max_target_positions // 4
         self._texts.context = (*self._texts.context, *spoken.tokens)[-most:]
@@ -206,11 +203,7 @@ class Listener:
         return Segment(start, stop, text, timed.tokens, timed.words)
 
     def _decoded(self, spoken: _Utterance) -> tuple[list[int], DecodedJob[int]]:
-        """Decode an utterance after its committed words.
-
-        Raises:
-            BackendError: the backend failed.
-        """
+        """Decode an utterance after its committed words."""
         audio = spoken.audio()[: self._log_mel.samples]
         features = self._log_mel.chunk(audio)
         recording = Recording(Spectrogram(features, self._log_mel.frames, len(audio) / RATE))

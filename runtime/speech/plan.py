@@ -105,11 +105,7 @@ def greedy_transcription(options: GenerationOptions, manifest: Manifest) -> Gene
 
 @dataclass(frozen=True)
 class SpeechPlan:
-    """The options of a call, resolved for a speech model.
-
-    Attributes:
-        prompt: requested language, task and timestamps
-    """
+    """The options of a call, resolved for a speech model."""
 
     options: GenerationOptions
     limits: GenerationLimits
@@ -249,8 +245,6 @@ class WindowPlan:
         instructions: prompt tokens after the language, see `PromptRequest.instructions`
         limit: maximum number of new tokens for a window, including the end token
         positions: number of target positions, for the prompt and the new tokens
-        timestamps: whether timestamps are generated
-        judged: whether the probability of no speech is observed
     """
 
     model: ModelSpec
@@ -325,7 +319,6 @@ class WindowPlan:
         )
 
     def _previous(self, hotwords: Sequence[int], context: Sequence[int]) -> list[int]:
-        """Return the prompt's tokens before the start token."""
         token, room = self.speech.previous_text_token_id, self.positions // 2 - 1
         if not (hotwords or context) or token is None:
             return []

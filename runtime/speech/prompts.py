@@ -64,7 +64,6 @@ class PromptRequest:
         language: language code; "auto": the most probable language; None: the bundle's default,
             or the most probable language
         task: task; None: see `SpeechTokens.default_task`
-        timestamps: whether to generate timestamps
     """
 
     language: str | None = None

@@ -145,11 +145,7 @@ class Recording:
         return self.position * SECONDS_PER_FRAME
 
     def state(self, written: int) -> RecordingState:
-        """Return the state after a window.
-
-        Args:
-            written: number of segments in earlier states
-        """
+        """Return the state after a window."""
         names = {field.name for field in fields(RecordingState)} - {"segments"}
         values = {name: getattr(self, name) for name in names}
         return RecordingState(**values, segments=tuple(self.segments[written:]))
@@ -181,7 +177,6 @@ class Recording:
             tokens: the tokens of the output, with those that it was made to begin with
             timestamp_begin: the timestamp token of 0.00 s; None: the model has no timestamps, and
                 the window is the whole audio
-            window: number of frames of a window
             words: adds the times of words to segments
         """
         self._begin_next()
@@ -207,11 +202,7 @@ class Recording:
         self.position += advance
 
     def leave_out(self, window: int) -> None:
-        """Advance to the next window; the current one has no speech.
-
-        Args:
-            window: number of frames of a window
-        """
+        """Advance to the next window; the current one has no speech."""
         self._begin_next()
         self.position += self._frames_of(window)
 

@@ -52,7 +52,6 @@ class TimestampProcessor:
         Args:
             scores: scores of the next token; other rules must have set suppressed tokens to -inf,
                 since the last rule compares the remaining tokens
-            generated: tokens generated so far, without the prompt
         """
         scores[self.no_timestamps_token_id] = -np.inf
         self._exclude(scores, generated)
@@ -82,7 +81,6 @@ class TimestampProcessor:
 
 
 def _log_sum_exp(scores: NDArray[np.float32]) -> float:
-    """Compute log(sum(exp(scores))); -inf if all scores are -inf."""
     largest = scores.max()
     if largest == -np.inf:
         return -np.inf
@@ -124,7 +122,6 @@ def split_segments(
 
     Args:
         tokens: tokens generated for the window, without prompt and end token
-        timestamp_begin: the timestamp token of 0.00 s
         first_frame: the frame of the audio at which the window begins
         frames: number of the window's frames that are not padding
 

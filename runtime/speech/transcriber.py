@@ -49,10 +49,6 @@ from .word_times import WordTimer
 class PendingSpeech:
     """A recording whose windows are decoded one after another, or some parts of it at once.
 
-    Args:
-        parts: the recording, or its parts; the first one detects the language
-        journal: keeps what is decoded; None: nothing does
-
     Attributes:
         on_segments: receives new segments, on the thread that decodes
 
@@ -97,7 +93,6 @@ class PendingSpeech:
         return min(1.0, decoded / max(1, self._parts[0].audio.frames))
 
     def _more_jobs(self) -> list[Job[int]]:
-        """Return the first jobs of further parts, as many as fit."""
         jobs = []
         while self._waiting and self._running < DEFAULT_WINDOWS:
             number = self._waiting.popleft()
@@ -202,11 +197,7 @@ MAX_OPEN_SECONDS = 2 * 3600
 
 
 class Transcriber:
-    """Decodes recordings in batches of windows; see `front_end.FrontEnd`.
-
-    Args:
-        codec: tokenizers; None if the bundle has none
-    """
+    """Decodes recordings in batches of windows; see `front_end.FrontEnd`."""
 
     def __init__(
         self,
@@ -358,11 +349,7 @@ class Transcriber:
         check: StopCheck = never_stopped,
         journal: Journal | None = None,
     ) -> Iterator[TranscriptUpdate]:
-        """Decode recordings, and yield what is transcribed after each window.
-
-        Args:
-            journal: keeps what is decoded, and has what was decoded before
-        """
+        """Decode recordings, and yield what is transcribed after each window."""
         plans = list(planned(options, len(sources), self._plan))
         usable = {id(plan): plan for plan in plans if isinstance(plan, SpeechPlan)}
         rows = min(map(self._rows, usable.values()), default=1)
@@ -461,7 +448,6 @@ class Transcriber:
         )
 
     def _rows(self, plan: SpeechPlan) -> int:
-        """Return the maximum number of rows in a batch."""
         model = self._manifest.model
         positions = model.max_source_positions
         fitting = self._backend.rows_that_fit(positions, model.max_target_positions)

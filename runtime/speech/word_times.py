@@ -125,11 +125,7 @@ class WordTimer:
         window: SpokenWindow,
         stream: TextStream,
     ) -> list[TimedTokens]:
-        """Give the segments of a window the times of their words, and words' times to the segments.
-
-        Args:
-            stream: decodes the text
-        """
+        """Give segments of a window the times of their words, and words' times to the segments."""
         special = self._manifest.model.end_token_id
         texts = [[token for token in segment.tokens if token < special] for segment in segments]
         tokens = [token for text in texts for token in text]
@@ -158,9 +154,6 @@ class WordTimer:
         self, encoded: Encoded, prompt: Sequence[int], tokens: Sequence[int], frames: int
     ) -> TokenTimes:
         """Align the text tokens of a window.
-
-        Args:
-            prompt, frames: see `SpokenWindow`
 
         Raises:
             BackendError: the graph cannot be run, or its outputs are not finite.
@@ -223,9 +216,6 @@ def warped(cost: NDArray[np.float32]) -> NDArray[np.int64]:
 
     Each step goes down, right, or both; where two are as cheap, right. Sums are float32, computed
     along antidiagonals: a path to row i and column j is in place i of diagonal i + j.
-
-    Args:
-        cost: [N, M]
 
     Returns:
         the rows and columns of the path, [steps, 2]
@@ -351,14 +341,12 @@ def _join_punctuation(spans: Sequence[_Span]) -> None:
 
 
 def _give(span: _Span, to: _Span, *, before: bool) -> None:
-    """Move a text with its tokens to another word."""
     to.text = span.text + to.text if before else to.text + span.text
     to.tokens += span.tokens
     span.text, span.tokens = "", 0
 
 
 def _fitted(segment: TimedTokens, words: list[_Span], usual: float, spoken: float) -> TimedTokens:
-    """Fit the words of a segment and the segment's own times to each other."""
     longest, first, last = 2 * usual, words[0], words[-1]
     second = words[1] if len(words) > 1 else None
     slow = first.seconds > longest

@@ -34,12 +34,7 @@ from .tokenizer import EncodedSource, TextCodec, TooLongError, UnknownSymbolsErr
 
 
 class TextFrontEnd:
-    """Decodes texts in batches of similar length; see `front_end.FrontEnd`.
-
-    Args:
-        codec: tokenizers; None if the bundle has none
-        shortlist: the tokens that sources allow; None if the bundle has none
-    """
+    """Decodes texts in batches of similar length; see `front_end.FrontEnd`."""
 
     def __init__(
         self,
@@ -156,7 +151,6 @@ class TextFrontEnd:
 
     @property
     def _longest(self) -> int:
-        """The maximum number of tokens of an input."""
         model, of_engines = self._manifest.model, self._backend.limits.source
         if not model.has_encoder:
             of_engines = self._manifest.executable.capacity
@@ -255,7 +249,6 @@ class TextFrontEnd:
         options: GenerationOptions | Sequence[GenerationOptions],
         check: StopCheck,
     ) -> Iterator[tuple[int, Result]]:
-        """Yield results in order of completion, with the indices of their sources."""
         accepted: dict[int, PendingText | PendingSentences] = {}
         plans = planned(options, len(sources), self._plan)
         for index, (source, plan) in enumerate(zip(sources, plans, strict=True)):
@@ -270,7 +263,6 @@ class TextFrontEnd:
     def _decoded(
         self, accepted: dict[int, PendingText | PendingSentences], check: StopCheck
     ) -> Iterator[tuple[int, Result]]:
-        """Yield results in order of completion, with the indices of their sources."""
         if not accepted:
             return
         rows, tokens = self._batch_limits(list(accepted.values()))

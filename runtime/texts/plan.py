@@ -34,9 +34,6 @@ class TextPlan:
     Attributes:
         strategies: one strategy, or one for each sample
         prompt: start token and prompt of the settings; unused for a decoder-only model
-        phrases: prefix, required and forbidden phrases
-        shortlist: the tokens that sources allow; None: the bundle has no shortlist
-        vocabulary: number of tokens of the target vocabulary
     """
 
     options: GenerationOptions
@@ -145,7 +142,6 @@ class TextPlan:
         return request
 
     def _allowed(self, source: Sequence[int]) -> NDArray[np.int64] | None:
-        """Return the tokens that the output of a source may have; None: all."""
         if self.shortlist is None:
             return None
         if not self.options.shortlist:

@@ -40,10 +40,6 @@ class Surfaces:
     def of(cls, codec: Codec, vocabulary: int, shown: Collection[int] = ()) -> Surfaces:
         """Compute the surfaces of all tokens by decoding them.
 
-        Args:
-            vocabulary: number of tokens
-            shown: special tokens that texts show
-
         Raises:
             TokenizerError: texts are not the concatenation of surfaces, or the tokenizer fails.
         """
@@ -131,7 +127,6 @@ def _anchors(codec: Codec, vocabulary: int) -> Iterator[_Anchor]:
 
 
 def _adds_up(codec: Codec, anchor: _Anchor, vocabulary: int) -> bool:
-    """Check on random tokens that texts are the concatenation of surfaces."""
     sample = []
     for token in range(0, vocabulary, -(-vocabulary // SAMPLE)):
         surface = anchor.surface(codec, token)
@@ -178,8 +173,6 @@ class ForbiddenTexts:
     time of a step therefore depends neither on the vocabulary nor on the number of texts.
 
     Args:
-        texts: non-empty texts
-        begin: index of the first output token in the decoder's input
         tokens: tokens that are always excluded
     """
 
@@ -229,7 +222,6 @@ class ForbiddenTexts:
         )
 
     def _ending(self, row: Row) -> bytes:
-        """Return the last bytes of the output, limited to the longest beginning of a text."""
         found: list[bytes] = []
         length = 0
         for index in range(len(row.tokens) - 1, self._begin - 1, -1):

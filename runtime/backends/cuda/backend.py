@@ -55,7 +55,6 @@ class DeviceBackend(ABC, Generic[AnyStream]):
     """A backend that decodes on a GPU; implements `interface.Backend`.
 
     Args:
-        rounding: rule for rounding the sizes of batches up
         scratch: number of bytes of a workspace besides its tensors
     """
 
@@ -202,18 +201,15 @@ class DeviceBackend(ABC, Generic[AnyStream]):
     __reduce__ = cannot_pickle
 
     def _row_bytes(self, sizes: Sizes) -> int:
-        """Return the number of bytes on the device for a row of a batch of these sizes."""
         return row_bytes(self.manifest, sizes) + 8 * self.manifest.model.max_target_positions
 
     def _close_unused(self) -> None:
-        """Close the streams without a batch."""
         with self._lock:
             unused = [stream for stream in self._streams if not stream.running]
             self._streams[:] = [stream for stream in self._streams if stream.running]
         _close_streams(self._device, unused)
 
     def _encode(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run the encoder of a model with a decoder."""
         source, mask = values["source"], values["source_mask"]
         state = self.start(source, mask, np.zeros((len(source), 1), np.int64), 1)
         try:
@@ -222,7 +218,6 @@ class DeviceBackend(ABC, Generic[AnyStream]):
             state.close()
 
     def _encode_only(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run the encoder of an encoder-only model."""
         graph, (rows, length) = self.manifest.graphs["encoder"], values["source"].shape
         workspace = self._take()
         try:
@@ -287,7 +282,6 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         self._end(workspace.stream)
 
     def _end(self, stream: Stream) -> None:
-        """Record the end of a batch."""
         with self._lock:
             stream.running -= 1
         if self._closed:

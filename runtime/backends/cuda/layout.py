@@ -59,7 +59,6 @@ class Sizes(NamedTuple):
         sources: number of places for sources; unused places hold copies
         source: number of positions of a source, including padding
         capacity: number of target positions, for graphs with a dynamic capacity
-        width: number of rows for each source
     """
 
     profile: int
@@ -173,11 +172,7 @@ def row_bytes(manifest: Manifest, sizes: Sizes) -> int:
 
 
 class ResultLayout(NamedTuple):
-    """The layout of a step's results: the tokens of all rows, then their log-probabilities.
-
-    Attributes:
-        widest: maximum number of rows
-    """
+    """The layout of a step's results: the tokens of all rows, then their log-probabilities."""
 
     widest: int
 

@@ -31,9 +31,6 @@ class BatchMemory:
     """The memory of a batch, with a place for each source and `sizes.width` rows in each place.
 
     Attributes:
-        sizes: sizes of the tensors in memory
-        address: address of every tensor
-        results: layout of the results of steps
         positions: address of the table of positions, see `steps.Positions`
     """
 
@@ -169,7 +166,6 @@ class BatchMemory:
         }
 
     def _find(self, sizes: Sizes) -> None:
-        """Set addresses in the memory that is reserved for these sizes."""
         workspace, arena = self._workspace, self._workspace.arena
         workspace.widest = max(workspace.widest, sizes.rows)
         self.results = ResultLayout(workspace.widest)

@@ -31,9 +31,6 @@ class Positions:
     Finished rows continue with the others and stay at the last position, so that they never write
     beyond the capacity. Rows that begin later than others have a negative position, and decode
     position 0 until they begin.
-
-    Args:
-        capacity: number of positions
     """
 
     def __init__(self, workspace: Workspace, memory: BatchMemory, capacity: int) -> None:
@@ -117,11 +114,7 @@ class _Group:
 
 
 class StepsInFlight:
-    """The steps of a batch that are enqueued and not yet read.
-
-    Attributes:
-        steps: number of steps
-    """
+    """The steps of a batch that are enqueued and not yet read."""
 
     def __init__(self, workspace: Workspace, memory: BatchMemory) -> None:
         self._workspace, self._memory = workspace, memory
@@ -147,13 +140,7 @@ class StepsInFlight:
         return len(self._groups) == GROUPS_IN_FLIGHT
 
     def fill(self, rows: int, room: int, launch: Callable[[], None]) -> None:
-        """Enqueue steps until enough are in flight.
-
-        Args:
-            rows: number of rows of the batch
-            room: maximum number of steps to enqueue
-            launch: function that enqueues one step
-        """
+        """Enqueue steps until enough are in flight."""
         while not self.full and room > 0:
             size = min(room, max(1, min(GROUP_SIZE, self._read // READS_PER_STEP)))
             self._put(size, rows, launch)
@@ -181,11 +168,7 @@ class StepsInFlight:
         )
 
     def discard(self) -> int:
-        """Discard the steps in flight.
-
-        Returns:
-            the number of steps discarded
-        """
+        """Discard the steps in flight."""
         for group in self._groups:
             self._workspace.return_event(group.event)
         self._groups.clear()

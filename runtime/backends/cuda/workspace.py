@@ -121,9 +121,7 @@ class Stream:
     than it was started in, and whatever is enqueued during a capture becomes part of the graph.
 
     Attributes:
-        number: the CUDA stream
         thread: the thread that started the last batch
-        running: number of batches, each of which has a workspace
         idle: workspaces without a batch, which later batches use
     """
 

@@ -223,7 +223,6 @@ class OnnxRuntimeBackend:
         )
 
     def _shortlist_weights(self, tokens: NDArray[np.int64]) -> dict[Slot, NDArray[Any]]:
-        """Gather the weights of tokens [U], by the decoder's inputs."""
         graph = self.manifest.graphs["shortlist_weights"]
         names = [tensor.name for tensor in graph.outputs]
         feeds = {graph.input("shortlist").name: tokens}
@@ -381,11 +380,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def _check_types(bundle: Bundle) -> None:
-    """Check that ONNX Runtime has kernels for the number formats of the graphs.
-
-    Raises:
-        BackendError: there are no kernels for one of them.
-    """
+    """Check that ONNX Runtime has kernels for the number formats of the graphs."""
     for graph in bundle.manifest.model_graphs.values():
         for tensor in (*graph.inputs, *graph.outputs):
             if tensor.dtype == "bfloat16":

@@ -65,7 +65,6 @@ class HostState:
     Args:
         sessions: the sessions of the encoder, if any, and of the decoder step, of which the state
             keeps no reference
-        graph: the decoder's name
         shortlist: what the sources allow; None: all tokens
         least_rows: number of rows that a step computes at least; rows beyond the batch are ignored
     """
@@ -232,7 +231,6 @@ class HostState:
         """Do nothing: buffers are freed with their last reference."""
 
     def _shortlist_buffers(self, shortlist: BatchShortlist | None) -> dict[Slot, HostBuffer]:
-        """Make the buffers of the decoder's inputs from a shortlist; empty for None."""
         buffers: dict[Slot, HostBuffer] = {}
         if shortlist is not None:
             for slot, values in shortlist.rows(self._width).items():
@@ -243,7 +241,6 @@ class HostState:
         return buffers
 
     def _use(self, shortlist: BatchShortlist | None, buffers: dict[Slot, HostBuffer]) -> None:
-        """Replace the shortlist and its buffers."""
         if shortlist is not None:
             self._shortlist = shortlist
             self._buffers |= buffers
@@ -259,11 +256,6 @@ class HostState:
 
     @property
     def _open_decoder(self) -> onnxruntime.InferenceSession:
-        """The session of the decoder step.
-
-        Raises:
-            ClosedModelError: the backend was closed, which freed the session.
-        """
         session = self._decoder()
         if session is None:
             raise ClosedModelError
@@ -285,7 +277,6 @@ class HostState:
         position += (self._buffers[_READ].read()[:, 0] + 1) * self._running
 
     def _take_source(self, other: HostState, source: int, to: int) -> None:
-        """Copy a source of this or another batch, with its rows, to a place here."""
         for slot in self._of_sources:
             self._buffers[slot].put(to, other._buffers[slot].read()[source])
         self._buffers[_MASK].read()[to, other._source_length :] = False
@@ -374,7 +365,6 @@ class HostState:
         self._buffers[_READ].write(np.array(0))
 
     def _read_part(self, tokens: NDArray[np.int64], position: int, source: int, row: int) -> None:
-        """Read some tokens of one row from a position on."""
         own = {_TOKEN: HostBuffer((1, len(tokens)), np.int64)}
         for slot in (_POSITION, _NEXT, _LOG_PROBABILITY):
             own[slot] = HostBuffer((1,), self._buffers[slot].read().dtype.type)
@@ -400,12 +390,10 @@ class HostState:
         return self._bindings[sources]
 
     def _unbind(self) -> None:
-        """Drop bindings after an address or a shape has changed."""
         self._bindings.clear()
         self._logits = None
 
     def _bound(self) -> onnxruntime.IOBinding:
-        """Bind every buffer but the logits at its address and present shape."""
         binding = self._open_decoder.io_binding()
         for tensor in self._graph.inputs:
             self._buffers[tensor.slot].bind_input(binding, tensor.name)

@@ -104,9 +104,6 @@ def open_sessions(
     The provider does not capture a graph with control flow, which runs node by node, nor one of
     which it would run more than shapes on the processor, which is refused unless it is allowed.
 
-    Args:
-        allow_fallback: whether nodes of the decoder may run on the processor
-
     Raises:
         BackendError: the provider cannot load the graphs, or lacks kernels for the decoder.
     """
@@ -361,7 +358,6 @@ class ProviderWorkspace(Workspace):
         return graph
 
     def _launch(self, graph: Graph) -> str | None:
-        """Run a step as a graph; return the reason if it could not be captured."""
         try:
             self._run(graph.options)
         except BackendError as error:
@@ -382,7 +378,6 @@ class ProviderWorkspace(Workspace):
         run(session.run_with_iobinding, binding, options, failure=self.device.failure)
 
     def _bound(self, name: str, sizes: Sizes, addresses: Addresses) -> Any:
-        """Return the binding of a graph's tensors, which becomes the most recently used."""
         self.forget_what_moved()
         key = name, sizes
         if key in self._bindings:
@@ -436,11 +431,6 @@ def open_backend(
     bundle: Bundle, threads: int | None, gpu: int, *, allow_fallback: bool = False
 ) -> CudaProviderBackend:
     """Open the backend.
-
-    Args:
-        threads: number of CPU threads, which is ignored
-        gpu: number of the GPU
-        allow_fallback: whether nodes of the decoder may run on the processor
 
     Raises:
         BackendError: the provider is not installed, or there is no GPU.

@@ -17,9 +17,6 @@ from ..interface import BackendError
 class HostBuffer:
     """An array with a fixed address, filled with zeros.
 
-    Args:
-        least_rows: number of rows that are bound at least, see `pad`
-
     Raises:
         BackendError: there is not enough memory.
     """

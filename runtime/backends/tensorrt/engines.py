@@ -24,9 +24,6 @@ def usable_package(bundle: Bundle, engines: TensorRTEngines, index: int = 0) -> 
 
     The GPU is the current device of this thread afterwards.
 
-    Args:
-        index: number of the GPU
-
     Raises:
         BackendError: there is no GPU, the package is missing or of another version, or the engines
             are not for this GPU; states what to do.
@@ -58,7 +55,6 @@ def _check_version(bundle: Bundle, engines: TensorRTEngines, package: Package, g
 
 
 def _check_cuda(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
-    """Check that the driver supports the CUDA version of the engines."""
     required, supported = engines.cuda_version, gpu.cuda.partition(".")[0]
     if required.isdigit() and int(supported) < int(required):
         raise BackendError(
@@ -68,7 +64,6 @@ def _check_cuda(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
 
 
 def _check_gpu(bundle: Bundle, engines: TensorRTEngines, package: Package, gpu: Gpu) -> None:
-    """Check that the engines were built for this GPU."""
     supported = engines.compute_capabilities
     if supported and gpu.compute_capability not in supported:
         raise BackendError(
@@ -137,7 +132,6 @@ def _other_version(package: Package, engines: TensorRTEngines, gpu: Gpu) -> str:
 
 
 def _advice(reasons: Sequence[str], engines: TensorRTEngines, package: Package, gpu: Gpu) -> str:
-    """Return what to do about each reason for which an engine does not run."""
     rebuild = engines_for(package, gpu)
     known = {
         "VERSION_MISMATCH": _other_version(package, engines, gpu),
@@ -159,7 +153,6 @@ def _advice(reasons: Sequence[str], engines: TensorRTEngines, package: Package, 
 
 
 def _names(trt: Any, diagnostics: int) -> list[str]:
-    """Return the names of the reasons set in a bit field of EngineInvalidityDiagnostics."""
     kinds = getattr(trt, "EngineInvalidityDiagnostics", None)
     members = getattr(kinds, "__members__", {})
     return [name for name, kind in members.items() if int(kind) & int(diagnostics)]

@@ -43,9 +43,6 @@ class Package:
     """An installed package.
 
     Attributes:
-        name: pip name
-        module: Python module
-        version: version of the package, such as "1.7.1.116"
         cuda_version: CUDA version that the package was built for, such as "13"; or "unknown"
     """
 

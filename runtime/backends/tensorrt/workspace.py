@@ -269,7 +269,6 @@ class EngineWorkspace(Workspace):
             del self._decoder
 
     def _run(self) -> None:
-        """Enqueue a step without a graph."""
         self._decoder.run(self.stream.number)
         size = 8 * self._sizes.rows
         self.device.copy(self._token, self._chosen, size, self.stream.number)
@@ -308,7 +307,6 @@ class EngineWorkspace(Workspace):
                 gc.enable()
 
     def _forget(self, step: CapturedStep) -> None:
-        """Drop the graph of a step."""
         graph, step.graph = step.graph, None
         step.context.sizes, step.has_run = None, False
         if graph is not None:

@@ -60,7 +60,6 @@ class EncodedTarget(NamedTuple):
 
     Attributes:
         before: special tokens that the tokenizer adds before a text, as for BART
-        tokens: tokens of the text itself
     """
 
     before: list[int]

@@ -117,12 +117,7 @@ class LibraryTokenizer:
 
 
 class LibraryCodec:
-    """A tokenizer file of the `tokenizers` library.
-
-    Args:
-        special_tokens: whether `encode_source` adds the special tokens that the file defines around
-            a text
-    """
+    """A tokenizer file of the `tokenizers` library."""
 
     def __init__(self, path: Path, *, special_tokens: bool = True) -> None:
         self._path = path
@@ -245,10 +240,6 @@ class LibraryStream:
 
     A run of bytes is held back until it ends: a byte that makes no character makes all of the run
     U+FFFD.
-
-    Args:
-        bytes_: tokens that are bytes of characters
-        within: tokens that do not end a run of bytes
     """
 
     def __init__(

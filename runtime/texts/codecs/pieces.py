@@ -29,11 +29,7 @@ from .tokenizer_file import MOST_GROWTH, TRIAL_TEXTS, failures_of, summary
 
 @dataclass(frozen=True)
 class AddedPiece:
-    """A token that is no piece of the SentencePiece model; see `tokenizers.AddedToken`.
-
-    Attributes:
-        special: whether `skip_special_tokens` omits it
-    """
+    """A token that is no piece of the SentencePiece model; see `tokenizers.AddedToken`."""
 
     id: int
     content: str
@@ -112,7 +108,6 @@ class PieceCodec:
         return (tokens_as_words if each_token else words_of_spans)(text, spans)
 
     def _spans(self, text: str, begin: int) -> Iterator[Span | None]:
-        """Yield the spans of the pieces of a text that begins at this place."""
         code, rest = self._split_code(text)
         start = len(text) - len(rest)
         yield from ((begin, begin + start) for _ in code)
@@ -183,7 +178,6 @@ class PieceCodec:
         return code + self._split(text)
 
     def _split(self, text: str) -> list[str]:
-        """Split a text into pieces."""
         with failures_of(self._path):
             pieces: list[str] = self._processor.encode(text, out_type=str)
         return pieces
