@@ -29,10 +29,11 @@ class Row:
 
 
 class LogitsProcessor(Protocol):
-    """Changes the scores of a step before a token is chosen."""
+    """Changes the scores of a step before a token is chosen, by default of every step."""
 
     def active(self, count: int) -> bool:
         """Return whether it can change the choice of the count-th new token; the first is 1."""
+        return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Change scores [V] in place."""
@@ -84,7 +85,7 @@ class MinNewTokens(SuppressTokens):
         return count <= self._count and super().active(count)
 
 
-class RepetitionPenalty:
+class RepetitionPenalty(LogitsProcessor):
     """Penalizes repeated tokens (Keskar et al. 2019, section 4.1).
 
     Positive scores are divided by the penalty, negative scores multiplied.
@@ -93,10 +94,6 @@ class RepetitionPenalty:
     def __init__(self, penalty: float) -> None:
         self._penalty = np.float32(penalty)
 
-    def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
-        return True
-
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Change scores [V] in place."""
         seen = list(set(row.tokens))
@@ -104,15 +101,11 @@ class RepetitionPenalty:
         scores[seen] = np.where(before < 0, before * self._penalty, before / self._penalty)
 
 
-class NoRepeatNgram:
+class NoRepeatNgram(LogitsProcessor):
     """Excludes tokens that would repeat an n-gram."""
 
     def __init__(self, size: int, earlier: Callable[[Row], Sequence[int]]) -> None:
         self._size, self._earlier = size, earlier
-
-    def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
-        return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Change scores [V] in place."""

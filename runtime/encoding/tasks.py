@@ -15,6 +15,7 @@ from dragoman.settings.head import Head
 
 from ..backends.interface import BackendError
 from ..format.contract import Role
+from ..texts.sentences import stripped
 from .results import (
     Answer,
     Candidate,
@@ -190,18 +191,16 @@ def tagging(outputs: Outputs, head: Head, text: Tokenized, source: str | None) -
     """Label each word as its first token."""
     probabilities = softmax(outputs.read("token_logits").astype(np.float64))
     labels = probabilities.argmax(-1).tolist()
-    words: list[Tag] = []
-    for index, start, end in _words(text, source):
-        label = labels[index]
-        words.append(
-            Tag(
-                head.labels[label],
-                float(probabilities[index, label]),
-                start,
-                end,
-                None if source is None else source[start:end],
-            )
+    words = [
+        Tag(
+            head.labels[labels[index]],
+            float(probabilities[index, labels[index]]),
+            start,
+            end,
+            None if source is None else source[start:end],
         )
+        for index, start, end in _words(text, source)
+    ]
     return Tagging(tuple(words), tuple(_entities(words, source)), truncated=text.truncated)
 
 
@@ -241,7 +240,7 @@ def _filled(
 ) -> str:
     """Replace the masks of a text; a word continuation, such as `##s`, gets no space."""
     for index in sorted(best, reverse=True):
-        start, end = _without_space(source, *text.spans[index])
+        start, end = stripped(source, *text.spans[index])
         before = best[index - 1].token if index - 1 in best else text.ids[index - 1]
         added = tokenizer.after(before, best[index].token) if index else None
         if added is None:
@@ -258,7 +257,7 @@ def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Ans
     token at the beginning stands for no answer.
     """
     logits = outputs.read("token_logits").astype(np.float64)
-    of_context = _of_second(text)
+    of_context = np.array(text.segments) == 1
     if not of_context.any():
         return Answer(error="expected a context with an answer, found an empty one")
     no_answer = text.segments[0] is None
@@ -271,7 +270,7 @@ def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Ans
     longest = min(longest, len(begins))
     together = np.triu(np.outer(begins, ends)) - np.triu(np.outer(begins, ends), longest)
     first, last = np.unravel_index(int(together.argmax()), together.shape)
-    start, end = _without_space(context, text.spans[int(first)][0], text.spans[int(last)][1])
+    start, end = stripped(context, text.spans[int(first)][0], text.spans[int(last)][1])
     return Answer(
         context[start:end],
         float(together[first, last]),
@@ -285,11 +284,6 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the softmax over the last axis."""
     shifted = np.exp(logits - logits.max(-1, keepdims=True))
     return np.asarray(shifted / shifted.sum(-1, keepdims=True))
-
-
-def _of_second(text: Tokenized) -> NDArray[np.bool_]:
-    second: NDArray[np.bool_] = np.array(text.segments) == 1
-    return second
 
 
 def _words(text: Tokenized, source: str | None) -> list[tuple[int, int, int]]:
@@ -308,19 +302,10 @@ def _words(text: Tokenized, source: str | None) -> list[tuple[int, int, int]]:
         elif word is not None:
             words.append((index, start, end))
             previous = word
-    trimmed = [(index, *_without_space(source, start, end)) for index, start, end in words]
+    # A token's span begins with a space where the tokenizer marks spaces on tokens (Metaspace), and
+    # where a mask token consumes the space before it.
+    trimmed = [(index, *stripped(source, start, end)) for index, start, end in words]
     return [(index, start, end) for index, start, end in trimmed if start < end]
-
-
-def _without_space(source: str, start: int, end: int) -> tuple[int, int]:
-    """Strip white space from a span of a text.
-
-    A token's span begins with a space where the tokenizer marks spaces on tokens (Metaspace), and
-    where a mask token consumes the space before it.
-    """
-    part = source[start:end]
-    start += len(part) - len(part.lstrip())
-    return start, start + len(part.strip())
 
 
 def _entities(words: Sequence[Tag], source: str | None) -> list[Tag]:
@@ -337,15 +322,10 @@ def _entities(words: Sequence[Tag], source: str | None) -> list[Tag]:
             last = entities[-1]
             counts[-1] += 1
             mean = last.probability + (word.probability - last.probability) / counts[-1]
-            joined = Tag(kind, mean, last.start, last.end, last.text)
-            entities[-1] = _spanning(last, joined, source, end=word.end)
+            text = None if source is None else source[last.start : word.end]
+            entities[-1] = Tag(kind, mean, last.start, word.end, text)
         else:
             entities.append(Tag(kind, word.probability, word.start, word.end, word.text))
             counts.append(1)
         open_kind = kind
     return entities
-
-
-def _spanning(first: Tag, tag: Tag, source: str | None, *, end: int) -> Tag:
-    text = None if source is None else source[first.start : end]
-    return Tag(tag.label, tag.probability, first.start, end, text)

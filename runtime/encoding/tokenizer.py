@@ -178,13 +178,8 @@ class InputTokenizer:
             return self._windows(question, context, stride, split)
 
     def _windows(self, question: str, context: str, stride: int, split: bool) -> list[Tokenized]:
-        def tokens(text: str) -> int:
-            own = self._reader.encode(text, special_tokens=False, split_special_tokens=split)
-            return len(own.ids)
-
         self._check_room(question, *WHOLE["only_second"], split=split, least=stride + 1)
-        around = self._reader.tokenizer.num_special_tokens_to_add(True)
-        room = self._longest - around - tokens(question)
+        room = self._longest - self._around - self._count(question, split)
         longest = room + (MOST_WINDOWS - 1) * (room - stride)
         try:
             check_length(self._codec, context, longest, split=split)
@@ -193,7 +188,7 @@ class InputTokenizer:
                 f"the context has {error}: expected at most {longest}, of {MOST_WINDOWS} windows "
                 f"that share {stride}"
             ) from error
-        whole = tokens(context)
+        whole = self._count(context, split)
         count = 1 + max(0, math.ceil((whole - room) / (room - stride)))
         if count > MOST_WINDOWS:
             raise TooManyTokensError(
@@ -225,8 +220,7 @@ class InputTokenizer:
 
         Only the other one is truncated, and without room for it the library fails.
         """
-        around = self._reader.tokenizer.num_special_tokens_to_add(True)
-        room = max(0, self._longest - around - least)
+        room = max(0, self._longest - self._around - least)
         expected = f"expected at most {room}: only {other} is cut"
         if least > 1:
             expected += f", into windows that share {least - 1} tokens"
@@ -234,11 +228,18 @@ class InputTokenizer:
             check_length(self._codec, text, room, split=split)
         except TooLongError as error:
             raise TooManyTokensError(f"{name} has {error}, {expected}") from error
-        tokens = len(
-            self._reader.encode(text, special_tokens=False, split_special_tokens=split).ids
-        )
+        tokens = self._count(text, split)
         if tokens > room:
             raise TooManyTokensError(f"{name} has {tokens} tokens, {expected}")
+
+    @property
+    def _around(self) -> int:
+        """The number of special tokens around a pair."""
+        return self._reader.tokenizer.num_special_tokens_to_add(True)
+
+    def _count(self, text: str, split: bool) -> int:
+        found = self._reader.encode(text, special_tokens=False, split_special_tokens=split)
+        return len(found.ids)
 
     def _encode(
         self, text: str, pair: str | None, cut: Cut | None, split: bool, stride: int = 0
@@ -267,10 +268,10 @@ def _rejections() -> Iterator[None]:
 
 def _tokenized(encoding: Encoding, *, truncated: bool = False) -> Tokenized:
     return Tokenized(
-        list(encoding.ids),
-        list(encoding.type_ids),
-        list(encoding.offsets),
-        list(encoding.word_ids),
-        list(encoding.sequence_ids),
+        encoding.ids,
+        encoding.type_ids,
+        encoding.offsets,
+        encoding.word_ids,
+        encoding.sequence_ids,
         truncated=truncated,
     )

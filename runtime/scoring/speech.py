@@ -80,7 +80,11 @@ class SpeechScorer:
             prepared = [self._prepared(each, request, options.end_token) for each in read]
             found = scored(self._backend, model, prepared, options.max_batch_size, check)
             for index, result in found:
-                yield first + index, self._with_language(result, read[index])
+                pair = read[index]
+                if isinstance(pair, SpeechPair) and result.error is None:
+                    language = self._speech.language_of(pair.language)
+                    result = dataclasses.replace(result, language=language)
+                yield first + index, result
 
     def prepare(
         self, pairs: Sequence[Any], options: ScoringOptions
@@ -112,11 +116,6 @@ class SpeechScorer:
         read = [self._read(pair, request, options, check) for pair in pairs]
         detecting = self._speech.languages and request.language_token(self._speech) is None
         return self._with_languages(read, check) if detecting else read
-
-    def _with_language(self, result: ScoredPair, pair: SpeechPair | ScoredPair) -> ScoredPair:
-        if isinstance(pair, ScoredPair) or result.error is not None:
-            return result
-        return dataclasses.replace(result, language=self._speech.language_of(pair.language))
 
     def _read(
         self, pair: Any, request: PromptRequest, options: ScoringOptions, check: StopCheck
@@ -157,11 +156,8 @@ class SpeechScorer:
         if isinstance(pair, ScoredPair):
             return pair
         language = [] if pair.language is None else [pair.language]
-        start, instructions = (
-            self._manifest.model.start_token_id,
-            request.instructions(self._speech),
-        )
-        given = (start, *language, *instructions)
+        instructions = request.instructions(self._speech)
+        given = (self._manifest.model.start_token_id, *language, *instructions)
         try:
             target = self._targets.finished(pair.target, given, end_token)
         except RejectedError as error:

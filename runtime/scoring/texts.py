@@ -12,7 +12,7 @@ from ..backends.interface import Backend
 from ..decoding.results import RejectedError
 from ..format.manifest import Manifest
 from ..front_end import FrontEnd
-from ..texts.front_end import token_ids
+from ..texts.front_end import check_ids, token_ids
 from ..texts.plan import check_languages, check_truncation, start_of
 from ..texts.tokenizer import EncodedTarget, TextCodec, TooLongError, UnknownSymbolsError
 from .interface import ScoredPair, ScoringOptions, rejected
@@ -49,11 +49,14 @@ class TextScorer:
             DragomanError, LanguageError: as for `Model.score`.
         """
         given, forced = self._given(options)
+        has_encoder = self._manifest.model.has_encoder
         prepared: list[ForcedPair | ScoredPair] = []
         for pair in pairs:
             check()
             try:
-                source, target = split_pair(pair) if self._has_source(pair) else ("", pair)
+                # Decoder-only models also score single texts.
+                is_pair = has_encoder or not isinstance(pair, str)
+                source, target = split_pair(pair) if is_pair else ("", pair)
                 prepared.append(self._prepared(source, target, given, forced, options))
             except RejectedError as error:
                 prepared.append(rejected(str(error)))
@@ -89,10 +92,6 @@ class TextScorer:
         before = [] if continued else _unread(encoded.before, given)
         ids = self._targets.ids([*before, *encoded.tokens])
         return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
-
-    def _has_source(self, pair: Any) -> bool:
-        """Return whether a pair has a source; decoder-only models also score single texts."""
-        return self._manifest.model.has_encoder or not isinstance(pair, str)
 
     def _given(self, options: ScoringOptions) -> tuple[tuple[int, ...], int | None]:
         """Return the decoder tokens before every target, and the forced first token.
@@ -165,12 +164,10 @@ class Targets:
             RejectedError: the target is not a list of the model's token ids.
         """
         tokens = token_ids(target, or_text="a text or ")
-        vocabulary = self._manifest.model.target_vocab_size
-        unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
-        if unknown is not None:
-            raise RejectedError(
-                f"target: expected token ids in [0, {vocabulary}), found {shown(unknown)}"
-            )
+        try:
+            check_ids(tokens, self._manifest.model.target_vocab_size)
+        except RejectedError as error:
+            raise RejectedError(f"target: {error}") from error
         return tokens
 
     def finished(

@@ -222,15 +222,11 @@ class SpeechPlan:
         return max(1, min(rows, most or rows))
 
 
-class TimestampsAfterPrompt:
+class TimestampsAfterPrompt(LogitsProcessor):
     """Applies a `TimestampProcessor` to the tokens after the prompt."""
 
     def __init__(self, processor: TimestampProcessor, prompt_length: int) -> None:
         self._processor, self._prompt_length = processor, prompt_length
-
-    def active(self, count: int) -> bool:
-        """Return True: the rules hold at every step."""
-        return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Set the scores [V] of tokens that may not follow to -inf."""

@@ -307,7 +307,7 @@ class Transcriber:
         warn_of_defects(audio)
         if not audio.frames:
             return iter(())
-        if self._is_long(audio):
+        if audio.frames > self._log_mel.frames:
             raise RejectedError(
                 f"expected audio of at most {self._log_mel.chunk_seconds:g} s to stream, found "
                 f"{audio.seconds:.2f} s"
@@ -452,6 +452,3 @@ class Transcriber:
         positions = model.max_source_positions
         fitting = self._backend.rows_that_fit(positions, model.max_target_positions)
         return plan.rows(positions, fitting, self._backend.limits.rows)
-
-    def _is_long(self, audio: Spectrogram) -> bool:
-        return audio.frames > self._log_mel.frames

@@ -208,7 +208,8 @@ def _segments_of_piece(text: str, language: str) -> list[str]:
 def stripped(text: str, begin: int, end: int) -> Span:
     """Return the span of a part of a text without the white space around it."""
     part = text[begin:end]
-    return begin + len(part) - len(part.lstrip()), begin + len(part.rstrip())
+    begin += len(part) - len(part.lstrip())
+    return begin, begin + len(part.strip())
 
 
 def fitting_spans(text: str, fits: Callable[[str], bool]) -> list[Span]:

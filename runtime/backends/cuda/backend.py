@@ -184,8 +184,11 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         for rows in self._batches(len(source_mask)):
             own = part_of(source, rows)
             state = self.start(own, source_mask[rows], target[rows, :1], target.shape[1])
+            steps = []
             try:
-                steps = [_logits_after(state, tokens) for tokens in target[rows].T]
+                for tokens in target[rows].T:
+                    state.feed(tokens)
+                    steps.append(state.advance().logits)
             finally:
                 state.close()
             parts.append(np.stack(steps, axis=1)[:, kept])
@@ -316,9 +319,3 @@ def _close_all(closing: list[Any]) -> None:
     with contextlib.suppress(DeviceLostError), contextlib.ExitStack() as stack:
         while closing:
             stack.callback(closing.pop().close)
-
-
-def _logits_after(state: DeviceState, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Feed the next token of each row, [B]; return the logits [B, V] that follow."""
-    state.feed(tokens)
-    return state.advance().logits

@@ -101,11 +101,6 @@ def rounded_up(number: int, least: int = 1) -> int:
     return least * (power * 3 // 4 if power > 2 and units <= power * 3 // 4 else power)
 
 
-def multiple_of(step: int, number: int) -> int:
-    """Return the smallest multiple of `step` that is at least `number`."""
-    return -(-number // step) * step
-
-
 def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
     """Return the numeric shape of a tensor for a step of one position."""
     axes = {
@@ -179,7 +174,7 @@ class ResultLayout(NamedTuple):
     @property
     def tokens(self) -> int:
         """The number of bytes of the tokens, where the log-probabilities begin."""
-        return multiple_of(ALIGNMENT, 8 * self.widest)
+        return -(-8 * self.widest // ALIGNMENT) * ALIGNMENT
 
     @property
     def size(self) -> int:

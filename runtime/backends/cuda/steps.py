@@ -67,7 +67,11 @@ class Positions:
         """Enqueue the positions of a step."""
         line = self._steps - self._first
         if self._uploaded is None or not 0 <= line < self._capacity:
-            self._uploaded, line = self._upload(), 0
+            # A line for this step and each later one.
+            lines = (self.next + np.arange(self._capacity)[:, None]).clip(0, self._capacity - 1)
+            stream = self._workspace.stream.number
+            self._workspace.device.upload(self._memory.positions, lines, stream)
+            self._uploaded, self._first, line = self._begin.copy(), self._steps, 0
         table = self._memory.positions + 8 * len(self._uploaded) * line
         address, size = self._memory.address[Slot("position")], 8 * len(self._begin)
         self._workspace.device.copy(address, table, size, self._workspace.stream.number)
@@ -76,13 +80,6 @@ class Positions:
     def go_back(self, steps: int) -> None:
         """Go back by a number of steps, which will be decoded again."""
         self._steps -= steps
-
-    def _upload(self) -> NDArray[np.int64]:
-        """Upload a line for the next step and each later step."""
-        table = (self.next + np.arange(self._capacity)[:, None]).clip(0, self._capacity - 1)
-        self._workspace.device.upload(self._memory.positions, table, self._workspace.stream.number)
-        self._first = self._steps
-        return self._begin.copy()
 
 
 GROUP_SIZE = 4

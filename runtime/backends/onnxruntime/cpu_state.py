@@ -281,17 +281,15 @@ class HostState:
             self._buffers[slot].put(to, other._buffers[slot].read()[source])
         self._buffers[_MASK].read()[to, other._source_length :] = False
         for beam in range(self._width):
-            self._take_row(other, source * self._width + beam, to * self._width + beam)
-
-    def _take_row(self, other: HostState, row: int, to: int) -> None:
-        written = int(other._buffers[_POSITION].read()[row])
-        for slot in self._caches:
-            self._buffers[slot].put(to, other._buffers[slot].read()[row, :, :written])
-        for slot in (_TOKEN, _POSITION, *self._states):
-            self._buffers[slot].put(to, other._buffers[slot].read()[row])
-        self._running[to] = other._running[row]
-        if self._history is not None and other._history is not None:
-            self._history.take(other._history, row, to)
+            row, place = source * self._width + beam, to * self._width + beam
+            written = int(other._buffers[_POSITION].read()[row])
+            for slot in self._caches:
+                self._buffers[slot].put(place, other._buffers[slot].read()[row, :, :written])
+            for slot in (_TOKEN, _POSITION, *self._states):
+                self._buffers[slot].put(place, other._buffers[slot].read()[row])
+            self._running[place] = other._running[row]
+            if self._history is not None and other._history is not None:
+                self._history.take(other._history, row, place)
 
     def _resize(self, sources: int, length: int) -> None:
         """Resize buffers to this number and length of sources; contents are kept.

@@ -388,13 +388,11 @@ class ProviderWorkspace(Workspace):
         session, graph = getattr(self._provider.sessions, name), self._manifest.graphs[name]
         binding: onnxruntime.IOBinding = session.io_binding()
         gpu = self.device.index
-        for tensor in graph.inputs:
-            address = addresses[tensor.slot]
-            dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
-            binding.bind_input(tensor.name, "cuda", gpu, dtype, shape, address)
-        for tensor in graph.outputs:
-            dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
-            binding.bind_output(tensor.name, "cuda", gpu, dtype, shape, addresses[tensor.memory])
+        binds = (binding.bind_input, graph.inputs), (binding.bind_output, graph.outputs)
+        for bind, tensors in binds:
+            for tensor in tensors:
+                dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
+                bind(tensor.name, "cuda", gpu, dtype, shape, addresses[tensor.memory])
         self._bindings[key] = binding
         return binding
 
