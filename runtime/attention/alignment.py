@@ -81,15 +81,12 @@ class SpeechAligner:
             StoppedError: `check` raised it; holds the finished results.
         """
         self._timer.check()
-        found: list[Alignment] = []
-        try:
-            for pair in pairs:
-                check()
-                ((audio, forced),) = self._scorer.read_texts([pair], options, check)
-                found.append(self._of_pair(audio, forced))
-        except StoppedError as error:
-            raise type(error)(str(error), dict(enumerate(found))) from error
-        return found
+
+        def alignment(pair: Any) -> Alignment:
+            ((audio, forced),) = self._scorer.read_texts([pair], options, check)
+            return self._of_pair(audio, forced)
+
+        return aligned_in_turn(pairs, alignment, check)
 
     def _of_pair(
         self, audio: SpeechPair | ScoredPair, forced: ForcedPair | ScoredPair
@@ -121,6 +118,24 @@ class SpeechAligner:
             pairs=tuple((frame, token) for token, frame in times.path.tolist()),
             probabilities=tuple(times.probabilities.tolist()),
         )
+
+
+def aligned_in_turn(
+    pairs: Sequence[Any], alignment: Callable[[Any], Alignment], check: StopCheck
+) -> list[Alignment]:
+    """Return the alignment of each pair.
+
+    Raises:
+        StoppedError: `check` raised it; holds the finished results.
+    """
+    found: list[Alignment] = []
+    try:
+        for pair in pairs:
+            check()
+            found.append(alignment(pair))
+    except StoppedError as error:
+        raise type(error)(str(error), dict(enumerate(found))) from error
+    return found
 
 
 def spelled(token: int, codec: TextCodec | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
 
-from ..arguments import StopCheck, StoppedError, never_stopped
+from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend
 from ..decoding.request import as_batch
 from ..decoding.results import RejectedError, Result
@@ -34,6 +35,7 @@ from .alignment import (
     Alignment,
     WordStream,
     align,
+    aligned_in_turn,
     attended_word,
     spelled,
     word_token,
@@ -41,6 +43,12 @@ from .alignment import (
 )
 
 Weights = NDArray[np.float32]
+
+OF_GENERATION = (
+    *("source_language", "target_language", "language", "task", "timestamps"),
+    *("split_special_tokens", "strict_audio", "truncate"),
+)
+"""The options that scoring and generation share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,14 +186,8 @@ class AttentionReader:
         Raises:
             StoppedError: `check` raised it; holds the finished results.
         """
-        found: list[Alignment] = []
-        try:
-            for pair in pairs:
-                check()
-                found.append(self.alignment(pair, options, unknown_replaced=unknown_replaced))
-        except StoppedError as error:
-            raise type(error)(str(error), dict(enumerate(found))) from error
-        return found
+        align_pair = partial(self.alignment, options=options, unknown_replaced=unknown_replaced)
+        return aligned_in_turn(pairs, align_pair, check)
 
     def alignment(
         self,
@@ -370,13 +372,4 @@ def as_target(result: Result, options: ScoringOptions) -> tuple[list[int], Scori
 
 def generation_of(options: ScoringOptions) -> GenerationOptions:
     """Return the options for generating a missing target."""
-    return GenerationOptions(
-        source_language=options.source_language,
-        target_language=options.target_language,
-        language=options.language,
-        task=options.task,
-        timestamps=options.timestamps,
-        split_special_tokens=options.split_special_tokens,
-        strict_audio=options.strict_audio,
-        truncate=options.truncate,
-    )
+    return GenerationOptions(**{name: getattr(options, name) for name in OF_GENERATION})

@@ -79,11 +79,16 @@ class RunningBatch(Generic[Key]):
 
     Args:
         capacity: number of target positions of a row, enough for every request
+
+    Attributes:
+        width: number of rows of each job
+        tried: number of jobs that were admitted or failed to be admitted
     """
 
     def __init__(self, backend: Backend, model: ModelSpec, *, width: int, capacity: int) -> None:
         self._backend, self._model = backend, model
-        self._width, self._capacity = width, capacity
+        self.width, self._capacity = width, capacity
+        self.tried = 0
         self._state: DecodingState | None = None
         self._slots: Slots[Key] = []
 
@@ -114,7 +119,7 @@ class RunningBatch(Generic[Key]):
 
     def takes(self, job: Job[Key]) -> bool:
         """Return whether a job has the width of this batch and fits in its capacity."""
-        return job.strategy.width == self._width and job.request.capacity <= self._capacity
+        return job.strategy.width == self.width and job.request.capacity <= self._capacity
 
     def admit(self, jobs: Iterable[Job[Key]]) -> list[DecodedJob[Key]]:
         """Encode the sources of jobs and add them to the batch.
@@ -129,6 +134,7 @@ class RunningBatch(Generic[Key]):
             DecodedJob(job, job.strategy.begin(job.request), deque(job.request.prefix))
             for job in jobs
         ]
+        self.tried += len(new)
         finished = [decoded for decoded in new if decoded.search.finished]
         by_length: dict[int, list[DecodedJob[Key]]] = {}
         for decoded in new:
@@ -190,7 +196,7 @@ class RunningBatch(Generic[Key]):
             raise ValueError("expected requests that all have a shortlist, or none")
         source, mask = as_batch(sources, self._model, self._backend.limits.source_multiple)
         state = self._backend.start(
-            source, mask, prompts, self._capacity, self._width, read.sum(axis=1), allowed or None
+            source, mask, prompts, self._capacity, self.width, read.sum(axis=1), allowed or None
         )
         slots: Slots[Key] = [*group]
         try:

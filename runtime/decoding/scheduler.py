@@ -39,19 +39,6 @@ class Observer:
 
 
 @dataclass
-class _Batch(Generic[Key]):
-    """A running batch.
-
-    Attributes:
-        tried: number of jobs that were admitted or failed to be admitted
-    """
-
-    width: int
-    running: RunningBatch[Key]
-    tried: int = 0
-
-
-@dataclass
 class _Group(Generic[Key]):
     """Jobs that share batches: all jobs of a scheduler, or isolated jobs.
 
@@ -63,17 +50,17 @@ class _Group(Generic[Key]):
 
     most: int
     waiting: deque[Job[Key]] = field(default_factory=deque)
-    batches: dict[int, _Batch[Key]] = field(default_factory=dict)
+    batches: dict[int, RunningBatch[Key]] = field(default_factory=dict)
 
     @property
     def busy(self) -> int:
         """The number of rows in use."""
-        return sum(batch.width * batch.running.count for batch in list(self.batches.values()))
+        return sum(batch.width * batch.count for batch in list(self.batches.values()))
 
     @property
     def done(self) -> bool:
         """Whether no job is waiting or running."""
-        return not self.waiting and all(batch.running.empty for batch in self.batches.values())
+        return not self.waiting and all(batch.empty for batch in self.batches.values())
 
 
 class Scheduler(Generic[Key]):
@@ -138,7 +125,7 @@ class Scheduler(Generic[Key]):
             decoded
             for group in self._groups
             for batch in group.batches.values()
-            for decoded in batch.running.running
+            for decoded in batch.running
         ]
 
     @property
@@ -191,7 +178,7 @@ class Scheduler(Generic[Key]):
         if jobs:
             yield from self._admit(group, jobs)
         for batch in [*group.batches.values()]:
-            if group is self._groups[-1] and not batch.running.empty:
+            if group is self._groups[-1] and not batch.empty:
                 yield from self._step(group, batch)
         while self.isolating and self._groups[-1].done:
             self._groups.pop()
@@ -202,9 +189,9 @@ class Scheduler(Generic[Key]):
             if group.waiting:
                 group.waiting = deque(job for job in group.waiting if not unwanted(job))
             for batch in group.batches.values():
-                for decoded in batch.running.running:
+                for decoded in batch.running:
                     if unwanted(decoded.job):
-                        batch.running.cancel(decoded)
+                        batch.cancel(decoded)
             self._drop_drained(group)
 
     def close(self) -> None:
@@ -212,14 +199,12 @@ class Scheduler(Generic[Key]):
         groups, self._groups = self._groups, [_Group(self._rows)]
         for group in groups:
             for batch in group.batches.values():
-                batch.running.close()
+                batch.close()
 
     def _drop_drained(self, group: _Group[Key]) -> None:
         """Drop empty batches, unless the next job of the queue can use them."""
         for width, batch in list(group.batches.items()):
-            if batch.running.empty and not (
-                group.waiting and batch.running.takes(group.waiting[0])
-            ):
+            if batch.empty and not (group.waiting and batch.takes(group.waiting[0])):
                 del group.batches[width]
         if not group.batches:
             group.most = self._rows
@@ -235,7 +220,7 @@ class Scheduler(Generic[Key]):
             return []
         batch = next(iter(group.batches.values()), None)
         width = waiting[0].strategy.width if batch is None else batch.width
-        running = [] if batch is None else batch.running.running
+        running = [] if batch is None else batch.running
         most = max(1, group.most // width)
         free = most - len(running)
         if free <= 0 or (running and free < min(len(waiting), most * IDLE_SHARE)):
@@ -250,7 +235,7 @@ class Scheduler(Generic[Key]):
             # Only such jobs are admitted all or none.
             first = jobs[0].request if jobs and self._model.has_encoder else job.request
             alike = first.read_at_once == job.request.read_at_once
-            takes = job.strategy.width == width if batch is None else batch.running.takes(job)
+            takes = job.strategy.width == width if batch is None else batch.takes(job)
             if not takes or not (fits or first_of_all) or not alike:
                 break
             jobs.append(waiting.popleft())
@@ -264,10 +249,9 @@ class Scheduler(Generic[Key]):
         batch = group.batches.get(width)
         if batch is None:
             batch = group.batches[width] = self._new_batch(group, width, jobs)
-        batch.tried += len(jobs)
         started = time.monotonic()
         try:
-            finished = batch.running.admit(jobs)
+            finished = batch.admit(jobs)
         except DeviceLostError:
             raise
         except Exception as caught:
@@ -275,7 +259,7 @@ class Scheduler(Generic[Key]):
         else:
             self._observer.encoded(len(jobs), time.monotonic() - started)
             return finished
-        if batch.running.empty:
+        if batch.empty:
             del group.batches[width]
         if not _is_expected(error) or not group.busy:
             return self._isolate(jobs, error, only=batch.tried == 1)
@@ -286,24 +270,23 @@ class Scheduler(Generic[Key]):
             self._put_back(jobs)
         return []
 
-    def _new_batch(self, group: _Group[Key], width: int, jobs: Sequence[Job[Key]]) -> _Batch[Key]:
+    def _new_batch(
+        self, group: _Group[Key], width: int, jobs: Sequence[Job[Key]]
+    ) -> RunningBatch[Key]:
         capacity = max(
             job.request.capacity for job in (*jobs, *group.waiting) if job.strategy.width == width
         )
         if group is self._groups[0]:
             capacity = max(capacity, self._capacity)
-        running: RunningBatch[Key] = RunningBatch(
-            self._backend, self._model, width=width, capacity=capacity
-        )
-        return _Batch(width, running)
+        return RunningBatch(self._backend, self._model, width=width, capacity=capacity)
 
     def _step(
-        self, group: _Group[Key], batch: _Batch[Key]
+        self, group: _Group[Key], batch: RunningBatch[Key]
     ) -> Sequence[DecodedJob[Key] | FailedJob[Key]]:
-        rows, started = batch.width * batch.running.count, time.monotonic()
+        rows, started = batch.width * batch.count, time.monotonic()
         try:
-            batch.running.compact()
-            finished = batch.running.step()
+            batch.compact()
+            finished = batch.step()
         except DeviceLostError:
             raise
         except Exception as caught:
@@ -311,9 +294,9 @@ class Scheduler(Generic[Key]):
         else:
             self._observer.stepped(rows, time.monotonic() - started)
             return finished
-        jobs = [decoded.job for decoded in batch.running.running]
+        jobs = [decoded.job for decoded in batch.running]
         del group.batches[batch.width]
-        batch.running.close()
+        batch.close()
         if _is_expected(error) and not self.isolating:
             self._observer.failed(str(error))
         return self._isolate(jobs, error, only=batch.tried == 1)

@@ -66,37 +66,21 @@ class ModelSpec:
 
     def problems(self) -> list[str]:
         """Return one line for each value out of range."""
-        sizes: dict[str, int | None] = {"num_heads": self.num_heads, "head_size": self.head_size}
-        sizes |= {"value_size": self.value_size, "state_size": self.state_size}
+        names = ["num_heads", "head_size", "value_size", "state_size"]
+        of_encoder = ("source_vocab_size", "max_source_positions")
+        of_decoder = ("target_vocab_size", "decoder_layers", "max_target_positions")
         problems = []
-        sides: list[tuple[bool, str, dict[str, int | None]]] = [
-            (
-                self.has_encoder,
-                "encoder",
-                {
-                    "source_vocab_size": self.source_vocab_size,
-                    "max_source_positions": self.max_source_positions,
-                },
-            ),
-            (
-                self.has_decoder,
-                "decoder",
-                {
-                    "target_vocab_size": self.target_vocab_size,
-                    "decoder_layers": self.decoder_layers,
-                    "max_target_positions": self.max_target_positions,
-                },
-            ),
-        ]
-        for present, side, of_side in sides:
-            if present:
-                sizes |= of_side
-            else:
-                problems += [
-                    f"{name}: expected 0 in a model without {side}, found {shown(value)}"
-                    for name, value in of_side.items()
-                    if value != 0
-                ]
+        for present, side, of_side in (
+            (self.has_encoder, "encoder", of_encoder),
+            (self.has_decoder, "decoder", of_decoder),
+        ):
+            names += of_side if present else ()
+            problems += [
+                f"{name}: expected 0 in a model without {side}, found {shown(getattr(self, name))}"
+                for name in of_side
+                if not present and getattr(self, name) != 0
+            ]
+        sizes = {name: getattr(self, name) for name in names}
         problems += [
             f"{name}: out of range, found {shown(value)}"
             for name, value in sizes.items()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.logits_processors import Row
+from ..decoding.logits_processors import Prohibition, Row
 from .codecs import Codec, TokenizerError
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
@@ -166,7 +166,7 @@ def _byte_level_alphabet() -> dict[str, int]:
 BYTE_OF_LETTER = _byte_level_alphabet()
 
 
-class ForbiddenTexts:
+class ForbiddenTexts(Prohibition):
     """Excludes tokens that would complete a forbidden text; see `logits_processors.Prohibition`.
 
     If the output ends with the beginning of a text, that ending selects the excluded tokens. The
@@ -200,10 +200,6 @@ class ForbiddenTexts:
             beginning: found[0] if len(found) == 1 else np.unique(np.concatenate(found))
             for beginning, found in completing.items()
         }
-
-    def active(self, count: int) -> bool:
-        """Return True: texts are excluded at every step."""
-        return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Set the scores [V] of tokens that would complete a text to -inf."""
