@@ -13,14 +13,19 @@ from .attention.reader import AttentionReader, EncoderAttentionReader
 from .backends.interface import Backend
 from .encoding.front_end import EncoderFrontEnd
 from .format.bundle import Bundle
-from .front_end import FrontEnd
 from .scoring.interface import ScoringOptions
 from .scoring.speech import SpeechScorer
 from .scoring.texts import TextScorer
-from .speech.transcriber import Transcriber
+from .speech.transcriber import PendingSpeech, Transcriber
 from .texts.front_end import TextFrontEnd
+from .texts.outputs import PendingText
+from .texts.sentences import PendingSentences
 from .texts.shortlist import read_shortlist
 from .texts.tokenizer import TextCodec
+
+Pending = PendingText | PendingSentences | PendingSpeech
+"""An input between its decoding jobs and its result: it has one job, several at once, or several
+one after another. Nothing may be added to it after the result."""
 
 
 class Parts:
@@ -34,7 +39,7 @@ class Parts:
         encoder: the front end of an encoder-only model, which has no other parts
     """
 
-    front_end: FrontEnd
+    front_end: TextFrontEnd | Transcriber
     transcriber: Transcriber
     scorer: TextScorer | SpeechScorer
     encoder: EncoderFrontEnd

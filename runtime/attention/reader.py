@@ -22,13 +22,13 @@ from ..decoding.results import RejectedError, Result
 from ..encoding.front_end import EncoderFrontEnd
 from ..format.contract import Role
 from ..format.manifest import Manifest
-from ..front_end import FrontEnd
 from ..scoring.interface import ScoredPair, ScoringOptions
 from ..scoring.speech import SpeechScorer
 from ..scoring.teacher_forcing import ForcedPair
 from ..scoring.texts import TextScorer, split_pair
+from ..speech.transcriber import Transcriber
 from ..texts.codecs.interface import TextStream
-from ..texts.front_end import token_ids
+from ..texts.front_end import TextFrontEnd, token_ids
 from ..texts.tokenizer import TextCodec
 from .alignment import (
     NO_WORDS,
@@ -142,7 +142,7 @@ class AttentionReader:
         manifest: Manifest,
         backend: Backend,
         scorer: TextScorer | SpeechScorer,
-        front_end: FrontEnd,
+        front_end: TextFrontEnd | Transcriber,
         codec: TextCodec | None,
     ) -> None:
         self._manifest, self._backend, self._scorer = manifest, backend, scorer

@@ -11,8 +11,7 @@ from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend
 from ..decoding.results import RejectedError
 from ..format.manifest import Manifest
-from ..front_end import FrontEnd
-from ..texts.front_end import check_ids, token_ids
+from ..texts.front_end import TextFrontEnd, check_ids, token_ids
 from ..texts.plan import check_languages, check_truncation, start_of
 from ..texts.tokenizer import EncodedTarget, TextCodec, TooLongError, UnknownSymbolsError
 from .interface import ScoredPair, ScoringOptions, rejected
@@ -23,7 +22,7 @@ class TextScorer:
     """Scores pairs of source and target; see `Model.score`."""
 
     def __init__(
-        self, manifest: Manifest, backend: Backend, front_end: FrontEnd, codec: TextCodec | None
+        self, manifest: Manifest, backend: Backend, front_end: TextFrontEnd, codec: TextCodec | None
     ) -> None:
         self._manifest, self._backend, self._front_end = manifest, backend, front_end
         self._targets = Targets(manifest, codec)

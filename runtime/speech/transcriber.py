@@ -11,7 +11,7 @@ from dragoman.errors import DragomanError
 from dragoman.settings.generation import GenerationOptions
 from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
-from ..arguments import StopCheck, StoppedError, never_stopped
+from ..arguments import StopCheck, StoppedError, never_stopped, planned
 from ..audio import AudioError, LogMel
 from ..audio.voice_activity import RATE, ending_pause
 from ..backends.interface import Backend, BackendError, DeviceLostError
@@ -28,7 +28,6 @@ from ..decoding.running_batch import DecodedJob, Job, SelectedToken, only_strate
 from ..decoding.scheduler import FailedJob, Scheduler
 from ..decoding.strategies import DEFAULT_WINDOWS
 from ..format.manifest import Manifest
-from ..front_end import planned
 from ..texts.tokenizer import TextCodec, TokenizerError
 from .journal import Journal, JournalError, RecordingJournal
 from .live import Listener, live_options
@@ -197,7 +196,7 @@ MAX_OPEN_SECONDS = 2 * 3600
 
 
 class Transcriber:
-    """Decodes recordings in batches of windows; see `front_end.FrontEnd`."""
+    """Decodes recordings in batches of windows; see `texts.front_end.TextFrontEnd`."""
 
     def __init__(
         self,
@@ -219,7 +218,7 @@ class Transcriber:
         options: GenerationOptions | Sequence[GenerationOptions],
         check: StopCheck = never_stopped,
     ) -> list[Result]:
-        """Decode recordings; see `front_end.FrontEnd.generate`."""
+        """Decode recordings; see `TextFrontEnd.generate`."""
         updates = self.transcribe(sources, options, check)
         results = ((u.index, u.result) for u in updates if u.result is not None)
         return collected(results, len(sources))
@@ -289,7 +288,7 @@ class Transcriber:
     def begin(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
     ) -> PendingSpeech | Result:
-        """Read audio and create the job of its first window; see `front_end.FrontEnd.begin`."""
+        """Read audio and create the job of its first window; see `TextFrontEnd.begin`."""
         check()
         return self._begin(source, self._plan(options), check)
 

@@ -17,8 +17,8 @@ from ...backends.interface import DeviceLostError, Steps
 from ...decoding.results import Result, Segment, Token
 from ...decoding.running_batch import Job, SelectedToken, only_strategy
 from ...decoding.scheduler import Observer
-from ...front_end import Pending
 from ...model import Model, parts_of
+from ...parts import Pending
 from ...speech.recording import Spectrogram
 from ...speech.transcriber import PendingSpeech, check_streamed
 from ...texts.front_end import TextFrontEnd

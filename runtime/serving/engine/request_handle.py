@@ -16,7 +16,7 @@ from ...decoding.results import Result
 from ...decoding.running_batch import DecodedJob, Job, SelectedToken, selected_tokens
 from ...decoding.scheduler import FailedJob
 from ...decoding.search import TokenSequence
-from ...front_end import Pending
+from ...parts import Pending
 
 Outcome = TypeVar("Outcome")
 Listener = Callable[[Sequence[SelectedToken]], None]
