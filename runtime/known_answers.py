@@ -39,9 +39,7 @@ def check_known_answers(model: Model, backend: str, check: Check, gpu: int = 0) 
     with the oracle.
 
     Args:
-        backend: name of the backend that runs the model
         check: "once": unless this bundle passed on this machine before; "always"; "never"
-        gpu: number of the GPU, for a backend that runs on one
 
     Raises:
         KnownAnswersError: an output differs from those proven.

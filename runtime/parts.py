@@ -16,16 +16,10 @@ from .format.bundle import Bundle
 from .scoring.interface import ScoringOptions
 from .scoring.speech import SpeechScorer
 from .scoring.texts import TextScorer
-from .speech.transcriber import PendingSpeech, Transcriber
+from .speech.transcriber import Transcriber
 from .texts.front_end import TextFrontEnd
-from .texts.outputs import PendingText
-from .texts.sentences import PendingSentences
 from .texts.shortlist import read_shortlist
 from .texts.tokenizer import TextCodec
-
-Pending = PendingText | PendingSentences | PendingSpeech
-"""An input between its decoding jobs and its result: it has one job, several at once, or several
-one after another. Nothing may be added to it after the result."""
 
 
 class Parts:
@@ -34,8 +28,6 @@ class Parts:
     Attributes:
         codec: tokenizers of a model with a decoder; None if the bundle has none
         front_end: turns inputs into decoding jobs, and their outputs into results
-        transcriber: the front end of a speech model
-        scorer: scores pairs of source and target
         encoder: the front end of an encoder-only model, which has no other parts
     """
 

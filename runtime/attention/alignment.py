@@ -166,11 +166,7 @@ def align(
 
 
 def attended_word(weights: NDArray[np.float32], source_words: Sequence[int | None]) -> int | None:
-    """Return the source word that a target token attends to most; None if there are no words.
-
-    Args:
-        weights: [source tokens]
-    """
+    """Return the source word that a target token attends to most; None if there are no words."""
     sources = _together(weights[:, None], source_words)
     return int(sources[:, 0].argmax()) if len(sources) else None
 

@@ -344,7 +344,6 @@ def _first_words(
 
     Args:
         words, of_token: the words of the whole source, see `Words`
-        ids: the tokens that were read
         special: the special tokens around a text, of which those at the end stay
     """
     if len(of_token) <= len(ids):

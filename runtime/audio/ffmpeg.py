@@ -188,8 +188,6 @@ class _Packets:
 
     Attributes:
         count: number of packets read
-        samples: number of samples decoded from them
-        damaged: number of packets that cannot be decoded
         last_is_whole: whether the last packet is complete and can be decoded
     """
 

@@ -50,9 +50,6 @@ class LogMel(AudioFeatures):
 
         They differ from the features of its windows: the maximum of the whole signal sets the
         floor, and the end is padded by reflection instead of zeros.
-
-        Args:
-            blocks: the signal in blocks of any lengths; they are not kept
         """
         half, step = self.n_fft // 2, BLOCK * self.hop
         rows = np.empty((0, self.bins), np.float32)  # grows in place

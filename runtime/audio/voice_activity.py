@@ -203,10 +203,6 @@ def _session() -> Any:
 def ending_pause(*, vad: bool, cut: bool) -> int | None:
     """Return the samples of silence that end speech.
 
-    Args:
-        vad: whether what is not speech is left out
-        cut: whether recordings are divided at silence, which requires the detector
-
     Returns:
         None if nothing is left out
     """

@@ -71,7 +71,6 @@ def describe_machine(backend: str = "onnxruntime", *libraries: str, gpu: int = 0
     What cannot be found out is left out; nothing is raised.
 
     Args:
-        backend: name of a row of `table.BACKENDS`
         libraries: further Python packages whose versions count
     """
     record = next(record for record in BACKENDS if record.name == backend)

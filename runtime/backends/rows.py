@@ -58,11 +58,7 @@ def padded_length(length: int, multiple: int, most: int) -> int:
 
 
 def source_room(present: int, longest: int) -> int:
-    """Return the number of positions to allocate for each source.
-
-    Args:
-        longest: length of the longest source that remains or joins
-    """
+    """Return the number of positions to allocate for each source."""
     return present if SHRINK_BELOW * present < longest < present else longest
 
 
@@ -95,11 +91,7 @@ class CacheHistory:
         self._written += rows * queries
 
     def copies(self, parents: NDArray[np.intp], positions: NDArray[np.int64]) -> list[RowCopy]:
-        """Return the copies that let row r continue row parents[r], and record them as done.
-
-        Args:
-            positions: number of written positions of each row
-        """
+        """Return the copies that let row r continue row parents[r], and record them as done."""
         copies = []
         for to in np.flatnonzero(parents != np.arange(len(parents))).tolist():
             row = int(parents[to])
@@ -142,11 +134,7 @@ class BatchShortlist:
     """The tokens that the sources of a batch allow, and their weights.
 
     Args:
-        least: the least number of tokens whose weights are gathered
         former: the shortlist of the batch before, whose weights are kept if they suffice
-
-    Attributes:
-        weights: the weights, by the decoder's inputs
     """
 
     def __init__(

@@ -17,10 +17,6 @@ class BackendRecord:
         module: module within this package, with `open_backend(bundle, threads) -> Backend`; that of
             a GPU has `open_backend(bundle, threads, gpu) -> Backend`
         extra: extra that installs the package: pip install 'dragoman[EXTRA]'
-        runs: supported format of executables, see `format.manifest`
-        device: kind of device: the processor, or an NVIDIA GPU
-        targets: supported targets of bundles; None: any
-        precisions: supported precisions of bundles; None: any
         missing_kernels: reason why other targets and precisions do not run
         falls_back: whether nodes may run on the processor if `open_backend` gets `allow_fallback`
     """

@@ -30,7 +30,6 @@ class Beam:
     """The strategy of beam search.
 
     Attributes:
-        beams: number of hypotheses that are kept at each step
         length_penalty: the sum of log-probabilities is divided by length ** length_penalty to rank
             finished hypotheses; more than 0 favours long ones. The end token counts.
         early_stopping: True: stop as soon as `beams` hypotheses are finished. False: stop when no
@@ -228,10 +227,6 @@ def assign_rows(rows: Sequence[int], width: int) -> tuple[list[int], list[int]]:
     """Assign rows to hypotheses so that few rows are overwritten.
 
     The first child of a hypothesis keeps its row; other children get rows without children.
-
-    Args:
-        rows: for each child, the row of the hypothesis that it continues
-        width: number of rows, at least as many as children
 
     Returns:
         the row of each child; and the parent of each of the rows, see `search.NextTokens`

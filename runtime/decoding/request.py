@@ -127,11 +127,9 @@ class Rules:
     """The rules of an output, independent of the strategy.
 
     Attributes:
-        processors: processors of scores, in order of application
         prohibitions: processors that exclude forbidden tokens, applied last
         suppressed: tokens that are never chosen; the graph excludes them
         forced_first: first new token, independent of scores
-        forced_last: new token at the limit, independent of scores
         renormalize: whether scores are those of distributions over the allowed tokens
     """
 
@@ -224,7 +222,6 @@ class Request:
         prompt: decoder input before the first new token, the start token first
         prefix: tokens that the decoder reads one by one before the first new token
         observed: token whose probability after the prompt is kept with the output
-        keeps_encoded: whether the encoder's outputs are kept with the output
         allowed: the tokens that the output may have, int64 ascending; None: all
     """
 

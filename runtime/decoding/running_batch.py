@@ -54,7 +54,6 @@ class DecodedJob(Generic[Key]):
         selected: selected tokens at prefix positions with several tokens, each with its probability
             among these
         observed: probability of `Request.observed`; None until the prompt is read
-        encoded: the encoder's outputs for a finished job, see `Request.keeps_encoded`
     """
 
     job: Job[Key]
@@ -76,9 +75,6 @@ Slots = list[DecodedJob[Key] | None]
 
 class RunningBatch(Generic[Key]):
     """A batch of jobs of the same width. `admit` and `step` may be called in any order.
-
-    Args:
-        capacity: number of target positions of a row, enough for every request
 
     Attributes:
         width: number of rows of each job

@@ -43,9 +43,7 @@ class _Group(Generic[Key]):
     """Jobs that share batches: all jobs of a scheduler, or isolated jobs.
 
     Attributes:
-        waiting: jobs that are not in a batch yet
         most: known limit of rows in use, from the option and from failures for lack of memory
-        batches: batches by width
     """
 
     most: int
@@ -82,7 +80,6 @@ class Scheduler(Generic[Key]):
             halved, in case the failure was transient
         put_back: receives jobs that were passed to `admit` and must wait; None: add them to the
             scheduler's own queue
-        observer: receives the events of the scheduler
     """
 
     def __init__(

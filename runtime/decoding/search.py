@@ -49,9 +49,7 @@ class StepScores:
     """The scores of the next tokens of all rows of a batch.
 
     Args:
-        step: tokens that the graph selected
         prediction: all scores; None: only the selected tokens are known
-        candidates: the best tokens of each row, if required
     """
 
     def __init__(
@@ -140,11 +138,9 @@ class TokenSequence:
     """The tokens of an output, complete or not.
 
     Attributes:
-        row: decoder input so far, including prompt and prefix
         begin: index of the first new token in `row.tokens`
         log_probabilities: log-probability of each new token among unsuppressed tokens; 0 for
             forced tokens
-        alternatives: the best tokens at each new token
         end_token: the end token, if it is the last token; None: the sequence is incomplete, or
             ended at its limit
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -73,7 +74,7 @@ class EncoderFrontEnd:
             check,
             reading,
             lambda outputs, text, _: Embedding(outputs.read("embedding"), truncated=text.truncated),
-            lambda reason: Embedding(np.empty(0, np.float32), reason),
+            Embedding(np.empty(0, np.float32)),
         )
 
     def hidden_states(
@@ -88,7 +89,7 @@ class EncoderFrontEnd:
             check,
             reading,
             lambda outputs, text, _: HiddenStates(outputs.read("hidden"), truncated=text.truncated),
-            lambda reason: HiddenStates(np.empty((0, 0), np.float32), reason),
+            HiddenStates(np.empty((0, 0), np.float32)),
         )
 
     def classify(
@@ -111,7 +112,7 @@ class EncoderFrontEnd:
             check,
             reading,
             lambda outputs, text, _: classification(outputs, self.head, text),
-            lambda reason: Classification(error=reason),
+            Classification(),
         )
 
     def tag(
@@ -126,7 +127,7 @@ class EncoderFrontEnd:
             check,
             reading,
             lambda outputs, text, source: tagging(outputs, self.head, text, _text(source)),
-            lambda reason: Tagging(error=reason),
+            Tagging(),
         )
 
     def fill(
@@ -146,7 +147,7 @@ class EncoderFrontEnd:
                 return Filling(error=f"expected a mask{name}, found none")
             return filling(outputs, self.head, text, _text(source), self._tokenizer, top)
 
-        return self._each(sources, check, reading, result, lambda reason: Filling(error=reason))
+        return self._each(sources, check, reading, result, Filling())
 
     def answer(
         self,
@@ -157,12 +158,7 @@ class EncoderFrontEnd:
         stride: int | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Answer]:
-        """Answer questions, each a pair of question and context, in at most `longest` tokens.
-
-        Args:
-            stride: tokens that windows of a context share which is too long for the model; None:
-                such a context is rejected, or cut
-        """
+        """Answer questions, each a pair of question and context, in at most `longest` tokens."""
         if stride is not None:
             found = self._in_windows(sources, check, reading, longest, stride)
             return collected(found, len(sources))
@@ -171,7 +167,7 @@ class EncoderFrontEnd:
             check,
             reading,
             lambda outputs, text, source: answer(outputs, text, source[1], longest),
-            lambda reason: Answer(error=reason),
+            Answer(),
         )
 
     def tokenize(self, source: Any, **reading: Unpack[ReadingKeywords]) -> Tokenized:
@@ -288,11 +284,14 @@ class EncoderFrontEnd:
         check: StopCheck,
         reading: ReadingKeywords,
         result: Callable[[Outputs, Tokenized, Any], Result],
-        failed: Callable[[str], Result],
+        empty: Result,
     ) -> list[Result]:
-        """Compute the result of each source; `failed` creates results of rejected sources."""
+        """Compute the result of each source; that of a rejected one is `empty` with an error."""
         made = self._made(sources, check, reading, result)
-        results = ((i, failed(str(m)) if isinstance(m, RejectedError) else m) for i, m in made)
+        results = (
+            (i, dataclasses.replace(empty, error=str(m)) if isinstance(m, RejectedError) else m)
+            for i, m in made
+        )
         return collected(results, len(sources))
 
     def _made(

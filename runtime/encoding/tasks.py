@@ -91,7 +91,6 @@ class ZeroShot:
 
     Attributes:
         labels: the labels, each of which replaces the `{}` of the template
-        template: the hypothesis
         multi_label: whether each label has a probability of its own, so that several may be true
 
     Raises:

@@ -78,9 +78,7 @@ class InputTokenizer:
     """The tokenizer of an encoder-only model.
 
     Args:
-        cut: the text of a pair to truncate
         mask: token that is always read as such; None: there is none
-        prompts: texts that are put before a text
 
     Raises:
         BundleError: the file is not a tokenizer, or fails on trial texts.

@@ -117,8 +117,6 @@ class KnownAnswers:
 
     Attributes:
         versions: versions of the libraries, see `backends.machine`
-        processor: name of the processor's model
-        features: instruction sets of the processor
         source_language: language of the texts; None: the model has no languages
         target_language: language of the outputs; None likewise
         allowed: below fp32, the largest allowed mean divergence from the trained model's

@@ -38,7 +38,6 @@ class SpeechPair:
         window: features [mel bins, frames]
         target: token ids, without an end token that will be appended
         language: language token; None if the prompt has none
-        seconds: length of the audio
     """
 
     window: NDArray[np.float32]

@@ -210,7 +210,6 @@ class SpeechPlan:
         """Return the maximum number of rows in a batch: windows times beams.
 
         Args:
-            positions: number of positions of a window
             fitting: number of rows that fit into the device's memory; None: unknown
             most: the backend's maximum number of rows; None: unlimited
         """
@@ -239,8 +238,6 @@ class WindowPlan:
 
     Attributes:
         instructions: prompt tokens after the language, see `PromptRequest.instructions`
-        limit: maximum number of new tokens for a window, including the end token
-        positions: number of target positions, for the prompt and the new tokens
     """
 
     model: ModelSpec
@@ -270,7 +267,6 @@ class WindowPlan:
         Args:
             window: features [bins, frames of a window]
             language: language token; None: unknown, or the model has no languages
-            context: tokens of the text before the window
             hotwords: tokens before the context; together they are cut to half of the positions
             beginning: tokens that the output begins with, which requires the language
             keeps_encoded: see `Request`

@@ -26,7 +26,6 @@ class Spectrogram:
         features: float32 [bins, frames], at least one window
         frames: number of frames that are not padding
         seconds: length of the audio, without what was left out
-        defects: what is missing or damaged in the file
         voice: where the recording has speech, if the rest was left out
     """
 
@@ -81,15 +80,11 @@ class Recording:
         begin, end: first frame, and the one after the last; None: the whole recording
 
     Attributes:
-        audio: features of the recording
         language: language token; None until it is known
-        language_probability: probability of a detected language
         context: tokens that the model reads before the next window
-        hotwords: tokens that the model reads before the context of every window
         prefix: tokens that the output of the first window begins with
         position: first frame of the next window
         attempt: number of earlier attempts at the next window
-        timed: whether timestamps are generated
         windows: number of windows decoded so far, counted from `begin`
         ended: whether the output of every window ended with an end token
         end_token: the end token of the last window

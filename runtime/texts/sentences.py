@@ -301,7 +301,7 @@ def gaps(text: str, spans: Sequence[Span], outputs: Sequence[str]) -> list[str]:
 
 
 class PendingSentences:
-    """A text whose sentences are decoded at once; see `parts.Pending`.
+    """A text whose sentences are decoded at once.
 
     Args:
         parts: what is begun for each of them, of which at least one is decoded

@@ -61,7 +61,6 @@ class Gpu(NamedTuple):
 
     Attributes:
         compute_capability: compute capability, such as "8.9"
-        cuda: newest CUDA version that the driver supports, such as "13.0"
     """
 
     name: str

@@ -57,7 +57,6 @@ class Sizes(NamedTuple):
     Attributes:
         profile: index of the engines' profile; 0 for graphs
         sources: number of places for sources; unused places hold copies
-        source: number of positions of a source, including padding
         capacity: number of target positions, for graphs with a dynamic capacity
     """
 

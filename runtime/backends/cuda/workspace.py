@@ -121,7 +121,6 @@ class Stream:
     than it was started in, and whatever is enqueued during a capture becomes part of the graph.
 
     Attributes:
-        thread: the thread that started the last batch
         idle: workspaces without a batch, which later batches use
     """
 
@@ -162,7 +161,6 @@ class Workspace(ABC):
     """Enqueues the work of a batch in a stream; see `state.DeviceState`.
 
     Attributes:
-        widest: largest number of rows of a batch so far or allowed
         failed: whether a batch ended with an error; the workspace is not used again then
     """
 

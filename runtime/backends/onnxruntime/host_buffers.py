@@ -85,7 +85,6 @@ class HostBuffer:
         Values within both shapes are kept. New values in axes other than the batch are zero.
 
         Args:
-            room: result of `room_for` for the same shape
             written: number of positions, in axis 2, to keep; None: all
 
         Returns:

@@ -147,9 +147,7 @@ class LoadedEngine:
     """An engine on the device.
 
     Attributes:
-        name: the engine's file
         loaded: the ICudaEngine
-        messages: TensorRT's messages about the engine
     """
 
     name: str

@@ -93,11 +93,7 @@ class KernelCache:
 
 
 class Context:
-    """An IExecutionContext with one profile.
-
-    Attributes:
-        sizes: the sizes that its tensors have; None: shapes and addresses are not set
-    """
+    """An IExecutionContext with one profile."""
 
     def __init__(
         self,
@@ -180,7 +176,6 @@ class CapturedStep:
     """A decoding step of one size, in a context that nothing else uses.
 
     Attributes:
-        has_run: whether the step has run directly, as TensorRT requires before a capture
         graph: the captured step; None: not captured
     """
 
