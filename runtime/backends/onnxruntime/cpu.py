@@ -164,7 +164,7 @@ class OnnxRuntimeBackend:
         self.sessions, self._opening = {}, threading.Lock()
 
     def _session(self, graph: str) -> onnxruntime.InferenceSession:
-        spec, options = self.manifest.graphs[graph], session_options(self._threads)
+        spec, options = self.manifest.graphs[graph], self._options(self._threads)
         return open_session(self._bundle.path(spec.file), spec, options, "CPUExecutionProvider")
 
     @functools.cached_property
@@ -172,6 +172,9 @@ class OnnxRuntimeBackend:
         """The number of rows that the decoder must compute at least to be batch-invariant."""
         blocks = self.manifest.precision == "int4" and self.manifest.target == "cpu"
         return 2 if blocks and single_rows_differ() else 1
+
+    def _options(self, threads: int | None) -> onnxruntime.SessionOptions:
+        return session_options(threads)
 
     @property
     def limits(self) -> Limits:
