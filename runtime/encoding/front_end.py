@@ -55,12 +55,8 @@ class EncoderFrontEnd:
         self._longest = backend.limits.source or manifest.model.max_source_positions
         self._tokenizer = None
         if manifest.tokenizers is not None and manifest.tokenizers.source is not None:
-            self._tokenizer = InputTokenizer.of(
-                directory / manifest.tokenizers.source,
-                self._longest,
-                head,
-                manifest.tokenizers.prompts,
-            )
+            source, prompts = manifest.tokenizers.source, manifest.tokenizers.prompts
+            self._tokenizer = InputTokenizer(directory / source, self._longest, head, prompts)
 
     def embeddings(
         self,

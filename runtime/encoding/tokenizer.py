@@ -75,42 +75,21 @@ MOST_WINDOWS = 1000
 
 
 class InputTokenizer:
-    """The tokenizer of an encoder-only model.
-
-    Args:
-        mask: token that is always read as such; None: there is none
+    """The tokenizer of an encoder-only model, as the task of its head requires.
 
     Raises:
         BundleError: the file is not a tokenizer, or fails on trial texts.
     """
 
     def __init__(
-        self,
-        path: Path,
-        longest: int,
-        *,
-        cut: Cut,
-        mask: int | None = None,
-        prompts: Prompts | None = None,
+        self, path: Path, longest: int, head: Head, prompts: Prompts | None = None
     ) -> None:
-        self._longest, self._cut = longest, cut
-        self._prompts = prompts or Prompts({})
+        answers = head.task == "question-answering"
+        mask = head.mask_token_id if head.task == "masked-language-model" else None
+        self._longest, self._prompts = longest, prompts or Prompts({})
+        self._cut: Cut = "only_second" if answers else "longest_first"
         self._codec = LibraryCodec(path)
         self._reader = LibraryTokenizer(path, kept=mask)
-
-    @classmethod
-    def of(
-        cls, path: Path, longest: int, head: Head, prompts: Prompts | None = None
-    ) -> InputTokenizer:
-        """Create the tokenizer that the task of a head requires."""
-        answers = head.task == "question-answering"
-        return cls(
-            path,
-            longest,
-            cut="only_second" if answers else "longest_first",
-            mask=head.mask_token_id if head.task == "masked-language-model" else None,
-            prompts=prompts,
-        )
 
     def encode(
         self,

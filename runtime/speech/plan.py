@@ -161,7 +161,7 @@ class SpeechPlan:
 
     def windows(self, manifest: Manifest, speech: SpeechTokens, *, timed: bool) -> WindowPlan:
         """Return the decoding plan of windows, with or without timestamps."""
-        prompt = self.prompt.with_timestamps(timed)
+        prompt = dataclasses.replace(self.prompt, timestamps=timed)
         instructions = prompt.instructions(speech)
         limit = self.limits.max_new_tokens
         if self.options.max_new_tokens is None:

@@ -112,10 +112,6 @@ class PromptRequest:
         if problems:
             raise DragomanError(problems=problems)
 
-    def with_timestamps(self, timestamps: bool) -> PromptRequest:
-        """Return the same request with or without timestamps."""
-        return dataclasses.replace(self, timestamps=timestamps)
-
     def of_texts(self, speech: SpeechTokens) -> PromptRequest:
         """Return the request whose prompt precedes a text without timestamps: it names a task."""
         task = self.task or speech.default_task
