@@ -53,7 +53,7 @@ class SuppressTokens:
         self.tokens = list(tokens)
 
     def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
+        """Return whether it can change the choice of the count-th new token."""
         return bool(self.tokens)
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
@@ -69,7 +69,7 @@ class SuppressTokensAt(SuppressTokens):
         self._count = count
 
     def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
+        """Return whether it can change the choice of the count-th new token."""
         return count == self._count and super().active(count)
 
 
@@ -81,7 +81,7 @@ class MinNewTokens(SuppressTokens):
         self._count = count
 
     def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
+        """Return whether it can change the choice of the count-th new token."""
         return count <= self._count and super().active(count)
 
 
@@ -126,7 +126,7 @@ class NoBadWords:
         self._words = [(list(word[:-1]), word[-1]) for word in words]
 
     def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
+        """Return whether it can change the choice of the count-th new token."""
         return bool(self._words)
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:

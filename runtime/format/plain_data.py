@@ -122,14 +122,14 @@ def _read_union(options: tuple[Any, ...], data: object, path: str, problems: Pro
     if len(rest) == 1:
         problems.extend(attempt)
     else:
-        problems.expected(path, " or ".join(map(_described, rest)), data)
+        described = [
+            " or ".join(map(repr, get_args(option)))
+            if get_origin(option) is Literal
+            else _SCALARS.get(option, str(option))
+            for option in rest
+        ]
+        problems.expected(path, " or ".join(described), data)
     return None
-
-
-def _described(option: Any) -> str:
-    if get_origin(option) is Literal:
-        return " or ".join(map(repr, get_args(option)))
-    return _SCALARS.get(option, str(option))
 
 
 def _read_tagged(options: list[Any], data: object, path: str, problems: Problems) -> Any:

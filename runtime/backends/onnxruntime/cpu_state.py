@@ -263,7 +263,7 @@ class HostState:
 
     @property
     def _source_length(self) -> int:
-        return self._buffers[_MASK].array.shape[1]
+        return int(self._buffers[_MASK].array.shape[1])
 
     def _choice(self) -> StepOutput:
         slots = (_NEXT, _LOG_PROBABILITY)
