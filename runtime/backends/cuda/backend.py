@@ -62,18 +62,13 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         self, manifest: Manifest, device: Device, rounding: Rounding, *, scratch: int = 0
     ) -> None:
         self.manifest = manifest
-        self._device, self._rounding, self._scratch = device, rounding, scratch
+        self.device, self._rounding, self._scratch = device, rounding, scratch
         self._counter = StepCounter()
         self._streams: list[AnyStream] = []
         self._lock = threading.RLock()  # a finalizer may return a workspace at any time
         self._closed = False
         finalizer = weakref.finalize(self, _close_streams, device, self._streams)
         finalizer.atexit = False  # the driver frees everything
-
-    @property
-    def device(self) -> Device:
-        """The GPU."""
-        return self._device
 
     @property
     @abstractmethod
@@ -90,7 +85,7 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         each = self._row_bytes(self._rounding.first(1, source, capacity, 1))
         with self._lock:
             idle = sorted(w.arena.size for stream in self._streams for w in stream.idle)[-2:]
-        free = int(share * (self._device.free_memory() + sum(idle)))
+        free = int(share * (self.device.free_memory() + sum(idle)))
         fitting = int(MEMORY_SHARE * (free - 2 * self._scratch)) // (2 * each)
         usual = next((rows for least, rows in ROWS if free >= least), 1)
         most = max(1, min(fitting, usual, self.limits.rows or usual))
@@ -210,7 +205,7 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         with self._lock:
             unused = [stream for stream in self._streams if not stream.running]
             self._streams[:] = [stream for stream in self._streams if stream.running]
-        _close_streams(self._device, unused)
+        _close_streams(self.device, unused)
 
     def _encode(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         source, mask = values["source"], values["source_mask"]

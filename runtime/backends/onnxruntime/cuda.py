@@ -419,7 +419,7 @@ class CudaProviderBackend(DeviceBackend[ProviderStream]):
         return super()._row_bytes(sizes) + (size_of(dtype, shape) if dtype else 0)
 
     def _new_stream(self) -> ProviderStream:
-        return ProviderStream(self._device, self._open_sessions)
+        return ProviderStream(self.device, self._open_sessions)
 
     def _new_workspace(self, stream: ProviderStream) -> ProviderWorkspace:
         return ProviderWorkspace(stream, self._counter, self.manifest)

@@ -123,7 +123,7 @@ class TensorRTBackend(DeviceBackend[Stream]):
         self._engines = {}
 
     def _new_stream(self) -> Stream:
-        return Stream(self._device)
+        return Stream(self.device)
 
     def _new_workspace(self, stream: Stream) -> EngineWorkspace:
         workspace = EngineWorkspace(
