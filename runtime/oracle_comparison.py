@@ -118,19 +118,16 @@ def _check(outcomes: Sequence[Outcome]) -> Check:
 
 @dataclass(frozen=True)
 class _Along:
-    """Log-probabilities along an output of the oracle, at the steps whose tokens are not forced.
-
-    Attributes:
-        first: number of the first step
-        expected: those of the oracle, of the tokens that the answer stores for each step
-        found: those of the bundle
-        same: whether the bundle's most probable token is the oracle's, of each step
-    """
+    """Log-probabilities along an output of the oracle, at the steps whose tokens are not forced."""
 
     first: int
+    """Number of the first step."""
     expected: list[NDArray[np.float64]]
+    """Those of the oracle, of the tokens that the answer stores for each step."""
     found: list[NDArray[np.float64]]
+    """Those of the bundle."""
     same: list[bool]
+    """Whether the bundle's most probable token is the oracle's, of each step."""
 
     @property
     def largest_error(self) -> float:

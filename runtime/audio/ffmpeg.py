@@ -188,13 +188,13 @@ class _Packets:
 
     Attributes:
         count: number of packets read
-        last_is_whole: whether the last packet is complete and can be decoded
     """
 
     def __init__(self, av: Any, container: Any, stream: Any, decoder: Any) -> None:
         self._av, self._container, self._stream, self._decoder = av, container, stream, decoder
         self.count = self.samples = self.damaged = 0
         self.last_is_whole = True
+        """Whether the last packet is complete and can be decoded."""
 
     def frames(self) -> Iterator[Any]:
         """Decode all packets that can be decoded."""

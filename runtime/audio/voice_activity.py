@@ -48,18 +48,15 @@ NEAR = 0.1
 
 @dataclass(frozen=True)
 class Voice:
-    """Where a recording has speech; the rest was left out.
-
-    Attributes:
-        spans: begin and end of each stretch of speech, with margins, in seconds of the recording
-        seconds: length of the recording
-        pauses: middle of each pause in seconds of what was kept, and its length in seconds; where
-            stretches meet, the length is that of the silence between
-    """
+    """Where a recording has speech; the rest was left out."""
 
     spans: tuple[tuple[float, float], ...]
+    """Begin and end of each stretch of speech, with margins, in seconds of the recording."""
     seconds: float
+    """Length of the recording."""
     pauses: tuple[tuple[float, float], ...] = ()
+    """Middle of each pause in seconds of what was kept, and its length in seconds; where stretches
+    meet, the length is that of the silence between."""
 
     def original(self, start: float, end: float) -> tuple[float, float]:
         """Return the times in the recording of a begin and an end in what was kept of it.
@@ -85,10 +82,6 @@ class VoiceFilter:
     Args:
         pause: samples of silence that end speech, `PAUSE` or `SHORT_PAUSE`
 
-    Attributes:
-        spans: begin and end of each stretch that was kept, in samples
-        pauses: middle of each pause in samples of what was kept, and its length
-
     Raises:
         AudioError: no package with the detector is installed, or it cannot be loaded.
     """
@@ -96,7 +89,9 @@ class VoiceFilter:
     def __init__(self, pause: int = PAUSE) -> None:
         self._pause, self._shortest = pause, SHORTEST if pause == PAUSE else SHORT_WORD
         self.spans: list[tuple[int, int]] = []
+        """Begin and end of each stretch that was kept, in samples."""
         self.pauses: list[tuple[int, int]] = []
+        """Middle of each pause in samples of what was kept, and its length."""
         self._kept = 0
         self._session = _session()
         self._input = np.zeros((1, CONTEXT + WINDOW), np.float32)

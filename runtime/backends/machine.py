@@ -40,24 +40,21 @@ LIBRARIES = ("numpy", "tokenizers")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a bundle's numbers depend on besides its files.
-
-    Attributes:
-        system: operating system and architecture, such as "Linux x86_64"
-        features: instruction sets of the processor, of `FEATURES`; empty where the system does not
-            list them
-        saturates: whether 8-bit products saturate, so that slower exact kernels are used; None: no
-            ONNX Runtime to find out with
-        versions: versions of the libraries by name, "dragoman" first, of cuDNN where the backend
-            uses it, and of a GPU's driver
-    """
+    """What a bundle's numbers depend on besides its files."""
 
     system: str
+    """Operating system and architecture, such as "Linux x86_64"."""
     processor: str
     features: tuple[str, ...]
+    """Instruction sets of the processor, of `FEATURES`; empty where the system does not list
+    them."""
     saturates: bool | None
+    """Whether 8-bit products saturate, so that slower exact kernels are used; None: no ONNX Runtime
+    to find out with."""
     gpu: Gpu | None
     versions: dict[str, str]
+    """Versions of the libraries by name, "dragoman" first, of cuDNN where the backend uses it, and
+    of a GPU's driver."""
 
     def __str__(self) -> str:
         parts = [self.processor if self.gpu is None else f"{self.gpu.name}, {self.processor}"]

@@ -27,21 +27,18 @@ from .search import (
 
 @dataclass(frozen=True)
 class Beam:
-    """The strategy of beam search.
-
-    Attributes:
-        length_penalty: the sum of log-probabilities is divided by length ** length_penalty to rank
-            finished hypotheses; more than 0 favours long ones. The end token counts.
-        early_stopping: True: stop as soon as `beams` hypotheses are finished. False: stop when no
-            running hypothesis, at its current length, ranks above the worst finished one. "never":
-            like False, but at the best length that a running hypothesis could reach.
-        returned: number of returned hypotheses, at most `beams`
-    """
+    """The strategy of beam search."""
 
     beams: int
     length_penalty: float = 1.0
+    """The sum of log-probabilities is divided by length ** length_penalty to rank finished
+    hypotheses; more than 0 favours long ones. The end token counts."""
     early_stopping: EarlyStopping = False
+    """True: stop as soon as `beams` hypotheses are finished. False: stop when no running
+    hypothesis, at its current length, ranks above the worst finished one. "never": like False,
+    but at the best length that a running hypothesis could reach."""
     returned: int = 1
+    """Number of returned hypotheses, at most `beams`."""
 
     @property
     def width(self) -> int:

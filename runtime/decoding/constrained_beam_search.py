@@ -24,15 +24,12 @@ Tokenizations = Sequence[Sequence[int]]
 
 
 class PhraseProgress(NamedTuple):
-    """The progress of a sequence with the phrases.
-
-    Attributes:
-        node: automaton node after the last token
-        unmet: indices of the missing phrases
-    """
+    """The progress of a sequence with the phrases."""
 
     node: int
+    """Automaton node after the last token."""
     unmet: frozenset[int]
+    """Indices of the missing phrases."""
 
 
 class RequiredPhrases:

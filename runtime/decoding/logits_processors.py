@@ -17,15 +17,12 @@ from dragoman.settings.generation_settings import GenerationSettings
 
 @dataclass(frozen=True)
 class Row:
-    """The tokens of a row of a batch.
-
-    Attributes:
-        source: tokens of the source without padding; empty for audio features
-        tokens: decoder input so far, the start token first; decoding appends to it
-    """
+    """The tokens of a row of a batch."""
 
     source: Sequence[int]
+    """Tokens of the source without padding; empty for audio features."""
     tokens: list[int]
+    """Decoder input so far, the start token first; decoding appends to it."""
 
 
 class LogitsProcessor(Protocol):

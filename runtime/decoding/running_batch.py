@@ -47,20 +47,17 @@ class Job(Generic[Key]):
 
 @dataclass(eq=False)
 class DecodedJob(Generic[Key]):
-    """A running or finished job.
-
-    Attributes:
-        prefix: unread tokens of the prefix, see `Request.prefix`
-        selected: selected tokens at prefix positions with several tokens, each with its probability
-            among these
-        observed: probability of `Request.observed`; None until the prompt is read
-    """
+    """A running or finished job."""
 
     job: Job[Key]
     search: Search
     prefix: deque[PrefixToken]
+    """Unread tokens of the prefix, see `Request.prefix`."""
     selected: list[tuple[int, float]] = field(default_factory=list)
+    """Selected tokens at prefix positions with several tokens, each with its probability among
+    these."""
     observed: float | None = None
+    """Probability of `Request.observed`; None until the prompt is read."""
     encoded: Mapping[Slot, NDArray[Any]] | None = None
 
     @property
@@ -78,13 +75,13 @@ class RunningBatch(Generic[Key]):
 
     Attributes:
         width: number of rows of each job
-        tried: number of jobs that were admitted or failed to be admitted
     """
 
     def __init__(self, backend: Backend, model: ModelSpec, *, width: int, capacity: int) -> None:
         self._backend, self._model = backend, model
         self.width, self._capacity = width, capacity
         self.tried = 0
+        """Number of jobs that were admitted or failed to be admitted."""
         self._state: DecodingState | None = None
         self._slots: Slots[Key] = []
 

@@ -40,13 +40,10 @@ class Observer:
 
 @dataclass
 class _Group(Generic[Key]):
-    """Jobs that share batches: all jobs of a scheduler, or isolated jobs.
-
-    Attributes:
-        most: known limit of rows in use, from the option and from failures for lack of memory
-    """
+    """Jobs that share batches: all jobs of a scheduler, or isolated jobs."""
 
     most: int
+    """Known limit of rows in use, from the option and from failures for lack of memory."""
     waiting: deque[Job[Key]] = field(default_factory=deque)
     batches: dict[int, RunningBatch[Key]] = field(default_factory=dict)
 

@@ -89,18 +89,16 @@ class ZeroShot:
     The numbers are those of the pipeline `zero-shot-classification` of transformers (Yin et al.
     2019).
 
-    Attributes:
-        labels: the labels, each of which replaces the `{}` of the template
-        multi_label: whether each label has a probability of its own, so that several may be true
-
     Raises:
         DragomanError: on construction: labels are missing, empty, repeated or too many, the
             template has not exactly one `{}`, or a label or the template is too long.
     """
 
     labels: tuple[str, ...]
+    """The labels, each of which replaces the `{}` of the template."""
     template: str = TEMPLATE
     multi_label: bool = False
+    """Whether each label has a probability of its own, so that several may be true."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.labels) <= MOST_LABELS:

@@ -37,21 +37,18 @@ class Hypothesis(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokenized:
-    """The tokens of a text or a pair of texts.
-
-    Attributes:
-        spans: character offsets of each token in its text; empty if the source is token ids
-        words: index of the word of each token; None for special tokens
-        segments: index of the text of each token, 0 or 1; None for special tokens
-        truncated: whether tokens were cut
-    """
+    """The tokens of a text or a pair of texts."""
 
     ids: list[int]
     types: list[int]
     spans: list[tuple[int, int]]
+    """Character offsets of each token in its text; empty if the source is token ids."""
     words: list[int | None]
+    """Index of the word of each token; None for special tokens."""
     segments: list[int | None]
+    """Index of the text of each token, 0 or 1; None for special tokens."""
     truncated: bool = False
+    """Whether tokens were cut."""
 
 
 class ReadingKeywords(TypedDict, total=False):

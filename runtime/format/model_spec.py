@@ -16,28 +16,25 @@ class ModelSpec:
     Sizes of a missing encoder or decoder are 0. An encoder-only model has no target vocabulary,
     decoder layers or target positions; a decoder-only model has no source vocabulary or source
     positions.
-
-    Attributes:
-        source_vocab_size: size of the source vocabulary; None: the source is audio features, see
-            `takes_audio`
-        head_size: size of the queries and keys of a head
-        value_size: size of the values of a head; None: `head_size`
-        state_size: size of the state of each layer of a recurrent decoder; None: the layers have
-            self-attention
     """
 
     source_vocab_size: int | None
+    """Size of the source vocabulary; None: the source is audio features, see `takes_audio`."""
     target_vocab_size: int
     decoder_layers: int
     num_heads: int
     head_size: int
+    """Size of the queries and keys of a head."""
     max_source_positions: int
     max_target_positions: int
     pad_token_id: int
     start_token_id: int
     end_token_id: int
     value_size: Annotated[int | None, LEFT_OUT] = None
+    """Size of the values of a head; None: `head_size`."""
     state_size: Annotated[int | None, LEFT_OUT] = None
+    """Size of the state of each layer of a recurrent decoder; None: the layers have
+    self-attention."""
 
     @property
     def takes_audio(self) -> bool:

@@ -32,17 +32,14 @@ MAX_OPEN = 64
 
 @dataclass(frozen=True)
 class SpeechPair:
-    """A window of audio with its target.
-
-    Attributes:
-        window: features [mel bins, frames]
-        target: token ids, without an end token that will be appended
-        language: language token; None if the prompt has none
-    """
+    """A window of audio with its target."""
 
     window: NDArray[np.float32]
+    """Features [mel bins, frames]."""
     target: list[int]
+    """Token ids, without an end token that will be appended."""
     language: int | None
+    """Language token; None if the prompt has none."""
     seconds: float
 
 

@@ -19,18 +19,15 @@ from .interface import ScoredPair, rejected
 
 @dataclass(frozen=True)
 class ForcedPair:
-    """A source and a target as token ids or audio features.
-
-    Attributes:
-        source: token ids, or audio features [mel bins, frames]
-        given: decoder tokens before the target, which are not scored: the start token, the prompt
-            and a forced first token; at least one
-        target: tokens to score, at least one
-    """
+    """A source and a target as token ids or audio features."""
 
     source: EncoderInput
+    """Token ids, or audio features [mel bins, frames]."""
     given: tuple[int, ...]
+    """Decoder tokens before the target, which are not scored: the start token, the prompt and a
+    forced first token; at least one."""
     target: tuple[int, ...]
+    """Tokens to score, at least one."""
 
     @property
     def read(self) -> list[int]:

@@ -38,15 +38,12 @@ class JournalError(DragomanError):
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a journal.
-
-    Attributes:
-        recording: SHA-256 of the recording, in hex, and its number if it comes again in the call
-        part: index of the part of the recording
-    """
+    """A line of a journal."""
 
     recording: str
+    """SHA-256 of the recording, in hex, and its number if it comes again in the call."""
     part: int
+    """Index of the part of the recording."""
     state: RecordingState
 
 

@@ -251,19 +251,19 @@ class _Utterance:
 
     Attributes:
         begin: samples before it
-        tokens: the committed tokens
-        expected: tokens of the last pass that are not committed
         voiced: samples of speech
         quiet: samples since the last speech
-        next_pass: length of the next pass
     """
 
     def __init__(self, begin: int, before: Signal, codec: TextCodec) -> None:
         self.begin, self._blocks, self._length = begin, [before], len(before)
         self.tokens: list[int] = []
+        """The committed tokens."""
         self.expected: list[int] = []
+        """Tokens of the last pass that are not committed."""
         self.voiced = self.quiet = 0
         self.next_pass = STEP
+        """Length of the next pass."""
         self._stream = codec.stream()
 
     def __len__(self) -> int:

@@ -234,16 +234,13 @@ class TimestampsAfterPrompt(LogitsProcessor):
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """The decoding plan of windows with the same prompt.
-
-    Attributes:
-        instructions: prompt tokens after the language, see `PromptRequest.instructions`
-    """
+    """The decoding plan of windows with the same prompt."""
 
     model: ModelSpec
     speech: SpeechTokens
     settings: GenerationSettings
     instructions: Sequence[int]
+    """Prompt tokens after the language, see `PromptRequest.instructions`."""
     limit: int
     positions: int
     timestamps: bool

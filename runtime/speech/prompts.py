@@ -58,16 +58,13 @@ def language_name(code: str) -> str:
 
 @dataclass(frozen=True)
 class PromptRequest:
-    """The requested language, task and timestamps.
-
-    Attributes:
-        language: language code; "auto": the most probable language; None: the bundle's default,
-            or the most probable language
-        task: task; None: see `SpeechTokens.default_task`
-    """
+    """The requested language, task and timestamps."""
 
     language: str | None = None
+    """Language code; "auto": the most probable language; None: the bundle's default, or the most
+    probable language."""
     task: str | None = None
+    """Task; None: see `SpeechTokens.default_task`."""
     timestamps: bool = False
 
     @classmethod

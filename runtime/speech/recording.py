@@ -20,20 +20,17 @@ from .timestamps import SECONDS_PER_FRAME, TimedTokens, split_segments
 
 @dataclass(frozen=True)
 class Spectrogram:
-    """The features of a recording.
-
-    Attributes:
-        features: float32 [bins, frames], at least one window
-        frames: number of frames that are not padding
-        seconds: length of the audio, without what was left out
-        voice: where the recording has speech, if the rest was left out
-    """
+    """The features of a recording."""
 
     features: NDArray[np.float32]
+    """float32 [bins, frames], at least one window."""
     frames: int
+    """Number of frames that are not padding."""
     seconds: float
+    """Length of the audio, without what was left out."""
     defects: tuple[str, ...] = ()
     voice: Voice | None = None
+    """Where the recording has speech, if the rest was left out."""
 
     @property
     def duration(self) -> float:
@@ -54,14 +51,14 @@ class RecordingState:
     """The state of a recording after a window, but for the segments of earlier states.
 
     Attributes:
-        position: first frame of the next window
-        segments: segments that are new in this state
         language, language_probability, context, windows, ended, end_token: see `Recording`
         log_probability, score, spoken: see `Recording`
     """
 
     position: int
+    """First frame of the next window."""
     segments: tuple[TimedTokens, ...]
+    """Segments that are new in this state."""
     language: int | None
     language_probability: float | None
     context: tuple[int, ...]
@@ -80,33 +77,33 @@ class Recording:
         begin, end: first frame, and the one after the last; None: the whole recording
 
     Attributes:
-        language: language token; None until it is known
-        context: tokens that the model reads before the next window
-        prefix: tokens that the output of the first window begins with
         position: first frame of the next window
-        attempt: number of earlier attempts at the next window
-        windows: number of windows decoded so far, counted from `begin`
-        ended: whether the output of every window ended with an end token
-        end_token: the end token of the last window
-        spoken: seconds at which the last word ends, if words are timed
     """
 
     def __init__(self, audio: Spectrogram, begin: int = 0, end: int | None = None) -> None:
         self.audio = audio
         self.language: int | None = None
+        """Language token; None until it is known."""
         self.language_probability: float | None = None
         self.context: tuple[int, ...] = ()
+        """Tokens that the model reads before the next window."""
         self.hotwords: tuple[int, ...] = ()
         self.prefix: tuple[int, ...] = ()
+        """Tokens that the output of the first window begins with."""
         self.attempt = 0
+        """Number of earlier attempts at the next window."""
         self.timed = False
         self.segments: list[TimedTokens] = []
         self.log_probability = 0.0
         self.score = 0.0
         self.windows = begin
+        """Number of windows decoded so far, counted from `begin`."""
         self.ended = True
+        """Whether the output of every window ended with an end token."""
         self.end_token: int | None = None
+        """The end token of the last window."""
         self.spoken = begin * SECONDS_PER_FRAME
+        """Seconds at which the last word ends, if words are timed."""
         self._begin = self.position = begin
         self._end = audio.frames if end is None else end
 

@@ -48,9 +48,6 @@ from .word_times import WordTimer
 class PendingSpeech:
     """A recording whose windows are decoded one after another, or some parts of it at once.
 
-    Attributes:
-        on_segments: receives new segments, on the thread that decodes
-
     Raises:
         DragomanError: see `Windows.job`.
     """
@@ -66,6 +63,7 @@ class PendingSpeech:
     ) -> None:
         self._parts, self._plan, self._windows, self._journal = parts, plan, windows, journal
         self.on_segments: Callable[[Sequence[Segment]], None] | None = None
+        """Receives new segments, on the thread that decodes."""
         self._waiting = deque(n for n, part in enumerate(parts) if not part.done)
         self._running, self._lock = 0, Lock()
         self._segments: list[Segment] = []

@@ -57,16 +57,13 @@ IN_CACHE = 2**14
 
 @dataclass(frozen=True)
 class TokenTimes:
-    """Where tokens are in a window of audio.
-
-    Attributes:
-        path: (token, frame) in the order of time, int64 [steps, 2]; the last token is the end
-        probabilities: of each token among text tokens, as the model expects it, float32 [tokens];
-            0 for tokens beyond the decoder's positions
-    """
+    """Where tokens are in a window of audio."""
 
     path: NDArray[np.int64]
+    """(token, frame) in the order of time, int64 [steps, 2]; the last token is the end."""
     probabilities: NDArray[np.float32]
+    """Of each token among text tokens, as the model expects it, float32 [tokens]; 0 for tokens
+    beyond the decoder's positions."""
 
     @property
     def starts(self) -> NDArray[np.float64]:
@@ -78,21 +75,18 @@ class TokenTimes:
 
 @dataclass(frozen=True)
 class SpokenWindow:
-    """A decoded window of a recording.
-
-    Attributes:
-        prompt: what the decoder reads before the text, ending with the token without timestamps
-        frames: number of the window's frames that are audio
-        offset: seconds from the beginning of the audio to that of the window
-        spoken: seconds until which earlier segments last
-        language: code of the language; None: the model has one
-    """
+    """A decoded window of a recording."""
 
     prompt: Sequence[int]
+    """What the decoder reads before the text, ending with the token without timestamps."""
     frames: int
+    """Number of the window's frames that are audio."""
     offset: float = 0.0
+    """Seconds from the beginning of the audio to that of the window."""
     spoken: float = 0.0
+    """Seconds until which earlier segments last."""
     language: str | None = None
+    """Code of the language; None: the model has one."""
 
 
 class WordTimer:
@@ -253,12 +247,12 @@ class _Span:
     """A word while its times are being settled.
 
     Attributes:
-        tokens: number of tokens
         start, end: seconds from the beginning of the window
     """
 
     text: str
     tokens: int
+    """Number of tokens."""
     start: float = 0.0
     end: float = 0.0
     probability: float = 0.0

@@ -59,19 +59,16 @@ LEFT_ALONE = frozenset(
 
 @dataclass(frozen=True)
 class _Event:
-    """A part of HTML.
-
-    Attributes:
-        raw: the part as it is written; together the parts are the document
-        text: decoded characters; None: markup
-        is_left_alone: whether it begins an element that is not translated
-    """
+    """A part of HTML."""
 
     raw: str
+    """The part as it is written; together the parts are the document."""
     text: str | None = None
+    """Decoded characters; None: markup."""
     tag: str | None = None
     is_end: bool = False
     is_left_alone: bool = False
+    """Whether it begins an element that is not translated."""
 
 
 class _Paragraph:
@@ -176,9 +173,6 @@ class Markup:
     Args:
         entities: whether the text has character references, such as `&amp;`
 
-    Attributes:
-        sentences: what is to be translated
-
     Raises:
         DragomanError: there are too many elements, or elements within each other; the tokenizer
             does not find all of the text; or the package turbohtml is missing.
@@ -199,6 +193,7 @@ class Markup:
         events = _checked(_events(text, entities=entities), text, check)
         self._parts = list(_parts(_left_alone(events)))
         self.sentences: list[str] = []
+        """What is to be translated."""
         for part in self._parts:
             if isinstance(part, _Paragraph):
                 part.split(language, len(self.sentences), check)

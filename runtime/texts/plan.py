@@ -29,19 +29,16 @@ from .tokenizer import TextCodec
 
 @dataclass(frozen=True)
 class TextPlan:
-    """The options of a call, resolved for a text model.
-
-    Attributes:
-        strategies: one strategy, or one for each sample
-        prompt: start token and prompt of the settings; unused for a decoder-only model
-    """
+    """The options of a call, resolved for a text model."""
 
     options: GenerationOptions
     limits: GenerationLimits
     strategies: Sequence[Strategy]
+    """One strategy, or one for each sample."""
     settings: GenerationSettings
     end_tokens: Sequence[int]
     prompt: Sequence[int]
+    """Start token and prompt of the settings; unused for a decoder-only model."""
     phrases: Phrases
     has_encoder: bool = True
     shortlist: Shortlist | None = None

@@ -40,15 +40,12 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The target tokens that source tokens allow.
-
-    Attributes:
-        entries: target tokens by the source tokens that allow them, one or several in a row
-        always: target tokens that every source allows
-    """
+    """The target tokens that source tokens allow."""
 
     entries: Mapping[tuple[int, ...], Tokens]
+    """Target tokens by the source tokens that allow them, one or several in a row."""
     always: Tokens
+    """Target tokens that every source allows."""
 
     def allowed(self, source: Sequence[int], others: Iterable[int] = ()) -> NDArray[np.int64]:
         """Return the tokens that a source allows, ascending."""

@@ -93,16 +93,13 @@ class Surfaces:
 
 
 class _Anchor(NamedTuple):
-    """A token that is decoded before and after another token to find the surface in between.
-
-    Attributes:
-        first: the anchor's text at the beginning
-        last: text that the anchor adds at the end
-    """
+    """A token that is decoded before and after another token to find the surface in between."""
 
     token: int
     first: str
+    """The anchor's text at the beginning."""
     last: str
+    """Text that the anchor adds at the end."""
 
     def surface(self, codec: Codec, token: int) -> bytes | None:
         """Return the surface of a token; None if it cannot be determined."""

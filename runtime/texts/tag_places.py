@@ -44,9 +44,6 @@ class Inline:
     Attributes:
         opening, closing: the tags; of something without text, all of it and nothing
         begin, end: its part of the paragraph's text
-        is_spaced: whether white space follows that the text does not have, since there is some
-            before
-        is_cut: whether it is a tag by itself, such as of an element with several paragraphs
     """
 
     opening: str
@@ -55,7 +52,9 @@ class Inline:
     end: int
     children: list[Inline] = field(default_factory=list)
     is_spaced: bool = False
+    """Whether white space follows that the text does not have, since there is some before."""
     is_cut: bool = False
+    """Whether it is a tag by itself, such as of an element with several paragraphs."""
 
     @property
     def raw(self) -> str:

@@ -57,14 +57,11 @@ ERROR_CODE = re.compile(r"(cudaError[A-Z]\w+)|(?i:cuda ?(?:failure|error))[ =:]+
 
 
 class Gpu(NamedTuple):
-    """The properties of a GPU.
-
-    Attributes:
-        compute_capability: compute capability, such as "8.9"
-    """
+    """The properties of a GPU."""
 
     name: str
     compute_capability: str
+    """Compute capability, such as "8.9"."""
     cuda: str
 
 

@@ -52,18 +52,15 @@ RESULTS: frozenset[Role] = frozenset({"next_token", "next_log_probability"})
 
 
 class Sizes(NamedTuple):
-    """The sizes of a batch on the device.
-
-    Attributes:
-        profile: index of the engines' profile; 0 for graphs
-        sources: number of places for sources; unused places hold copies
-        capacity: number of target positions, for graphs with a dynamic capacity
-    """
+    """The sizes of a batch on the device."""
 
     profile: int
+    """Index of the engines' profile; 0 for graphs."""
     sources: int
+    """Number of places for sources; unused places hold copies."""
     source: int
     capacity: int = 0
+    """Number of target positions, for graphs with a dynamic capacity."""
     width: int = 1
 
     @property
@@ -114,17 +111,14 @@ def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
 
 
 class RowLayout(NamedTuple):
-    """The layout of a row of a tensor with positions: lines that each hold all positions.
-
-    Attributes:
-        lines: number of lines, such as one for each head
-        pitch: number of bytes from one line to the next
-        position: number of bytes of a position
-    """
+    """The layout of a row of a tensor with positions: lines that each hold all positions."""
 
     lines: int
+    """Number of lines, such as one for each head."""
     pitch: int
+    """Number of bytes from one line to the next."""
     position: int
+    """Number of bytes of a position."""
 
     @property
     def size(self) -> int:

@@ -97,17 +97,14 @@ BUFFERS = GROUP_SIZE * (GROUPS_IN_FLIGHT + 1)
 
 @dataclass
 class _Group:
-    """A group of steps in the stream.
-
-    Attributes:
-        event: event that is signalled when the steps are done
-        buffers: index of the host buffer for the results of each step
-        rows: device rows of the batch's rows
-    """
+    """A group of steps in the stream."""
 
     event: Any
+    """Event that is signalled when the steps are done."""
     buffers: list[int]
+    """Index of the host buffer for the results of each step."""
     rows: NDArray[np.intp]
+    """Device rows of the batch's rows."""
 
 
 class StepsInFlight:

@@ -81,15 +81,15 @@ class Sessions:
 
     Attributes:
         encoder, decoder, candidates: sessions of ONNX Runtime; None: the bundle has no such graph
-        captures: whether runs of the decoder can be captured as CUDA graphs
-        synchronous: whether each run is awaited, since nodes of the decoder run on the processor
     """
 
     encoder: Any
     decoder: Any
     candidates: Any
     captures: bool
+    """Whether runs of the decoder can be captured as CUDA graphs."""
     synchronous: bool = False
+    """Whether each run is awaited, since nodes of the decoder run on the processor."""
 
 
 OpenSessions = Callable[[int], Sessions]
@@ -252,15 +252,12 @@ MOST_BINDINGS = 64
 
 
 class ProviderStream(Stream):
-    """A stream, and the sessions that run in it.
-
-    Attributes:
-        captured: number of captures so far, which is also the number of the last graph
-    """
+    """A stream, and the sessions that run in it."""
 
     def __init__(self, device: Device, open_sessions: OpenSessions) -> None:
         super().__init__(device)
         self.captured = 0
+        """Number of captures so far, which is also the number of the last graph."""
         self._known = threading.local()
         try:
             with self:

@@ -17,9 +17,6 @@ from ..interface import BackendError
 class HostBuffer:
     """An array with a fixed address, filled with zeros.
 
-    Attributes:
-        array: the array itself, not a copy
-
     Raises:
         BackendError: there is not enough memory.
     """
@@ -31,6 +28,7 @@ class HostBuffer:
         self._least_rows = least_rows
         self._memory = _zeros((max(rows, least_rows), *inner), dtype)
         self.array = self._memory[:rows]
+        """The array itself, not a copy."""
 
     @classmethod
     def holding(cls, array: NDArray[Any]) -> HostBuffer:

@@ -144,14 +144,11 @@ def _advice(reasons: Sequence[str], engines: TensorRTEngines, package: Package, 
 
 @dataclass(frozen=True)
 class LoadedEngine:
-    """An engine on the device.
-
-    Attributes:
-        loaded: the ICudaEngine
-    """
+    """An engine on the device."""
 
     name: str
     loaded: Any
+    """The ICudaEngine."""
     messages: Messages
 
     @property

@@ -40,16 +40,13 @@ REQUIRED_API = (
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package.
-
-    Attributes:
-        cuda_version: CUDA version that the package was built for, such as "13"; or "unknown"
-    """
+    """An installed package."""
 
     name: str
     module: Any
     version: str
     cuda_version: str
+    """CUDA version that the package was built for, such as "13"; or "unknown"."""
 
 
 def find_package(target: str) -> Package:

@@ -173,15 +173,12 @@ Neither TensorRT nor CUDA reports it in advance."""
 
 @dataclass
 class CapturedStep:
-    """A decoding step of one size, in a context that nothing else uses.
-
-    Attributes:
-        graph: the captured step; None: not captured
-    """
+    """A decoding step of one size, in a context that nothing else uses."""
 
     context: Context
     has_run: bool = False
     graph: Any = None
+    """The captured step; None: not captured."""
 
 
 class EngineWorkspace(Workspace):

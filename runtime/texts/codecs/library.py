@@ -30,9 +30,6 @@ class LibraryTokenizer:
 
     It may be called from several threads.
 
-    Attributes:
-        tokenizer: decodes, and describes the vocabulary; only `encode` may encode with it
-
     Args:
         kept: token that is never read as plain text, such as a mask
 
@@ -43,6 +40,7 @@ class LibraryTokenizer:
     def __init__(self, path: Path, *, kept: int | None = None) -> None:
         self._path = path
         self.tokenizer = read_tokenizer(path, text_token=kept)
+        """Decodes, and describes the vocabulary; only `encode` may encode with it."""
         self._lock, self._splits = Lock(), False
         self._pre_tokenizer = self.tokenizer.pre_tokenizer
 

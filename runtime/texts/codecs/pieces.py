@@ -41,21 +41,17 @@ class AddedPiece:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The token ids of pieces. Ids without a piece are special tokens.
-
-    Attributes:
-        pieces: dict[str, int]: piece -> token id; checked as a whole, since it has up to 250,000
-            entries
-        unknown: token for pieces outside the vocabulary; None: texts with such pieces are rejected
-        leading_code: whether a text may begin with a target language code of one token, such as
-            `>>fra<< Hello` for a Marian model; there, a space follows special tokens in texts
-        added: tokens that texts are split at
-    """
+    """The token ids of pieces. Ids without a piece are special tokens."""
 
     pieces: Any
+    """dict[str, int]: piece -> token id; checked as a whole, since it has up to 250,000 entries."""
     unknown: int | None
+    """Token for pieces outside the vocabulary; None: texts with such pieces are rejected."""
     leading_code: bool = False
+    """Whether a text may begin with a target language code of one token, such as `>>fra<< Hello`
+    for a Marian model; there, a space follows special tokens in texts."""
     added: tuple[AddedPiece, ...] = ()
+    """Tokens that texts are split at."""
 
 
 class PieceCodec:
