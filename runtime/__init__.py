@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from dragoman.errors import DragomanError
 from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 
-from .arguments import AbilityError, CancelError, CancelEvent, DeadlineError, StoppedError
+from .arguments import (
+    AbilityError,
+    CancelError,
+    CancelEvent,
+    DeadlineError,
+    Source,
+    StoppedError,
+)
 from .attention.alignment import Alignment
 from .attention.reader import Attention
 from .backends.interface import BackendError, ClosedModelError, DeviceLostError
@@ -45,7 +52,6 @@ from .encoding.tokenizer import ReadingKeywords
 from .format.bundle import Bundle, read_bundle
 from .format.manifest import BundleError, Manifest
 from .format.texts import LanguageError, Languages
-from .front_end import Source
 from .known_answers import KnownAnswersError
 from .loading import load
 from .model import Model

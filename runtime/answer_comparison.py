@@ -43,23 +43,20 @@ measurements. An encoder's outputs may differ by as much of their size."""
 
 @dataclass(frozen=True)
 class Outcome:
-    """The comparison of one known answer.
-
-    Attributes:
-        gap: the largest difference of a log-probability or a margin in nats, along the tokens that
-            agree; for an encoder's output, of a value as a share of the output's size
-        problem: what differs; None: nothing that rounding does not explain
-        tied: the step at which another token of nearly the same probability was selected
-        by_tokenizer: whether the tokenizer gives other tokens or another text
-        same_tokens: whether `problem` is about probabilities only
-    """
+    """The comparison of one known answer."""
 
     answer: Answer
     gap: float = 0.0
+    """The largest difference of a log-probability or a margin in nats, along the tokens that agree;
+    for an encoder's output, of a value as a share of the output's size."""
     problem: str | None = None
+    """What differs; None: nothing that rounding does not explain."""
     tied: int | None = None
+    """The step at which another token of nearly the same probability was selected."""
     by_tokenizer: bool = False
+    """Whether the tokenizer gives other tokens or another text."""
     same_tokens: bool = False
+    """Whether `problem` is about probabilities only."""
 
 
 def compare_answers(
@@ -105,17 +102,14 @@ def worst(runs: Sequence[Sequence[Outcome]]) -> list[Outcome]:
 
 @dataclass(frozen=True)
 class Generated:
-    """An output: tokens after the prefix, including the end token, and their log-probabilities.
-
-    Attributes:
-        error: why there is none
-        margins: the log-probability of each token minus that of the best other one, if requested
-    """
+    """An output: tokens after the prefix, including the end token, and their log-probabilities."""
 
     tokens: tuple[int, ...] = ()
     log_probabilities: tuple[float, ...] = ()
     error: str | None = None
+    """Why there is none."""
     margins: tuple[float, ...] = ()
+    """The log-probability of each token minus that of the best other one, if requested."""
 
 
 def options_of_answer(

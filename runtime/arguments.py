@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import repeat
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError, shown
 from dragoman.files.text_lines import Line, source_of
@@ -22,6 +27,14 @@ ENCODER_METHODS = {
     "question-answering": ("answers questions", "answer"),
 }
 """The result of an encoder-only model, and the method that computes it, by the task of its head."""
+
+Plan = TypeVar("Plan")
+
+Source = (
+    str | os.PathLike[str] | Sequence[int] | NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
+)
+"""A text, or its token ids including special tokens. For a speech model, the path of an audio
+file, samples [samples] (`audio.Audio`), or features float32 [mel bins, frames]."""
 
 DECODING_METHODS = ("generate", "stream", "score", "detokenize")
 
@@ -144,7 +157,6 @@ def abilities_data(manifest: Manifest) -> dict[str, Any]:
 
 
 def _abilities(manifest: Manifest) -> tuple[str, Sequence[str], Sequence[str]]:
-    """Return what a model does in words, its methods and its commands."""
     if manifest.head is not None:
         what, only = ENCODER_METHODS[manifest.head.task]
         methods = ("encode", "hidden_states") if only == "encode" else (only,)
@@ -161,7 +173,6 @@ def _abilities(manifest: Manifest) -> tuple[str, Sequence[str], Sequence[str]]:
 
 
 def _translates(manifest: Manifest) -> bool:
-    """Return whether a model reads a text and writes another one."""
     model = manifest.model
     return model.has_encoder and model.has_decoder and not model.takes_audio
 
@@ -194,6 +205,29 @@ def options_of_each(
             f"options: expected one, or one for each of {count} sources, found {len(each)}"
         )
     return each
+
+
+def planned(
+    options: GenerationOptions | Sequence[GenerationOptions],
+    count: int,
+    plan: Callable[[GenerationOptions], Plan],
+) -> Iterator[Plan | DragomanError]:
+    """Return the plan of each of `count` sources, or the error of its options.
+
+    Raises:
+        DragomanError: all sources share the same options, and these are invalid.
+    """
+    if isinstance(options, GenerationOptions):
+        return repeat(plan(options), count)
+
+    @cache
+    def attempt(each: GenerationOptions) -> Plan | DragomanError:
+        try:
+            return plan(each)
+        except DragomanError as error:
+            return error
+
+    return map(attempt, options)
 
 
 def with_prefix(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, Unpack, get_args
+from typing import Literal, Unpack, get_args
 
 from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationKeywords, GenerationOptions
@@ -39,29 +39,6 @@ class TranslatedDocument:
 
     text: str
     warnings: tuple[str, ...] = ()
-
-
-class Document(Protocol):
-    """A document whose sentences can be replaced."""
-
-    sentences: list[str]
-    """What is to be translated."""
-
-    @property
-    def aligned(self) -> list[int]:
-        """The numbers of the sentences among whose words tags are placed."""
-
-    def translated(
-        self,
-        outputs: Sequence[str],
-        alignments: Mapping[int, WordPairs] | None = None,
-        check: StopCheck = never_stopped,
-    ) -> str:
-        """Return the document with outputs in place of its sentences.
-
-        Args:
-            check: called while tags are placed
-        """
 
 
 class PlainText:
@@ -170,13 +147,16 @@ def _lines(text: str, count: int) -> list[str]:
 
 
 def _outside_of_tags(text: str) -> list[str]:
-    """Split a text at spaces that are not within a tag."""
     words: list[list[str]] = [[]]
     for number, part in enumerate(_TAG.split(text)):
         first, *others = [part] if number % 2 else part.split(" ")
         words[-1].append(first)
         words += [[word] for word in others]
     return [word for word in map("".join, words) if word]
+
+
+Document = PlainText | Subtitles | Markup
+"""A document whose sentences can be replaced."""
 
 
 def read_document(
@@ -186,7 +166,6 @@ def read_document(
 
     Args:
         language: their language, see `texts.sentences.base_language`
-        check: called while the document is read
 
     Raises:
         DragomanError: the document has too many tags, or a package is missing.

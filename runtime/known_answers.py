@@ -1,9 +1,4 @@
-"""Checks a loaded bundle by its known answers, and remembers where they were right.
-
-A bundle is proven where it is built. Another version of a library, another processor or a damaged
-weight may give other numbers without an error. The known answers notice that before the first
-request.
-"""
+"""Checks a loaded bundle by its known answers, and remembers where they were right."""
 
 from __future__ import annotations
 
@@ -44,9 +39,7 @@ def check_known_answers(model: Model, backend: str, check: Check, gpu: int = 0) 
     with the oracle.
 
     Args:
-        backend: name of the backend that runs the model
         check: "once": unless this bundle passed on this machine before; "always"; "never"
-        gpu: number of the GPU, for a backend that runs on one
 
     Raises:
         KnownAnswersError: an output differs from those proven.
@@ -133,7 +126,6 @@ def conclude(
 
 
 def _file(bundle: Bundle, machine: Machine) -> Path | None:
-    """Return the path in the cache; its name depends on the bundle and the machine."""
     of = [digest(bundle.manifest), dataclasses.asdict(machine)]
     name = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:32]
     return user_cache("known-answers", f"{name}.json")

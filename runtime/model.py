@@ -17,6 +17,7 @@ from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 
 from .arguments import (
     CancelEvent,
+    Source,
     check_able,
     check_list,
     options_of,
@@ -31,7 +32,6 @@ from .encoding.front_end import EncoderFrontEnd
 from .encoding.methods import EncoderMethods
 from .format.bundle import Bundle
 from .format.manifest import Manifest
-from .front_end import Source
 from .parts import Parts
 from .scoring.interface import ScoredPair, ScoringKeywords, ScoringOptions, scoring_options_of
 from .speech.journal import Journal
@@ -267,7 +267,6 @@ class Model(EncoderMethods):
         return parts.transcriber.detect_language(sources, vad=bool(options.vad), check=check)
 
     def _while_open(self, tokens: Iterator[Token]) -> Iterator[Token]:
-        """Yield tokens until the model is closed."""
         for token in tokens:
             self._parts()
             yield token

@@ -109,7 +109,6 @@ def _failed(problem: str) -> Check:
 
 
 def _check(outcomes: Sequence[Outcome]) -> Check:
-    """Summarize the comparison with the outputs of the graphs that passed at build."""
     failed = [outcome for outcome in outcomes if outcome.problem is not None]
     problem = f"{failed[0].answer.name}: {failed[0].problem}" if failed else ""
     return Check(
@@ -119,19 +118,16 @@ def _check(outcomes: Sequence[Outcome]) -> Check:
 
 @dataclass(frozen=True)
 class _Along:
-    """Log-probabilities along an output of the oracle, at the steps whose tokens are not forced.
-
-    Attributes:
-        first: number of the first step
-        expected: those of the oracle, of the tokens that the answer stores for each step
-        found: those of the bundle
-        same: whether the bundle's most probable token is the oracle's, of each step
-    """
+    """Log-probabilities along an output of the oracle, at the steps whose tokens are not forced."""
 
     first: int
+    """Number of the first step."""
     expected: list[NDArray[np.float64]]
+    """Those of the oracle, of the tokens that the answer stores for each step."""
     found: list[NDArray[np.float64]]
+    """Those of the bundle."""
     same: list[bool]
+    """Whether the bundle's most probable token is the oracle's, of each step."""
 
     @property
     def largest_error(self) -> float:
@@ -200,7 +196,6 @@ def _log_probabilities(along: Sequence[_Along], tolerance: float | None) -> Tens
 def _outputs(
     model: Model, answers: Sequence[EncodedAnswer], tolerance: float | None
 ) -> TensorParity:
-    """Compare the outputs of an encoder-only model by their sums with different signs."""
     gaps = []
     for answer, found in zip(answers, encode(model, answers), strict=True):
         if isinstance(found, DragomanError):
@@ -320,5 +315,4 @@ def _margin(answer: GeneratedAnswer, along: _Along, step: int, found: int) -> fl
 
 
 def _finite(value: float) -> float:
-    """Return a difference as JSON holds it."""
     return min(float(value), NOT_FINITE) if np.isfinite(value) else NOT_FINITE

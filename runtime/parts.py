@@ -13,7 +13,6 @@ from .attention.reader import AttentionReader, EncoderAttentionReader
 from .backends.interface import Backend
 from .encoding.front_end import EncoderFrontEnd
 from .format.bundle import Bundle
-from .front_end import FrontEnd
 from .scoring.interface import ScoringOptions
 from .scoring.speech import SpeechScorer
 from .scoring.texts import TextScorer
@@ -24,20 +23,14 @@ from .texts.tokenizer import TextCodec
 
 
 class Parts:
-    """What an open model is made of.
+    """What an open model is made of."""
 
-    Attributes:
-        codec: tokenizers of a model with a decoder; None if the bundle has none
-        front_end: turns inputs into decoding jobs, and their outputs into results
-        transcriber: the front end of a speech model
-        scorer: scores pairs of source and target
-        encoder: the front end of an encoder-only model, which has no other parts
-    """
-
-    front_end: FrontEnd
+    front_end: TextFrontEnd | Transcriber
+    """Turns inputs into decoding jobs, and their outputs into results."""
     transcriber: Transcriber
     scorer: TextScorer | SpeechScorer
     encoder: EncoderFrontEnd
+    """The front end of an encoder-only model, which has no other parts."""
     attention: AttentionReader | EncoderAttentionReader
     aligner: AttentionReader
 
@@ -45,6 +38,7 @@ class Parts:
         manifest, directory = bundle.manifest, bundle.directory
         self.backend = backend
         self.codec: TextCodec | None = None
+        """Tokenizers of a model with a decoder; None if the bundle has none."""
         self.speech_aligner: SpeechAligner | None = None
         if manifest.head is not None:
             self.encoder = EncoderFrontEnd(manifest, manifest.head, backend, directory)

@@ -57,11 +57,7 @@ class Alignment:
 
 
 class SpeechAligner:
-    """Aligns tokens of transcripts with frames of their audio, of at most one window.
-
-    Args:
-        codec: tokenizers; None if the bundle has none
-    """
+    """Aligns tokens of transcripts with frames of their audio, of at most one window."""
 
     def __init__(
         self,
@@ -80,23 +76,17 @@ class SpeechAligner:
     ) -> list[Alignment]:
         """Align pairs of audio and text, or text tokens.
 
-        Args:
-            check: called before each pair, and before each block of its audio is read
-
         Raises:
             BackendError: the bundle has no alignment graph, or the backend does not run it.
             StoppedError: `check` raised it; holds the finished results.
         """
         self._timer.check()
-        found: list[Alignment] = []
-        try:
-            for pair in pairs:
-                check()
-                ((audio, forced),) = self._scorer.read_texts([pair], options, check)
-                found.append(self._of_pair(audio, forced))
-        except StoppedError as error:
-            raise type(error)(str(error), dict(enumerate(found))) from error
-        return found
+
+        def alignment(pair: Any) -> Alignment:
+            ((audio, forced),) = self._scorer.read_texts([pair], options, check)
+            return self._of_pair(audio, forced)
+
+        return aligned_in_turn(pairs, alignment, check)
 
     def _of_pair(
         self, audio: SpeechPair | ScoredPair, forced: ForcedPair | ScoredPair
@@ -130,6 +120,24 @@ class SpeechAligner:
         )
 
 
+def aligned_in_turn(
+    pairs: Sequence[Any], alignment: Callable[[Any], Alignment], check: StopCheck
+) -> list[Alignment]:
+    """Return the alignment of each pair.
+
+    Raises:
+        StoppedError: `check` raised it; holds the finished results.
+    """
+    found: list[Alignment] = []
+    try:
+        for pair in pairs:
+            check()
+            found.append(alignment(pair))
+    except StoppedError as error:
+        raise type(error)(str(error), dict(enumerate(found))) from error
+    return found
+
+
 def spelled(token: int, codec: TextCodec | None) -> str:
     """Return a target token as the vocabulary spells it; its number without tokenizers."""
     piece = codec.target_piece(token) if codec else None
@@ -158,11 +166,7 @@ def align(
 
 
 def attended_word(weights: NDArray[np.float32], source_words: Sequence[int | None]) -> int | None:
-    """Return the source word that a target token attends to most; None if there are no words.
-
-    Args:
-        weights: [source tokens]
-    """
+    """Return the source word that a target token attends to most; None if there are no words."""
     sources = _together(weights[:, None], source_words)
     return int(sources[:, 0].argmax()) if len(sources) else None
 
@@ -210,9 +214,6 @@ class WordStream:
 
     Most decoders skip special tokens, and after a leading one also the space before the next
     token. An ordinary word in place of the unknown token keeps that space.
-
-    Args:
-        stand_in: the token of a word, see `word_token`
     """
 
     def __init__(self, stream: TextStream, unknown: int, stand_in: int) -> None:
@@ -232,10 +233,6 @@ def word_token(stream: Callable[[], TextStream], vocabulary: int, unknown: int) 
 
     If there is none, as in a vocabulary of characters, the result is any token with text, or else
     the unknown token.
-
-    Args:
-        stream: creates a new stream
-        vocabulary: number of tokens
     """
     other = unknown
     for token in range(vocabulary):

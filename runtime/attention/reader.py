@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -14,26 +15,27 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import GenerationOptions
 
-from ..arguments import StopCheck, StoppedError, never_stopped
+from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend
 from ..decoding.request import as_batch
 from ..decoding.results import RejectedError, Result
 from ..encoding.front_end import EncoderFrontEnd
 from ..format.contract import Role
 from ..format.manifest import Manifest
-from ..front_end import FrontEnd
 from ..scoring.interface import ScoredPair, ScoringOptions
 from ..scoring.speech import SpeechScorer
 from ..scoring.teacher_forcing import ForcedPair
 from ..scoring.texts import TextScorer, split_pair
+from ..speech.transcriber import Transcriber
 from ..texts.codecs.interface import TextStream
-from ..texts.front_end import token_ids
+from ..texts.front_end import TextFrontEnd, token_ids
 from ..texts.tokenizer import TextCodec
 from .alignment import (
     NO_WORDS,
     Alignment,
     WordStream,
     align,
+    aligned_in_turn,
     attended_word,
     spelled,
     word_token,
@@ -41,6 +43,12 @@ from .alignment import (
 )
 
 Weights = NDArray[np.float32]
+
+OF_GENERATION = (
+    *("source_language", "target_language", "language", "task", "timestamps"),
+    *("split_special_tokens", "strict_audio", "truncate"),
+)
+"""The options that scoring and generation share."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +105,6 @@ class EncoderAttentionReader:
 
         Args:
             options: only `split_special_tokens` applies
-            check: called before the graph runs
 
         Raises:
             RejectedError: the source cannot be read.
@@ -128,19 +135,14 @@ class EncoderAttentionReader:
 
 
 class AttentionReader:
-    """Reads the attention of a model with a decoder.
-
-    Args:
-        front_end: generates missing targets
-        codec: tokenizers; None if the bundle has none
-    """
+    """Reads the attention of a model with a decoder."""
 
     def __init__(
         self,
         manifest: Manifest,
         backend: Backend,
         scorer: TextScorer | SpeechScorer,
-        front_end: FrontEnd,
+        front_end: TextFrontEnd | Transcriber,
         codec: TextCodec | None,
     ) -> None:
         self._manifest, self._backend, self._scorer = manifest, backend, scorer
@@ -155,7 +157,6 @@ class AttentionReader:
         Args:
             target: a text or token ids; None: the model's own output for the source, or no target
                 for a decoder-only model
-            check: called before each step of the output, and before the graph runs
 
         Raises:
             StoppedError: `check` raised it.
@@ -180,20 +181,13 @@ class AttentionReader:
 
         Args:
             pairs: each source, and the output's tokens without the end token
-            check: called before each pair
             unknown_replaced: whether unknown tokens were replaced by `with_unknown_replaced`
 
         Raises:
             StoppedError: `check` raised it; holds the finished results.
         """
-        found: list[Alignment] = []
-        try:
-            for pair in pairs:
-                check()
-                found.append(self.alignment(pair, options, unknown_replaced=unknown_replaced))
-        except StoppedError as error:
-            raise type(error)(str(error), dict(enumerate(found))) from error
-        return found
+        align_pair = partial(self.alignment, options=options, unknown_replaced=unknown_replaced)
+        return aligned_in_turn(pairs, align_pair, check)
 
     def alignment(
         self,
@@ -223,10 +217,6 @@ class AttentionReader:
         check: StopCheck = never_stopped,
     ) -> str | None:
         """Replace each unknown token of an output by what it attends to most in the source.
-
-        Args:
-            by: what replaces it, a source word or a source token
-            check: called before the graph runs
 
         Returns:
             the text; None if the output has no unknown tokens
@@ -258,7 +248,6 @@ class AttentionReader:
         return text + stream.rest()
 
     def _word_stream(self, skip_special_tokens: bool = True) -> TextStream | None:
-        """Decode targets with unknown tokens as words; None if there is no unknown token."""
         codec = self._codec
         if codec is None or codec.unknown_target is None:
             return None
@@ -342,11 +331,7 @@ class AttentionReader:
     def _target_words(
         self, pair: ForcedPair, stream: TextStream | None
     ) -> tuple[list[str], list[int | None]]:
-        """Return the words of a target.
-
-        Args:
-            stream: decodes the tokens; None: the default stream for outputs
-        """
+        """Return the words of a target."""
         if self._codec is None:
             return list(map(str, pair.target)), list(range(len(pair.target)))
         return words_of(pair.target, stream or self._codec.stream())
@@ -359,7 +344,6 @@ def _first_words(
 
     Args:
         words, of_token: the words of the whole source, see `Words`
-        ids: the tokens that were read
         special: the special tokens around a text, of which those at the end stay
     """
     if len(of_token) <= len(ids):
@@ -387,13 +371,4 @@ def as_target(result: Result, options: ScoringOptions) -> tuple[list[int], Scori
 
 def generation_of(options: ScoringOptions) -> GenerationOptions:
     """Return the options for generating a missing target."""
-    return GenerationOptions(
-        source_language=options.source_language,
-        target_language=options.target_language,
-        language=options.language,
-        task=options.task,
-        timestamps=options.timestamps,
-        split_special_tokens=options.split_special_tokens,
-        strict_audio=options.strict_audio,
-        truncate=options.truncate,
-    )
+    return GenerationOptions(**{name: getattr(options, name) for name in OF_GENERATION})

@@ -22,15 +22,12 @@ SLACK = 2048
 
 
 class Ending(NamedTuple):
-    """What the structure of a file says about its end.
-
-    Attributes:
-        missing: what was expected and found at the end of a file that was cut, else None
-        is_unsized: whether the samples of a WAV file are all that follows, whatever it states
-    """
+    """What the structure of a file says about its end."""
 
     missing: str | None = None
+    """What was expected and found at the end of a file that was cut, else None."""
     is_unsized: bool = False
+    """Whether the samples of a WAV file are all that follows, whatever it states."""
 
 
 def ending_of(file: BinaryIO) -> Ending:
@@ -60,11 +57,7 @@ def _short(end: int | None, size: int) -> Ending:
 
 
 def _wav(file: BinaryIO, size: int, order: str) -> Ending:
-    """Compare the data chunk of a WAV file with the file.
-
-    Args:
-        order: byte order, as in `struct`
-    """
+    """Compare the data chunk of a WAV file with the file."""
     long_size = 0
     file.seek(12)
     while len(head := file.read(8)) == 8:

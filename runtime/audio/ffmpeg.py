@@ -51,11 +51,7 @@ class AudioError(DragomanError):
 
 
 class _Content:
-    """A part of a file, without the name by which FFmpeg would guess the format.
-
-    Args:
-        head: replaces the first bytes
-    """
+    """A part of a file, without the name by which FFmpeg would guess the format."""
 
     def __init__(self, file: BinaryIO, begin: int, end: int, head: bytes = b"") -> None:
         self._file, self._begin, self._size, self._head = file, begin, end - begin, head
@@ -80,7 +76,6 @@ def decoded(file: BinaryIO, name: str, defects: list[str]) -> Iterator[tuple[int
     """Decode the first audio stream of a file to its end, whatever its header states.
 
     Args:
-        name: the file in errors
         defects: receives what is missing or damaged, after the last samples
 
     Yields:
@@ -114,12 +109,7 @@ def _decoded_part(
     missing: str | None,
     defects: list[str],
 ) -> Iterator[tuple[int, Samples]]:
-    """Decode a file that is not chained.
-
-    Args:
-        options: FFmpeg's options for the container
-        missing: see `Ending`
-    """
+    """Decode a file that is not chained."""
     av, is_rifx = imported("av"), content.read(4) == b"RIFX"
     content.seek(0)
     try:
@@ -157,7 +147,6 @@ TEXT_BYTES = 64
 
 
 def _unknown(content: _Content, name: str) -> AudioError:
-    """Return the error of a file that FFmpeg does not open."""
     content.seek(0)
     if not content.read(1):
         return AudioError(f"{name}: expected an audio file, found an empty file")
@@ -199,15 +188,13 @@ class _Packets:
 
     Attributes:
         count: number of packets read
-        samples: number of samples decoded from them
-        damaged: number of packets that cannot be decoded
-        last_is_whole: whether the last packet is complete and can be decoded
     """
 
     def __init__(self, av: Any, container: Any, stream: Any, decoder: Any) -> None:
         self._av, self._container, self._stream, self._decoder = av, container, stream, decoder
         self.count = self.samples = self.damaged = 0
         self.last_is_whole = True
+        """Whether the last packet is complete and can be decoded."""
 
     def frames(self) -> Iterator[Any]:
         """Decode all packets that can be decoded."""
@@ -235,12 +222,7 @@ class _Packets:
 
 
 def _defects(form: str, stream: Any, packets: _Packets, missing: str | None) -> Iterator[str]:
-    """Yield what is missing or damaged in a decoded file.
-
-    Args:
-        form: FFmpeg's name of the container format
-        missing: see `Ending`
-    """
+    """Yield what is missing or damaged in a decoded file."""
     counts_samples = form != "aiff" or stream.codec_context.name.startswith("pcm")  # or packets
     if missing is None and form in STATING and stream.duration is not None and counts_samples:
         stated = _stated_samples(stream)
@@ -283,7 +265,6 @@ def _trimmed(pieces: Iterator[tuple[int, Samples]], end: int) -> Iterator[tuple[
 
 
 def _mono(frame: Any, name: str) -> Samples:
-    """Return the mean of the channels of a frame."""
     form, channels = frame.format.name, frame.layout.nb_channels
     if channels > MOST_CHANNELS:
         raise AudioError(f"{name}: expected at most {MOST_CHANNELS} channels, found {channels}")

@@ -50,9 +50,6 @@ class LogMel(AudioFeatures):
 
         They differ from the features of its windows: the maximum of the whole signal sets the
         floor, and the end is padded by reflection instead of zeros.
-
-        Args:
-            blocks: the signal in blocks of any lengths; they are not kept
         """
         half, step = self.n_fft // 2, BLOCK * self.hop
         rows = np.empty((0, self.bins), np.float32)  # grows in place
@@ -90,11 +87,7 @@ class LogMel(AudioFeatures):
         return segment
 
     def _log_power(self, padded: Signal, out: Features) -> None:
-        """Write the base-10 logarithm of the power of the first frames to `out`.
-
-        Args:
-            padded: signal whose first frame begins with its first sample
-        """
+        """Write the base-10 logarithm of the power of the first frames to `out`."""
         frames = sliding_window_view(padded, self.n_fft)[:: self.hop]
         window = _hann_window(self.n_fft)
         frequencies, weights, begins = _triangles(self.bins, self.n_fft, self.sampling_rate)

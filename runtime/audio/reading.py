@@ -180,7 +180,6 @@ class _Resampler:
 
 
 def _in_blocks(pieces: Iterator[tuple[int, Samples]]) -> Iterator[tuple[int, Samples]]:
-    """Join the samples of consecutive frames of the same rate to blocks."""
     held: list[Samples] = []
     held_rate = count = 0
     for rate, piece in pieces:

@@ -48,18 +48,15 @@ NEAR = 0.1
 
 @dataclass(frozen=True)
 class Voice:
-    """Where a recording has speech; the rest was left out.
-
-    Attributes:
-        spans: begin and end of each stretch of speech, with margins, in seconds of the recording
-        seconds: length of the recording
-        pauses: middle of each pause in seconds of what was kept, and its length in seconds; where
-            stretches meet, the length is that of the silence between
-    """
+    """Where a recording has speech; the rest was left out."""
 
     spans: tuple[tuple[float, float], ...]
+    """Begin and end of each stretch of speech, with margins, in seconds of the recording."""
     seconds: float
+    """Length of the recording."""
     pauses: tuple[tuple[float, float], ...] = ()
+    """Middle of each pause in seconds of what was kept, and its length in seconds; where stretches
+    meet, the length is that of the silence between."""
 
     def original(self, start: float, end: float) -> tuple[float, float]:
         """Return the times in the recording of a begin and an end in what was kept of it.
@@ -85,10 +82,6 @@ class VoiceFilter:
     Args:
         pause: samples of silence that end speech, `PAUSE` or `SHORT_PAUSE`
 
-    Attributes:
-        spans: begin and end of each stretch that was kept, in samples
-        pauses: middle of each pause in samples of what was kept, and its length
-
     Raises:
         AudioError: no package with the detector is installed, or it cannot be loaded.
     """
@@ -96,7 +89,9 @@ class VoiceFilter:
     def __init__(self, pause: int = PAUSE) -> None:
         self._pause, self._shortest = pause, SHORTEST if pause == PAUSE else SHORT_WORD
         self.spans: list[tuple[int, int]] = []
+        """Begin and end of each stretch that was kept, in samples."""
         self.pauses: list[tuple[int, int]] = []
+        """Middle of each pause in samples of what was kept, and its length."""
         self._kept = 0
         self._session = _session()
         self._input = np.zeros((1, CONTEXT + WINDOW), np.float32)
@@ -107,11 +102,7 @@ class VoiceFilter:
         }
 
     def kept(self, blocks: Iterable[Signal]) -> Iterator[Signal]:
-        """Yield the speech of a signal.
-
-        Args:
-            blocks: the signal in blocks of any lengths
-        """
+        """Yield the speech of a signal."""
         before = np.zeros(0, np.float32)  # the margin, while there is no speech
         held: list[Signal] = []  # speech that is short so far
         quiet: list[Signal] = []  # what may be a pause
@@ -158,11 +149,7 @@ class VoiceFilter:
             self._end_stretch(begin, end - len(silence[MARGIN:]), pauses)
 
     def _end_stretch(self, begin: int, end: int, pauses: list[tuple[int, int]]) -> None:
-        """Add a stretch of speech.
-
-        Args:
-            pauses: the one before the stretch, if it is not the first, and those within
-        """
+        """Add a stretch of speech."""
         self.pauses[-1:] = pauses  # how long the last one was is known now
         self.spans.append((begin, end))
         self._kept += end - begin
@@ -184,7 +171,6 @@ class VoiceFilter:
 
 
 def _windows(blocks: Iterable[Signal]) -> Iterator[Signal]:
-    """Split a signal into windows, of which the last one may be shorter."""
     rest = np.zeros(0, np.float32)
     for block in blocks:
         signal = np.concatenate([rest, block])
@@ -211,10 +197,6 @@ def _session() -> Any:
 
 def ending_pause(*, vad: bool, cut: bool) -> int | None:
     """Return the samples of silence that end speech.
-
-    Args:
-        vad: whether what is not speech is left out
-        cut: whether recordings are divided at silence, which requires the detector
 
     Returns:
         None if nothing is left out

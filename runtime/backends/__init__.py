@@ -116,7 +116,6 @@ def open_backend(
 
     Args:
         name: name of a row of `table.BACKENDS`; None: `default_backend`
-        threads: number of CPU threads; None: all cores
         device: "cpu", "cuda" or "cuda:N"; None: the processor, or the first GPU for a backend that
             runs on one
         allow_fallback: see `load`
@@ -156,7 +155,6 @@ def import_backend(bundle: Bundle, name: str | None, device: str | None = None) 
 
 
 def _kind(device: str | None) -> str | None:
-    """Return the kind of a device, "cpu" or "cuda"; None: no device is named."""
     if device is None:
         return None
     return "cpu" if gpu_index(device) is None else "cuda"

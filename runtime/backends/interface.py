@@ -98,8 +98,6 @@ class Limits(NamedTuple):
     """The limits of a backend on batches; None: only the model limits them.
 
     Attributes:
-        rows: maximum number of rows of a batch
-        source: maximum number of tokens of a source
         encoded: number of tokens up to which batches of an encoder-only model are fastest; larger
             batches are accepted
         source_multiple: multiple for padding sources, limited to the model's positions; it makes
@@ -221,11 +219,6 @@ class Backend(Protocol):
 
     def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> int | None:
         """Return the number of rows to decode at a time, by the device's free memory.
-
-        Args:
-            source: number of tokens of a source
-            capacity: number of target positions of a row
-            share: share of the free memory that may be used
 
         Returns:
             the number of rows; None on the processor

@@ -40,26 +40,21 @@ LIBRARIES = ("numpy", "tokenizers")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a bundle's numbers depend on besides its files.
-
-    Attributes:
-        system: operating system and architecture, such as "Linux x86_64"
-        processor: name of the processor's model
-        features: instruction sets of the processor, of `FEATURES`; empty where the system does not
-            list them
-        saturates: whether 8-bit products saturate, so that slower exact kernels are used; None: no
-            ONNX Runtime to find out with
-        gpu: the GPU of a backend that uses one
-        versions: versions of the libraries by name, "dragoman" first, of cuDNN where the backend
-            uses it, and of a GPU's driver
-    """
+    """What a bundle's numbers depend on besides its files."""
 
     system: str
+    """Operating system and architecture, such as "Linux x86_64"."""
     processor: str
     features: tuple[str, ...]
+    """Instruction sets of the processor, of `FEATURES`; empty where the system does not list
+    them."""
     saturates: bool | None
+    """Whether 8-bit products saturate, so that slower exact kernels are used; None: no ONNX Runtime
+    to find out with."""
     gpu: Gpu | None
     versions: dict[str, str]
+    """Versions of the libraries by name, "dragoman" first, of cuDNN where the backend uses it, and
+    of a GPU's driver."""
 
     def __str__(self) -> str:
         parts = [self.processor if self.gpu is None else f"{self.gpu.name}, {self.processor}"]
@@ -73,9 +68,7 @@ def describe_machine(backend: str = "onnxruntime", *libraries: str, gpu: int = 0
     What cannot be found out is left out; nothing is raised.
 
     Args:
-        backend: name of a row of `table.BACKENDS`
         libraries: further Python packages whose versions count
-        gpu: number of the GPU, for a backend that runs on one
     """
     record = next(record for record in BACKENDS if record.name == backend)
     name, features = processor()
@@ -143,12 +136,7 @@ def free_swap() -> int:
 def cgroup_limits(
     root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> tuple[float | None, int | None]:
-    """Return the cores and the bytes of memory that control groups allow; None: no limit.
-
-    Args:
-        root: where the file systems of cgroups are mounted, of version 1 or 2
-        own: names the groups of this process
-    """
+    """Return the cores and the bytes of memory that control groups allow; None: no limit."""
     lines = own.read_text().splitlines() if own.exists() else []
     cores, sizes = [], []
     for _, kinds, path in (line.split(":", 2) for line in lines):

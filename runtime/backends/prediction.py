@@ -17,8 +17,6 @@ BLOCKS_PER_CANDIDATE = 8
 class HostPrediction:
     """A prediction from logits and the token that the graph selected.
 
-    The log-probability of that token gives the normalizer without another sum over the vocabulary.
-
     Args:
         logits: [B, V]
         suppressed: tokens that the graph never selects
@@ -57,8 +55,6 @@ class ShortlistPrediction:
     Args:
         scores: logits [B, A] of the allowed tokens, -inf at padding
         tokens: int64 [B, A], negative at padding
-        suppressed: tokens that the graph never selects
-        vocabulary: number of tokens of the vocabulary
     """
 
     def __init__(
@@ -148,8 +144,6 @@ def _drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: i
 def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     """Return the indices of the `count` largest scores of each row, largest first.
 
-    The choice among scores that tie for last place is undefined.
-
     The vocabulary is divided into blocks. Only blocks whose maxima are among the `count` largest
     can hold one of the `count` largest scores. One vectorized pass over the scores therefore
     suffices, and few scores are sorted.
@@ -183,7 +177,6 @@ def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 def _sorted(
     scores: NDArray[np.float32], indices: NDArray[np.intp], count: int
 ) -> NDArray[np.int64]:
-    """Return the indices of the `count` largest scores of each row, largest first."""
     if count < scores.shape[1]:
         part = np.argpartition(-scores, count - 1, axis=1)[:, :count]
         scores = np.take_along_axis(scores, part, 1)

@@ -58,12 +58,7 @@ def padded_length(length: int, multiple: int, most: int) -> int:
 
 
 def source_room(present: int, longest: int) -> int:
-    """Return the number of positions to allocate for each source.
-
-    Args:
-        present: number of positions allocated now
-        longest: length of the longest source that remains or joins
-    """
+    """Return the number of positions to allocate for each source."""
     return present if SHRINK_BELOW * present < longest < present else longest
 
 
@@ -81,10 +76,6 @@ class CacheHistory:
 
     Beams of a source share most cached positions. A beam that continues another one needs only the
     positions after the two diverged.
-
-    Args:
-        rows: number of rows of the batch
-        capacity: number of positions of a row
     """
 
     def __init__(self, rows: int, capacity: int) -> None:
@@ -100,11 +91,7 @@ class CacheHistory:
         self._written += rows * queries
 
     def copies(self, parents: NDArray[np.intp], positions: NDArray[np.int64]) -> list[RowCopy]:
-        """Return the copies that let row r continue row parents[r], and record them as done.
-
-        Args:
-            positions: number of written positions of each row
-        """
+        """Return the copies that let row r continue row parents[r], and record them as done."""
         copies = []
         for to in np.flatnonzero(parents != np.arange(len(parents))).tolist():
             row = int(parents[to])
@@ -147,14 +134,7 @@ class BatchShortlist:
     """The tokens that the sources of a batch allow, and their weights.
 
     Args:
-        gather: returns the weights of tokens
-        allowed: the tokens that each source allows
-        vocabulary: number of tokens of the vocabulary
-        least: the least number of tokens whose weights are gathered
         former: the shortlist of the batch before, whose weights are kept if they suffice
-
-    Attributes:
-        weights: the weights, by the decoder's inputs
     """
 
     def __init__(
@@ -202,11 +182,7 @@ class BatchShortlist:
         return self._of(allowed)
 
     def rows(self, width: int) -> dict[Slot, NDArray[np.int64]]:
-        """Return the allowed tokens and their columns for each row, [B, A].
-
-        Args:
-            width: number of rows of each source
-        """
+        """Return the allowed tokens and their columns for each row, [B, A]."""
         longest = max(map(len, self._allowed))
         size = max(1, -(-longest // TOKENS_MULTIPLE)) * TOKENS_MULTIPLE
         tokens = np.full((len(self._allowed), size), _PADDING)

@@ -14,15 +14,9 @@ class BackendRecord:
     """The properties of a backend that are known without importing it.
 
     Attributes:
-        name: public name
         module: module within this package, with `open_backend(bundle, threads) -> Backend`; that of
             a GPU has `open_backend(bundle, threads, gpu) -> Backend`
-        library: required Python package
         extra: extra that installs the package: pip install 'dragoman[EXTRA]'
-        runs: supported format of executables, see `format.manifest`
-        device: kind of device: the processor, or an NVIDIA GPU
-        targets: supported targets of bundles; None: any
-        precisions: supported precisions of bundles; None: any
         missing_kernels: reason why other targets and precisions do not run
         falls_back: whether nodes may run on the processor if `open_backend` gets `allow_fallback`
     """
@@ -39,11 +33,7 @@ class BackendRecord:
     falls_back: bool = False
 
     def refusal(self, bundle: Bundle) -> str | None:
-        """Return an error message if this backend cannot run a bundle, by its manifest.
-
-        Returns:
-            the reason and what to do; None if the backend may run it
-        """
+        """Return an error message if this backend cannot run a bundle, by its manifest."""
         manifest, directory = bundle.manifest, bundle.directory
         target = manifest.target
         if manifest.executable.format != self.runs:

@@ -27,22 +27,18 @@ from .search import (
 
 @dataclass(frozen=True)
 class Beam:
-    """The strategy of beam search.
-
-    Attributes:
-        beams: number of hypotheses that are kept at each step
-        length_penalty: the sum of log-probabilities is divided by length ** length_penalty to rank
-            finished hypotheses; more than 0 favours long ones. The end token counts.
-        early_stopping: True: stop as soon as `beams` hypotheses are finished. False: stop when no
-            running hypothesis, at its current length, ranks above the worst finished one. "never":
-            like False, but at the best length that a running hypothesis could reach.
-        returned: number of returned hypotheses, at most `beams`
-    """
+    """The strategy of beam search."""
 
     beams: int
     length_penalty: float = 1.0
+    """The sum of log-probabilities is divided by length ** length_penalty to rank finished
+    hypotheses; more than 0 favours long ones. The end token counts."""
     early_stopping: EarlyStopping = False
+    """True: stop as soon as `beams` hypotheses are finished. False: stop when no running
+    hypothesis, at its current length, ranks above the worst finished one. "never": like False,
+    but at the best length that a running hypothesis could reach."""
     returned: int = 1
+    """Number of returned hypotheses, at most `beams`."""
 
     @property
     def width(self) -> int:
@@ -117,7 +113,6 @@ class BeamSearch:
         return self._complete[: self._strategy.returned]
 
     def _best(self, step: StepScores, row: int, count: int) -> list[Candidate]:
-        """Return the best candidates of all beams together, best first."""
         scores = self._under_rules(step, row, count)
         candidates = self._candidates_of_each(step, row, count, scores)
         candidates = [candidate for candidate in candidates if candidate.score > -np.inf]
@@ -125,7 +120,6 @@ class BeamSearch:
         return candidates[: self._candidates]
 
     def _chosen(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates that get a row, best first like `candidates`."""
         return candidates[: self._strategy.width]
 
     def _ends(self, candidate: Candidate, count: int) -> bool:
@@ -149,11 +143,7 @@ class BeamSearch:
     def _candidates_of_each(
         self, step: StepScores, row: int, count: int, scores: NDArray[np.float32] | None
     ) -> list[Candidate]:
-        """Return the best candidates of each beam, enough to fill all beams from one.
-
-        Args:
-            scores: result of `_under_rules`
-        """
+        """Return the best candidates of each beam, enough to fill all beams from one."""
         forced = self._rules.forced_at(count)
         if forced is not None:
             return [Candidate(score, beam, forced, 0.0) for beam, score in enumerate(self._scores)]
@@ -197,14 +187,12 @@ class BeamSearch:
         )
 
     def _end(self, sequence: TokenSequence, score: float) -> None:
-        """Add a finished hypothesis, and drop the worst if there are too many."""
         sequence.score = score / float(sequence.count) ** self._strategy.length_penalty
         self._complete.append(sequence)
         self._complete.sort(key=lambda hypothesis: -hypothesis.score)
         del self._complete[self._strategy.beams :]
 
     def _continue(self, candidates: list[Candidate], step: StepScores, row: int) -> NextTokens:
-        """Make candidates the running hypotheses."""
         children = [self._child(candidate, step, row) for candidate in candidates]
         self._scores = [candidate.score for candidate in candidates]
         tokens = [0] * self._strategy.width
@@ -229,7 +217,6 @@ class BeamSearch:
         return bool(possible <= self._complete[-1].score)
 
     def _best_score(self) -> float:
-        """Return the score of the best running hypothesis."""
         return self._scores[0]
 
 
@@ -237,10 +224,6 @@ def assign_rows(rows: Sequence[int], width: int) -> tuple[list[int], list[int]]:
     """Assign rows to hypotheses so that few rows are overwritten.
 
     The first child of a hypothesis keeps its row; other children get rows without children.
-
-    Args:
-        rows: for each child, the row of the hypothesis that it continues
-        width: number of rows, at least as many as children
 
     Returns:
         the row of each child; and the parent of each of the rows, see `search.NextTokens`

@@ -24,15 +24,12 @@ Tokenizations = Sequence[Sequence[int]]
 
 
 class PhraseProgress(NamedTuple):
-    """The progress of a sequence with the phrases.
-
-    Attributes:
-        node: automaton node after the last token
-        unmet: indices of the missing phrases
-    """
+    """The progress of a sequence with the phrases."""
 
     node: int
+    """Automaton node after the last token."""
     unmet: frozenset[int]
+    """Indices of the missing phrases."""
 
 
 class RequiredPhrases:
@@ -132,8 +129,6 @@ def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
 
 
 def _without_implied(phrases: list[list[tuple[int, ...]]]) -> list[list[tuple[int, ...]]]:
-    """Return the phrases that are not contained in others, without duplicates."""
-
     def implied(index: int) -> bool:
         return any(
             _implies(other, phrases[index])
@@ -265,11 +260,7 @@ class ConstrainedBeamSearch(BeamSearch):
     def _closer(
         self, step: StepScores, row: int, beam: int, scores: NDArray[np.float32] | None
     ) -> list[Candidate]:
-        """Return the candidates of a hypothesis that bring it closer to having all phrases.
-
-        Args:
-            scores: result of `_under_rules`
-        """
+        """Return the candidates of a hypothesis that bring it closer to having all phrases."""
         rules, place = self._rules, self._rows[beam]
         candidates = []
         for token in self._required.towards(self._progress[beam]):
@@ -316,12 +307,10 @@ class ConstrainedBeamSearch(BeamSearch):
         return max(others, default=-np.inf)
 
     def _is_early(self, candidate: Candidate) -> bool:
-        """Return whether a candidate ends without all phrases."""
         ends = candidate.token in self._rules.end_tokens
         return ends and bool(self._progress[candidate.beam].unmet)
 
     def _fits(self, candidate: Candidate, count: int) -> bool:
-        """Return whether the missing phrases of a candidate fit within the limit."""
         progress, left = self._progress[candidate.beam], max(0, self._last - count)
         if not progress.unmet:
             return True
@@ -361,7 +350,6 @@ class ConstrainedBeamSearch(BeamSearch):
 
 
 def _first_of_each(candidates: Iterable[Candidate]) -> dict[int, Candidate]:
-    """Return the first candidate of each hypothesis."""
     first: dict[int, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.beam, candidate)
@@ -376,7 +364,6 @@ def allocate(rows: int, candidates: Sequence[int]) -> list[int]:
     near banks, the later one is first.
 
     Args:
-        rows: number of rows of the beam
         candidates: number of candidates of each bank
 
     Returns:

@@ -127,26 +127,23 @@ NUCLEUS = 256
 
 @dataclass(frozen=True)
 class Sample:
-    """The strategy of sampling: each token is drawn with its probability.
-
-    Attributes:
-        seed: seed of the random numbers. The number for a token depends only on the seed, `index`
-            and the token's position, not on the batch, its order or the threads. None: a new seed
-            for every request.
-        index: number of this sample among the samples of one input
-        temperature: divisor of logits
-        top_k: number of most probable tokens to draw from; 0: all
-        top_p: total probability of the most probable tokens to draw from (nucleus sampling,
-            Holtzman et al. 2020)
-        min_p: minimum probability of tokens, relative to the most probable token
-    """
+    """The strategy of sampling: each token is drawn with its probability."""
 
     seed: int | None
+    """Seed of the random numbers. The number for a token depends only on the seed, `index` and the
+    token's position, not on the batch, its order or the threads. None: a new seed for every
+    request."""
     index: int = 0
+    """Number of this sample among the samples of one input."""
     temperature: float = 1.0
+    """Divisor of logits."""
     top_k: int = 0
+    """Number of most probable tokens to draw from; 0: all."""
     top_p: float = 1.0
+    """Total probability of the most probable tokens to draw from (nucleus sampling, Holtzman et al.
+    2020)."""
     min_p: float = 0.0
+    """Minimum probability of tokens, relative to the most probable token."""
 
     @property
     def width(self) -> int:
@@ -269,7 +266,6 @@ def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _nucleus(probabilities: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
-    """Return the mask of the most probable tokens that together have a share of the probability."""
     size = min(NUCLEUS, len(probabilities))
     while True:
         best = np.argpartition(-probabilities, size - 1)[:size]

@@ -17,22 +17,20 @@ from dragoman.settings.generation_settings import GenerationSettings
 
 @dataclass(frozen=True)
 class Row:
-    """The tokens of a row of a batch.
-
-    Attributes:
-        source: tokens of the source without padding; empty for audio features
-        tokens: decoder input so far, the start token first; decoding appends to it
-    """
+    """The tokens of a row of a batch."""
 
     source: Sequence[int]
+    """Tokens of the source without padding; empty for audio features."""
     tokens: list[int]
+    """Decoder input so far, the start token first; decoding appends to it."""
 
 
 class LogitsProcessor(Protocol):
-    """Changes the scores of a step before a token is chosen."""
+    """Changes the scores of a step before a token is chosen, by default of every step."""
 
     def active(self, count: int) -> bool:
         """Return whether it can change the choice of the count-th new token; the first is 1."""
+        return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Change scores [V] in place."""
@@ -52,7 +50,7 @@ class SuppressTokens:
         self.tokens = list(tokens)
 
     def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
+        """Return whether it can change the choice of the count-th new token."""
         return bool(self.tokens)
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
@@ -68,7 +66,7 @@ class SuppressTokensAt(SuppressTokens):
         self._count = count
 
     def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
+        """Return whether it can change the choice of the count-th new token."""
         return count == self._count and super().active(count)
 
 
@@ -80,11 +78,11 @@ class MinNewTokens(SuppressTokens):
         self._count = count
 
     def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
+        """Return whether it can change the choice of the count-th new token."""
         return count <= self._count and super().active(count)
 
 
-class RepetitionPenalty:
+class RepetitionPenalty(LogitsProcessor):
     """Penalizes repeated tokens (Keskar et al. 2019, section 4.1).
 
     Positive scores are divided by the penalty, negative scores multiplied.
@@ -93,10 +91,6 @@ class RepetitionPenalty:
     def __init__(self, penalty: float) -> None:
         self._penalty = np.float32(penalty)
 
-    def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
-        return True
-
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Change scores [V] in place."""
         seen = list(set(row.tokens))
@@ -104,20 +98,11 @@ class RepetitionPenalty:
         scores[seen] = np.where(before < 0, before * self._penalty, before / self._penalty)
 
 
-class NoRepeatNgram:
-    """Excludes tokens that would repeat an n-gram.
-
-    Args:
-        size: n
-        earlier: returns the tokens with the earlier n-grams: decoder input or source
-    """
+class NoRepeatNgram(LogitsProcessor):
+    """Excludes tokens that would repeat an n-gram."""
 
     def __init__(self, size: int, earlier: Callable[[Row], Sequence[int]]) -> None:
         self._size, self._earlier = size, earlier
-
-    def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
-        return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Change scores [V] in place."""
@@ -138,7 +123,7 @@ class NoBadWords:
         self._words = [(list(word[:-1]), word[-1]) for word in words]
 
     def active(self, count: int) -> bool:
-        """Return whether the processor can change the choice of the count-th new token."""
+        """Return whether it can change the choice of the count-th new token."""
         return bool(self._words)
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
@@ -161,10 +146,6 @@ def logits_processors(
     """Return the processors of a model's settings.
 
     The graph excludes `suppressed_token_ids` itself.
-
-    Args:
-        end_tokens: the tokens that end an output
-        prompt_length: number of prompt tokens, including the start token
     """
     fewest = max(settings.min_new_tokens, settings.min_length - prompt_length)
     # Processors that never act are omitted here, instead of at every step of every row.

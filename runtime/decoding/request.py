@@ -38,8 +38,6 @@ def batches(
     With the longest first, a batch that does not fit into memory fails immediately.
 
     Args:
-        lengths: source length of each input
-        max_batch_size: maximum number of inputs in a batch
         max_batch_tokens: maximum number of source tokens in a batch, including padding; a longer
             input forms its own batch
 
@@ -126,29 +124,21 @@ PrefixToken = int | Sequence[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules of an output, independent of the strategy.
-
-    Attributes:
-        limit: maximum number of new tokens, including the end token
-        end_tokens: tokens that end an output
-        processors: processors of scores, in order of application
-        prohibitions: processors that exclude forbidden tokens, applied last
-        suppressed: tokens that are never chosen; the graph excludes them
-        forced_first: first new token, independent of scores
-        forced_last: new token at the limit, independent of scores
-        alternatives: number of best tokens to report for each new token
-        renormalize: whether scores are those of distributions over the allowed tokens
-    """
+    """The rules of an output, independent of the strategy."""
 
     limit: int
     end_tokens: Sequence[int]
     processors: Sequence[LogitsProcessor] = ()
     prohibitions: Sequence[Prohibition] = ()
+    """Processors that exclude forbidden tokens, applied last."""
     suppressed: Sequence[int] = ()
+    """Tokens that are never chosen; the graph excludes them."""
     forced_first: int | None = None
+    """First new token, independent of scores."""
     forced_last: int | None = None
     alternatives: int = 0
     renormalize: bool = False
+    """Whether scores are those of distributions over the allowed tokens."""
 
     @classmethod
     def of(
@@ -222,24 +212,20 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """An input to decode.
-
-    Attributes:
-        source: token ids, or features of audio [mel bins, frames]
-        prompt: decoder input before the first new token, the start token first
-        prefix: tokens that the decoder reads one by one before the first new token
-        observed: token whose probability after the prompt is kept with the output
-        keeps_encoded: whether the encoder's outputs are kept with the output
-        allowed: the tokens that the output may have, int64 ascending; None: all
-    """
+    """An input to decode."""
 
     source: EncoderInput
+    """Token ids, or features of audio [mel bins, frames]."""
     prompt: Sequence[int]
+    """Decoder input before the first new token, the start token first."""
     rules: Rules
     prefix: Sequence[PrefixToken] = field(default=())
+    """Tokens that the decoder reads one by one before the first new token."""
     observed: int | None = None
+    """Token whose probability after the prompt is kept with the output."""
     keeps_encoded: bool = False
     allowed: NDArray[np.int64] | None = None
+    """The tokens that the output may have, int64 ascending; None: all."""
 
     @property
     def source_tokens(self) -> Sequence[int]:

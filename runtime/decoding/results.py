@@ -262,10 +262,6 @@ class UnfinishedError(DeviceLostError):
 def collected(results: Iterable[tuple[int, Outcome]], count: int) -> list[Outcome]:
     """Return the results of a call in the order of its inputs.
 
-    Args:
-        results: results in order of completion, with the indices of their inputs
-        count: number of inputs
-
     Raises:
         StoppedError: the call was stopped; holds the finished results.
         UnfinishedError: the device failed permanently; holds the finished results.
@@ -292,17 +288,12 @@ def json_line(result: Result) -> str:
     return json.dumps(result_data(result), ensure_ascii=False, allow_nan=False)
 
 
+_OF_OUTPUTS = ("text", "tokens", "log_probability", "score", "finish_reason", "end_token")
+
+
 def result_data(result: Result) -> dict[str, Any]:
     """Return a result as plain data, with hypotheses for text or segments for speech."""
-    data: dict[str, Any] = {
-        "text": result.text,
-        "tokens": result.tokens,
-        "log_probability": result.log_probability,
-        "score": result.score,
-        "finish_reason": result.finish_reason,
-        "end_token": result.end_token,
-        "error": result.error,
-    }
+    data = _fields_of(result, *_OF_OUTPUTS, "error")
     if result.segments is None:
         data["truncated"] = result.truncated
         data |= {"warnings": result.warnings} if result.warnings else {}
@@ -324,12 +315,7 @@ def json_of_update(update: LiveUpdate) -> str:
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "start": segment.start,
-        "end": segment.end,
-        "text": segment.text,
-        "tokens": segment.tokens,
-    }
+    data = _fields_of(segment, "start", "end", "text", "tokens")
     if segment.words is not None:
         data["words"] = [vars(word) for word in segment.words]
     return data if segment.quality is None else data | vars(segment.quality)
@@ -337,21 +323,13 @@ def _segment(segment: Segment) -> dict[str, Any]:
 
 def _hypothesis(hypothesis: Hypothesis) -> dict[str, Any]:
     return {
-        "text": hypothesis.text,
-        "tokens": hypothesis.tokens,
-        "log_probability": hypothesis.log_probability,
-        "score": hypothesis.score,
-        "finish_reason": hypothesis.finish_reason,
-        "end_token": hypothesis.end_token,
-        "token_log_probabilities": hypothesis.token_log_probabilities,
-        "alternatives": [
-            [
-                {"token": a.token, "text": a.text, "log_probability": a.log_probability}
-                for a in alternatives
-            ]
-            for alternatives in hypothesis.alternatives
-        ],
+        **_fields_of(hypothesis, *_OF_OUTPUTS, "token_log_probabilities"),
+        "alternatives": [[vars(a) for a in best] for best in hypothesis.alternatives],
     }
+
+
+def _fields_of(record: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 SubtitleFormat = Literal["srt", "vtt", "tsv", "lrc"]
@@ -484,6 +462,5 @@ def clock(seconds: float, point: str = ".") -> str:
 
 
 def _minutes(seconds: float) -> str:
-    """Format a time of lyrics: 62:03.45."""
     minutes, hundredths = divmod(round(seconds * 100), 6000)
     return f"{minutes:02}:{hundredths // 100:02}.{hundredths % 100:02}"

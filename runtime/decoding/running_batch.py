@@ -38,11 +38,7 @@ than one by one."""
 
 @dataclass(frozen=True)
 class Job(Generic[Key]):
-    """A request and its decoding strategy.
-
-    Attributes:
-        key: identifier of the job for its caller
-    """
+    """A request and its decoding strategy."""
 
     key: Key
     request: Request
@@ -51,21 +47,17 @@ class Job(Generic[Key]):
 
 @dataclass(eq=False)
 class DecodedJob(Generic[Key]):
-    """A running or finished job.
-
-    Attributes:
-        prefix: unread tokens of the prefix, see `Request.prefix`
-        selected: selected tokens at prefix positions with several tokens, each with its probability
-            among these
-        observed: probability of `Request.observed`; None until the prompt is read
-        encoded: the encoder's outputs for a finished job, see `Request.keeps_encoded`
-    """
+    """A running or finished job."""
 
     job: Job[Key]
     search: Search
     prefix: deque[PrefixToken]
+    """Unread tokens of the prefix, see `Request.prefix`."""
     selected: list[tuple[int, float]] = field(default_factory=list)
+    """Selected tokens at prefix positions with several tokens, each with its probability among
+    these."""
     observed: float | None = None
+    """Probability of `Request.observed`; None until the prompt is read."""
     encoded: Mapping[Slot, NDArray[Any]] | None = None
 
     @property
@@ -81,14 +73,15 @@ Slots = list[DecodedJob[Key] | None]
 class RunningBatch(Generic[Key]):
     """A batch of jobs of the same width. `admit` and `step` may be called in any order.
 
-    Args:
-        width: number of rows of each job, see `Strategy.width`
-        capacity: number of target positions of a row, enough for every request
+    Attributes:
+        width: number of rows of each job
     """
 
     def __init__(self, backend: Backend, model: ModelSpec, *, width: int, capacity: int) -> None:
         self._backend, self._model = backend, model
-        self._width, self._capacity = width, capacity
+        self.width, self._capacity = width, capacity
+        self.tried = 0
+        """Number of jobs that were admitted or failed to be admitted."""
         self._state: DecodingState | None = None
         self._slots: Slots[Key] = []
 
@@ -119,16 +112,13 @@ class RunningBatch(Generic[Key]):
 
     def takes(self, job: Job[Key]) -> bool:
         """Return whether a job has the width of this batch and fits in its capacity."""
-        return job.strategy.width == self._width and job.request.capacity <= self._capacity
+        return job.strategy.width == self.width and job.request.capacity <= self._capacity
 
     def admit(self, jobs: Iterable[Job[Key]]) -> list[DecodedJob[Key]]:
         """Encode the sources of jobs and add them to the batch.
 
         A failure does not affect running jobs. Jobs with the same `Request.read_at_once` are
         admitted all or none; so are all jobs if the batch is `ragged`.
-
-        Returns:
-            jobs that are already finished
 
         Raises:
             BackendError, MemoryError: the backend failed, for example out of memory.
@@ -137,6 +127,7 @@ class RunningBatch(Generic[Key]):
             DecodedJob(job, job.strategy.begin(job.request), deque(job.request.prefix))
             for job in jobs
         ]
+        self.tried += len(new)
         finished = [decoded for decoded in new if decoded.search.finished]
         by_length: dict[int, list[DecodedJob[Key]]] = {}
         for decoded in new:
@@ -149,9 +140,6 @@ class RunningBatch(Generic[Key]):
 
     def step(self) -> list[DecodedJob[Key]]:
         """Decode one token of every job.
-
-        Returns:
-            the jobs that finished in this step
 
         Raises:
             BackendError: the backend failed, or logits are not finite. The batch must be closed.
@@ -201,7 +189,7 @@ class RunningBatch(Generic[Key]):
             raise ValueError("expected requests that all have a shortlist, or none")
         source, mask = as_batch(sources, self._model, self._backend.limits.source_multiple)
         state = self._backend.start(
-            source, mask, prompts, self._capacity, self._width, read.sum(axis=1), allowed or None
+            source, mask, prompts, self._capacity, self.width, read.sum(axis=1), allowed or None
         )
         slots: Slots[Key] = [*group]
         try:
@@ -233,11 +221,7 @@ class RunningBatch(Generic[Key]):
 
 @dataclass(frozen=True)
 class SelectedToken:
-    """A token that was selected for an output.
-
-    Attributes:
-        is_end: whether it is the end token of the output
-    """
+    """A token that was selected for an output."""
 
     token: int
     log_probability: float
@@ -276,9 +260,6 @@ def stream_tokens(
 ) -> Iterator[SelectedToken]:
     """Decode one job of width 1, and yield every new token as soon as it is selected.
 
-    Args:
-        check: called before each step
-
     Raises:
         StoppedError: `check` stopped the stream.
         BackendError, MemoryError: the backend failed, for example out of memory.
@@ -300,7 +281,6 @@ def stream_tokens(
 
 
 def _drop_idle(state: DecodingState, slots: Slots[Key]) -> Slots[Key]:
-    """Move the last jobs to free slots; return the remaining slots."""
     left = len(slots) - slots.count(None)
     later = [slot for slot in range(left, len(slots)) if slots[slot] is not None]
     keep = [slot if slots[slot] is not None else later.pop() for slot in range(left)]
@@ -309,11 +289,7 @@ def _drop_idle(state: DecodingState, slots: Slots[Key]) -> Slots[Key]:
 
 
 def _advance(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
-    """Decode one token of every job of a batch, and free the slots of the finished ones.
-
-    Raises:
-        BackendError: the backend failed, or logits are not finite.
-    """
+    """Decode one token of every job of a batch, and free the slots of the finished ones."""
     required = [_required_outputs(decoded) for decoded in slots if decoded is not None]
     if all(outputs == SELECTED_TOKENS for outputs in required):
         scores = StepScores(state.step())
@@ -335,9 +311,6 @@ def _check_finite(scores: StepScores, slots: Slots[Key]) -> None:
     """Check the log-probabilities of the selected tokens.
 
     An infinite or NaN logit also makes the log-probabilities of its row not finite.
-
-    Raises:
-        BackendError: a log-probability in a used row is not finite.
     """
     width = scores.rows // len(slots)
     for slot, decoded in enumerate(slots):
@@ -361,7 +334,6 @@ def _to_observe(decoded: DecodedJob[Key]) -> int | None:
 
 
 def _feed(state: DecodingState, slots: Slots[Key], scores: StepScores) -> None:
-    """Choose the next tokens of every job, and feed them to its rows."""
     width = scores.rows // len(slots)
     tokens, parents = np.zeros(scores.rows, np.int64), np.arange(scores.rows)
     for slot, decoded in enumerate(slots):
@@ -384,7 +356,6 @@ def _feed(state: DecodingState, slots: Slots[Key], scores: StepScores) -> None:
 
 
 def _next_of_prefix(decoded: DecodedJob[Key], scores: StepScores, row: int) -> int:
-    """Return the next token of a job's prefix."""
     token = decoded.prefix.popleft()
     if not isinstance(token, int):
         ids = np.sort(np.asarray(token))
@@ -396,7 +367,6 @@ def _next_of_prefix(decoded: DecodedJob[Key], scores: StepScores, row: int) -> i
 
 
 def _retire(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
-    """Free the slots of finished jobs; return the jobs."""
     finished: list[DecodedJob[Key]] = []
     freed = []
     for slot, decoded in enumerate(slots):

@@ -16,11 +16,7 @@ from .running_batch import IDLE_SHARE, DecodedJob, Job, Key, RunningBatch
 
 @dataclass(frozen=True)
 class FailedJob(Generic[Key]):
-    """A job that failed in a batch of its own.
-
-    Attributes:
-        error: the backend's error, or an unexpected exception
-    """
+    """A job that failed in a batch of its own."""
 
     job: Job[Key]
     error: Exception
@@ -43,41 +39,23 @@ class Observer:
 
 
 @dataclass
-class _Batch(Generic[Key]):
-    """A running batch.
-
-    Attributes:
-        tried: number of jobs that were admitted or failed to be admitted
-    """
-
-    width: int
-    running: RunningBatch[Key]
-    tried: int = 0
-
-
-@dataclass
 class _Group(Generic[Key]):
-    """Jobs that share batches: all jobs of a scheduler, or isolated jobs.
-
-    Attributes:
-        waiting: jobs that are not in a batch yet
-        most: known limit of rows in use, from the option and from failures for lack of memory
-        batches: batches by width
-    """
+    """Jobs that share batches: all jobs of a scheduler, or isolated jobs."""
 
     most: int
+    """Known limit of rows in use, from the option and from failures for lack of memory."""
     waiting: deque[Job[Key]] = field(default_factory=deque)
-    batches: dict[int, _Batch[Key]] = field(default_factory=dict)
+    batches: dict[int, RunningBatch[Key]] = field(default_factory=dict)
 
     @property
     def busy(self) -> int:
         """The number of rows in use."""
-        return sum(batch.width * batch.running.count for batch in list(self.batches.values()))
+        return sum(batch.width * batch.count for batch in list(self.batches.values()))
 
     @property
     def done(self) -> bool:
         """Whether no job is waiting or running."""
-        return not self.waiting and all(batch.running.empty for batch in self.batches.values())
+        return not self.waiting and all(batch.empty for batch in self.batches.values())
 
 
 class Scheduler(Generic[Key]):
@@ -99,7 +77,6 @@ class Scheduler(Generic[Key]):
             halved, in case the failure was transient
         put_back: receives jobs that were passed to `admit` and must wait; None: add them to the
             scheduler's own queue
-        observer: receives the events of the scheduler
     """
 
     def __init__(
@@ -142,7 +119,7 @@ class Scheduler(Generic[Key]):
             decoded
             for group in self._groups
             for batch in group.batches.values()
-            for decoded in batch.running.running
+            for decoded in batch.running
         ]
 
     @property
@@ -157,9 +134,6 @@ class Scheduler(Generic[Key]):
 
     def run(self, check: StopCheck = never_stopped) -> Iterator[DecodedJob[Key] | FailedJob[Key]]:
         """Decode all jobs in the queue; more can be added meanwhile.
-
-        Args:
-            check: called before each step
 
         Yields:
             each job when it is finished or has failed with a `BackendError`
@@ -181,9 +155,6 @@ class Scheduler(Generic[Key]):
     def admit(self, jobs: Sequence[Job[Key]]) -> Sequence[DecodedJob[Key] | FailedJob[Key]]:
         """Encode jobs of one width together and add them to its batch, unless isolating.
 
-        Returns:
-            jobs that are already finished or have failed
-
         Raises:
             DeviceLostError: the device failed permanently.
         """
@@ -191,9 +162,6 @@ class Scheduler(Generic[Key]):
 
     def step(self) -> Iterator[DecodedJob[Key] | FailedJob[Key]]:
         """Admit jobs from the scheduler's own queue, and decode one token of every running job.
-
-        Yields:
-            jobs that finished or failed in this step
 
         Raises:
             DeviceLostError: the device failed permanently.
@@ -204,7 +172,7 @@ class Scheduler(Generic[Key]):
         if jobs:
             yield from self._admit(group, jobs)
         for batch in [*group.batches.values()]:
-            if group is self._groups[-1] and not batch.running.empty:
+            if group is self._groups[-1] and not batch.empty:
                 yield from self._step(group, batch)
         while self.isolating and self._groups[-1].done:
             self._groups.pop()
@@ -215,9 +183,9 @@ class Scheduler(Generic[Key]):
             if group.waiting:
                 group.waiting = deque(job for job in group.waiting if not unwanted(job))
             for batch in group.batches.values():
-                for decoded in batch.running.running:
+                for decoded in batch.running:
                     if unwanted(decoded.job):
-                        batch.running.cancel(decoded)
+                        batch.cancel(decoded)
             self._drop_drained(group)
 
     def close(self) -> None:
@@ -225,14 +193,12 @@ class Scheduler(Generic[Key]):
         groups, self._groups = self._groups, [_Group(self._rows)]
         for group in groups:
             for batch in group.batches.values():
-                batch.running.close()
+                batch.close()
 
     def _drop_drained(self, group: _Group[Key]) -> None:
         """Drop empty batches, unless the next job of the queue can use them."""
         for width, batch in list(group.batches.items()):
-            if batch.running.empty and not (
-                group.waiting and batch.running.takes(group.waiting[0])
-            ):
+            if batch.empty and not (group.waiting and batch.takes(group.waiting[0])):
                 del group.batches[width]
         if not group.batches:
             group.most = self._rows
@@ -248,7 +214,7 @@ class Scheduler(Generic[Key]):
             return []
         batch = next(iter(group.batches.values()), None)
         width = waiting[0].strategy.width if batch is None else batch.width
-        running = [] if batch is None else batch.running.running
+        running = [] if batch is None else batch.running
         most = max(1, group.most // width)
         free = most - len(running)
         if free <= 0 or (running and free < min(len(waiting), most * IDLE_SHARE)):
@@ -263,7 +229,7 @@ class Scheduler(Generic[Key]):
             # Only such jobs are admitted all or none.
             first = jobs[0].request if jobs and self._model.has_encoder else job.request
             alike = first.read_at_once == job.request.read_at_once
-            takes = job.strategy.width == width if batch is None else batch.running.takes(job)
+            takes = job.strategy.width == width if batch is None else batch.takes(job)
             if not takes or not (fits or first_of_all) or not alike:
                 break
             jobs.append(waiting.popleft())
@@ -277,10 +243,9 @@ class Scheduler(Generic[Key]):
         batch = group.batches.get(width)
         if batch is None:
             batch = group.batches[width] = self._new_batch(group, width, jobs)
-        batch.tried += len(jobs)
         started = time.monotonic()
         try:
-            finished = batch.running.admit(jobs)
+            finished = batch.admit(jobs)
         except DeviceLostError:
             raise
         except Exception as caught:
@@ -288,7 +253,7 @@ class Scheduler(Generic[Key]):
         else:
             self._observer.encoded(len(jobs), time.monotonic() - started)
             return finished
-        if batch.running.empty:
+        if batch.empty:
             del group.batches[width]
         if not _is_expected(error) or not group.busy:
             return self._isolate(jobs, error, only=batch.tried == 1)
@@ -299,25 +264,23 @@ class Scheduler(Generic[Key]):
             self._put_back(jobs)
         return []
 
-    def _new_batch(self, group: _Group[Key], width: int, jobs: Sequence[Job[Key]]) -> _Batch[Key]:
+    def _new_batch(
+        self, group: _Group[Key], width: int, jobs: Sequence[Job[Key]]
+    ) -> RunningBatch[Key]:
         capacity = max(
             job.request.capacity for job in (*jobs, *group.waiting) if job.strategy.width == width
         )
         if group is self._groups[0]:
             capacity = max(capacity, self._capacity)
-        running: RunningBatch[Key] = RunningBatch(
-            self._backend, self._model, width=width, capacity=capacity
-        )
-        return _Batch(width, running)
+        return RunningBatch(self._backend, self._model, width=width, capacity=capacity)
 
     def _step(
-        self, group: _Group[Key], batch: _Batch[Key]
+        self, group: _Group[Key], batch: RunningBatch[Key]
     ) -> Sequence[DecodedJob[Key] | FailedJob[Key]]:
-        """Decode one token of every job of a batch."""
-        rows, started = batch.width * batch.running.count, time.monotonic()
+        rows, started = batch.width * batch.count, time.monotonic()
         try:
-            batch.running.compact()
-            finished = batch.running.step()
+            batch.compact()
+            finished = batch.step()
         except DeviceLostError:
             raise
         except Exception as caught:
@@ -325,9 +288,9 @@ class Scheduler(Generic[Key]):
         else:
             self._observer.stepped(rows, time.monotonic() - started)
             return finished
-        jobs = [decoded.job for decoded in batch.running.running]
+        jobs = [decoded.job for decoded in batch.running]
         del group.batches[batch.width]
-        batch.running.close()
+        batch.close()
         if _is_expected(error) and not self.isolating:
             self._observer.failed(str(error))
         return self._isolate(jobs, error, only=batch.tried == 1)
@@ -335,11 +298,7 @@ class Scheduler(Generic[Key]):
     def _isolate(
         self, jobs: Sequence[Job[Key]], error: Exception, *, only: bool
     ) -> list[FailedJob[Key]]:
-        """Isolate the jobs of a failed batch: in halves, or one by one after a defect.
-
-        Args:
-            only: whether the batch never had other jobs
-        """
+        """Isolate the jobs of a failed batch: in halves, or one by one after a defect."""
         if not _is_expected(error):
             self._observer.failed(f"{type(error).__name__}: {error}")
             parts = [[job] for job in jobs]

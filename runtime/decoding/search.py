@@ -19,14 +19,10 @@ Alternatives = tuple[tuple[int, float], ...]
 
 
 class RequiredOutputs(NamedTuple):
-    """The outputs of a step that a search requires besides the token that the graph selects.
-
-    Attributes:
-        candidates: number of best tokens of each row
-        logits: whether all logits are required
-    """
+    """The outputs of a step that a search requires besides the token that the graph selects."""
 
     candidates: int = 0
+    """Number of best tokens of each row."""
     logits: bool = False
 
 
@@ -35,25 +31,19 @@ SELECTED_TOKENS = RequiredOutputs()
 
 
 class NextTokens(NamedTuple):
-    """The next tokens and parents of a request's rows.
-
-    Attributes:
-        tokens: next token of each row
-        parents: row of the request that each row continues; None: each row continues itself. The
-            parent of another row also continues itself.
-    """
+    """The next tokens and parents of a request's rows."""
 
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
+    """Row of the request that each row continues; None: each row continues itself. The parent of
+    another row also continues itself."""
 
 
 class StepScores:
     """The scores of the next tokens of all rows of a batch.
 
     Args:
-        step: tokens that the graph selected
         prediction: all scores; None: only the selected tokens are known
-        candidates: the best tokens of each row, if required
     """
 
     def __init__(
@@ -139,25 +129,18 @@ class StepScores:
 
 @dataclass
 class TokenSequence:
-    """The tokens of an output, complete or not.
-
-    Attributes:
-        row: decoder input so far, including prompt and prefix
-        begin: index of the first new token in `row.tokens`
-        log_probabilities: log-probability of each new token among unsuppressed tokens; 0 for
-            forced tokens
-        alternatives: the best tokens at each new token
-        score: score for ranking sequences
-        end_token: the end token, if it is the last token; None: the sequence is incomplete, or
-            ended at its limit
-    """
+    """The tokens of an output, complete or not."""
 
     row: Row
     begin: int
+    """Index of the first new token in `row.tokens`."""
     log_probabilities: list[float] = field(default_factory=list)
+    """Log-probability of each new token among unsuppressed tokens; 0 for forced tokens."""
     alternatives: list[Alternatives] = field(default_factory=list)
     score: float = 0.0
     end_token: int | None = None
+    """The end token, if it is the last token; None: the sequence is incomplete, or ended at its
+    limit."""
 
     @property
     def count(self) -> int:

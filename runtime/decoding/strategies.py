@@ -25,11 +25,7 @@ DEFAULT_WINDOWS = 8
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """The limits of a call, with the defaults of a model filled in; see `GenerationOptions`.
-
-    Attributes:
-        positions: number of positions of a target
-    """
+    """The limits of a call, with the defaults of a model filled in; see `GenerationOptions`."""
 
     max_new_tokens: int
     max_new_tokens_per_source_token: float
@@ -82,9 +78,6 @@ def strategies(
     options: GenerationOptions, manifest: Manifest, required: Sequence[Tokenizations] = ()
 ) -> Sequence[Strategy]:
     """Return the strategies for an input: one, or one for each sample.
-
-    Args:
-        required: the phrases of `must_contain`
 
     Raises:
         DragomanError: options contradict each other, or the model cannot follow them.

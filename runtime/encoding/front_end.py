@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -47,24 +48,15 @@ LOGITS_PER_TOKEN = frozenset(
 
 
 class EncoderFrontEnd:
-    """Encodes texts in batches and interprets the outputs as the model's head requires.
-
-    Args:
-        head: the head on top of the encoder
-        directory: the bundle's directory
-    """
+    """Encodes texts in batches and interprets the outputs as the model's head requires."""
 
     def __init__(self, manifest: Manifest, head: Head, backend: Backend, directory: Path) -> None:
         self._manifest, self.head, self._backend = manifest, head, backend
         self._longest = backend.limits.source or manifest.model.max_source_positions
         self._tokenizer = None
         if manifest.tokenizers is not None and manifest.tokenizers.source is not None:
-            self._tokenizer = InputTokenizer.of(
-                directory / manifest.tokenizers.source,
-                self._longest,
-                head,
-                manifest.tokenizers.prompts,
-            )
+            source, prompts = manifest.tokenizers.source, manifest.tokenizers.prompts
+            self._tokenizer = InputTokenizer(directory / source, self._longest, head, prompts)
 
     def embeddings(
         self,
@@ -78,7 +70,7 @@ class EncoderFrontEnd:
             check,
             reading,
             lambda outputs, text, _: Embedding(outputs.read("embedding"), truncated=text.truncated),
-            lambda reason: Embedding(np.empty(0, np.float32), reason),
+            Embedding(np.empty(0, np.float32)),
         )
 
     def hidden_states(
@@ -93,7 +85,7 @@ class EncoderFrontEnd:
             check,
             reading,
             lambda outputs, text, _: HiddenStates(outputs.read("hidden"), truncated=text.truncated),
-            lambda reason: HiddenStates(np.empty((0, 0), np.float32), reason),
+            HiddenStates(np.empty((0, 0), np.float32)),
         )
 
     def classify(
@@ -116,7 +108,7 @@ class EncoderFrontEnd:
             check,
             reading,
             lambda outputs, text, _: classification(outputs, self.head, text),
-            lambda reason: Classification(error=reason),
+            Classification(),
         )
 
     def tag(
@@ -131,7 +123,7 @@ class EncoderFrontEnd:
             check,
             reading,
             lambda outputs, text, source: tagging(outputs, self.head, text, _text(source)),
-            lambda reason: Tagging(error=reason),
+            Tagging(),
         )
 
     def fill(
@@ -151,7 +143,7 @@ class EncoderFrontEnd:
                 return Filling(error=f"expected a mask{name}, found none")
             return filling(outputs, self.head, text, _text(source), self._tokenizer, top)
 
-        return self._each(sources, check, reading, result, lambda reason: Filling(error=reason))
+        return self._each(sources, check, reading, result, Filling())
 
     def answer(
         self,
@@ -162,12 +154,7 @@ class EncoderFrontEnd:
         stride: int | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Answer]:
-        """Answer questions, each a pair of question and context, in at most `longest` tokens.
-
-        Args:
-            stride: tokens that windows of a context share which is too long for the model; None:
-                such a context is rejected, or cut
-        """
+        """Answer questions, each a pair of question and context, in at most `longest` tokens."""
         if stride is not None:
             found = self._in_windows(sources, check, reading, longest, stride)
             return collected(found, len(sources))
@@ -176,7 +163,7 @@ class EncoderFrontEnd:
             check,
             reading,
             lambda outputs, text, source: answer(outputs, text, source[1], longest),
-            lambda reason: Answer(error=reason),
+            Answer(),
         )
 
     def tokenize(self, source: Any, **reading: Unpack[ReadingKeywords]) -> Tokenized:
@@ -205,7 +192,6 @@ class EncoderFrontEnd:
         longest: int,
         stride: int,
     ) -> Iterator[tuple[int, Answer]]:
-        """Yield the index of each source with the best answer of all windows of its context."""
         windows: list[tuple[int, Tokenized]] = []
         for index, source in enumerate(sources):
             check()
@@ -220,7 +206,6 @@ class EncoderFrontEnd:
     def _windows(
         self, source: Any, stride: int, **reading: Unpack[ReadingKeywords]
     ) -> list[Tokenized]:
-        """Return the tokens of a question with each window of its context."""
         reading["truncate"] = False
         try:
             return [self.tokenize(source, **reading)]
@@ -242,7 +227,6 @@ class EncoderFrontEnd:
         check: StopCheck,
         longest: int,
     ) -> Iterator[tuple[int, Answer]]:
-        """Yield the most probable answer of the windows of each source."""
         groups = [index for index, _ in windows]
         results = run(
             self._backend,
@@ -266,7 +250,6 @@ class EncoderFrontEnd:
         reading: ReadingKeywords,
         zero_shot: ZeroShot,
     ) -> Iterator[tuple[int, Classification]]:
-        """Yield the index of each text with its classification by labels that are given."""
         hypotheses = zero_shot.hypotheses
         step = max(1, MAX_PAIRS // len(hypotheses))
         for first in range(0, len(sources), step):
@@ -283,7 +266,6 @@ class EncoderFrontEnd:
                 yield index, self._judged(each, zero_shot)
 
     def _judged(self, each: Sequence[Any], zero_shot: ZeroShot) -> Classification:
-        """Return the classification of a text from the outcome for each label."""
         error = next((one for one in each if isinstance(one, RejectedError)), None)
         if error is not None:
             return Classification(error=str(error))
@@ -298,16 +280,14 @@ class EncoderFrontEnd:
         check: StopCheck,
         reading: ReadingKeywords,
         result: Callable[[Outputs, Tokenized, Any], Result],
-        failed: Callable[[str], Result],
+        empty: Result,
     ) -> list[Result]:
-        """Compute the result of each source; `failed` creates results of rejected sources.
-
-        Raises:
-            StoppedError: `check` stopped the call; holds the finished results.
-            UnfinishedError: the device failed permanently; holds the finished results.
-        """
+        """Compute the result of each source; that of a rejected one is `empty` with an error."""
         made = self._made(sources, check, reading, result)
-        results = ((i, failed(str(m)) if isinstance(m, RejectedError) else m) for i, m in made)
+        results = (
+            (i, dataclasses.replace(empty, error=str(m)) if isinstance(m, RejectedError) else m)
+            for i, m in made
+        )
         return collected(results, len(sources))
 
     def _made(
@@ -317,7 +297,6 @@ class EncoderFrontEnd:
         reading: ReadingKeywords,
         make: Callable[[Outputs, Tokenized, Any], Made],
     ) -> Iterator[tuple[int, Made | RejectedError]]:
-        """Yield the index of each source with its result, or the reason why it was rejected."""
         good: list[tuple[int, Tokenized]] = []
         for index, source in enumerate(sources):
             check()
@@ -384,7 +363,6 @@ def _is_pair(source: Any) -> bool:
 
 
 def _text(source: Any) -> str | None:
-    """Return the text of a source; None if the source is token ids."""
     return source if isinstance(source, str) else None
 
 
@@ -411,11 +389,7 @@ def source_of_line(line: str, head: Head) -> LineSource:
 def _grouped(
     results: Iterable[tuple[int, Made]], groups: Sequence[int]
 ) -> Iterator[tuple[int, list[Made]]]:
-    """Yield each group with its results, in the order of their numbers, once all are there.
-
-    Args:
-        groups: the group of each number
-    """
+    """Yield each group with its results, in the order of their numbers, once all are there."""
     counts, found = Counter(groups), dict[int, dict[int, Made]]()
     for number, result in results:
         group = groups[number]
@@ -441,7 +415,6 @@ def run(
 
     Args:
         make: called with the index of a text and its outputs, before the next batch is computed
-        check: called before each batch
 
     Raises:
         StoppedError: `check` stopped the call.

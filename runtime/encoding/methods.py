@@ -34,13 +34,7 @@ class EncoderMethods(ABC):
 
     @abstractmethod
     def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
-        """Return the front end, for a call of a method with a list of inputs.
-
-        Raises:
-            ClosedModelError: the model is closed.
-            AbilityError: the model does not have the method.
-            DragomanError: `inputs` is not a list.
-        """
+        """Return the front end, for a call of a method with a list of inputs."""
 
     def encode(
         self,

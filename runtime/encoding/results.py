@@ -20,30 +20,24 @@ change nothing about it, since embeddings are normalized last."""
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """The embedding of a text.
-
-    Attributes:
-        vector: float32 [D]; empty if there is an error
-        truncated: whether the text was cut
-    """
+    """The embedding of a text."""
 
     vector: NDArray[np.float32]
+    """float32 [D]; empty if there is an error."""
     error: str | None = None
     truncated: bool = False
+    """Whether the text was cut."""
 
 
 @dataclass(frozen=True, eq=False)
 class HiddenStates:
-    """The last hidden states of a text.
-
-    Attributes:
-        states: float32 [tokens, d_model]; empty if there is an error
-        truncated: whether the text was cut
-    """
+    """The last hidden states of a text."""
 
     states: NDArray[np.float32]
+    """float32 [tokens, d_model]; empty if there is an error."""
     error: str | None = None
     truncated: bool = False
+    """Whether the text was cut."""
 
 
 @dataclass(frozen=True)
@@ -195,9 +189,6 @@ def shortened(vector: NDArray[np.float32], dimensions: int | None) -> NDArray[np
     """Return the first components of an embedding (Kusupati et al. 2022, Matryoshka embeddings).
 
     They are normalized if the embedding is.
-
-    Args:
-        dimensions: number of components; None: all
 
     Raises:
         RejectedError: the embedding does not have as many.

@@ -15,6 +15,7 @@ from dragoman.settings.head import Head
 
 from ..backends.interface import BackendError
 from ..format.contract import Role
+from ..texts.sentences import stripped
 from .results import (
     Answer,
     Candidate,
@@ -40,11 +41,6 @@ class Outputs:
     """The graph's outputs for one text of a batch.
 
     Reading an output copies it, so that the batch's memory can be reused.
-
-    Args:
-        found: outputs of the whole batch
-        row: row of the text
-        length: number of tokens of the text, without padding
     """
 
     def __init__(self, found: Mapping[Role, NDArray[Any]], row: int, length: int) -> None:
@@ -93,19 +89,16 @@ class ZeroShot:
     The numbers are those of the pipeline `zero-shot-classification` of transformers (Yin et al.
     2019).
 
-    Attributes:
-        labels: the labels, each of which replaces the `{}` of the template
-        template: the hypothesis
-        multi_label: whether each label has a probability of its own, so that several may be true
-
     Raises:
         DragomanError: on construction: labels are missing, empty, repeated or too many, the
             template has not exactly one `{}`, or a label or the template is too long.
     """
 
     labels: tuple[str, ...]
+    """The labels, each of which replaces the `{}` of the template."""
     template: str = TEMPLATE
     multi_label: bool = False
+    """Whether each label has a probability of its own, so that several may be true."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.labels) <= MOST_LABELS:
@@ -181,12 +174,7 @@ def _fields(template: str) -> list[tuple[str, str | None, str | None]]:
 
 
 def ranked(found: Sequence[Classification], top: int | None = None) -> list[RankedDocument]:
-    """Rank documents by the only label of each, best first, then those with an error.
-
-    Args:
-        found: one for each document
-        top: maximum number of documents to return; None: all
-    """
+    """Rank documents by the only label of each, best first, then those with an error."""
     documents = [
         RankedDocument(i, None if each.error else each.labels[0].score, each.error, each.truncated)
         for i, each in enumerate(found)
@@ -197,25 +185,19 @@ def ranked(found: Sequence[Classification], top: int | None = None) -> list[Rank
 
 
 def tagging(outputs: Outputs, head: Head, text: Tokenized, source: str | None) -> Tagging:
-    """Label each word as its first token.
-
-    Args:
-        source: the text; None: the source is token ids, and each token is a word
-    """
+    """Label each word as its first token."""
     probabilities = softmax(outputs.read("token_logits").astype(np.float64))
     labels = probabilities.argmax(-1).tolist()
-    words: list[Tag] = []
-    for index, start, end in _words(text, source):
-        label = labels[index]
-        words.append(
-            Tag(
-                head.labels[label],
-                float(probabilities[index, label]),
-                start,
-                end,
-                None if source is None else source[start:end],
-            )
+    words = [
+        Tag(
+            head.labels[labels[index]],
+            float(probabilities[index, labels[index]]),
+            start,
+            end,
+            None if source is None else source[start:end],
         )
+        for index, start, end in _words(text, source)
+    ]
     return Tagging(tuple(words), tuple(_entities(words, source)), truncated=text.truncated)
 
 
@@ -255,7 +237,7 @@ def _filled(
 ) -> str:
     """Replace the masks of a text; a word continuation, such as `##s`, gets no space."""
     for index in sorted(best, reverse=True):
-        start, end = _without_space(source, *text.spans[index])
+        start, end = stripped(source, *text.spans[index])
         before = best[index - 1].token if index - 1 in best else text.ids[index - 1]
         added = tokenizer.after(before, best[index].token) if index else None
         if added is None:
@@ -270,12 +252,9 @@ def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Ans
 
     Its probability is that of the pipeline `question-answering` of transformers, in which a special
     token at the beginning stands for no answer.
-
-    Args:
-        longest: maximum number of tokens in an answer
     """
     logits = outputs.read("token_logits").astype(np.float64)
-    of_context = _of_second(text)
+    of_context = np.array(text.segments) == 1
     if not of_context.any():
         return Answer(error="expected a context with an answer, found an empty one")
     no_answer = text.segments[0] is None
@@ -288,7 +267,7 @@ def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Ans
     longest = min(longest, len(begins))
     together = np.triu(np.outer(begins, ends)) - np.triu(np.outer(begins, ends), longest)
     first, last = np.unravel_index(int(together.argmax()), together.shape)
-    start, end = _without_space(context, text.spans[int(first)][0], text.spans[int(last)][1])
+    start, end = stripped(context, text.spans[int(first)][0], text.spans[int(last)][1])
     return Answer(
         context[start:end],
         float(together[first, last]),
@@ -302,12 +281,6 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the softmax over the last axis."""
     shifted = np.exp(logits - logits.max(-1, keepdims=True))
     return np.asarray(shifted / shifted.sum(-1, keepdims=True))
-
-
-def _of_second(text: Tokenized) -> NDArray[np.bool_]:
-    """Mark the tokens of the second text of a pair."""
-    second: NDArray[np.bool_] = np.array(text.segments) == 1
-    return second
 
 
 def _words(text: Tokenized, source: str | None) -> list[tuple[int, int, int]]:
@@ -326,19 +299,10 @@ def _words(text: Tokenized, source: str | None) -> list[tuple[int, int, int]]:
         elif word is not None:
             words.append((index, start, end))
             previous = word
-    trimmed = [(index, *_without_space(source, start, end)) for index, start, end in words]
+    # A token's span begins with a space where the tokenizer marks spaces on tokens (Metaspace), and
+    # where a mask token consumes the space before it.
+    trimmed = [(index, *stripped(source, start, end)) for index, start, end in words]
     return [(index, start, end) for index, start, end in trimmed if start < end]
-
-
-def _without_space(source: str, start: int, end: int) -> tuple[int, int]:
-    """Strip white space from a span of a text.
-
-    A token's span begins with a space where the tokenizer marks spaces on tokens (Metaspace), and
-    where a mask token consumes the space before it.
-    """
-    part = source[start:end]
-    start += len(part) - len(part.lstrip())
-    return start, start + len(part.strip())
 
 
 def _entities(words: Sequence[Tag], source: str | None) -> list[Tag]:
@@ -355,16 +319,10 @@ def _entities(words: Sequence[Tag], source: str | None) -> list[Tag]:
             last = entities[-1]
             counts[-1] += 1
             mean = last.probability + (word.probability - last.probability) / counts[-1]
-            joined = Tag(kind, mean, last.start, last.end, last.text)
-            entities[-1] = _spanning(last, joined, source, end=word.end)
+            text = None if source is None else source[last.start : word.end]
+            entities[-1] = Tag(kind, mean, last.start, word.end, text)
         else:
             entities.append(Tag(kind, word.probability, word.start, word.end, word.text))
             counts.append(1)
         open_kind = kind
     return entities
-
-
-def _spanning(first: Tag, tag: Tag, source: str | None, *, end: int) -> Tag:
-    """Extend a tag from the start of `first` to `end`."""
-    text = None if source is None else source[first.start : end]
-    return Tag(tag.label, tag.probability, first.start, end, text)

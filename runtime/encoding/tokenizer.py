@@ -29,12 +29,7 @@ WHOLE: dict[Cut, tuple[str, str]] = {
 
 
 class Hypothesis(NamedTuple):
-    """A pair of texts for zero-shot classification: only the first one is truncated.
-
-    Attributes:
-        text: the text to classify
-        hypothesis: a sentence about it, such as "This example is about sports."
-    """
+    """A pair of texts for zero-shot classification: only the first one is truncated."""
 
     text: Any
     hypothesis: str
@@ -42,23 +37,18 @@ class Hypothesis(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokenized:
-    """The tokens of a text or a pair of texts.
-
-    Attributes:
-        ids: token ids, including special tokens
-        types: token type id of each token
-        spans: character offsets of each token in its text; empty if the source is token ids
-        words: index of the word of each token; None for special tokens
-        segments: index of the text of each token, 0 or 1; None for special tokens
-        truncated: whether tokens were cut
-    """
+    """The tokens of a text or a pair of texts."""
 
     ids: list[int]
     types: list[int]
     spans: list[tuple[int, int]]
+    """Character offsets of each token in its text; empty if the source is token ids."""
     words: list[int | None]
+    """Index of the word of each token; None for special tokens."""
     segments: list[int | None]
+    """Index of the text of each token, 0 or 1; None for special tokens."""
     truncated: bool = False
+    """Whether tokens were cut."""
 
 
 class ReadingKeywords(TypedDict, total=False):
@@ -82,46 +72,21 @@ MOST_WINDOWS = 1000
 
 
 class InputTokenizer:
-    """The tokenizer of an encoder-only model.
-
-    Args:
-        path: a file of the `tokenizers` library
-        longest: maximum number of tokens that the model reads
-        cut: the text of a pair to truncate
-        mask: token that is always read as such; None: there is none
-        prompts: texts that are put before a text
+    """The tokenizer of an encoder-only model, as the task of its head requires.
 
     Raises:
         BundleError: the file is not a tokenizer, or fails on trial texts.
     """
 
     def __init__(
-        self,
-        path: Path,
-        longest: int,
-        *,
-        cut: Cut,
-        mask: int | None = None,
-        prompts: Prompts | None = None,
+        self, path: Path, longest: int, head: Head, prompts: Prompts | None = None
     ) -> None:
-        self._longest, self._cut = longest, cut
-        self._prompts = prompts or Prompts({})
+        answers = head.task == "question-answering"
+        mask = head.mask_token_id if head.task == "masked-language-model" else None
+        self._longest, self._prompts = longest, prompts or Prompts({})
+        self._cut: Cut = "only_second" if answers else "longest_first"
         self._codec = LibraryCodec(path)
         self._reader = LibraryTokenizer(path, kept=mask)
-
-    @classmethod
-    def of(
-        cls, path: Path, longest: int, head: Head, prompts: Prompts | None = None
-    ) -> InputTokenizer:
-        """Create the tokenizer that the task of a head requires."""
-        answers = head.task == "question-answering"
-        return cls(
-            path,
-            longest,
-            cut="only_second" if answers else "longest_first",
-            mask=head.mask_token_id if head.task == "masked-language-model" else None,
-            prompts=prompts,
-        )
 
     def encode(
         self,
@@ -136,7 +101,6 @@ class InputTokenizer:
         """Tokenize a text or a pair of texts.
 
         Args:
-            pair: the second text; empty: no second text
             cut: the text of the pair to truncate; None: as the task requires
             truncate, split_special_tokens, prompt_name: see `ReadingKeywords`
 
@@ -178,10 +142,6 @@ class InputTokenizer:
     ) -> list[Tokenized]:
         """Tokenize a question with each window of a context that is too long for the model.
 
-        Args:
-            stride: number of tokens that consecutive windows share
-            split_special_tokens, prompt_name: see `ReadingKeywords`
-
         Raises:
             TooManyTokensError: the question leaves no room for more than `stride` tokens of the
                 context, or there are too many windows.
@@ -192,13 +152,8 @@ class InputTokenizer:
             return self._windows(question, context, stride, split)
 
     def _windows(self, question: str, context: str, stride: int, split: bool) -> list[Tokenized]:
-        def tokens(text: str) -> int:
-            own = self._reader.encode(text, special_tokens=False, split_special_tokens=split)
-            return len(own.ids)
-
         self._check_room(question, *WHOLE["only_second"], split=split, least=stride + 1)
-        around = self._reader.tokenizer.num_special_tokens_to_add(True)
-        room = self._longest - around - tokens(question)
+        room = self._longest - self._around - self._count(question, split)
         longest = room + (MOST_WINDOWS - 1) * (room - stride)
         try:
             check_length(self._codec, context, longest, split=split)
@@ -207,7 +162,7 @@ class InputTokenizer:
                 f"the context has {error}: expected at most {longest}, of {MOST_WINDOWS} windows "
                 f"that share {stride}"
             ) from error
-        whole = tokens(context)
+        whole = self._count(context, split)
         count = 1 + max(0, math.ceil((whole - room) / (room - stride)))
         if count > MOST_WINDOWS:
             raise TooManyTokensError(
@@ -239,8 +194,7 @@ class InputTokenizer:
 
         Only the other one is truncated, and without room for it the library fails.
         """
-        around = self._reader.tokenizer.num_special_tokens_to_add(True)
-        room = max(0, self._longest - around - least)
+        room = max(0, self._longest - self._around - least)
         expected = f"expected at most {room}: only {other} is cut"
         if least > 1:
             expected += f", into windows that share {least - 1} tokens"
@@ -248,11 +202,18 @@ class InputTokenizer:
             check_length(self._codec, text, room, split=split)
         except TooLongError as error:
             raise TooManyTokensError(f"{name} has {error}, {expected}") from error
-        tokens = len(
-            self._reader.encode(text, special_tokens=False, split_special_tokens=split).ids
-        )
+        tokens = self._count(text, split)
         if tokens > room:
             raise TooManyTokensError(f"{name} has {tokens} tokens, {expected}")
+
+    @property
+    def _around(self) -> int:
+        """The number of special tokens around a pair."""
+        return self._reader.tokenizer.num_special_tokens_to_add(True)
+
+    def _count(self, text: str, split: bool) -> int:
+        found = self._reader.encode(text, special_tokens=False, split_special_tokens=split)
+        return len(found.ids)
 
     def _encode(
         self, text: str, pair: str | None, cut: Cut | None, split: bool, stride: int = 0
@@ -281,10 +242,10 @@ def _rejections() -> Iterator[None]:
 
 def _tokenized(encoding: Encoding, *, truncated: bool = False) -> Tokenized:
     return Tokenized(
-        list(encoding.ids),
-        list(encoding.type_ids),
-        list(encoding.offsets),
-        list(encoding.word_ids),
-        list(encoding.sequence_ids),
+        encoding.ids,
+        encoding.type_ids,
+        encoding.offsets,
+        encoding.word_ids,
+        encoding.sequence_ids,
         truncated=truncated,
     )

@@ -149,10 +149,10 @@ def _file_problems(
             return [f"{file.path}: expected a file"]
         if size != file.size:
             return [f"{file.path}: expected {file.size} bytes, found {size}"]
-        if _is_graph(relative, manifest):
-            return [f"{file.path}: {p}" for p in _graph_problems(path, file, manifest)]
-        if file.path == KNOWN_ANSWERS_FILE:
-            return [f"{file.path}: {p}" for p in _answer_problems(path, file, manifest)]
+        is_graph = _is_graph(relative, manifest)
+        if is_graph or file.path == KNOWN_ANSWERS_FILE:
+            found = _content_problems(path, file, manifest, is_graph=is_graph)
+            return [f"{file.path}: {problem}" for problem in found]
         if not _has_sha256(path, file.sha256, remembered=remembered):
             return [f"{file.path}: {_CHANGED}"]
     except FileNotFoundError:
@@ -170,26 +170,21 @@ def _is_graph(path: PurePosixPath, manifest: Manifest) -> bool:
     )
 
 
-def _graph_problems(path: Path, file: FileRecord, manifest: Manifest) -> list[str]:
-    """Check a graph's file, read once for hash and content."""
-    if file.size > LARGEST_GRAPH:
-        return [f"expected a graph of at most {LARGEST_GRAPH} bytes, found {file.size}"]
+def _content_problems(
+    path: Path, file: FileRecord, manifest: Manifest, *, is_graph: bool
+) -> list[str]:
+    """Check a graph's file or the known answers, read once for hash and content."""
+    most, what = (LARGEST_GRAPH, "a graph of ") if is_graph else (LARGEST_FILE, "")
+    if file.size > most:
+        return [f"expected {what}at most {most} bytes, found {file.size}"]
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != file.sha256:
         return [_CHANGED]
-    stored = str(PurePosixPath(file.path).with_name(WEIGHTS_FILE))
-    weights = next((other.size for other in manifest.files if other.path == stored), None)
-    return graph_problems(data, weights)
-
-
-def _answer_problems(path: Path, file: FileRecord, manifest: Manifest) -> list[str]:
-    """Check the known answers, read once for hash and content."""
+    if is_graph:
+        stored = str(PurePosixPath(file.path).with_name(WEIGHTS_FILE))
+        weights = next((other.size for other in manifest.files if other.path == stored), None)
+        return graph_problems(data, weights)
     problems: list[str] = []
-    if file.size > LARGEST_FILE:
-        return [f"expected at most {LARGEST_FILE} bytes, found {file.size}"]
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != file.sha256:
-        return [_CHANGED]
     parse_known_answers(data, manifest, problems)
     return problems
 

@@ -132,22 +132,19 @@ class Change(StrEnum):
 
 @dataclass(frozen=True)
 class RoleDefinition:
-    """The contract of a role.
-
-    Attributes:
-        axes: the shape; the axis `source` is fixed for models that take windows of audio
-        dtype: None: floating point, in the precision of the graph
-        layered: whether there is one tensor for each decoder layer
-        updates: the role of the input that an output overwrites in place
-    """
+    """The contract of a role."""
 
     owner: Owner
     change: Change
     axes: Axes
+    """The shape; the axis `source` is fixed for models that take windows of audio."""
     dtype: DataType | None
+    """None: floating point, in the precision of the graph."""
     description: str
     layered: bool = False
+    """Whether there is one tensor for each decoder layer."""
     updates: Role | None = None
+    """The role of the input that an output overwrites in place."""
 
 
 _SOURCE_KEY: Axes = ("source_batch", "heads", "source", "head_size")
@@ -386,18 +383,15 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output of a graph.
-
-    Attributes:
-        shape: a number, or the name of a dynamic axis, for each dimension
-        layer: decoder layer; None if the role has one tensor for all layers
-    """
+    """One input or output of a graph."""
 
     name: str
     role: Role
     dtype: DataType
     shape: tuple[int | str, ...]
+    """A number, or the name of a dynamic axis, for each dimension."""
     layer: int | None = None
+    """Decoder layer; None if the role has one tensor for all layers."""
 
     @property
     def slot(self) -> Slot:

@@ -34,45 +34,41 @@ CHECKS: tuple[Check, ...] = ("once", "always", "never")
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedAnswer:
-    """The output for one input of a model with a decoder.
-
-    Attributes:
-        name: what the input is, such as "held_out.tsv, line 17"
-        at_load: whether `load` checks it; `verify` checks all
-        source: source token ids; empty for speech
-        text: the text that the bundle's tokenizer turns into `source`, if it is known
-        seconds: speech: seconds of generated sound, see `audio.log_mel.sound`
-        prefix: forced beginning of the output
-        num_beams: number of beams; 1: greedy search without penalties
-        max_new_tokens: maximum new tokens, including the prefix
-        oracle: the trained model's output; None: the same as `tokens`, or not known (beams)
-        tokens: the bundle's output after the prefix, including the end token
-        output: text of the output; None without tokenizers
-        log_probabilities: the bundle's log-probability of each token, in nats
-        margins: greedy: the log-probability of each token minus that of the best other one
-        likely: greedy, unless the bundle runs on a processor only: for each token of the trained
-            model's output, or of `tokens` if that is not known, this token and the most probable
-            others; empty for a forced token
-        oracle_log_probabilities: the trained model's log-probability of each of `likely`, among
-            unsuppressed tokens
-    """
+    """The output for one input of a model with a decoder."""
 
     kind: Literal["generate"] = "generate"
     name: str
+    """What the input is, such as "held_out.tsv, line 17"."""
     at_load: bool
+    """Whether `load` checks it; `verify` checks all."""
     source: tuple[int, ...]
+    """Source token ids; empty for speech."""
     text: Annotated[str | None, LEFT_OUT] = None
+    """The text that the bundle's tokenizer turns into `source`, if it is known."""
     seconds: Annotated[float | None, LEFT_OUT] = None
+    """Speech: seconds of generated sound, see `audio.log_mel.sound`."""
     prefix: Annotated[tuple[int, ...], LEFT_OUT] = ()
+    """Forced beginning of the output."""
     num_beams: int
+    """Number of beams; 1: greedy search without penalties."""
     max_new_tokens: int
+    """Maximum new tokens, including the prefix."""
     oracle: Annotated[tuple[int, ...] | None, LEFT_OUT] = None
+    """The trained model's output; None: the same as `tokens`, or not known (beams)."""
     tokens: tuple[int, ...]
+    """The bundle's output after the prefix, including the end token."""
     output: Annotated[str | None, LEFT_OUT] = None
+    """Text of the output; None without tokenizers."""
     log_probabilities: tuple[float, ...]
+    """The bundle's log-probability of each token, in nats."""
     margins: Annotated[tuple[float, ...], LEFT_OUT] = ()
+    """Greedy: the log-probability of each token minus that of the best other one."""
     likely: Annotated[tuple[tuple[int, ...], ...], LEFT_OUT] = ()
+    """Greedy, unless the bundle runs on a processor only: for each token of the trained model's
+    output, or of `tokens` if that is not known, this token and the most probable others; empty
+    for a forced token."""
     oracle_log_probabilities: Annotated[tuple[tuple[float, ...], ...], LEFT_OUT] = ()
+    """The trained model's log-probability of each of `likely`, among unsuppressed tokens."""
 
     @property
     def score(self) -> float:
@@ -86,12 +82,6 @@ class EncodedAnswer:
 
     Attributes:
         name, at_load: see `GeneratedAnswer`
-        source: source token ids
-        types: token type ids; empty: all 0
-        texts: the text or pair of texts that the tokenizer turns into `source`, if it is known
-        values: `PROJECTIONS` sums of all numbers of the output with different signs, divided by the
-            root of their sum of squares
-        size: the root of the mean square of the numbers
         oracle_values, oracle_size: the same of the trained model's output; empty and 0 if the
             bundle runs on a processor only
     """
@@ -100,10 +90,16 @@ class EncodedAnswer:
     name: str
     at_load: bool
     source: tuple[int, ...]
+    """Source token ids."""
     types: Annotated[tuple[int, ...], LEFT_OUT] = ()
+    """Token type ids; empty: all 0."""
     texts: Annotated[tuple[str, ...], LEFT_OUT] = ()
+    """The text or pair of texts that the tokenizer turns into `source`, if it is known."""
     values: tuple[float, ...]
+    """`PROJECTIONS` sums of all numbers of the output with different signs, divided by the root of
+    their sum of squares."""
     size: float
+    """The root of the mean square of the numbers."""
     oracle_values: Annotated[tuple[float, ...], LEFT_OUT] = ()
     oracle_size: Annotated[float, LEFT_OUT] = 0.0
 
@@ -113,26 +109,21 @@ Answer = GeneratedAnswer | EncodedAnswer
 
 @dataclass(frozen=True, kw_only=True)
 class KnownAnswers:
-    """All known answers of a bundle, and where they were computed.
-
-    Attributes:
-        versions: versions of the libraries, see `backends.machine`
-        processor: name of the processor's model
-        features: instruction sets of the processor
-        source_language: language of the texts; None: the model has no languages
-        target_language: language of the outputs; None likewise
-        allowed: below fp32, the largest allowed mean divergence from the trained model's
-            distributions, in nats; for an encoder-only model, the largest allowed difference from
-            its output, as a share of the output's size
-    """
+    """All known answers of a bundle, and where they were computed."""
 
     format_version: int = FORMAT_VERSION
     versions: dict[str, str]
+    """Versions of the libraries, see `backends.machine`."""
     processor: str
     features: tuple[str, ...]
     source_language: str | None = None
+    """Language of the texts; None: the model has no languages."""
     target_language: str | None = None
+    """Language of the outputs; None likewise."""
     allowed: Annotated[float | None, LEFT_OUT] = None
+    """Below fp32, the largest allowed mean divergence from the trained model's distributions, in
+    nats; for an encoder-only model, the largest allowed difference from its output, as a share
+    of the output's size."""
     answers: tuple[Answer, ...] = field(default=())
 
     @property
@@ -156,11 +147,7 @@ def record_of(manifest: Manifest) -> FileRecord | None:
 def parse_known_answers(
     data: bytes, manifest: Manifest, problems: list[str]
 ) -> KnownAnswers | None:
-    """Read and check the contents of the file; add what is wrong to `problems`.
-
-    Returns:
-        None if there are problems
-    """
+    """Read and check the contents of the file; add what is wrong to `problems`."""
     if len(data) > LARGEST_FILE:
         problems.append(f"expected at most {LARGEST_FILE} bytes, found {len(data)}")
         return None

@@ -46,58 +46,46 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """What building the bundle took.
-
-    Attributes:
-        seconds: from the checkpoint to the verified bundle
-        peak_memory_mb: the highest resident memory of the process, in MB of 10^6 bytes
-    """
+    """What building the bundle took."""
 
     seconds: float
+    """From the checkpoint to the verified bundle."""
     peak_memory_mb: float
+    """The highest resident memory of the process, in MB of 10^6 bytes."""
 
 
 @dataclass(frozen=True)
 class ShortlistRecord:
-    """The tokens that may follow from the tokens of a source, see `runtime.texts.shortlist`.
-
-    Attributes:
-        file: file of the bundle with the tokens
-        entries: number of source tokens, or sequences of them, that allow tokens
-        mean: mean number of tokens that an entry allows
-        always: number of tokens that every source allows
-    """
+    """The tokens that may follow from the tokens of a source, see `runtime.texts.shortlist`."""
 
     file: str
+    """File of the bundle with the tokens."""
     entries: int
+    """Number of source tokens, or sequences of them, that allow tokens."""
     mean: float
+    """Mean number of tokens that an entry allows."""
     always: int
+    """Number of tokens that every source allows."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A model of the Hugging Face Hub.
-
-    Attributes:
-        model: model id, `owner/model`
-        commit: commit of the files that were read
-    """
+    """A model of the Hugging Face Hub."""
 
     model: str
+    """Model id, `owner/model`."""
     commit: str
+    """Commit of the files that were read."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A LoRA adapter that was merged into the weights of the model.
-
-    Attributes:
-        name: name of its directory
-        sha256: SHA-256 of the file of its weights, in hex
-    """
+    """A LoRA adapter that was merged into the weights of the model."""
 
     name: str
+    """Name of its directory."""
     sha256: str
+    """SHA-256 of the file of its weights, in hex."""
 
 
 @dataclass(frozen=True)
@@ -133,63 +121,53 @@ class Range:
 
 @dataclass(frozen=True)
 class Profile:
-    """The sizes that the kernels of all engines of a bundle are chosen for.
-
-    Attributes:
-        batch: number of rows
-        source: number of tokens of a source
-    """
+    """The sizes that the kernels of all engines of a bundle are chosen for."""
 
     batch: Range
+    """Number of rows."""
     source: Range
+    """Number of tokens of a source."""
 
 
 @dataclass(frozen=True)
 class EngineReport:
-    """The contents of an engine.
-
-    Attributes:
-        layers: number of layers of the parsed network, by kind
-        weights: bytes of the graph's weights, by number format
-        attentions: number of attention layers
-        fused: number of fused attention kernels by name, counted for each profile; None: unknown
-        dequantizations: number of products whose weights a separate kernel dequantizes in every
-            run, counted for each profile; None: unknown
-    """
+    """The contents of an engine."""
 
     layers: dict[str, int]
+    """Number of layers of the parsed network, by kind."""
     weights: dict[str, int]
+    """Bytes of the graph's weights, by number format."""
     attentions: int
+    """Number of attention layers."""
     fused: dict[str, int] | None
+    """Number of fused attention kernels by name, counted for each profile; None: unknown."""
     dequantizations: int | None
+    """Number of products whose weights a separate kernel dequantizes in every run, counted for each
+    profile; None: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRTEngines:
-    """Engines of TensorRT or TensorRT-RTX; the bundle's target is the package that built them.
-
-    Attributes:
-        version: version of that package; no other version loads the engines
-        cuda_version: CUDA version that the engines were built for
-        compute_capabilities: compute capabilities of the target GPUs, such as "8.9"; empty: the
-            package's default
-        capacity: number of target positions in a cache, including the start token's
-        profiles: profiles in the engines' order
-        refittable: whether the engines' weights can be replaced
-        reports: report of each engine, by name of the graph
-        parity: the engines' own outputs compared with the oracle's; None: engines not run. The
-            manifest's `parity` is that of the graphs that they were built from.
-    """
+    """Engines of TensorRT or TensorRT-RTX; the bundle's target is the package that built them."""
 
     format: Literal["tensorrt"] = "tensorrt"
     version: str
+    """Version of that package; no other version loads the engines."""
     cuda_version: str
+    """CUDA version that the engines were built for."""
     compute_capabilities: tuple[str, ...]
+    """Compute capabilities of the target GPUs, such as "8.9"; empty: the package's default."""
     capacity: int
+    """Number of target positions in a cache, including the start token's."""
     profiles: tuple[Profile, ...]
+    """Profiles in the engines' order."""
     refittable: bool
+    """Whether the engines' weights can be replaced."""
     reports: dict[str, EngineReport]
+    """Report of each engine, by name of the graph."""
     parity: Parity | None = None
+    """The engines' own outputs compared with the oracle's; None: engines not run. The manifest's
+    `parity` is that of the graphs that they were built from."""
 
     @property
     def rows(self) -> int:
@@ -216,17 +194,14 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Choice:
-    """The option that a pass chose to replace a node, where there were several.
-
-    Attributes:
-        chosen: the option, such as "fixed scale"
-        reason: the measurement behind it
-    """
+    """The option that a pass chose to replace a node, where there were several."""
 
     node: str
     operator: str
     chosen: str
+    """The option, such as "fixed scale"."""
     reason: str
+    """The measurement behind it."""
 
 
 @dataclass(frozen=True)
@@ -234,26 +209,26 @@ class PassRecord:
     """The changes that one pass made to one graph.
 
     Attributes:
-        graph: "encoder" or "decoder"; file name for a single ONNX file
-        matches: number of changes
         nodes_before, nodes_after: number of nodes in the graph
-        difference: largest difference caused in an output, divided by max(1, the output's largest
-            absolute value), measured with ONNX Runtime's own optimizations off; None: not measured
-        tolerance: the largest allowed difference
-        choices: the options that were chosen, where there were several
-        not_compared: branches and loop bodies of the graph that no sample executes
     """
 
     name: str
     graph: str
+    """"encoder" or "decoder"; file name for a single ONNX file."""
     matches: int
+    """Number of changes."""
     refusals: tuple[Refusal, ...]
     nodes_before: int
     nodes_after: int
     difference: float | None
+    """Largest difference caused in an output, divided by max(1, the output's largest absolute
+    value), measured with ONNX Runtime's own optimizations off; None: not measured."""
     tolerance: float
+    """The largest allowed difference."""
     choices: tuple[Choice, ...] = ()
+    """The options that were chosen, where there were several."""
     not_compared: Annotated[tuple[str, ...], LEFT_OUT] = ()
+    """Branches and loop bodies of the graph that no sample executes."""
 
 
 @dataclass(frozen=True)

@@ -16,28 +16,25 @@ class ModelSpec:
     Sizes of a missing encoder or decoder are 0. An encoder-only model has no target vocabulary,
     decoder layers or target positions; a decoder-only model has no source vocabulary or source
     positions.
-
-    Attributes:
-        source_vocab_size: size of the source vocabulary; None: the source is audio features, see
-            `takes_audio`
-        head_size: size of the queries and keys of a head
-        value_size: size of the values of a head; None: `head_size`
-        state_size: size of the state of each layer of a recurrent decoder; None: the layers have
-            self-attention
     """
 
     source_vocab_size: int | None
+    """Size of the source vocabulary; None: the source is audio features, see `takes_audio`."""
     target_vocab_size: int
     decoder_layers: int
     num_heads: int
     head_size: int
+    """Size of the queries and keys of a head."""
     max_source_positions: int
     max_target_positions: int
     pad_token_id: int
     start_token_id: int
     end_token_id: int
     value_size: Annotated[int | None, LEFT_OUT] = None
+    """Size of the values of a head; None: `head_size`."""
     state_size: Annotated[int | None, LEFT_OUT] = None
+    """Size of the state of each layer of a recurrent decoder; None: the layers have
+    self-attention."""
 
     @property
     def takes_audio(self) -> bool:
@@ -66,37 +63,21 @@ class ModelSpec:
 
     def problems(self) -> list[str]:
         """Return one line for each value out of range."""
-        sizes: dict[str, int | None] = {"num_heads": self.num_heads, "head_size": self.head_size}
-        sizes |= {"value_size": self.value_size, "state_size": self.state_size}
+        names = ["num_heads", "head_size", "value_size", "state_size"]
+        of_encoder = ("source_vocab_size", "max_source_positions")
+        of_decoder = ("target_vocab_size", "decoder_layers", "max_target_positions")
         problems = []
-        sides: list[tuple[bool, str, dict[str, int | None]]] = [
-            (
-                self.has_encoder,
-                "encoder",
-                {
-                    "source_vocab_size": self.source_vocab_size,
-                    "max_source_positions": self.max_source_positions,
-                },
-            ),
-            (
-                self.has_decoder,
-                "decoder",
-                {
-                    "target_vocab_size": self.target_vocab_size,
-                    "decoder_layers": self.decoder_layers,
-                    "max_target_positions": self.max_target_positions,
-                },
-            ),
-        ]
-        for present, side, of_side in sides:
-            if present:
-                sizes |= of_side
-            else:
-                problems += [
-                    f"{name}: expected 0 in a model without {side}, found {shown(value)}"
-                    for name, value in of_side.items()
-                    if value != 0
-                ]
+        for present, side, of_side in (
+            (self.has_encoder, "encoder", of_encoder),
+            (self.has_decoder, "decoder", of_decoder),
+        ):
+            names += of_side if present else ()
+            problems += [
+                f"{name}: expected 0 in a model without {side}, found {shown(getattr(self, name))}"
+                for name in of_side
+                if not present and getattr(self, name) != 0
+            ]
+        sizes = {name: getattr(self, name) for name in names}
         problems += [
             f"{name}: out of range, found {shown(value)}"
             for name, value in sizes.items()

@@ -62,12 +62,7 @@ def neutral_graph(
     audio: AudioFeatures | None,
     head: Head | None = None,
 ) -> GraphSpec:
-    """Return the graph of a neutral bundle in fp32 that the contract requires.
-
-    Args:
-        audio: feature extraction from audio; None: the source is tokens
-        head: head of an encoder-only model
-    """
+    """Return the graph of a neutral bundle in fp32 that the contract requires."""
     graphs = CONTRACTS[kind_of(model)]
     inputs, outputs = graphs[graph]
     if graph == "encoder" and model.takes_audio:
@@ -113,11 +108,7 @@ def without_shortlist_weights(graph: GraphSpec) -> GraphSpec:
 
 
 def slot_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
-    """Return one line for each missing, unexpected or duplicate tensor of a graph.
-
-    Args:
-        expected: from `neutral_graph`
-    """
+    """Return one line for each missing, unexpected or duplicate tensor of a graph."""
     problems = []
     for side in ("inputs", "outputs"):
         slots = [tensor.slot for tensor in getattr(found, side)]
@@ -134,9 +125,6 @@ def shape_breaches(found: GraphSpec, expected: GraphSpec) -> list[str]:
     """Return one line for each tensor whose shape or number format breaks the contract.
 
     A number may replace a dynamic axis, and any floating-point format may replace float32.
-
-    Args:
-        expected: from `neutral_graph`
     """
     problems = []
     for side in ("inputs", "outputs"):
@@ -184,7 +172,6 @@ def _slots(roles: Sequence[Role], layers: int) -> list[Slot]:
 
 
 def _sizes(model: ModelSpec, head: Head | None) -> dict[Axis | ModelAxis, int | str]:
-    """Return the size or the name of each axis."""
     sizes: dict[Axis | ModelAxis, int | str] = {
         "heads": model.num_heads,
         "head_size": model.head_size,

@@ -98,70 +98,48 @@ _SMALLEST_STATE = 2
 
 _MOST_PROBLEMS = 8
 
+
+def _fields(kind: int, **numbers: int) -> dict[str, tuple[int, int]]:
+    return {name: (kind, number) for name, number in numbers.items()}
+
+
 _MODEL = Schema(
     "ModelProto",
-    once={
-        "ir_version": (VARINT, 1),
-        "producer_name": (BYTES, 2),
-        "producer_version": (BYTES, 3),
-        "domain": (BYTES, 4),
-        "model_version": (VARINT, 5),
-        "doc_string": (BYTES, 6),
-        "graph": (BYTES, 7),
-    },
-    many={"opset_import": (BYTES, 8), "metadata_props": (BYTES, 14)},
+    once=_fields(VARINT, ir_version=1, model_version=5)
+    | _fields(BYTES, producer_name=2, producer_version=3, domain=4, doc_string=6, graph=7),
+    many=_fields(BYTES, opset_import=8, metadata_props=14),
     refused={"training_info": 20, "functions": 25, "configuration": 26},
 )
-_OPSET = Schema("OperatorSetIdProto", once={"domain": (BYTES, 1), "version": (VARINT, 2)})
+_OPSET = Schema("OperatorSetIdProto", once=_fields(BYTES, domain=1) | _fields(VARINT, version=2))
 _GRAPH = Schema(
     "GraphProto",
-    once={"name": (BYTES, 2), "doc_string": (BYTES, 10)},
-    many={
-        "node": (BYTES, 1),
-        "initializer": (BYTES, 5),
-        "input": (BYTES, 11),
-        "output": (BYTES, 12),
-        "value_info": (BYTES, 13),
-        "quantization_annotation": (BYTES, 14),
-        "metadata_props": (BYTES, 16),
-    },
+    once=_fields(BYTES, name=2, doc_string=10),
+    many=_fields(
+        BYTES,
+        node=1,
+        initializer=5,
+        input=11,
+        output=12,
+        value_info=13,
+        quantization_annotation=14,
+        metadata_props=16,
+    ),
     refused={"sparse_initializer": 15},
 )
 _NODE = Schema(
     "NodeProto",
-    once={
-        "name": (BYTES, 3),
-        "op_type": (BYTES, 4),
-        "doc_string": (BYTES, 6),
-        "domain": (BYTES, 7),
-        "overload": (BYTES, 8),
-    },
-    many={
-        "input": (BYTES, 1),
-        "output": (BYTES, 2),
-        "attribute": (BYTES, 5),
-        "metadata_props": (BYTES, 9),
-    },
+    once=_fields(BYTES, name=3, op_type=4, doc_string=6, domain=7, overload=8),
+    many=_fields(BYTES, input=1, output=2, attribute=5, metadata_props=9),
     refused={"device_configurations": 10},
 )
 _ATTRIBUTE = Schema(
     "AttributeProto",
-    once={
-        "name": (BYTES, 1),
-        "f": (FIXED32, 2),
-        "i": (VARINT, 3),
-        "s": (BYTES, 4),
-        "t": (BYTES, 5),
-        "g": (BYTES, 6),
-        "doc_string": (BYTES, 13),
-        "type": (VARINT, 20),
-    },
-    many={
-        "floats": (FIXED32, 7),
-        "ints": (VARINT, 8),
-        "strings": (BYTES, 9),
-        "tensors": (BYTES, 10),
-    },
+    once=_fields(BYTES, name=1, s=4, t=5, g=6, doc_string=13)
+    | _fields(FIXED32, f=2)
+    | _fields(VARINT, i=3, type=20),
+    many=_fields(FIXED32, floats=7)
+    | _fields(VARINT, ints=8)
+    | _fields(BYTES, strings=9, tensors=10),
     refused={
         "graphs": 11,
         "tp": 14,
@@ -173,43 +151,41 @@ _ATTRIBUTE = Schema(
 )
 _VALUE = Schema(
     "ValueInfoProto",
-    once={"name": (BYTES, 1), "type": (BYTES, 2), "doc_string": (BYTES, 3)},
-    many={"metadata_props": (BYTES, 4)},
+    once=_fields(BYTES, name=1, type=2, doc_string=3),
+    many=_fields(BYTES, metadata_props=4),
 )
 _TYPE = Schema(
     "TypeProto",
-    once={"tensor_type": (BYTES, 1), "denotation": (BYTES, 6)},
+    once=_fields(BYTES, tensor_type=1, denotation=6),
     refused={"sequence_type": 4, "map_type": 5, "sparse_tensor_type": 8, "optional_type": 9},
 )
-_TENSOR_TYPE = Schema("TypeProto.Tensor", once={"elem_type": (VARINT, 1), "shape": (BYTES, 2)})
-_SHAPE = Schema("TensorShapeProto", once={}, many={"dim": (BYTES, 1)})
+_TENSOR_TYPE = Schema(
+    "TypeProto.Tensor", once=_fields(VARINT, elem_type=1) | _fields(BYTES, shape=2)
+)
+_SHAPE = Schema("TensorShapeProto", once={}, many=_fields(BYTES, dim=1))
 _DIM = Schema(
     "TensorShapeProto.Dimension",
-    once={"dim_value": (VARINT, 1), "dim_param": (BYTES, 2), "denotation": (BYTES, 3)},
+    once=_fields(VARINT, dim_value=1) | _fields(BYTES, dim_param=2, denotation=3),
 )
 _TENSOR = Schema(
     "TensorProto",
-    once={
-        "data_type": (VARINT, 2),
-        "float_data": (BYTES, 4),
-        "int32_data": (BYTES, 5),
-        "int64_data": (BYTES, 7),
-        "name": (BYTES, 8),
-        "raw_data": (BYTES, 9),
-        "double_data": (BYTES, 10),
-        "uint64_data": (BYTES, 11),
-        "doc_string": (BYTES, 12),
-        "data_location": (VARINT, 14),
-    },
-    many={
-        "dims": (VARINT, 1),
-        "string_data": (BYTES, 6),
-        "external_data": (BYTES, 13),
-        "metadata_props": (BYTES, 16),
-    },
+    once=_fields(VARINT, data_type=2, data_location=14)
+    | _fields(
+        BYTES,
+        float_data=4,
+        int32_data=5,
+        int64_data=7,
+        name=8,
+        raw_data=9,
+        double_data=10,
+        uint64_data=11,
+        doc_string=12,
+    ),
+    many=_fields(VARINT, dims=1)
+    | _fields(BYTES, string_data=6, external_data=13, metadata_props=16),
     refused={"segment": 3},
 )
-_ENTRY = Schema("StringStringEntryProto", once={"key": (BYTES, 1), "value": (BYTES, 2)})
+_ENTRY = Schema("StringStringEntryProto", once=_fields(BYTES, key=1, value=2))
 
 _EXTERNAL = 1
 _FLOAT, _INT64 = 1, 7
@@ -229,7 +205,6 @@ def graph_problems(data: bytes, weights: int | None) -> list[str]:
     weights outside the bundle's `WEIGHTS_FILE`. The backend checks everything else, such as types.
 
     Args:
-        data: the whole file
         weights: size of the bundle's `WEIGHTS_FILE` in bytes; None: no such file
     """
     if len(data) > LARGEST_GRAPH:
@@ -250,9 +225,6 @@ def bytes_read(data: bytes) -> int:
 
     Tables of which only rows are gathered, such as embeddings, do not count, and neither do the
     64-bit integers of shapes.
-
-    Args:
-        data: the whole file of a graph without `graph_problems`
     """
     graph = Message(Message(data, _MODEL).part("graph"), _GRAPH)
     read: set[bytes] = set()
@@ -297,11 +269,7 @@ def _state(value: bytes) -> bytes:
 
 
 def _moves_a_state(node: Message, states: set[bytes]) -> bool:
-    """Return whether a Scan is one of Dragoman's: state * gate + update for each query, in axis 1.
-
-    Args:
-        states: inputs of the graph that may be states
-    """
+    """Return whether a Scan is one of ours: state * gate + update for each query, in axis 1."""
     inputs = node.parts("input")
     attributes = [Message(part, _ATTRIBUTE) for part in node.parts("attribute")]
     named = {attribute.part("name"): attribute for attribute in attributes}

@@ -47,9 +47,6 @@ def from_plain(kind: type[T], data: object, path: str, problems: Problems) -> T 
     The function supports dataclasses, str, int, float, bool, None, Literal, unions of these,
     tuple[X, ...], dict[str, X] and Any. In a union of dataclasses, the first field of each is its
     tag: a Literal with the same name in all of them. Unknown names are problems too.
-
-    Args:
-        path: name of the data in problems; names of fields and items are appended
     """
     before = len(problems)
     value = _read(kind, data, path, problems)
@@ -125,14 +122,14 @@ def _read_union(options: tuple[Any, ...], data: object, path: str, problems: Pro
     if len(rest) == 1:
         problems.extend(attempt)
     else:
-        problems.expected(path, " or ".join(map(_described, rest)), data)
+        described = [
+            " or ".join(map(repr, get_args(option)))
+            if get_origin(option) is Literal
+            else _SCALARS.get(option, str(option))
+            for option in rest
+        ]
+        problems.expected(path, " or ".join(described), data)
     return None
-
-
-def _described(option: Any) -> str:
-    if get_origin(option) is Literal:
-        return " or ".join(map(repr, get_args(option)))
-    return _SCALARS.get(option, str(option))
 
 
 def _read_tagged(options: list[Any], data: object, path: str, problems: Problems) -> Any:

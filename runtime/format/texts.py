@@ -33,11 +33,7 @@ class SourceTemplate:
         return "source_language" in self.prefix + self.suffix
 
     def around(self, tokens: Sequence[int], language: int | None = None) -> list[int]:
-        """Return the token ids of a text with the special tokens around them.
-
-        Args:
-            language: token of the text's language, if the template has one
-        """
+        """Return the token ids of a text with the special tokens around them."""
         return [
             token if isinstance(token, int) else cast(int, language)
             for token in (*self.prefix, *tokens, *self.suffix)
@@ -77,10 +73,6 @@ class Languages:
     ) -> tuple[int, GenerationSettings]:
         """Return the start token and the generation settings for a target language.
 
-        Args:
-            code: the target language; None: the default
-            start_token_id: the model's start token
-
         Raises:
             LanguageError: the language is unknown, or None and there is no default.
         """
@@ -119,15 +111,12 @@ def languages_of_name(name: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Texts that an embedding model puts before a source text.
-
-    Attributes:
-        texts: texts by name, such as "query"
-        default: name of the one before every text; None: none
-    """
+    """Texts that an embedding model puts before a source text."""
 
     texts: dict[str, str]
+    """Texts by name, such as "query"."""
     default: str | None = None
+    """Name of the one before every text; None: none."""
 
     def before(self, name: str | None = None) -> str:
         """Return the text of a name; None selects the default.
@@ -151,23 +140,23 @@ class Tokenizers:
     model.
 
     Attributes:
-        source: file of the source tokenizer; None: the model does not take texts
         source_vocabulary, target_vocabulary: files of the token ids of SentencePiece pieces, see
             `texts.codecs.pieces.Vocabulary`
-        template: special tokens around a source; None: the tokenizer file defines them
-        pretokenized: whether texts are tokens of the vocabulary, separated by spaces
-        clean_up_tokenization_spaces: whether spaces before punctuation are removed from outputs
-        prompts: prompts of an embedding model, if it has any
     """
 
     source: str | None
+    """File of the source tokenizer; None: the model does not take texts."""
     target: str
     source_vocabulary: str | None = None
     target_vocabulary: str | None = None
     template: SourceTemplate | None = None
+    """Special tokens around a source; None: the tokenizer file defines them."""
     pretokenized: Annotated[bool, LEFT_OUT] = False
+    """Whether texts are tokens of the vocabulary, separated by spaces."""
     clean_up_tokenization_spaces: Annotated[bool, LEFT_OUT] = False
+    """Whether spaces before punctuation are removed from outputs."""
     prompts: Annotated[Prompts | None, LEFT_OUT] = None
+    """Prompts of an embedding model, if it has any."""
 
     @property
     def files(self) -> tuple[str, ...]:

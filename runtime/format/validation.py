@@ -25,9 +25,6 @@ from .plain_data import Problems, from_plain
 def manifest_from_json(text: str, origin: str) -> Manifest:
     """Read and check a manifest.
 
-    Args:
-        origin: name of the text in errors, such as its path
-
     Raises:
         BundleError: the text is not JSON, has a newer schema version, or breaks the schema; lists
             all problems.
@@ -93,7 +90,6 @@ def inconsistencies(manifest: Manifest) -> list[str]:
 
 
 def _kind(manifest: Manifest) -> list[str]:
-    """Return the inconsistencies of kind, model and head."""
     problems = []
     found = kind_of(manifest.model)
     if manifest.kind != found:
@@ -237,7 +233,6 @@ def _graphs(manifest: Manifest) -> Iterator[str]:
 
 
 def _shortlist(manifest: Manifest) -> Iterator[str]:
-    """Check that the decoder of a shortlist takes the weights that are gathered for it."""
     present = SHORTLIST_GRAPHS & manifest.graphs.keys()
     if present and present != SHORTLIST_GRAPHS:
         yield f"graphs: expected {' and '.join(sorted(SHORTLIST_GRAPHS))}, found one of them"

@@ -98,11 +98,7 @@ class BundleWriter:
             self.copy(bundle.path(name), name)
 
     def finish(self, manifest: Manifest) -> Bundle:
-        """Write the manifest with the records of all files, sorted by path.
-
-        Returns:
-            the bundle, which need not be read and checked again
-        """
+        """Write the manifest with the records of all files, sorted by path."""
         manifest = dataclasses.replace(manifest, files=self.records)
         write_manifest(manifest, self.directory)
         return Bundle(self.directory, manifest)
@@ -150,7 +146,6 @@ def new_directory(
     to it, and is removed unless the process is killed.
 
     Args:
-        kind: noun for the directory in errors
         is_one: returns whether a directory is of that kind or empty, and may be replaced
 
     Raises:
@@ -193,10 +188,9 @@ def record_parity(bundle: Bundle, parity: Parity) -> None:
 
 def add_known_answers(known: KnownAnswers, manifest: Manifest, directory: Path) -> Manifest:
     """Write the known answers of a bundle; return its manifest with their record."""
-    with (directory / KNOWN_ANSWERS_FILE).open("wb") as file:
-        hashed = HashedFile(file)
-        hashed.write(known.to_json())
-    record = FileRecord(KNOWN_ANSWERS_FILE, hashed.size, hashed.sha256)
+    data = known.to_json()
+    (directory / KNOWN_ANSWERS_FILE).write_bytes(data)
+    record = FileRecord(KNOWN_ANSWERS_FILE, len(data), hashlib.sha256(data).hexdigest())
     others = (file for file in manifest.files if file.path != record.path)
     files = tuple(sorted((*others, record), key=lambda file: file.path))
     return dataclasses.replace(manifest, files=files)
@@ -230,9 +224,6 @@ def check_destination(
     is_one: Callable[[Path], bool] = _is_bundle,
 ) -> None:
     """Check that a destination can be written.
-
-    Args:
-        kind, is_one: see `new_directory`
 
     Raises:
         DragomanError: the destination exists, and `overwrite` is False or it is of another kind.

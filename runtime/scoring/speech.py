@@ -32,18 +32,14 @@ MAX_OPEN = 64
 
 @dataclass(frozen=True)
 class SpeechPair:
-    """A window of audio with its target.
-
-    Attributes:
-        window: features [mel bins, frames]
-        target: token ids, without an end token that will be appended
-        language: language token; None if the prompt has none
-        seconds: length of the audio
-    """
+    """A window of audio with its target."""
 
     window: NDArray[np.float32]
+    """Features [mel bins, frames]."""
     target: list[int]
+    """Token ids, without an end token that will be appended."""
     language: int | None
+    """Language token; None if the prompt has none."""
     seconds: float
 
 
@@ -66,9 +62,6 @@ class SpeechScorer:
     ) -> list[ScoredPair]:
         """Score pairs, with the features of at most `MAX_OPEN` pairs in memory.
 
-        Args:
-            check: called before each block of audio is read, and before each batch
-
         Raises:
             StoppedError, UnfinishedError: as for `score_in_batches`.
         """
@@ -83,7 +76,11 @@ class SpeechScorer:
             prepared = [self._prepared(each, request, options.end_token) for each in read]
             found = scored(self._backend, model, prepared, options.max_batch_size, check)
             for index, result in found:
-                yield first + index, self._with_language(result, read[index])
+                pair = read[index]
+                if isinstance(pair, SpeechPair) and result.error is None:
+                    language = self._speech.language_of(pair.language)
+                    result = dataclasses.replace(result, language=language)
+                yield first + index, result
 
     def prepare(
         self, pairs: Sequence[Any], options: ScoringOptions
@@ -100,11 +97,7 @@ class SpeechScorer:
     def read_texts(
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
     ) -> list[tuple[SpeechPair | ScoredPair, ForcedPair | ScoredPair]]:
-        """Read pairs, and prepare them with a prompt without timestamps and without end tokens.
-
-        Args:
-            check: called before each block of audio is read
-        """
+        """Read pairs, and prepare them with a prompt without timestamps and without end tokens."""
         request = self._request(options).of_texts(self._speech)
         read = self._read_all(pairs, request, options, check)
         return [(pair, self._prepared(pair, request, False)) for pair in read]
@@ -119,11 +112,6 @@ class SpeechScorer:
         read = [self._read(pair, request, options, check) for pair in pairs]
         detecting = self._speech.languages and request.language_token(self._speech) is None
         return self._with_languages(read, check) if detecting else read
-
-    def _with_language(self, result: ScoredPair, pair: SpeechPair | ScoredPair) -> ScoredPair:
-        if isinstance(pair, ScoredPair) or result.error is not None:
-            return result
-        return dataclasses.replace(result, language=self._speech.language_of(pair.language))
 
     def _read(
         self, pair: Any, request: PromptRequest, options: ScoringOptions, check: StopCheck
@@ -164,11 +152,8 @@ class SpeechScorer:
         if isinstance(pair, ScoredPair):
             return pair
         language = [] if pair.language is None else [pair.language]
-        start, instructions = (
-            self._manifest.model.start_token_id,
-            request.instructions(self._speech),
-        )
-        given = (start, *language, *instructions)
+        instructions = request.instructions(self._speech)
+        given = (self._manifest.model.start_token_id, *language, *instructions)
         try:
             target = self._targets.finished(pair.target, given, end_token)
         except RejectedError as error:
@@ -178,7 +163,6 @@ class SpeechScorer:
     def _with_languages(
         self, read: Sequence[SpeechPair | ScoredPair], check: StopCheck
     ) -> list[SpeechPair | ScoredPair]:
-        """Detect languages: the most probable language token after the start token."""
         named: list[SpeechPair | ScoredPair] = list(read)
         waiting = [i for i, each in enumerate(read) if isinstance(each, SpeechPair)]
         for first in range(0, len(waiting), MAX_WINDOWS):

@@ -19,18 +19,15 @@ from .interface import ScoredPair, rejected
 
 @dataclass(frozen=True)
 class ForcedPair:
-    """A source and a target as token ids or audio features.
-
-    Attributes:
-        source: token ids, or audio features [mel bins, frames]
-        given: decoder tokens before the target, which are not scored: the start token, the prompt
-            and a forced first token; at least one
-        target: tokens to score, at least one
-    """
+    """A source and a target as token ids or audio features."""
 
     source: EncoderInput
+    """Token ids, or audio features [mel bins, frames]."""
     given: tuple[int, ...]
+    """Decoder tokens before the target, which are not scored: the start token, the prompt and a
+    forced first token; at least one."""
     target: tuple[int, ...]
+    """Tokens to score, at least one."""
 
     @property
     def read(self) -> list[int]:
@@ -90,9 +87,6 @@ def score_in_batches(
     A batch that fails, for example out of memory, is halved. A pair that fails in a batch of its
     own is rejected.
 
-    Args:
-        check: called before each batch
-
     Raises:
         StoppedError: `check` stopped the call; holds the finished results.
         UnfinishedError: the device failed permanently; holds the finished results.
@@ -137,7 +131,6 @@ def forcing_batches(
     """Group pairs of similar length so that their logits fit into memory.
 
     Args:
-        lengths: number of source positions and decoder positions of each pair
         max_logits: numbers among the logits of a batch; None: `MAX_LOGITS`
 
     Yields:

@@ -11,8 +11,7 @@ from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend
 from ..decoding.results import RejectedError
 from ..format.manifest import Manifest
-from ..front_end import FrontEnd
-from ..texts.front_end import token_ids
+from ..texts.front_end import TextFrontEnd, check_ids, token_ids
 from ..texts.plan import check_languages, check_truncation, start_of
 from ..texts.tokenizer import EncodedTarget, TextCodec, TooLongError, UnknownSymbolsError
 from .interface import ScoredPair, ScoringOptions, rejected
@@ -20,15 +19,10 @@ from .teacher_forcing import ForcedPair, score_in_batches
 
 
 class TextScorer:
-    """Scores pairs of source and target; see `Model.score`.
-
-    Args:
-        front_end: tokenizes sources
-        codec: tokenizers; None if the bundle has none
-    """
+    """Scores pairs of source and target; see `Model.score`."""
 
     def __init__(
-        self, manifest: Manifest, backend: Backend, front_end: FrontEnd, codec: TextCodec | None
+        self, manifest: Manifest, backend: Backend, front_end: TextFrontEnd, codec: TextCodec | None
     ) -> None:
         self._manifest, self._backend, self._front_end = manifest, backend, front_end
         self._targets = Targets(manifest, codec)
@@ -37,9 +31,6 @@ class TextScorer:
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
     ) -> list[ScoredPair]:
         """Score pairs in batches; return results in the same order.
-
-        Args:
-            check: called before each pair is read, and before each batch
 
         Raises:
             StoppedError, UnfinishedError: as for `score_in_batches`.
@@ -52,19 +43,19 @@ class TextScorer:
     ) -> list[ForcedPair | ScoredPair]:
         """Prepare pairs as inputs of the graphs; pairs that cannot be scored are rejected.
 
-        Args:
-            check: called before each pair is read
-
         Raises:
             StoppedError: `check` stopped the call.
             DragomanError, LanguageError: as for `Model.score`.
         """
         given, forced = self._given(options)
+        has_encoder = self._manifest.model.has_encoder
         prepared: list[ForcedPair | ScoredPair] = []
         for pair in pairs:
             check()
             try:
-                source, target = split_pair(pair) if self._has_source(pair) else ("", pair)
+                # Decoder-only models also score single texts.
+                is_pair = has_encoder or not isinstance(pair, str)
+                source, target = split_pair(pair) if is_pair else ("", pair)
                 prepared.append(self._prepared(source, target, given, forced, options))
             except RejectedError as error:
                 prepared.append(rejected(str(error)))
@@ -100,10 +91,6 @@ class TextScorer:
         before = [] if continued else _unread(encoded.before, given)
         ids = self._targets.ids([*before, *encoded.tokens])
         return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
-
-    def _has_source(self, pair: Any) -> bool:
-        """Return whether a pair has a source; decoder-only models also score single texts."""
-        return self._manifest.model.has_encoder or not isinstance(pair, str)
 
     def _given(self, options: ScoringOptions) -> tuple[tuple[int, ...], int | None]:
         """Return the decoder tokens before every target, and the forced first token.
@@ -143,11 +130,7 @@ def split_pair(pair: Any) -> tuple[Any, Any]:
 
 
 class Targets:
-    """Converts targets to the tokens to score.
-
-    Args:
-        codec: tokenizers; None if the bundle has none
-    """
+    """Converts targets to the tokens to score."""
 
     def __init__(self, manifest: Manifest, codec: TextCodec | None) -> None:
         self._manifest, self._codec = manifest, codec
@@ -180,21 +163,16 @@ class Targets:
             RejectedError: the target is not a list of the model's token ids.
         """
         tokens = token_ids(target, or_text="a text or ")
-        vocabulary = self._manifest.model.target_vocab_size
-        unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
-        if unknown is not None:
-            raise RejectedError(
-                f"target: expected token ids in [0, {vocabulary}), found {shown(unknown)}"
-            )
+        try:
+            check_ids(tokens, self._manifest.model.target_vocab_size)
+        except RejectedError as error:
+            raise RejectedError(f"target: {error}") from error
         return tokens
 
     def finished(
         self, tokens: Sequence[int], given: Sequence[int], end_token: bool | None
     ) -> tuple[int, ...]:
         """Append the end token if requested and missing.
-
-        Args:
-            given: decoder tokens before the target
 
         Raises:
             RejectedError: there is no token to score, or more than the model has positions.

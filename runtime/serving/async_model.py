@@ -22,6 +22,7 @@ from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 from ..arguments import (
     MOST_SECONDS,
     DeadlineError,
+    Source,
     StoppedError,
     check_count,
     check_list,
@@ -36,7 +37,6 @@ from ..encoding.front_end import EncoderFrontEnd
 from ..encoding.tokenizer import ReadingKeywords
 from ..format.bundle import Bundle, read_bundle
 from ..format.known_answers import Check
-from ..front_end import Source
 from ..model import Model, parts_of
 from ..texts.outputs import TokenStream
 from .arrangement import load_arranged

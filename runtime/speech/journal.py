@@ -38,23 +38,17 @@ class JournalError(DragomanError):
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a journal.
-
-    Attributes:
-        recording: SHA-256 of the recording, in hex, and its number if it comes again in the call
-        part: index of the part of the recording
-    """
+    """A line of a journal."""
 
     recording: str
+    """SHA-256 of the recording, in hex, and its number if it comes again in the call."""
     part: int
+    """Index of the part of the recording."""
     state: RecordingState
 
 
 class Journal:
     """An open journal, which no other process can use.
-
-    Args:
-        manifest, options: the bundle and the options of all its transcripts
 
     Raises:
         JournalError: the file is not a journal, is of another bundle or other options, is in use,
@@ -140,12 +134,7 @@ class Journal:
 
 
 class RecordingJournal:
-    """Adds the windows of a recording to a journal.
-
-    Args:
-        recording: SHA-256 of the recording
-        parts: the recording, or its parts
-    """
+    """Adds the windows of a recording to a journal."""
 
     def __init__(self, journal: Journal, recording: str, parts: Sequence[Recording]) -> None:
         self._journal, self._recording = journal, recording
@@ -201,7 +190,6 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _digest_of(source: Any) -> str:
-    """Return the SHA-256 of a recording: of a file, bytes, samples or features."""
     if isinstance(source, str | os.PathLike):
         try:
             with Path(source).open("rb") as file:

@@ -74,8 +74,6 @@ class Listener:
     Args:
         plan: the plan of `live_options`
         vad: whether a voice activity detector finds pauses; otherwise, all is one utterance
-        check: called before each step of decoding
-        words: whether segments have words with times
     """
 
     def __init__(
@@ -170,7 +168,6 @@ class Listener:
         return begins if end // 2 < begins < end else end
 
     def _divide(self, spoken: _Utterance, outcome: DecodedJob[int], end: int) -> Segment:
-        """End the segment of an utterance at its committed words, where the next one begins."""
         segment = self._segment(spoken, outcome, end)
         most = self._model.max_target_positions // 4
         self._texts.context = (*self._texts.context, *spoken.tokens)[-most:]
@@ -206,11 +203,7 @@ class Listener:
         return Segment(start, stop, text, timed.tokens, timed.words)
 
     def _decoded(self, spoken: _Utterance) -> tuple[list[int], DecodedJob[int]]:
-        """Decode an utterance after its committed words.
-
-        Raises:
-            BackendError: the backend failed.
-        """
+        """Decode an utterance after its committed words."""
         audio = spoken.audio()[: self._log_mel.samples]
         features = self._log_mel.chunk(audio)
         recording = Recording(Spectrogram(features, self._log_mel.frames, len(audio) / RATE))
@@ -258,19 +251,19 @@ class _Utterance:
 
     Attributes:
         begin: samples before it
-        tokens: the committed tokens
-        expected: tokens of the last pass that are not committed
         voiced: samples of speech
         quiet: samples since the last speech
-        next_pass: length of the next pass
     """
 
     def __init__(self, begin: int, before: Signal, codec: TextCodec) -> None:
         self.begin, self._blocks, self._length = begin, [before], len(before)
         self.tokens: list[int] = []
+        """The committed tokens."""
         self.expected: list[int] = []
+        """Tokens of the last pass that are not committed."""
         self.voiced = self.quiet = 0
         self.next_pass = STEP
+        """Length of the next pass."""
         self._stream = codec.stream()
 
     def __len__(self) -> int:

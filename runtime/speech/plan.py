@@ -105,11 +105,7 @@ def greedy_transcription(options: GenerationOptions, manifest: Manifest) -> Gene
 
 @dataclass(frozen=True)
 class SpeechPlan:
-    """The options of a call, resolved for a speech model.
-
-    Attributes:
-        prompt: requested language, task and timestamps
-    """
+    """The options of a call, resolved for a speech model."""
 
     options: GenerationOptions
     limits: GenerationLimits
@@ -165,7 +161,7 @@ class SpeechPlan:
 
     def windows(self, manifest: Manifest, speech: SpeechTokens, *, timed: bool) -> WindowPlan:
         """Return the decoding plan of windows, with or without timestamps."""
-        prompt = self.prompt.with_timestamps(timed)
+        prompt = dataclasses.replace(self.prompt, timestamps=timed)
         instructions = prompt.instructions(speech)
         limit = self.limits.max_new_tokens
         if self.options.max_new_tokens is None:
@@ -214,7 +210,6 @@ class SpeechPlan:
         """Return the maximum number of rows in a batch: windows times beams.
 
         Args:
-            positions: number of positions of a window
             fitting: number of rows that fit into the device's memory; None: unknown
             most: the backend's maximum number of rows; None: unlimited
         """
@@ -226,15 +221,11 @@ class SpeechPlan:
         return max(1, min(rows, most or rows))
 
 
-class TimestampsAfterPrompt:
+class TimestampsAfterPrompt(LogitsProcessor):
     """Applies a `TimestampProcessor` to the tokens after the prompt."""
 
     def __init__(self, processor: TimestampProcessor, prompt_length: int) -> None:
         self._processor, self._prompt_length = processor, prompt_length
-
-    def active(self, count: int) -> bool:
-        """Return True: the rules hold at every step."""
-        return True
 
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Set the scores [V] of tokens that may not follow to -inf."""
@@ -243,20 +234,13 @@ class TimestampsAfterPrompt:
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """The decoding plan of windows with the same prompt.
-
-    Attributes:
-        instructions: prompt tokens after the language, see `PromptRequest.instructions`
-        limit: maximum number of new tokens for a window, including the end token
-        positions: number of target positions, for the prompt and the new tokens
-        timestamps: whether timestamps are generated
-        judged: whether the probability of no speech is observed
-    """
+    """The decoding plan of windows with the same prompt."""
 
     model: ModelSpec
     speech: SpeechTokens
     settings: GenerationSettings
     instructions: Sequence[int]
+    """Prompt tokens after the language, see `PromptRequest.instructions`."""
     limit: int
     positions: int
     timestamps: bool
@@ -280,7 +264,6 @@ class WindowPlan:
         Args:
             window: features [bins, frames of a window]
             language: language token; None: unknown, or the model has no languages
-            context: tokens of the text before the window
             hotwords: tokens before the context; together they are cut to half of the positions
             beginning: tokens that the output begins with, which requires the language
             keeps_encoded: see `Request`
@@ -325,7 +308,6 @@ class WindowPlan:
         )
 
     def _previous(self, hotwords: Sequence[int], context: Sequence[int]) -> list[int]:
-        """Return the prompt's tokens before the start token."""
         token, room = self.speech.previous_text_token_id, self.positions // 2 - 1
         if not (hotwords or context) or token is None:
             return []

@@ -58,17 +58,13 @@ def language_name(code: str) -> str:
 
 @dataclass(frozen=True)
 class PromptRequest:
-    """The requested language, task and timestamps.
-
-    Attributes:
-        language: language code; "auto": the most probable language; None: the bundle's default,
-            or the most probable language
-        task: task; None: see `SpeechTokens.default_task`
-        timestamps: whether to generate timestamps
-    """
+    """The requested language, task and timestamps."""
 
     language: str | None = None
+    """Language code; "auto": the most probable language; None: the bundle's default, or the most
+    probable language."""
     task: str | None = None
+    """Task; None: see `SpeechTokens.default_task`."""
     timestamps: bool = False
 
     @classmethod
@@ -112,10 +108,6 @@ class PromptRequest:
             problems.append("timestamps: expected none, this model has no timestamp tokens")
         if problems:
             raise DragomanError(problems=problems)
-
-    def with_timestamps(self, timestamps: bool) -> PromptRequest:
-        """Return the same request with or without timestamps."""
-        return dataclasses.replace(self, timestamps=timestamps)
 
     def of_texts(self, speech: SpeechTokens) -> PromptRequest:
         """Return the request whose prompt precedes a text without timestamps: it names a task."""

@@ -20,21 +20,17 @@ from .timestamps import SECONDS_PER_FRAME, TimedTokens, split_segments
 
 @dataclass(frozen=True)
 class Spectrogram:
-    """The features of a recording.
-
-    Attributes:
-        features: float32 [bins, frames], at least one window
-        frames: number of frames that are not padding
-        seconds: length of the audio, without what was left out
-        defects: what is missing or damaged in the file
-        voice: where the recording has speech, if the rest was left out
-    """
+    """The features of a recording."""
 
     features: NDArray[np.float32]
+    """float32 [bins, frames], at least one window."""
     frames: int
+    """Number of frames that are not padding."""
     seconds: float
+    """Length of the audio, without what was left out."""
     defects: tuple[str, ...] = ()
     voice: Voice | None = None
+    """Where the recording has speech, if the rest was left out."""
 
     @property
     def duration(self) -> float:
@@ -55,14 +51,14 @@ class RecordingState:
     """The state of a recording after a window, but for the segments of earlier states.
 
     Attributes:
-        position: first frame of the next window
-        segments: segments that are new in this state
         language, language_probability, context, windows, ended, end_token: see `Recording`
         log_probability, score, spoken: see `Recording`
     """
 
     position: int
+    """First frame of the next window."""
     segments: tuple[TimedTokens, ...]
+    """Segments that are new in this state."""
     language: int | None
     language_probability: float | None
     context: tuple[int, ...]
@@ -81,37 +77,33 @@ class Recording:
         begin, end: first frame, and the one after the last; None: the whole recording
 
     Attributes:
-        audio: features of the recording
-        language: language token; None until it is known
-        language_probability: probability of a detected language
-        context: tokens that the model reads before the next window
-        hotwords: tokens that the model reads before the context of every window
-        prefix: tokens that the output of the first window begins with
         position: first frame of the next window
-        attempt: number of earlier attempts at the next window
-        timed: whether timestamps are generated
-        windows: number of windows decoded so far, counted from `begin`
-        ended: whether the output of every window ended with an end token
-        end_token: the end token of the last window
-        spoken: seconds at which the last word ends, if words are timed
     """
 
     def __init__(self, audio: Spectrogram, begin: int = 0, end: int | None = None) -> None:
         self.audio = audio
         self.language: int | None = None
+        """Language token; None until it is known."""
         self.language_probability: float | None = None
         self.context: tuple[int, ...] = ()
+        """Tokens that the model reads before the next window."""
         self.hotwords: tuple[int, ...] = ()
         self.prefix: tuple[int, ...] = ()
+        """Tokens that the output of the first window begins with."""
         self.attempt = 0
+        """Number of earlier attempts at the next window."""
         self.timed = False
         self.segments: list[TimedTokens] = []
         self.log_probability = 0.0
         self.score = 0.0
         self.windows = begin
+        """Number of windows decoded so far, counted from `begin`."""
         self.ended = True
+        """Whether the output of every window ended with an end token."""
         self.end_token: int | None = None
+        """The end token of the last window."""
         self.spoken = begin * SECONDS_PER_FRAME
+        """Seconds at which the last word ends, if words are timed."""
         self._begin = self.position = begin
         self._end = audio.frames if end is None else end
 
@@ -145,11 +137,7 @@ class Recording:
         return self.position * SECONDS_PER_FRAME
 
     def state(self, written: int) -> RecordingState:
-        """Return the state after a window.
-
-        Args:
-            written: number of segments in earlier states
-        """
+        """Return the state after a window."""
         names = {field.name for field in fields(RecordingState)} - {"segments"}
         values = {name: getattr(self, name) for name in names}
         return RecordingState(**values, segments=tuple(self.segments[written:]))
@@ -181,7 +169,6 @@ class Recording:
             tokens: the tokens of the output, with those that it was made to begin with
             timestamp_begin: the timestamp token of 0.00 s; None: the model has no timestamps, and
                 the window is the whole audio
-            window: number of frames of a window
             words: adds the times of words to segments
         """
         self._begin_next()
@@ -207,11 +194,7 @@ class Recording:
         self.position += advance
 
     def leave_out(self, window: int) -> None:
-        """Advance to the next window; the current one has no speech.
-
-        Args:
-            window: number of frames of a window
-        """
+        """Advance to the next window; the current one has no speech."""
         self._begin_next()
         self.position += self._frames_of(window)
 

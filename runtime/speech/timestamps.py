@@ -28,18 +28,16 @@ class TimestampProcessor:
     - Timestamps do not decrease, no segment is empty, and none ends after the window.
     - If all timestamps together are more probable than any single other token, the next token is a
       timestamp.
-
-    Attributes:
-        end_token_id: end token, which follows the text tokens in the vocabulary
-        no_timestamps_token_id: token before the timestamps in the vocabulary; never selected
-        max_initial_timestamp_index: latest first timestamp, in steps of 0.02 s; None: any
-        max_timestamp_index: latest timestamp, the end of the window; None: any
     """
 
     end_token_id: int
+    """End token, which follows the text tokens in the vocabulary."""
     no_timestamps_token_id: int
+    """Token before the timestamps in the vocabulary; never selected."""
     max_initial_timestamp_index: int | None = None
+    """Latest first timestamp, in steps of 0.02 s; None: any."""
     max_timestamp_index: int | None = None
+    """Latest timestamp, the end of the window; None: any."""
 
     @property
     def timestamp_begin(self) -> int:
@@ -52,7 +50,6 @@ class TimestampProcessor:
         Args:
             scores: scores of the next token; other rules must have set suppressed tokens to -inf,
                 since the last rule compares the remaining tokens
-            generated: tokens generated so far, without the prompt
         """
         scores[self.no_timestamps_token_id] = -np.inf
         self._exclude(scores, generated)
@@ -82,7 +79,6 @@ class TimestampProcessor:
 
 
 def _log_sum_exp(scores: NDArray[np.float32]) -> float:
-    """Compute log(sum(exp(scores))); -inf if all scores are -inf."""
     largest = scores.max()
     if largest == -np.inf:
         return -np.inf
@@ -96,21 +92,18 @@ FRAMES_PER_TIMESTAMP = 2
 
 @dataclass(frozen=True)
 class TimedTokens:
-    """A segment of a transcript.
-
-    Attributes:
-        start: start in seconds from the beginning of the audio
-        end: end in seconds from the beginning of the audio
-        tokens: the segment's tokens, including timestamps
-        words: its words with their times; None unless requested
-        quality: that of its window; None unless windows are judged
-    """
+    """A segment of a transcript."""
 
     start: float
+    """Start in seconds from the beginning of the audio."""
     end: float
+    """End in seconds from the beginning of the audio."""
     tokens: tuple[int, ...]
+    """The segment's tokens, including timestamps."""
     words: tuple[Word, ...] | None = None
+    """Its words with their times; None unless requested."""
     quality: Quality | None = None
+    """That of its window; None unless windows are judged."""
 
 
 def split_segments(
@@ -124,7 +117,6 @@ def split_segments(
 
     Args:
         tokens: tokens generated for the window, without prompt and end token
-        timestamp_begin: the timestamp token of 0.00 s
         first_frame: the frame of the audio at which the window begins
         frames: number of the window's frames that are not padding
 

@@ -11,7 +11,7 @@ from dragoman.errors import DragomanError
 from dragoman.settings.generation import GenerationOptions
 from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
-from ..arguments import StopCheck, StoppedError, never_stopped
+from ..arguments import StopCheck, StoppedError, never_stopped, planned
 from ..audio import AudioError, LogMel
 from ..audio.voice_activity import RATE, ending_pause
 from ..backends.interface import Backend, BackendError, DeviceLostError
@@ -28,7 +28,6 @@ from ..decoding.running_batch import DecodedJob, Job, SelectedToken, only_strate
 from ..decoding.scheduler import FailedJob, Scheduler
 from ..decoding.strategies import DEFAULT_WINDOWS
 from ..format.manifest import Manifest
-from ..front_end import planned
 from ..texts.tokenizer import TextCodec, TokenizerError
 from .journal import Journal, JournalError, RecordingJournal
 from .live import Listener, live_options
@@ -49,13 +48,6 @@ from .word_times import WordTimer
 class PendingSpeech:
     """A recording whose windows are decoded one after another, or some parts of it at once.
 
-    Args:
-        parts: the recording, or its parts; the first one detects the language
-        journal: keeps what is decoded; None: nothing does
-
-    Attributes:
-        on_segments: receives new segments, on the thread that decodes
-
     Raises:
         DragomanError: see `Windows.job`.
     """
@@ -71,6 +63,7 @@ class PendingSpeech:
     ) -> None:
         self._parts, self._plan, self._windows, self._journal = parts, plan, windows, journal
         self.on_segments: Callable[[Sequence[Segment]], None] | None = None
+        """Receives new segments, on the thread that decodes."""
         self._waiting = deque(n for n, part in enumerate(parts) if not part.done)
         self._running, self._lock = 0, Lock()
         self._segments: list[Segment] = []
@@ -97,7 +90,6 @@ class PendingSpeech:
         return min(1.0, decoded / max(1, self._parts[0].audio.frames))
 
     def _more_jobs(self) -> list[Job[int]]:
-        """Return the first jobs of further parts, as many as fit."""
         jobs = []
         while self._waiting and self._running < DEFAULT_WINDOWS:
             number = self._waiting.popleft()
@@ -202,11 +194,7 @@ MAX_OPEN_SECONDS = 2 * 3600
 
 
 class Transcriber:
-    """Decodes recordings in batches of windows; see `front_end.FrontEnd`.
-
-    Args:
-        codec: tokenizers; None if the bundle has none
-    """
+    """Decodes recordings in batches of windows; see `texts.front_end.TextFrontEnd`."""
 
     def __init__(
         self,
@@ -228,7 +216,7 @@ class Transcriber:
         options: GenerationOptions | Sequence[GenerationOptions],
         check: StopCheck = never_stopped,
     ) -> list[Result]:
-        """Decode recordings; see `front_end.FrontEnd.generate`."""
+        """Decode recordings; see `TextFrontEnd.generate`."""
         updates = self.transcribe(sources, options, check)
         results = ((u.index, u.result) for u in updates if u.result is not None)
         return collected(results, len(sources))
@@ -298,7 +286,7 @@ class Transcriber:
     def begin(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
     ) -> PendingSpeech | Result:
-        """Read audio and create the job of its first window; see `front_end.FrontEnd.begin`."""
+        """Read audio and create the job of its first window; see `TextFrontEnd.begin`."""
         check()
         return self._begin(source, self._plan(options), check)
 
@@ -316,7 +304,7 @@ class Transcriber:
         warn_of_defects(audio)
         if not audio.frames:
             return iter(())
-        if self._is_long(audio):
+        if audio.frames > self._log_mel.frames:
             raise RejectedError(
                 f"expected audio of at most {self._log_mel.chunk_seconds:g} s to stream, found "
                 f"{audio.seconds:.2f} s"
@@ -358,11 +346,7 @@ class Transcriber:
         check: StopCheck = never_stopped,
         journal: Journal | None = None,
     ) -> Iterator[TranscriptUpdate]:
-        """Decode recordings, and yield what is transcribed after each window.
-
-        Args:
-            journal: keeps what is decoded, and has what was decoded before
-        """
+        """Decode recordings, and yield what is transcribed after each window."""
         plans = list(planned(options, len(sources), self._plan))
         usable = {id(plan): plan for plan in plans if isinstance(plan, SpeechPlan)}
         rows = min(map(self._rows, usable.values()), default=1)
@@ -461,11 +445,7 @@ class Transcriber:
         )
 
     def _rows(self, plan: SpeechPlan) -> int:
-        """Return the maximum number of rows in a batch."""
         model = self._manifest.model
         positions = model.max_source_positions
         fitting = self._backend.rows_that_fit(positions, model.max_target_positions)
         return plan.rows(positions, fitting, self._backend.limits.rows)
-
-    def _is_long(self, audio: Spectrogram) -> bool:
-        return audio.frames > self._log_mel.frames

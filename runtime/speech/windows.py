@@ -34,14 +34,7 @@ FORGETS_ABOVE = 0.5
 
 
 class Windows:
-    """Creates jobs for windows, and transcripts from their outputs.
-
-    Args:
-        speech: the tokens of prompts, also an attribute
-        timer: times words
-        codec: tokenizers; None if the bundle has none
-        rows: maximum number of rows of a batch; None: unlimited
-    """
+    """Creates jobs for windows, and transcripts from their outputs."""
 
     def __init__(
         self,
@@ -88,7 +81,6 @@ class Windows:
         )
 
     def _beginning(self, recording: Recording) -> tuple[int, ...]:
-        """Return the tokens that the output of the next window begins with."""
         if not recording.at_begin or not recording.prefix:
             return ()
         begin = self.speech.timestamp_begin
@@ -106,7 +98,6 @@ class Windows:
         recording.prefix = self._prefix(options.prefix)
 
     def _read_before(self, text: str | None) -> tuple[int, ...]:
-        """Return the tokens of a text that the model reads before a window."""
         if not text or not text.strip() or self._codec is None:
             return ()
         # As many tokens as are read have at most this length, but for a few rare ones.
@@ -176,7 +167,6 @@ class Windows:
         outcome: DecodedJob[Any],
         quality: Quality | None,
     ) -> list[TimedTokens]:
-        """Give the segments of a window its quality and, if requested, the times of their words."""
         segments = [dataclasses.replace(segment, quality=quality) for segment in segments]
         if not plan.options.word_timestamps or self._codec is None:
             return segments
@@ -195,7 +185,6 @@ class Windows:
         return found
 
     def _read_next(self, segment: TimedTokens) -> tuple[int, ...]:
-        """Return the tokens of a segment that the model reads before the next window."""
         text = self.text(segment.tokens)
         if segment.start == segment.end or (text is not None and not text.strip()):
             return ()
@@ -213,9 +202,6 @@ class Windows:
         self, recording: Recording, begin: int, *, skip_special_tokens: bool
     ) -> list[Segment]:
         """Return the segments of a recording from the one with index `begin` on.
-
-        Args:
-            skip_special_tokens: whether texts omit special tokens
 
         Raises:
             TokenizerError: the tokenizer fails on the tokens.
@@ -242,9 +228,7 @@ class Windows:
         """Create the result of a recording after its last window.
 
         Args:
-            parts: the recording, or its parts
             segments: the segments of all parts; none if a recording is neither timed nor cut
-            skip_special_tokens: whether texts omit special tokens
 
         Raises:
             TokenizerError: the tokenizer fails on the tokens.
@@ -285,7 +269,6 @@ class Windows:
 
 
 def _words(segments: Sequence[TimedTokens], audio: Spectrogram) -> tuple[Word, ...]:
-    """Return words with their times in the recording."""
     return tuple(
         Word(*audio.original(word.start, word.end), word.text, word.probability)
         for segment in segments
@@ -300,10 +283,7 @@ def quality_of(
 
     Args:
         output: output whose score is that of distributions over the allowed tokens
-        text: its text without timestamps
         no_speech: probability of the token for no speech; None: the model was not run
-        attempt: number of earlier attempts
-        strategy: the strategy of this attempt
     """
     penalty = strategy.length_penalty if isinstance(strategy, Beam) else 0.0
     total = output.score * max(1, output.count) ** penalty

@@ -57,16 +57,13 @@ IN_CACHE = 2**14
 
 @dataclass(frozen=True)
 class TokenTimes:
-    """Where tokens are in a window of audio.
-
-    Attributes:
-        path: (token, frame) in the order of time, int64 [steps, 2]; the last token is the end
-        probabilities: of each token among text tokens, as the model expects it, float32 [tokens];
-            0 for tokens beyond the decoder's positions
-    """
+    """Where tokens are in a window of audio."""
 
     path: NDArray[np.int64]
+    """(token, frame) in the order of time, int64 [steps, 2]; the last token is the end."""
     probabilities: NDArray[np.float32]
+    """Of each token among text tokens, as the model expects it, float32 [tokens]; 0 for tokens
+    beyond the decoder's positions."""
 
     @property
     def starts(self) -> NDArray[np.float64]:
@@ -78,21 +75,18 @@ class TokenTimes:
 
 @dataclass(frozen=True)
 class SpokenWindow:
-    """A decoded window of a recording.
-
-    Attributes:
-        prompt: what the decoder reads before the text, ending with the token without timestamps
-        frames: number of the window's frames that are audio
-        offset: seconds from the beginning of the audio to that of the window
-        spoken: seconds until which earlier segments last
-        language: code of the language; None: the model has one
-    """
+    """A decoded window of a recording."""
 
     prompt: Sequence[int]
+    """What the decoder reads before the text, ending with the token without timestamps."""
     frames: int
+    """Number of the window's frames that are audio."""
     offset: float = 0.0
+    """Seconds from the beginning of the audio to that of the window."""
     spoken: float = 0.0
+    """Seconds until which earlier segments last."""
     language: str | None = None
+    """Code of the language; None: the model has one."""
 
 
 class WordTimer:
@@ -125,11 +119,7 @@ class WordTimer:
         window: SpokenWindow,
         stream: TextStream,
     ) -> list[TimedTokens]:
-        """Give the segments of a window the times of their words, and words' times to the segments.
-
-        Args:
-            stream: decodes the text
-        """
+        """Give segments of a window the times of their words, and words' times to the segments."""
         special = self._manifest.model.end_token_id
         texts = [[token for token in segment.tokens if token < special] for segment in segments]
         tokens = [token for text in texts for token in text]
@@ -158,9 +148,6 @@ class WordTimer:
         self, encoded: Encoded, prompt: Sequence[int], tokens: Sequence[int], frames: int
     ) -> TokenTimes:
         """Align the text tokens of a window.
-
-        Args:
-            prompt, frames: see `SpokenWindow`
 
         Raises:
             BackendError: the graph cannot be run, or its outputs are not finite.
@@ -224,9 +211,6 @@ def warped(cost: NDArray[np.float32]) -> NDArray[np.int64]:
     Each step goes down, right, or both; where two are as cheap, right. Sums are float32, computed
     along antidiagonals: a path to row i and column j is in place i of diagonal i + j.
 
-    Args:
-        cost: [N, M]
-
     Returns:
         the rows and columns of the path, [steps, 2]
     """
@@ -263,12 +247,12 @@ class _Span:
     """A word while its times are being settled.
 
     Attributes:
-        tokens: number of tokens
         start, end: seconds from the beginning of the window
     """
 
     text: str
     tokens: int
+    """Number of tokens."""
     start: float = 0.0
     end: float = 0.0
     probability: float = 0.0
@@ -351,14 +335,12 @@ def _join_punctuation(spans: Sequence[_Span]) -> None:
 
 
 def _give(span: _Span, to: _Span, *, before: bool) -> None:
-    """Move a text with its tokens to another word."""
     to.text = span.text + to.text if before else to.text + span.text
     to.tokens += span.tokens
     span.text, span.tokens = "", 0
 
 
 def _fitted(segment: TimedTokens, words: list[_Span], usual: float, spoken: float) -> TimedTokens:
-    """Fit the words of a segment and the segment's own times to each other."""
     longest, first, last = 2 * usual, words[0], words[-1]
     second = words[1] if len(words) > 1 else None
     slow = first.seconds > longest

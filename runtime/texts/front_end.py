@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError, shown
 from dragoman.settings.generation import DEFAULT_BATCH_SIZE, GenerationOptions
 
-from ..arguments import StopCheck, never_stopped
+from ..arguments import StopCheck, never_stopped, planned
 from ..backends.interface import Backend
 from ..decoding.results import RejectedError, Result, TooManyTokensError, collected
 from ..decoding.running_batch import Job, SelectedToken, only_strategy, stream_tokens
 from ..decoding.scheduler import Scheduler, source_length
 from ..format.manifest import Manifest
-from ..front_end import planned
 from .outputs import PendingText, nothing
 from .plan import TextPlan
 from .sentences import (
@@ -34,12 +33,7 @@ from .tokenizer import EncodedSource, TextCodec, TooLongError, UnknownSymbolsErr
 
 
 class TextFrontEnd:
-    """Decodes texts in batches of similar length; see `front_end.FrontEnd`.
-
-    Args:
-        codec: tokenizers; None if the bundle has none
-        shortlist: the tokens that sources allow; None if the bundle has none
-    """
+    """Decodes texts in batches of similar length."""
 
     def __init__(
         self,
@@ -57,7 +51,19 @@ class TextFrontEnd:
         options: GenerationOptions | Sequence[GenerationOptions],
         check: StopCheck = never_stopped,
     ) -> list[Result]:
-        """Decode texts; see `front_end.FrontEnd.generate`."""
+        """Decode texts of any number and lengths.
+
+        Args:
+            options: the options of all sources; or a list with the options of each source, where
+                invalid options reject only their source
+            check: called before each input is read, and before each step
+
+        Raises:
+            DragomanError: an option is out of range, or not for this kind of model.
+            LanguageError: a language is unknown, missing, or given to a model without languages.
+            StoppedError: `check` stopped the call; holds the finished results.
+            UnfinishedError: the device failed permanently; holds the finished results.
+        """
         return collected(self._results(sources, options, check), len(sources))
 
     def begin(
@@ -67,10 +73,13 @@ class TextFrontEnd:
         check: StopCheck = never_stopped,
         check_count: Callable[[int], None] | None = None,
     ) -> PendingText | PendingSentences | Result:
-        """Tokenize a text and create its jobs; see `front_end.FrontEnd.begin`.
+        """Tokenize a text and create its jobs; return its result if it is empty or rejected.
 
         Args:
             check_count: called with the number of sentences, if the text is split
+
+        Raises:
+            DragomanError, LanguageError: as for `generate`.
         """
         check()
         return self._begin(source, self._plan(options), check, check_count)
@@ -78,7 +87,13 @@ class TextFrontEnd:
     def stream(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
     ) -> Iterator[SelectedToken]:
-        """Yield the tokens of one output as they are selected."""
+        """Yield the tokens of one output as they are selected.
+
+        Raises:
+            StoppedError: `check` stopped the stream.
+            RejectedError: the input cannot be decoded.
+            DragomanError, LanguageError: as for `generate`.
+        """
         plan = self._plan(options)
         check_unsplit(options)
         found, _ = self.encoded(source, options)
@@ -156,7 +171,6 @@ class TextFrontEnd:
 
     @property
     def _longest(self) -> int:
-        """The maximum number of tokens of an input."""
         model, of_engines = self._manifest.model, self._backend.limits.source
         if not model.has_encoder:
             of_engines = self._manifest.executable.capacity
@@ -255,7 +269,6 @@ class TextFrontEnd:
         options: GenerationOptions | Sequence[GenerationOptions],
         check: StopCheck,
     ) -> Iterator[tuple[int, Result]]:
-        """Yield results in order of completion, with the indices of their sources."""
         accepted: dict[int, PendingText | PendingSentences] = {}
         plans = planned(options, len(sources), self._plan)
         for index, (source, plan) in enumerate(zip(sources, plans, strict=True)):
@@ -270,7 +283,6 @@ class TextFrontEnd:
     def _decoded(
         self, accepted: dict[int, PendingText | PendingSentences], check: StopCheck
     ) -> Iterator[tuple[int, Result]]:
-        """Yield results in order of completion, with the indices of their sources."""
         if not accepted:
             return
         rows, tokens = self._batch_limits(list(accepted.values()))

@@ -59,26 +59,19 @@ LEFT_ALONE = frozenset(
 
 @dataclass(frozen=True)
 class _Event:
-    """A part of HTML.
-
-    Attributes:
-        raw: the part as it is written; together the parts are the document
-        text: decoded characters; None: markup
-        tag: name of an element, for its tags
-        is_end: whether it is an end tag
-        is_left_alone: whether it begins an element that is not translated
-    """
+    """A part of HTML."""
 
     raw: str
+    """The part as it is written; together the parts are the document."""
     text: str | None = None
+    """Decoded characters; None: markup."""
     tag: str | None = None
     is_end: bool = False
     is_left_alone: bool = False
+    """Whether it begins an element that is not translated."""
 
 
 class _Paragraph:
-    """The text of a block, and the inline elements in it."""
-
     def __init__(self) -> None:
         self.raw: list[str] = []
         self.inline: list[Inline] = []
@@ -178,12 +171,7 @@ class Markup:
     """HTML, or another text with tags.
 
     Args:
-        language: of its sentences, see `sentences.base_language`
         entities: whether the text has character references, such as `&amp;`
-        check: called while the text is read
-
-    Attributes:
-        sentences: what is to be translated
 
     Raises:
         DragomanError: there are too many elements, or elements within each other; the tokenizer
@@ -205,6 +193,7 @@ class Markup:
         events = _checked(_events(text, entities=entities), text, check)
         self._parts = list(_parts(_left_alone(events)))
         self.sentences: list[str] = []
+        """What is to be translated."""
         for part in self._parts:
             if isinstance(part, _Paragraph):
                 part.split(language, len(self.sentences), check)
@@ -232,7 +221,6 @@ class Markup:
         Args:
             alignments: word alignments by the numbers of sentences; without one, words are aligned
                 by their places in the sentence
-            check: called while tags are placed
         """
         pieces = []
         for part in self._parts:
@@ -291,7 +279,6 @@ def _checked(
 
 
 def _events(text: str, *, entities: bool) -> Iterator[_Event]:
-    """Yield the parts of HTML, which together are the text."""
     if "<" not in text and not (entities and "&" in text):
         yield _Event(text, text)
         return
@@ -357,7 +344,6 @@ def _written(found: str, text: str, begin: int) -> Iterator[tuple[int, bool]]:
 
 
 def _nest(nested: list[str], tag: str, *, is_end: bool) -> None:
-    """Note that an element begins or ends."""
     if is_end and tag in nested:
         while nested.pop() != tag:
             pass
@@ -366,7 +352,6 @@ def _nest(nested: list[str], tag: str, *, is_end: bool) -> None:
 
 
 def _is_left_alone(token: Any) -> bool:
-    """Return whether a start tag begins an element that is not translated."""
     if token.tag in VOID:
         return False
     translate = dict(token.attrs).get("translate")
@@ -396,7 +381,6 @@ def _left_alone(events: Iterable[_Event]) -> Iterator[_Event]:
 
 
 def _parts(events: Iterable[_Event]) -> Iterator[str | _Paragraph]:
-    """Yield the paragraphs, and what is between them."""
     paragraph: _Paragraph | None = None
     for event in events:
         if event.tag in BLOCKS or event.raw[:9].lower() == "<!doctype":

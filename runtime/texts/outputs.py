@@ -28,11 +28,6 @@ def result_of(
 ) -> Result:
     """Create the result of one source.
 
-    Args:
-        sequences: hypotheses, best first
-        prefix: tokens that every output begins with
-        skip_special_tokens: whether texts omit special tokens
-
     Raises:
         TokenizerError: the tokenizer fails on the tokens.
     """
@@ -45,11 +40,7 @@ def result_of(
 
 
 def as_result(hypotheses: Sequence[Hypothesis], **more: Any) -> Result:
-    """Return the result with these outputs, best first.
-
-    Args:
-        more: further fields of the result
-    """
+    """Return the result with these outputs, best first."""
     best = hypotheses[0]
     return Result(
         best.text,
@@ -93,11 +84,6 @@ def _hypothesis(
 
 class PendingText:
     """A text with its jobs, a search or several samples, which can be decoded at once.
-
-    Args:
-        source: the text
-        codec: tokenizers; None if the bundle has none
-        truncated: whether the source was cut
 
     Raises:
         RejectedError: see `TextPlan.request`.
@@ -155,11 +141,7 @@ class PendingText:
 
 
 class TokenStream:
-    """Decodes the token stream of one output.
-
-    Args:
-        text: decoder of tokens; None if the bundle has no tokenizers
-    """
+    """Decodes the token stream of one output."""
 
     def __init__(self, text: TextStream | None) -> None:
         self._text = text

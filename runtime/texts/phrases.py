@@ -18,13 +18,7 @@ from .tokenizer import TextCodec, TokenizerError, TooLongError, UnknownSymbolsEr
 
 @dataclass(frozen=True)
 class Phrases:
-    """The options `prefix`, `must_contain` and `must_not_contain` for a model.
-
-    Attributes:
-        prefix: tokens that the output begins with; empty without a prefix
-        required: phrases that the output must contain
-        prohibitions: phrases that the output must not contain
-    """
+    """The options `prefix`, `must_contain` and `must_not_contain` for a model."""
 
     prefix: Sequence[int]
     required: Sequence[Tokenizations]
@@ -76,7 +70,6 @@ class Phrases:
 def _prohibitions(
     options: GenerationOptions, manifest: Manifest, codec: TextCodec | None, begin: int
 ) -> list[Prohibition]:
-    """Return rules that exclude phrases from an output that starts at decoder position `begin`."""
     option, phrases = "must_not_contain", options.must_not_contain
     for phrase in phrases:
         if not phrase or (isinstance(phrase, str) and INCOMPLETE in phrase):
@@ -115,11 +108,7 @@ def _ways(
     manifest: Manifest,
     codec: TextCodec | None,
 ) -> list[tuple[int, ...]]:
-    """Return the distinct token sequences of a phrase.
-
-    Args:
-        before: texts that may precede the phrase
-    """
+    """Return the distinct token sequences of a phrase."""
     if isinstance(phrase, str):
         ways = [
             _encoded(option, phrase.strip(), space, options, manifest, codec) for space in before

@@ -29,22 +29,16 @@ from .tokenizer import TextCodec
 
 @dataclass(frozen=True)
 class TextPlan:
-    """The options of a call, resolved for a text model.
-
-    Attributes:
-        strategies: one strategy, or one for each sample
-        prompt: start token and prompt of the settings; unused for a decoder-only model
-        phrases: prefix, required and forbidden phrases
-        shortlist: the tokens that sources allow; None: the bundle has no shortlist
-        vocabulary: number of tokens of the target vocabulary
-    """
+    """The options of a call, resolved for a text model."""
 
     options: GenerationOptions
     limits: GenerationLimits
     strategies: Sequence[Strategy]
+    """One strategy, or one for each sample."""
     settings: GenerationSettings
     end_tokens: Sequence[int]
     prompt: Sequence[int]
+    """Start token and prompt of the settings; unused for a decoder-only model."""
     phrases: Phrases
     has_encoder: bool = True
     shortlist: Shortlist | None = None
@@ -145,7 +139,6 @@ class TextPlan:
         return request
 
     def _allowed(self, source: Sequence[int]) -> NDArray[np.int64] | None:
-        """Return the tokens that the output of a source may have; None: all."""
         if self.shortlist is None:
             return None
         if not self.options.shortlist:

@@ -141,9 +141,7 @@ def sentence_spans(
     """Return the sentences of a text, without the white space around them.
 
     Args:
-        language: code of the language, see `base_language`
         lines: whether line breaks end sentences, and lines may begin with list markers
-        check: called now and then
 
     Returns:
         spans in order, each of which has a letter. If the text has none, all its parts.
@@ -210,7 +208,8 @@ def _segments_of_piece(text: str, language: str) -> list[str]:
 def stripped(text: str, begin: int, end: int) -> Span:
     """Return the span of a part of a text without the white space around it."""
     part = text[begin:end]
-    return begin + len(part) - len(part.lstrip()), begin + len(part.rstrip())
+    begin += len(part) - len(part.lstrip())
+    return begin, begin + len(part.strip())
 
 
 def fitting_spans(text: str, fits: Callable[[str], bool]) -> list[Span]:
@@ -239,11 +238,7 @@ def fitting_spans(text: str, fits: Callable[[str], bool]) -> list[Span]:
 
 
 def _longest(text: str, begin: int, size: int, fits: Callable[[str], bool]) -> int:
-    """Return the end of the longest part that begins here and fits.
-
-    Args:
-        size: number of characters to try first
-    """
+    """Return the end of the longest part that begins here and fits."""
     low, high = 0, len(text) - begin
     size = min(size, high)
     while low < high:
@@ -257,7 +252,6 @@ def _longest(text: str, begin: int, size: int, fits: Callable[[str], bool]) -> i
 
 
 def _last_cut(text: str, begin: int, end: int) -> int:
-    """Return the last place where a part may end, at `end` or before."""
     for place in range(end, begin + (end - begin) // 2, -1):
         last = text[place - 1]
         if last in _PAUSES and (text[place].isspace() or is_unspaced(last) or last in _DASHES):
@@ -307,12 +301,10 @@ def gaps(text: str, spans: Sequence[Span], outputs: Sequence[str]) -> list[str]:
 
 
 class PendingSentences:
-    """A text whose sentences are decoded at once; see `front_end.Pending`.
+    """A text whose sentences are decoded at once.
 
     Args:
-        spans: the sentences, or parts of them
         parts: what is begun for each of them, of which at least one is decoded
-        warnings: lines for the user
     """
 
     prefix: Sequence[int] = ()
@@ -409,12 +401,7 @@ def _in_a_row(text: str, each: Sequence[Hypothesis]) -> Hypothesis:
 
 
 def of_sentence(reason: str, number: int, count: int) -> str:
-    """Return why a text is rejected, one of whose sentences is.
-
-    Args:
-        number: of the sentence, from 0
-        count: of the sentences of the text
-    """
+    """Return why a text is rejected, one of whose sentences is."""
     return f"sentence {number + 1} of {count}: {reason}" if count > 1 else reason
 
 
@@ -426,10 +413,6 @@ def begun_sentences(
     fits: Callable[[str], bool],
 ) -> PendingSentences | Result:
     """Tokenize the sentences of a text, and cut those that are too long.
-
-    Args:
-        begin: creates the jobs of a part
-        fits: returns whether the model can read a part
 
     Raises:
         RejectedError: a sentence cannot be read.

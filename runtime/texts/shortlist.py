@@ -40,22 +40,15 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The target tokens that source tokens allow.
-
-    Attributes:
-        entries: target tokens by the source tokens that allow them, one or several in a row
-        always: target tokens that every source allows
-    """
+    """The target tokens that source tokens allow."""
 
     entries: Mapping[tuple[int, ...], Tokens]
+    """Target tokens by the source tokens that allow them, one or several in a row."""
     always: Tokens
+    """Target tokens that every source allows."""
 
     def allowed(self, source: Sequence[int], others: Iterable[int] = ()) -> NDArray[np.int64]:
-        """Return the tokens that a source allows, ascending.
-
-        Args:
-            others: more tokens that are allowed
-        """
+        """Return the tokens that a source allows, ascending."""
         found = [self.always, np.fromiter(others, np.int32)]
         for length in self._lengths:
             for first in range(len(source) - length + 1):
@@ -65,12 +58,7 @@ class Shortlist:
         return np.unique(np.concatenate(found)).astype(np.int64)
 
     def with_always(self, tokens: Iterable[int], never: Iterable[int] = ()) -> Shortlist:
-        """Return a shortlist in which every source allows some tokens, and no source others.
-
-        Args:
-            tokens: tokens that every source allows, such as those that end an output
-            never: tokens that no source allows, such as those that are suppressed
-        """
+        """Return a shortlist in which every source allows some tokens, and no source others."""
         left_out = np.fromiter(never, np.int32)
         always = np.union1d(self.always, np.fromiter(tokens, np.int32))
         entries = {source: np.setdiff1d(found, left_out) for source, found in self.entries.items()}
@@ -109,9 +97,6 @@ class Shortlist:
 
 def read_shortlist(path: Path, model: ModelSpec) -> Shortlist:
     """Read the shortlist of a bundle.
-
-    Args:
-        model: whose tokens it lists
 
     Raises:
         BundleError: the file is not such an archive, or lists tokens that the model does not have.

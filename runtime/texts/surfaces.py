@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.logits_processors import Row
+from ..decoding.logits_processors import Prohibition, Row
 from .codecs import Codec, TokenizerError
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
@@ -39,10 +39,6 @@ class Surfaces:
     @classmethod
     def of(cls, codec: Codec, vocabulary: int, shown: Collection[int] = ()) -> Surfaces:
         """Compute the surfaces of all tokens by decoding them.
-
-        Args:
-            vocabulary: number of tokens
-            shown: special tokens that texts show
 
         Raises:
             TokenizerError: texts are not the concatenation of surfaces, or the tokenizer fails.
@@ -97,16 +93,13 @@ class Surfaces:
 
 
 class _Anchor(NamedTuple):
-    """A token that is decoded before and after another token to find the surface in between.
-
-    Attributes:
-        first: the anchor's text at the beginning
-        last: text that the anchor adds at the end
-    """
+    """A token that is decoded before and after another token to find the surface in between."""
 
     token: int
     first: str
+    """The anchor's text at the beginning."""
     last: str
+    """Text that the anchor adds at the end."""
 
     def surface(self, codec: Codec, token: int) -> bytes | None:
         """Return the surface of a token; None if it cannot be determined."""
@@ -131,7 +124,6 @@ def _anchors(codec: Codec, vocabulary: int) -> Iterator[_Anchor]:
 
 
 def _adds_up(codec: Codec, anchor: _Anchor, vocabulary: int) -> bool:
-    """Check on random tokens that texts are the concatenation of surfaces."""
     sample = []
     for token in range(0, vocabulary, -(-vocabulary // SAMPLE)):
         surface = anchor.surface(codec, token)
@@ -171,15 +163,13 @@ def _byte_level_alphabet() -> dict[str, int]:
 BYTE_OF_LETTER = _byte_level_alphabet()
 
 
-class ForbiddenTexts:
+class ForbiddenTexts(Prohibition):
     """Excludes tokens that would complete a forbidden text; see `logits_processors.Prohibition`.
 
     If the output ends with the beginning of a text, that ending selects the excluded tokens. The
     time of a step therefore depends neither on the vocabulary nor on the number of texts.
 
     Args:
-        texts: non-empty texts
-        begin: index of the first output token in the decoder's input
         tokens: tokens that are always excluded
     """
 
@@ -208,10 +198,6 @@ class ForbiddenTexts:
             for beginning, found in completing.items()
         }
 
-    def active(self, count: int) -> bool:
-        """Return True: texts are excluded at every step."""
-        return True
-
     def apply(self, scores: NDArray[np.float32], row: Row) -> None:
         """Set the scores [V] of tokens that would complete a text to -inf."""
         scores[self._always] = -np.inf
@@ -229,7 +215,6 @@ class ForbiddenTexts:
         )
 
     def _ending(self, row: Row) -> bytes:
-        """Return the last bytes of the output, limited to the longest beginning of a text."""
         found: list[bytes] = []
         length = 0
         for index in range(len(row.tokens) - 1, self._begin - 1, -1):

@@ -44,9 +44,6 @@ class Inline:
     Attributes:
         opening, closing: the tags; of something without text, all of it and nothing
         begin, end: its part of the paragraph's text
-        is_spaced: whether white space follows that the text does not have, since there is some
-            before
-        is_cut: whether it is a tag by itself, such as of an element with several paragraphs
     """
 
     opening: str
@@ -55,7 +52,9 @@ class Inline:
     end: int
     children: list[Inline] = field(default_factory=list)
     is_spaced: bool = False
+    """Whether white space follows that the text does not have, since there is some before."""
     is_cut: bool = False
+    """Whether it is a tag by itself, such as of an element with several paragraphs."""
 
     @property
     def raw(self) -> str:
@@ -64,12 +63,7 @@ class Inline:
 
 
 class Words:
-    """The words of a paragraph and of its translation, and which belong together.
-
-    Args:
-        encode: writes a part of the translation
-        check: called while tags are placed
-    """
+    """The words of a paragraph and of its translation, and which belong together."""
 
     def __init__(
         self, text: str, encode: Callable[[str], str], check: StopCheck = never_stopped
@@ -161,7 +155,6 @@ class Words:
         return found
 
     def _between(self, inline: Sequence[Inline], edges: Span, units: Span, characters: Span) -> str:
-        """Return a part of the translation with tags; see `_within`."""
         taken = self._taken(inline, units)
         known = sorted((self._sources[t], t) for t in range(*units)) if inline else []
         low, high = zip(*sorted(taken.values()), strict=True) if taken else ((), ())
@@ -220,7 +213,6 @@ class Words:
         return found
 
     def _words_of(self, one: Inline) -> Span:
-        """Return the source words of an element."""
         if one.begin == one.end:
             return (0, 0)
         first = bisect_right(self._source_spans, one.begin, key=lambda span: span[1])
@@ -228,11 +220,7 @@ class Words:
         return first, max(first, last)
 
     def _place(self, begin: int, known: Sequence[Span], units: Span) -> int:
-        """Return the target word before which something without text stands.
-
-        Args:
-            known: source and target words in pairs
-        """
+        """Return the target word before which something without text stands."""
         following = bisect_right(self._source_spans, begin, key=lambda span: span[1])
         if following < len(self._source_spans) and self._source_spans[following][0] < begin:
             following += 1  # within a word, which it stands after
@@ -246,7 +234,6 @@ class Words:
         return units[0] if before is None else before[1] + 1
 
     def _characters(self, one: Inline, own: Span, units: Span, characters: Span) -> Span:
-        """Return the place of an element in the translation, without punctuation outside of it."""
         if own[0] < own[1]:
             begin, end = self._of_words(one, own)
         else:
@@ -262,7 +249,6 @@ class Words:
         return begin, max(begin, min(end, characters[1]))
 
     def _of_words(self, one: Inline, own: Span) -> Span:
-        """Return the place of the words of an element, or of what the element has of them."""
         (begin, _), (_, end) = self._spans[own[0]], self._spans[own[1] - 1]
         first, last = self._words_of(one)
         source, part = self._source_spans[first], self._text[one.begin : one.end]

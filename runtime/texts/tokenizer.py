@@ -193,9 +193,6 @@ class TextCodec:
     ) -> EncodedTarget:
         """Tokenize a target text, without the end token.
 
-        Args:
-            most, split_special_tokens: as for `encode`
-
         Raises:
             TooLongError, TokenizerError, UnknownSymbolsError: as for `encode`.
         """
@@ -203,11 +200,7 @@ class TextCodec:
         return self._target.encode_target(text, split_special_tokens=split_special_tokens)
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Decode target tokens to a text.
-
-        Args:
-            skip_special_tokens: whether to omit special tokens
-        """
+        """Decode target tokens to a text."""
         text = self._target.decode(tokens, skip_special_tokens=skip_special_tokens)
         return clean_up(text) if self._cleans_up else text
 
@@ -221,10 +214,6 @@ class TextCodec:
 
     def surfaces(self, vocabulary: int, shown: frozenset[int] = frozenset()) -> Surfaces:
         """Return the text that each target token adds to an output; computed on the first call.
-
-        Args:
-            vocabulary: number of target tokens
-            shown: special tokens that outputs show
 
         Raises:
             TokenizerError: see `Surfaces.of`.
@@ -277,7 +266,6 @@ class TextCodec:
         return self._target.unknown
 
     def _around(self, found: EncodedSource, source_language: str | None) -> EncodedSource:
-        """Add the template's special tokens to the tokens of a text, if there are any."""
         language = self._language_token(source_language)
         tokens = self._template.around(found.tokens, language) if found.tokens else []
         return EncodedSource(tokens, "".join(found.unknown.split()))
@@ -348,9 +336,6 @@ def check_length(codec: Codec, text: str, most: int, *, split: bool = False) -> 
 
     Only tokens in the first half of an encoded beginning are counted, since later text cannot
     change them. A text within the limit is never rejected; an accepted text may slightly exceed it.
-
-    Args:
-        split: whether special tokens in the text are read as plain text
 
     Raises:
         TooLongError: there are more tokens.

@@ -213,7 +213,7 @@ def wrong_product(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any])
         encode(self, encoder, manifest, source)
         tensor = next(t for t in manifest.graphs["encoder"].outputs if t.role == "cross_value")
         buffer = self._buffers[tensor.slot]
-        buffer.write(change(np.array(buffer.read())))
+        buffer.write(change(np.array(buffer.array)))
 
     monkeypatch.setattr(HostState, "_encode", wrong)
 

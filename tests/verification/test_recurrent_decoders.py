@@ -96,7 +96,7 @@ def test_a_state_that_is_lost_between_steps_is_found(
 
     def forgetful(state: HostState) -> Any:
         for slot in state._states[:1]:
-            state._buffers[slot].read()[:] = 0
+            state._buffers[slot].array[:] = 0
         return advance(state)
 
     monkeypatch.setattr(HostState, "advance", forgetful)

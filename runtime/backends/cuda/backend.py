@@ -55,7 +55,6 @@ class DeviceBackend(ABC, Generic[AnyStream]):
     """A backend that decodes on a GPU; implements `interface.Backend`.
 
     Args:
-        rounding: rule for rounding the sizes of batches up
         scratch: number of bytes of a workspace besides its tensors
     """
 
@@ -63,18 +62,13 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         self, manifest: Manifest, device: Device, rounding: Rounding, *, scratch: int = 0
     ) -> None:
         self.manifest = manifest
-        self._device, self._rounding, self._scratch = device, rounding, scratch
+        self.device, self._rounding, self._scratch = device, rounding, scratch
         self._counter = StepCounter()
         self._streams: list[AnyStream] = []
         self._lock = threading.RLock()  # a finalizer may return a workspace at any time
         self._closed = False
         finalizer = weakref.finalize(self, _close_streams, device, self._streams)
         finalizer.atexit = False  # the driver frees everything
-
-    @property
-    def device(self) -> Device:
-        """The GPU."""
-        return self._device
 
     @property
     @abstractmethod
@@ -91,7 +85,7 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         each = self._row_bytes(self._rounding.first(1, source, capacity, 1))
         with self._lock:
             idle = sorted(w.arena.size for stream in self._streams for w in stream.idle)[-2:]
-        free = int(share * (self._device.free_memory() + sum(idle)))
+        free = int(share * (self.device.free_memory() + sum(idle)))
         fitting = int(MEMORY_SHARE * (free - 2 * self._scratch)) // (2 * each)
         usual = next((rows for least, rows in ROWS if free >= least), 1)
         most = max(1, min(fitting, usual, self.limits.rows or usual))
@@ -185,8 +179,11 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         for rows in self._batches(len(source_mask)):
             own = part_of(source, rows)
             state = self.start(own, source_mask[rows], target[rows, :1], target.shape[1])
+            steps = []
             try:
-                steps = [_logits_after(state, tokens) for tokens in target[rows].T]
+                for tokens in target[rows].T:
+                    state.feed(tokens)
+                    steps.append(state.advance().logits)
             finally:
                 state.close()
             parts.append(np.stack(steps, axis=1)[:, kept])
@@ -202,18 +199,15 @@ class DeviceBackend(ABC, Generic[AnyStream]):
     __reduce__ = cannot_pickle
 
     def _row_bytes(self, sizes: Sizes) -> int:
-        """Return the number of bytes on the device for a row of a batch of these sizes."""
         return row_bytes(self.manifest, sizes) + 8 * self.manifest.model.max_target_positions
 
     def _close_unused(self) -> None:
-        """Close the streams without a batch."""
         with self._lock:
             unused = [stream for stream in self._streams if not stream.running]
             self._streams[:] = [stream for stream in self._streams if stream.running]
-        _close_streams(self._device, unused)
+        _close_streams(self.device, unused)
 
     def _encode(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run the encoder of a model with a decoder."""
         source, mask = values["source"], values["source_mask"]
         state = self.start(source, mask, np.zeros((len(source), 1), np.int64), 1)
         try:
@@ -222,7 +216,6 @@ class DeviceBackend(ABC, Generic[AnyStream]):
             state.close()
 
     def _encode_only(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run the encoder of an encoder-only model."""
         graph, (rows, length) = self.manifest.graphs["encoder"], values["source"].shape
         workspace = self._take()
         try:
@@ -287,7 +280,6 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         self._end(workspace.stream)
 
     def _end(self, stream: Stream) -> None:
-        """Record the end of a batch."""
         with self._lock:
             stream.running -= 1
         if self._closed:
@@ -322,9 +314,3 @@ def _close_all(closing: list[Any]) -> None:
     with contextlib.suppress(DeviceLostError), contextlib.ExitStack() as stack:
         while closing:
             stack.callback(closing.pop().close)
-
-
-def _logits_after(state: DeviceState, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Feed the next token of each row, [B]; return the logits [B, V] that follow."""
-    state.feed(tokens)
-    return state.advance().logits

@@ -57,15 +57,11 @@ ERROR_CODE = re.compile(r"(cudaError[A-Z]\w+)|(?i:cuda ?(?:failure|error))[ =:]+
 
 
 class Gpu(NamedTuple):
-    """The properties of a GPU.
-
-    Attributes:
-        compute_capability: compute capability, such as "8.9"
-        cuda: newest CUDA version that the driver supports, such as "13.0"
-    """
+    """The properties of a GPU."""
 
     name: str
     compute_capability: str
+    """Compute capability, such as "8.9"."""
     cuda: str
 
 
@@ -126,7 +122,6 @@ def gpu_driver() -> str:
 
 
 def _properties(runtime: Any, index: int) -> tuple[str, str]:
-    """Return the name and the compute capability of a GPU."""
     properties = _value(runtime, *runtime.cudaGetDeviceProperties(index))
     name = properties.name.decode() if isinstance(properties.name, bytes) else properties.name
     return name.rstrip("\0"), f"{properties.major}.{properties.minor}"
@@ -153,9 +148,6 @@ class Device:
 
     Every method can be called in any thread. It raises a BackendError if the device refuses, and a
     DeviceLostError if the device is lost. Afterwards, the GPU is the current device of the thread.
-
-    Args:
-        index: number of the GPU, see `find_gpu`
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -311,17 +303,11 @@ class Device:
         return BackendError(message)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the CUDA runtime in a thread that has entered the device."""
         self.enter()
         return self._checked(name, *arguments)
 
     def _checked(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the CUDA runtime and return its value, or a tuple of several values.
-
-        Raises:
-            BackendError: the call failed; names the function and CUDA's reason.
-            DeviceLostError: this call and all later calls fail.
-        """
+        """Call a function of the CUDA runtime; return its value, or a tuple of several values."""
         status, *values = getattr(self._cuda, name)(*arguments)
         if status != self._cuda.cudaError_t.cudaSuccess:
             _, reason = self._cuda.cudaGetErrorString(status)

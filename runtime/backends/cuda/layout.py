@@ -52,20 +52,15 @@ RESULTS: frozenset[Role] = frozenset({"next_token", "next_log_probability"})
 
 
 class Sizes(NamedTuple):
-    """The sizes of a batch on the device.
-
-    Attributes:
-        profile: index of the engines' profile; 0 for graphs
-        sources: number of places for sources; unused places hold copies
-        source: number of positions of a source, including padding
-        capacity: number of target positions, for graphs with a dynamic capacity
-        width: number of rows for each source
-    """
+    """The sizes of a batch on the device."""
 
     profile: int
+    """Index of the engines' profile; 0 for graphs."""
     sources: int
+    """Number of places for sources; unused places hold copies."""
     source: int
     capacity: int = 0
+    """Number of target positions, for graphs with a dynamic capacity."""
     width: int = 1
 
     @property
@@ -102,11 +97,6 @@ def rounded_up(number: int, least: int = 1) -> int:
     return least * (power * 3 // 4 if power > 2 and units <= power * 3 // 4 else power)
 
 
-def multiple_of(step: int, number: int) -> int:
-    """Return the smallest multiple of `step` that is at least `number`."""
-    return -(-number // step) * step
-
-
 def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
     """Return the numeric shape of a tensor for a step of one position."""
     axes = {
@@ -121,17 +111,14 @@ def shape_of(tensor: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
 
 
 class RowLayout(NamedTuple):
-    """The layout of a row of a tensor with positions: lines that each hold all positions.
-
-    Attributes:
-        lines: number of lines, such as one for each head
-        pitch: number of bytes from one line to the next
-        position: number of bytes of a position
-    """
+    """The layout of a row of a tensor with positions: lines that each hold all positions."""
 
     lines: int
+    """Number of lines, such as one for each head."""
     pitch: int
+    """Number of bytes from one line to the next."""
     position: int
+    """Number of bytes of a position."""
 
     @property
     def size(self) -> int:
@@ -173,18 +160,14 @@ def row_bytes(manifest: Manifest, sizes: Sizes) -> int:
 
 
 class ResultLayout(NamedTuple):
-    """The layout of a step's results: the tokens of all rows, then their log-probabilities.
-
-    Attributes:
-        widest: maximum number of rows
-    """
+    """The layout of a step's results: the tokens of all rows, then their log-probabilities."""
 
     widest: int
 
     @property
     def tokens(self) -> int:
         """The number of bytes of the tokens, where the log-probabilities begin."""
-        return multiple_of(ALIGNMENT, 8 * self.widest)
+        return -(-8 * self.widest // ALIGNMENT) * ALIGNMENT
 
     @property
     def size(self) -> int:

@@ -31,14 +31,12 @@ class BatchMemory:
     """The memory of a batch, with a place for each source and `sizes.width` rows in each place.
 
     Attributes:
-        sizes: sizes of the tensors in memory
-        address: address of every tensor
-        results: layout of the results of steps
         positions: address of the table of positions, see `steps.Positions`
     """
 
     def __init__(self, workspace: Workspace, manifest: Manifest, sizes: Sizes) -> None:
         self._workspace, self.sizes = workspace, sizes
+        self._device, self._stream = workspace.device, workspace.stream.number
         self._most_positions = manifest.model.max_target_positions
         self._tensors = tensors_with_memory(manifest)
         decoder = manifest.graphs.get("decoder")
@@ -52,17 +50,16 @@ class BatchMemory:
 
     def upload(self, slot: Slot, values: NDArray[Any]) -> None:
         """Copy values to a tensor."""
-        self._workspace.device.upload(self.address[slot], values, self._workspace.stream.number)
+        self._device.upload(self.address[slot], values, self._stream)
 
     def download(self, *tensors: TensorSpec) -> list[NDArray[Any]]:
         """Wait for all enqueued work and return copies of tensors."""
-        device, stream = self._workspace.device, self._workspace.stream.number
         sizes = [self._size(tensor, self.sizes) for tensor in tensors]
         whole = self._workspace.host_memory("tensors", sum(sizes))
         parts = np.split(whole[: sum(sizes)], np.cumsum(sizes)[:-1])
         for tensor, part in zip(tensors, parts, strict=True):
-            device.download(part, self.address[tensor.slot], stream)
-        device.synchronize(stream)
+            self._device.download(part, self.address[tensor.slot], self._stream)
+        self._device.synchronize(self._stream)
         return [
             as_numbers(part, tensor.dtype, shape_of(tensor, self.sizes))
             for tensor, part in zip(tensors, parts, strict=True)
@@ -71,7 +68,7 @@ class BatchMemory:
     def download_results(self, memory: Bytes) -> None:
         """Enqueue a copy of the results of the last step to host memory."""
         address, size = self.address[Slot("next_token")], self.results.size
-        self._workspace.device.download(memory[:size], address, self._workspace.stream.number)
+        self._device.download(memory[:size], address, self._stream)
 
     def clear_caches(self, first: int = 0) -> None:
         """Set the caches of all rows from `first` on to zero.
@@ -81,14 +78,12 @@ class BatchMemory:
         """
         if self._read is not None:
             size = self._size(self._read, self.sizes)
-            self._workspace.device.clear(
-                self.address[self._read.slot], size, self._workspace.stream.number
-            )
+            self._device.clear(self.address[self._read.slot], size, self._stream)
         count = self.sizes.rows - first
         for tensor in self._caches if count > 0 else ():
             size = row_layout(tensor, self.sizes).size
             address = self.address[tensor.slot] + first * size
-            self._workspace.device.clear(address, count * size, self._workspace.stream.number)
+            self._device.clear(address, count * size, self._stream)
 
     def take_source(self, other: BatchMemory, source: int, to: int) -> None:
         """Copy a source of this or another batch to a place.
@@ -100,7 +95,7 @@ class BatchMemory:
             there = self.address[tensor.slot] + to * mine.size
             here = other.address[tensor.slot] + source * theirs.size
             if tensor.owner is Owner.MASK and mine.pitch > theirs.pitch:
-                self._workspace.device.clear(there, mine.size, self._workspace.stream.number)
+                self._device.clear(there, mine.size, self._stream)
             self._copy(there, mine, here, theirs, min(mine.pitch, theirs.pitch), mine.lines)
 
     def take_row(self, other: BatchMemory, row: int, to: int, begin: int, end: int) -> None:
@@ -114,8 +109,7 @@ class BatchMemory:
     def move_tokens(self, source: int, to: int) -> None:
         """Copy the next tokens of a source's rows to the rows of another place."""
         tokens, size = self.address[Slot("token")], 8 * self.sizes.width
-        stream = self._workspace.stream.number
-        self._workspace.device.copy(tokens + to * size, tokens + source * size, size, stream)
+        self._device.copy(tokens + to * size, tokens + source * size, size, self._stream)
 
     def grow(self, sizes: Sizes) -> None:
         """Reserve memory for tensors of these sizes; tensors are unchanged until `lay_out`.
@@ -126,7 +120,7 @@ class BatchMemory:
         needs = self._needs(sizes)
         if sizes.source != self.sizes.source:
             needs["moving"] = max(self._size(tensor, self.sizes) for tensor in self._of_sources)
-        self._workspace.arena.grow(needs, self._workspace.stream.number)
+        self._workspace.arena.grow(needs, self._stream)
         self._find(sizes)
 
     def lay_out(self, sizes: Sizes) -> None:
@@ -144,19 +138,17 @@ class BatchMemory:
 
     def _change_length(self, tensor: TensorSpec, present: Sizes) -> None:
         """Change the number of positions of a tensor; new positions are zero and thus masked."""
-        device, stream = self._workspace.device, self._workspace.stream.number
         old, new = row_layout(tensor, present), row_layout(tensor, self.sizes)
         address, aside = self.address[tensor.slot], self._workspace.arena.address("moving")
-        device.copy(aside, address, self._size(tensor, present), stream)
-        device.clear(address, self._size(tensor, self.sizes), stream)
+        self._device.copy(aside, address, self._size(tensor, present), self._stream)
+        self._device.clear(address, self._size(tensor, self.sizes), self._stream)
         lines = min(present.sources, self.sizes.sources) * new.lines
         self._copy(address, new, aside, old, min(new.pitch, old.pitch), lines)
 
     def _copy(
         self, to: int, mine: RowLayout, source: int, theirs: RowLayout, width: int, lines: int
     ) -> None:
-        device, stream = self._workspace.device, self._workspace.stream.number
-        device.copy_2d(to, mine.pitch, source, theirs.pitch, width, lines, stream)
+        self._device.copy_2d(to, mine.pitch, source, theirs.pitch, width, lines, self._stream)
 
     def _needs(self, sizes: Sizes) -> dict[str, int]:
         """Return the number of bytes of each reservation, by name."""
@@ -169,7 +161,6 @@ class BatchMemory:
         }
 
     def _find(self, sizes: Sizes) -> None:
-        """Set addresses in the memory that is reserved for these sizes."""
         workspace, arena = self._workspace, self._workspace.arena
         workspace.widest = max(workspace.widest, sizes.rows)
         self.results = ResultLayout(workspace.widest)

@@ -98,7 +98,6 @@ class DevicePrediction:
 
     @property
     def _allowed(self) -> int:
-        """The number of tokens that are not suppressed."""
         suppressed = set(self._manifest.generation.suppressed_token_ids)
         return self._manifest.model.target_vocab_size - len(suppressed)
 
@@ -109,7 +108,6 @@ class DevicePrediction:
 
 
 def _number(graph: GraphSpec) -> int:
-    """Return the number of candidates that a graph selects."""
     number = graph.output("candidate_token").shape[-1]
     return number if isinstance(number, int) else 0
 
@@ -118,7 +116,6 @@ class DeviceState:
     """A batch in a workspace that it owns until `close`; implements `interface.DecodingState`.
 
     Args:
-        rounding: rule for rounding the sizes of the batch up
         release: returns the workspace to the backend
 
     Raises:
@@ -305,7 +302,6 @@ class DeviceState:
             self._in_flight.fill(self._rows, int(room.max()) if len(room) else 1, self._launch)
 
     def _launch(self) -> None:
-        """Enqueue one step, which reads the tokens that the previous step selected."""
         if self._history is not None:
             next_ones = self._positions.next[: self._rows]
             self._history.write(next_ones.clip(0, self._capacity - 1), 1)
@@ -331,7 +327,6 @@ class DeviceState:
         return np.minimum(self._positions.next[: self._rows], self._capacity)
 
     def _take_source(self, other: DeviceState, source: int, to: int) -> None:
-        """Copy a source of this or another batch, with its rows, to a place here."""
         self._memory.take_source(other._memory, source, to)
         written = other._written()
         for beam in range(self._width):

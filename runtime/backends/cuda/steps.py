@@ -31,9 +31,6 @@ class Positions:
     Finished rows continue with the others and stay at the last position, so that they never write
     beyond the capacity. Rows that begin later than others have a negative position, and decode
     position 0 until they begin.
-
-    Args:
-        capacity: number of positions
     """
 
     def __init__(self, workspace: Workspace, memory: BatchMemory, capacity: int) -> None:
@@ -70,7 +67,11 @@ class Positions:
         """Enqueue the positions of a step."""
         line = self._steps - self._first
         if self._uploaded is None or not 0 <= line < self._capacity:
-            self._uploaded, line = self._upload(), 0
+            # A line for this step and each later one.
+            lines = (self.next + np.arange(self._capacity)[:, None]).clip(0, self._capacity - 1)
+            stream = self._workspace.stream.number
+            self._workspace.device.upload(self._memory.positions, lines, stream)
+            self._uploaded, self._first, line = self._begin.copy(), self._steps, 0
         table = self._memory.positions + 8 * len(self._uploaded) * line
         address, size = self._memory.address[Slot("position")], 8 * len(self._begin)
         self._workspace.device.copy(address, table, size, self._workspace.stream.number)
@@ -79,13 +80,6 @@ class Positions:
     def go_back(self, steps: int) -> None:
         """Go back by a number of steps, which will be decoded again."""
         self._steps -= steps
-
-    def _upload(self) -> NDArray[np.int64]:
-        """Upload a line for the next step and each later step."""
-        table = (self.next + np.arange(self._capacity)[:, None]).clip(0, self._capacity - 1)
-        self._workspace.device.upload(self._memory.positions, table, self._workspace.stream.number)
-        self._first = self._steps
-        return self._begin.copy()
 
 
 GROUP_SIZE = 4
@@ -103,25 +97,18 @@ BUFFERS = GROUP_SIZE * (GROUPS_IN_FLIGHT + 1)
 
 @dataclass
 class _Group:
-    """A group of steps in the stream.
-
-    Attributes:
-        event: event that is signalled when the steps are done
-        buffers: index of the host buffer for the results of each step
-        rows: device rows of the batch's rows
-    """
+    """A group of steps in the stream."""
 
     event: Any
+    """Event that is signalled when the steps are done."""
     buffers: list[int]
+    """Index of the host buffer for the results of each step."""
     rows: NDArray[np.intp]
+    """Device rows of the batch's rows."""
 
 
 class StepsInFlight:
-    """The steps of a batch that are enqueued and not yet read.
-
-    Attributes:
-        steps: number of steps
-    """
+    """The steps of a batch that are enqueued and not yet read."""
 
     def __init__(self, workspace: Workspace, memory: BatchMemory) -> None:
         self._workspace, self._memory = workspace, memory
@@ -147,13 +134,7 @@ class StepsInFlight:
         return len(self._groups) == GROUPS_IN_FLIGHT
 
     def fill(self, rows: int, room: int, launch: Callable[[], None]) -> None:
-        """Enqueue steps until enough are in flight.
-
-        Args:
-            rows: number of rows of the batch
-            room: maximum number of steps to enqueue
-            launch: function that enqueues one step
-        """
+        """Enqueue steps until enough are in flight."""
         while not self.full and room > 0:
             size = min(room, max(1, min(GROUP_SIZE, self._read // READS_PER_STEP)))
             self._put(size, rows, launch)
@@ -181,11 +162,7 @@ class StepsInFlight:
         )
 
     def discard(self) -> int:
-        """Discard the steps in flight.
-
-        Returns:
-            the number of steps discarded
-        """
+        """Discard the steps in flight."""
         for group in self._groups:
             self._workspace.return_event(group.event)
         self._groups.clear()

@@ -23,16 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class Arena:
-    """Reservations of device memory by name.
-
-    Attributes:
-        version: number that changes with every change of an address
-    """
+    """Reservations of device memory by name."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._known: dict[str, tuple[int, int]] = {}
         self.version = 0
+        """Number that changes with every change of an address."""
 
     def reserve(self, name: str, size: int) -> int:
         """Return the address of at least `size` bytes; contents may be lost."""
@@ -119,12 +116,6 @@ class Stream:
 
     It is held (`with stream`) while work is enqueued. A batch may be continued in another thread
     than it was started in, and whatever is enqueued during a capture becomes part of the graph.
-
-    Attributes:
-        number: the CUDA stream
-        thread: the thread that started the last batch
-        running: number of batches, each of which has a workspace
-        idle: workspaces without a batch, which later batches use
     """
 
     def __init__(self, device: Device) -> None:
@@ -133,6 +124,7 @@ class Stream:
         self.thread = threading.get_ident()
         self.running = 0
         self.idle: list[Workspace] = []
+        """Workspaces without a batch, which later batches use."""
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
@@ -161,18 +153,14 @@ another thread of the process does, so that later batches try again."""
 
 
 class Workspace(ABC):
-    """Enqueues the work of a batch in a stream; see `state.DeviceState`.
-
-    Attributes:
-        widest: largest number of rows of a batch so far or allowed
-        failed: whether a batch ended with an error; the workspace is not used again then
-    """
+    """Enqueues the work of a batch in a stream; see `state.DeviceState`."""
 
     def __init__(self, stream: Stream, counter: StepCounter) -> None:
         self.device, self.stream = stream.device, stream
         self.arena = Arena(self.device)
         self.widest = 0
         self.failed = False
+        """Whether a batch ended with an error; the workspace is not used again then."""
         self._counter = counter
         self._failures: Counter[Sizes] = Counter()
         self._version = self.arena.version

@@ -203,10 +203,15 @@ class OnnxRuntimeBackend:
         encoder = self.session("encoder") if has_encoder else None
         most = self.manifest.model.max_target_positions
         graph: GraphName = "decoder" if allowed is None else "shortlist_decoder"
-        shortlist = None
+        shortlist, least_rows = None, self._least_rows
         if allowed is not None:
-            vocabulary = self.manifest.model.target_vocab_size
-            least = self._least_tokens_of_shortlist
+            vocabulary, least = self.manifest.model.target_vocab_size, TOKENS_MULTIPLE
+            weights = self.manifest.graphs["shortlist_weights"].outputs
+            # The order of sums of integers does not matter. Where ONNX Runtime multiplies by
+            # floating point numbers that are inputs, it adds in another order for one row than for
+            # several.
+            if not any(tensor.dtype == "int8" for tensor in weights):
+                least, least_rows = LEAST_OF_THREAD * (self._threads or os.cpu_count() or 1), 2
             shortlist = BatchShortlist(self._shortlist_weights, allowed, vocabulary, least)
         return HostState(
             (encoder, self.session(graph)),
@@ -219,37 +224,19 @@ class OnnxRuntimeBackend:
             width,
             prompt_lengths,
             shortlist,
-            least_rows=self._least_rows if allowed is None else self._least_rows_of_shortlist,
+            least_rows=least_rows,
         )
 
-    def _shortlist_weights(self, tokens: NDArray[np.int64]) -> dict[Slot, NDArray[Any]]:
-        """Gather the weights of tokens [U], by the decoder's inputs."""
-        graph = self.manifest.graphs["shortlist_weights"]
+    def _run(self, name: str, values: Mapping[Slot, NDArray[Any]]) -> dict[Slot, NDArray[Any]]:
+        """Run a graph on the values of its inputs, and return its outputs."""
+        graph = self.manifest.graphs[name]
+        feeds = {tensor.name: values[tensor.slot] for tensor in graph.inputs}
         names = [tensor.name for tensor in graph.outputs]
-        feeds = {graph.input("shortlist").name: tokens}
-        found = run(self.session("shortlist_weights").run, names, feeds)
+        found = run(self.session(name).run, names, feeds)
         return {tensor.slot: value for tensor, value in zip(graph.outputs, found, strict=True)}
 
-    @functools.cached_property
-    def _least_rows_of_shortlist(self) -> int:
-        """The same for the decoder of a shortlist.
-
-        ONNX Runtime adds in another order for one row than for several if it multiplies by floating
-        point numbers that are inputs.
-        """
-        return self._least_rows if self._has_exact_shortlist else 2
-
-    @property
-    def _least_tokens_of_shortlist(self) -> int:
-        if self._has_exact_shortlist:
-            return TOKENS_MULTIPLE
-        return LEAST_OF_THREAD * (self._threads or os.cpu_count() or 1)
-
-    @property
-    def _has_exact_shortlist(self) -> bool:
-        """Whether the logits of a shortlist are sums of integers, whose order does not matter."""
-        weights = self.manifest.graphs["shortlist_weights"].outputs
-        return any(tensor.dtype == "int8" for tensor in weights)
+    def _shortlist_weights(self, tokens: NDArray[np.int64]) -> dict[Slot, NDArray[Any]]:
+        return self._run("shortlist_weights", {Slot("shortlist"): tokens})
 
     def encode(
         self,
@@ -258,22 +245,20 @@ class OnnxRuntimeBackend:
         token_type: NDArray[np.int64] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Return the encoder's outputs by tensor name."""
-        graph = self.manifest.graphs["encoder"]
-        names = [tensor.name for tensor in graph.outputs]
-        values: dict[Role, NDArray[Any]] = {"source": source, "source_mask": source_mask}
-        values["token_type"] = np.zeros_like(source) if token_type is None else token_type
-        feeds = {tensor.name: values[tensor.role] for tensor in graph.inputs}
-        return dict(zip(names, run(self.session("encoder").run, names, feeds), strict=True))
+        types = np.zeros_like(source) if token_type is None else token_type
+        found = self._run(
+            "encoder",
+            {Slot("source"): source, Slot("source_mask"): source_mask, Slot("token_type"): types},
+        )
+        outputs = self.manifest.graphs["encoder"].outputs
+        return {tensor.name: found[tensor.slot] for tensor in outputs}
 
     def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
         """Run the attention graph and return its outputs."""
-        graph = self.manifest.graphs.get("attention")
-        if graph is None:
+        if "attention" not in self.manifest.graphs:
             raise BackendError(no_attention(self.manifest.name))
-        feeds = {tensor.name: inputs[tensor.role] for tensor in graph.inputs}
-        names = [tensor.name for tensor in graph.outputs]
-        found = run(self.session("attention").run, names, feeds)
-        return {tensor.role: values for tensor, values in zip(graph.outputs, found, strict=True)}
+        found = self._run("attention", {Slot(role): values for role, values in inputs.items()})
+        return {slot.role: values for slot, values in found.items()}
 
     def check_alignment(self) -> None:
         """Do nothing: the alignment graph runs here."""
@@ -282,12 +267,8 @@ class OnnxRuntimeBackend:
         self, encoded: Mapping[Slot, NDArray[Any]], token: NDArray[np.int64]
     ) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """Run the alignment graph on one source; see `interface.Backend`."""
-        graph = self.manifest.graphs["alignment"]
-        values = {**encoded, Slot("token"): token}
-        feeds = {tensor.name: values[tensor.slot] for tensor in graph.inputs}
-        names = [graph.output(role).name for role in ("logits", "cross_attention")]
-        logits, attention = run(self.session("alignment").run, names, feeds)
-        return logits, attention
+        found = self._run("alignment", {**encoded, Slot("token"): token})
+        return found[Slot("logits")], found[Slot("cross_attention")]
 
     def score(
         self,
@@ -381,11 +362,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def _check_types(bundle: Bundle) -> None:
-    """Check that ONNX Runtime has kernels for the number formats of the graphs.
-
-    Raises:
-        BackendError: there are no kernels for one of them.
-    """
+    """Check that ONNX Runtime has kernels for the number formats of the graphs."""
     for graph in bundle.manifest.model_graphs.values():
         for tensor in (*graph.inputs, *graph.outputs):
             if tensor.dtype == "bfloat16":

@@ -65,7 +65,6 @@ class HostState:
     Args:
         sessions: the sessions of the encoder, if any, and of the decoder step, of which the state
             keeps no reference
-        graph: the decoder's name
         shortlist: what the sources allow; None: all tokens
         least_rows: number of rows that a step computes at least; rows beyond the batch are ignored
     """
@@ -149,26 +148,26 @@ class HostState:
         """Decode one position of every row without feeding tokens back."""
         if self._logits is None:
             spec = self._graph.output("logits")
-            rows, queries = self._buffers[_TOKEN].shape
+            rows, queries = self._buffers[_TOKEN].array.shape
             read = queries if self._model.has_encoder else 1
             shape = (rows, read, self._model.target_vocab_size)
             if self._shortlist is not None:
-                shape = (rows, 1, self._buffers[ALLOWED_TOKEN].shape[1])
+                shape = (rows, 1, self._buffers[ALLOWED_TOKEN].array.shape[1])
             self._logits = self._buffer(shape, np.dtype(spec.dtype).type)
             self._logits_binding = self._bound()
             self._logits.bind_output(self._logits_binding, spec.name)
         run(self._open_decoder.run_with_iobinding, self._logits_binding)
         self._written()
-        logits = self._logits.read()[:, -1].astype(np.float32, copy=False)
+        logits = self._logits.array[:, -1].astype(np.float32, copy=False)
         if self._shortlist is not None:
-            tokens = self._buffers[ALLOWED_TOKEN].read()
+            tokens = self._buffers[ALLOWED_TOKEN].array
             most = self._model.target_vocab_size
             return ShortlistPrediction(logits, tokens, self._choice(), self._suppressed, most)
         return HostPrediction(logits, self._choice(), self._suppressed)
 
     def feed(self, tokens: NDArray[np.int64]) -> None:
         """Set the next step's input."""
-        rows, queries = self._buffers[_TOKEN].shape
+        rows, queries = self._buffers[_TOKEN].array.shape
         if queries > 1:  # the prompt has been read; from now on, one token at a time
             self._buffers[_TOKEN] = self._buffer((rows, 1), np.int64)
             self._buffers[_READ].write(np.zeros((rows, 1), np.int64))
@@ -179,17 +178,17 @@ class HostState:
         """Let row r continue the output of row parents[r]."""
         if self._history is None:
             return
-        for move in self._history.copies(parents, self._buffers[_POSITION].read()):
+        for move in self._history.copies(parents, self._buffers[_POSITION].array):
             for slot in self._caches:
                 self._buffers[slot].move(move.row, move.to, move.begin, move.end)
         for slot in self._states:
-            self._buffers[slot].write(self._buffers[slot].read()[parents])
+            self._buffers[slot].write(self._buffers[slot].array[parents])
 
     def retire(self, sources: NDArray[np.intp]) -> None:
         """Stop decoding these sources."""
         rows = rows_of_sources(sources, self._width)
         self._running[rows] = 0
-        self._buffers[_POSITION].read()[rows] = 0
+        self._buffers[_POSITION].array[rows] = 0
 
     def keep(self, sources: NDArray[np.intp]) -> None:
         """Drop all sources but these."""
@@ -205,9 +204,9 @@ class HostState:
         """Admit the sources of another batch."""
         if not isinstance(other, HostState):
             raise TypeError(f"expected a BoundState, found {type(other).__name__}")
-        present = self._buffers[_MASK].shape[0]
+        present = self._buffers[_MASK].array.shape[0]
         staying = np.setdiff1d(np.flatnonzero(self._running[:: self._width]), sources)
-        lengths = source_lengths(self._buffers[_MASK].read()[staying])
+        lengths = source_lengths(self._buffers[_MASK].array[staying])
         longest = int(max(lengths.max(initial=1), other._source_length))
         length = 0
         if self._model.has_encoder:
@@ -226,13 +225,12 @@ class HostState:
 
     def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]]:
         """Copy what the decoder reads of a source; see `interface.DecodingState`."""
-        return {slot: self._buffers[slot].read()[[source]] for slot in self._of_sources}
+        return {slot: self._buffers[slot].array[[source]] for slot in self._of_sources}
 
     def close(self) -> None:
         """Do nothing: buffers are freed with their last reference."""
 
     def _shortlist_buffers(self, shortlist: BatchShortlist | None) -> dict[Slot, HostBuffer]:
-        """Make the buffers of the decoder's inputs from a shortlist; empty for None."""
         buffers: dict[Slot, HostBuffer] = {}
         if shortlist is not None:
             for slot, values in shortlist.rows(self._width).items():
@@ -243,7 +241,6 @@ class HostState:
         return buffers
 
     def _use(self, shortlist: BatchShortlist | None, buffers: dict[Slot, HostBuffer]) -> None:
-        """Replace the shortlist and its buffers."""
         if shortlist is not None:
             self._shortlist = shortlist
             self._buffers |= buffers
@@ -259,11 +256,6 @@ class HostState:
 
     @property
     def _open_decoder(self) -> onnxruntime.InferenceSession:
-        """The session of the decoder step.
-
-        Raises:
-            ClosedModelError: the backend was closed, which freed the session.
-        """
         session = self._decoder()
         if session is None:
             raise ClosedModelError
@@ -271,36 +263,33 @@ class HostState:
 
     @property
     def _source_length(self) -> int:
-        return self._buffers[_MASK].shape[1]
+        return int(self._buffers[_MASK].array.shape[1])
 
     def _choice(self) -> StepOutput:
         slots = (_NEXT, _LOG_PROBABILITY)
-        return StepOutput(*(self._buffers[slot].read().copy() for slot in slots))
+        return StepOutput(*(self._buffers[slot].array.copy() for slot in slots))
 
     def _written(self) -> None:
         """Advance positions past the last query that was read; later cache entries are masked."""
-        position, queries = self._buffers[_POSITION].read(), self._buffers[_TOKEN].shape[1]
+        position, queries = self._buffers[_POSITION].array, self._buffers[_TOKEN].array.shape[1]
         if self._history is not None:
             self._history.write(position, queries)
-        position += (self._buffers[_READ].read()[:, 0] + 1) * self._running
+        position += (self._buffers[_READ].array[:, 0] + 1) * self._running
 
     def _take_source(self, other: HostState, source: int, to: int) -> None:
-        """Copy a source of this or another batch, with its rows, to a place here."""
         for slot in self._of_sources:
-            self._buffers[slot].put(to, other._buffers[slot].read()[source])
-        self._buffers[_MASK].read()[to, other._source_length :] = False
+            self._buffers[slot].put(to, other._buffers[slot].array[source])
+        self._buffers[_MASK].array[to, other._source_length :] = False
         for beam in range(self._width):
-            self._take_row(other, source * self._width + beam, to * self._width + beam)
-
-    def _take_row(self, other: HostState, row: int, to: int) -> None:
-        written = int(other._buffers[_POSITION].read()[row])
-        for slot in self._caches:
-            self._buffers[slot].put(to, other._buffers[slot].read()[row, :, :written])
-        for slot in (_TOKEN, _POSITION, *self._states):
-            self._buffers[slot].put(to, other._buffers[slot].read()[row])
-        self._running[to] = other._running[row]
-        if self._history is not None and other._history is not None:
-            self._history.take(other._history, row, to)
+            row, place = source * self._width + beam, to * self._width + beam
+            written = int(other._buffers[_POSITION].array[row])
+            for slot in self._caches:
+                self._buffers[slot].put(place, other._buffers[slot].array[row, :, :written])
+            for slot in (_TOKEN, _POSITION, *self._states):
+                self._buffers[slot].put(place, other._buffers[slot].array[row])
+            self._running[place] = other._running[row]
+            if self._history is not None and other._history is not None:
+                self._history.take(other._history, row, place)
 
     def _resize(self, sources: int, length: int) -> None:
         """Resize buffers to this number and length of sources; contents are kept.
@@ -313,7 +302,7 @@ class HostState:
         for slot, buffer in self._buffers.items():
             if slot.role in _OF_SHORTLIST:
                 continue  # replaced whole
-            _, *inner = buffer.shape
+            _, *inner = buffer.array.shape
             if slot == _MASK:
                 shapes[slot] = (sources, length)
             elif slot in self._of_sources:
@@ -322,7 +311,7 @@ class HostState:
                 shapes[slot] = (rows, *inner)
         # All memory is allocated before any buffer of the graph is freed.
         rooms = {slot: self._buffers[slot].room_for(shape) for slot, shape in shapes.items()}
-        written = int(self._buffers[_POSITION].read().max(initial=0))
+        written = int(self._buffers[_POSITION].array.max(initial=0))
         for slot, shape in shapes.items():
             kept = written if slot in self._caches else None
             if self._buffers[slot].resize(shape, rooms.pop(slot), kept):
@@ -340,7 +329,7 @@ class HostState:
         graph = manifest.graphs["encoder"]
         source_buffer = HostBuffer(source.shape, np.float32 if source.ndim == 3 else np.int64)
         source_buffer.write(source)
-        sources, length = self._buffers[_MASK].shape
+        sources, length = self._buffers[_MASK].array.shape
         at_once = max(1, CACHED_TOKENS // length)
         for first in range(0, sources, at_once):
             rows = slice(first, first + at_once)
@@ -366,7 +355,7 @@ class HostState:
                 for beam in range(row + 1, row + self._width):
                     self._buffers[slot].move(row, beam, 0, length)
             for slot in self._states:
-                rows = self._buffers[slot].read()[row : row + self._width]
+                rows = self._buffers[slot].array[row : row + self._width]
                 rows[:] = rows[0]
         self._buffers[_TOKEN] = self._buffer((len(self._running), 1), np.int64)
         self._buffers[_TOKEN].write(np.repeat(prompt[:, length:], self._width, axis=0))
@@ -374,10 +363,9 @@ class HostState:
         self._buffers[_READ].write(np.array(0))
 
     def _read_part(self, tokens: NDArray[np.int64], position: int, source: int, row: int) -> None:
-        """Read some tokens of one row from a position on."""
         own = {_TOKEN: HostBuffer((1, len(tokens)), np.int64)}
         for slot in (_POSITION, _NEXT, _LOG_PROBABILITY):
-            own[slot] = HostBuffer((1,), self._buffers[slot].read().dtype.type)
+            own[slot] = HostBuffer((1,), self._buffers[slot].array.dtype.type)
         own[_TOKEN].write(tokens)
         own[_POSITION].write(np.array(position))
         binding = self._open_decoder.io_binding()
@@ -394,18 +382,16 @@ class HostState:
     @property
     def _binding(self) -> onnxruntime.IOBinding:
         """The binding of every buffer but the logits, for the present number of sources."""
-        sources = len(self._buffers[_MASK].read())
+        sources = len(self._buffers[_MASK].array)
         if sources not in self._bindings:
             self._bindings[sources] = self._bound()
         return self._bindings[sources]
 
     def _unbind(self) -> None:
-        """Drop bindings after an address or a shape has changed."""
         self._bindings.clear()
         self._logits = None
 
     def _bound(self) -> onnxruntime.IOBinding:
-        """Bind every buffer but the logits at its address and present shape."""
         binding = self._open_decoder.io_binding()
         for tensor in self._graph.inputs:
             self._buffers[tensor.slot].bind_input(binding, tensor.name)

@@ -81,15 +81,15 @@ class Sessions:
 
     Attributes:
         encoder, decoder, candidates: sessions of ONNX Runtime; None: the bundle has no such graph
-        captures: whether runs of the decoder can be captured as CUDA graphs
-        synchronous: whether each run is awaited, since nodes of the decoder run on the processor
     """
 
     encoder: Any
     decoder: Any
     candidates: Any
     captures: bool
+    """Whether runs of the decoder can be captured as CUDA graphs."""
     synchronous: bool = False
+    """Whether each run is awaited, since nodes of the decoder run on the processor."""
 
 
 OpenSessions = Callable[[int], Sessions]
@@ -103,9 +103,6 @@ def open_sessions(
 
     The provider does not capture a graph with control flow, which runs node by node, nor one of
     which it would run more than shapes on the processor, which is refused unless it is allowed.
-
-    Args:
-        allow_fallback: whether nodes of the decoder may run on the processor
 
     Raises:
         BackendError: the provider cannot load the graphs, or lacks kernels for the decoder.
@@ -255,15 +252,12 @@ MOST_BINDINGS = 64
 
 
 class ProviderStream(Stream):
-    """A stream, and the sessions that run in it.
-
-    Attributes:
-        captured: number of captures so far, which is also the number of the last graph
-    """
+    """A stream, and the sessions that run in it."""
 
     def __init__(self, device: Device, open_sessions: OpenSessions) -> None:
         super().__init__(device)
         self.captured = 0
+        """Number of captures so far, which is also the number of the last graph."""
         self._known = threading.local()
         try:
             with self:
@@ -361,7 +355,6 @@ class ProviderWorkspace(Workspace):
         return graph
 
     def _launch(self, graph: Graph) -> str | None:
-        """Run a step as a graph; return the reason if it could not be captured."""
         try:
             self._run(graph.options)
         except BackendError as error:
@@ -382,7 +375,6 @@ class ProviderWorkspace(Workspace):
         run(session.run_with_iobinding, binding, options, failure=self.device.failure)
 
     def _bound(self, name: str, sizes: Sizes, addresses: Addresses) -> Any:
-        """Return the binding of a graph's tensors, which becomes the most recently used."""
         self.forget_what_moved()
         key = name, sizes
         if key in self._bindings:
@@ -393,13 +385,11 @@ class ProviderWorkspace(Workspace):
         session, graph = getattr(self._provider.sessions, name), self._manifest.graphs[name]
         binding: onnxruntime.IOBinding = session.io_binding()
         gpu = self.device.index
-        for tensor in graph.inputs:
-            address = addresses[tensor.slot]
-            dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
-            binding.bind_input(tensor.name, "cuda", gpu, dtype, shape, address)
-        for tensor in graph.outputs:
-            dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
-            binding.bind_output(tensor.name, "cuda", gpu, dtype, shape, addresses[tensor.memory])
+        binds = (binding.bind_input, graph.inputs), (binding.bind_output, graph.outputs)
+        for bind, tensors in binds:
+            for tensor in tensors:
+                dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
+                bind(tensor.name, "cuda", gpu, dtype, shape, addresses[tensor.memory])
         self._bindings[key] = binding
         return binding
 
@@ -426,7 +416,7 @@ class CudaProviderBackend(DeviceBackend[ProviderStream]):
         return super()._row_bytes(sizes) + (size_of(dtype, shape) if dtype else 0)
 
     def _new_stream(self) -> ProviderStream:
-        return ProviderStream(self._device, self._open_sessions)
+        return ProviderStream(self.device, self._open_sessions)
 
     def _new_workspace(self, stream: ProviderStream) -> ProviderWorkspace:
         return ProviderWorkspace(stream, self._counter, self.manifest)
@@ -436,11 +426,6 @@ def open_backend(
     bundle: Bundle, threads: int | None, gpu: int, *, allow_fallback: bool = False
 ) -> CudaProviderBackend:
     """Open the backend.
-
-    Args:
-        threads: number of CPU threads, which is ignored
-        gpu: number of the GPU
-        allow_fallback: whether nodes of the decoder may run on the processor
 
     Raises:
         BackendError: the provider is not installed, or there is no GPU.

@@ -17,9 +17,6 @@ from ..interface import BackendError
 class HostBuffer:
     """An array with a fixed address, filled with zeros.
 
-    Args:
-        least_rows: number of rows that are bound at least, see `pad`
-
     Raises:
         BackendError: there is not enough memory.
     """
@@ -30,40 +27,32 @@ class HostBuffer:
         rows, *inner = shape
         self._least_rows = least_rows
         self._memory = _zeros((max(rows, least_rows), *inner), dtype)
-        self._array = self._memory[:rows]
+        self.array = self._memory[:rows]
+        """The array itself, not a copy."""
 
     @classmethod
     def holding(cls, array: NDArray[Any]) -> HostBuffer:
         """Return a buffer whose memory is an array that exists."""
         buffer = cls.__new__(cls)
-        buffer._least_rows, buffer._memory, buffer._array = 1, array, array
+        buffer._least_rows, buffer._memory, buffer.array = 1, array, array
         return buffer
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
-        return self._array.shape
 
     def write(self, values: NDArray[Any]) -> None:
         """Set all values."""
-        self._array[...] = values
-
-    def read(self) -> NDArray[Any]:
-        """Return the array itself, not a copy."""
-        return self._array
+        self.array[...] = values
 
     def pad(self, value: int) -> None:
         """Set all values of the rows that are bound but are not the array's."""
-        self._memory[len(self._array) : self._least_rows] = value
+        self._memory[len(self.array) : self._least_rows] = value
 
     def put(self, row: int, values: NDArray[Any]) -> None:
         """Set one row; if `values` is smaller, the rest of the row is unchanged."""
         part = [slice(row, row + 1), *(slice(0, size) for size in values.shape)]
-        self._array[tuple(part)] = values
+        self.array[tuple(part)] = values
 
     def move(self, row: int, to: int, begin: int, end: int) -> None:
         """Copy positions `begin` to `end` in axis 1 of a row to another row."""
-        self._array[to, :, begin:end] = self._array[row, :, begin:end]
+        self.array[to, :, begin:end] = self.array[row, :, begin:end]
 
     def room_for(self, shape: tuple[int, ...]) -> NDArray[Any] | None:
         """Allocate zeros for another shape.
@@ -78,7 +67,7 @@ class HostBuffer:
         room = len(self._memory)
         if inner == list(self._memory.shape[1:]) and rows <= room:
             return None
-        return _zeros((2 * rows if rows > room else room, *inner), self._array.dtype.type)
+        return _zeros((2 * rows if rows > room else room, *inner), self.array.dtype.type)
 
     def resize(
         self, shape: tuple[int, ...], room: NDArray[Any] | None, written: int | None = None
@@ -88,21 +77,20 @@ class HostBuffer:
         Values within both shapes are kept. New values in axes other than the batch are zero.
 
         Args:
-            room: result of `room_for` for the same shape
             written: number of positions, in axis 2, to keep; None: all
 
         Returns:
             whether the address has changed
         """
-        old, rows = self._array, shape[0]
+        old, rows = self.array, shape[0]
         if room is None:
-            self._array = self._memory[:rows]
+            self.array = self._memory[:rows]
             return False
-        self._memory, self._array = room, room[:rows]
+        self._memory, self.array = room, room[:rows]
         common = [slice(0, min(pair)) for pair in zip(shape, old.shape, strict=True)]
         if written is not None:
             common[2] = slice(0, written)
-        self._array[tuple(common)] = old[tuple(common)]
+        self.array[tuple(common)] = old[tuple(common)]
         return True
 
     def bind_input(
@@ -121,8 +109,8 @@ class HostBuffer:
 
     def _to_bind(self, rows: slice | None) -> NDArray[Any]:
         if rows is not None:
-            return self._array[rows]
-        return self._memory[: max(len(self._array), self._least_rows)]
+            return self.array[rows]
+        return self._memory[: max(len(self.array), self._least_rows)]
 
 
 MAPPED = 2**16

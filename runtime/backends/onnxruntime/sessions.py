@@ -128,7 +128,6 @@ def _one_line(error: Exception) -> str:
 
 
 def _differences(expected: tuple[TensorSpec, ...], found: list[Any]) -> list[str]:
-    """Return the differences of a graph's inputs or outputs from the manifest's."""
     values = {value.name: value for value in found}
     problems = [f"no tensor {spec.name}" for spec in expected if spec.name not in values]
     problems += [f"unexpected tensor {name}" for name in values.keys() - {s.name for s in expected}]

@@ -85,7 +85,6 @@ def _fits(sources: int, batch: Range, width: int) -> bool:
 
 
 def _rounded(sources: int, batch: Range, width: int) -> int:
-    """Round the number of sources up, so that their rows are within the range."""
     smallest, largest = -(-batch.smallest // width), batch.largest // width
     return min(max(rounded_up(sources), smallest), largest)
 
@@ -124,7 +123,7 @@ class TensorRTBackend(DeviceBackend[Stream]):
         self._engines = {}
 
     def _new_stream(self) -> Stream:
-        return Stream(self._device)
+        return Stream(self.device)
 
     def _new_workspace(self, stream: Stream) -> EngineWorkspace:
         workspace = EngineWorkspace(
@@ -137,10 +136,6 @@ class TensorRTBackend(DeviceBackend[Stream]):
 
 def open_backend(bundle: Bundle, threads: int | None, gpu: int) -> TensorRTBackend:
     """Open the backend.
-
-    Args:
-        threads: number of CPU threads, which is ignored
-        gpu: number of the GPU
 
     Raises:
         BackendError: there is no GPU, the package is missing or of another version, or the engines

@@ -24,9 +24,6 @@ def usable_package(bundle: Bundle, engines: TensorRTEngines, index: int = 0) -> 
 
     The GPU is the current device of this thread afterwards.
 
-    Args:
-        index: number of the GPU
-
     Raises:
         BackendError: there is no GPU, the package is missing or of another version, or the engines
             are not for this GPU; states what to do.
@@ -40,42 +37,28 @@ def usable_package(bundle: Bundle, engines: TensorRTEngines, index: int = 0) -> 
             f"{bundle.directory}: engines of {target} need an NVIDIA GPU ({error}): {OTHER_MACHINE}"
         ) from error
     package = find_package(target)
-    _check_version(bundle, engines, package, gpu)
-    _check_cuda(bundle, engines, gpu)
-    _check_gpu(bundle, engines, package, gpu)
-    Device(index).enter()  # on which the package judges the engines
-    check_validity(bundle, engines, package, gpu)
-    return package
-
-
-def _check_version(bundle: Bundle, engines: TensorRTEngines, package: Package, gpu: Gpu) -> None:
-    """Check that this version of the package built the engines; other versions cannot load them."""
+    # No other version of the package loads the engines.
     if engines.version != package.version:
         raise BackendError(
             f"{bundle.directory}: its engines were built by {package.name} {engines.version}, "
             f"found {package.version}: {_other_version(package, engines, gpu)}"
         )
-
-
-def _check_cuda(bundle: Bundle, engines: TensorRTEngines, gpu: Gpu) -> None:
-    """Check that the driver supports the CUDA version of the engines."""
     required, supported = engines.cuda_version, gpu.cuda.partition(".")[0]
     if required.isdigit() and int(supported) < int(required):
         raise BackendError(
             f"{bundle.directory}: its engines were built for CUDA {required}, the driver of this "
             f"machine runs up to {gpu.cuda}: install a newer driver"
         )
-
-
-def _check_gpu(bundle: Bundle, engines: TensorRTEngines, package: Package, gpu: Gpu) -> None:
-    """Check that the engines were built for this GPU."""
-    supported = engines.compute_capabilities
-    if supported and gpu.compute_capability not in supported:
+    capabilities = engines.compute_capabilities
+    if capabilities and gpu.compute_capability not in capabilities:
         raise BackendError(
-            f"{bundle.directory}: its engines are for compute capability {', '.join(supported)}, "
-            f"found {gpu.compute_capability} ({gpu.name}): "
+            f"{bundle.directory}: its engines are for compute capability "
+            f"{', '.join(capabilities)}, found {gpu.compute_capability} ({gpu.name}): "
             f"{engines_for(package, gpu)}"
         )
+    Device(index).enter()  # on which the package judges the engines
+    check_validity(bundle, engines, package, gpu)
+    return package
 
 
 def check_validity(bundle: Bundle, engines: TensorRTEngines, package: Package, gpu: Gpu) -> None:
@@ -94,7 +77,9 @@ def check_validity(bundle: Bundle, engines: TensorRTEngines, package: Package, g
                 header = file.read(runtime.engine_header_size)
             validity, diagnostics = runtime.get_engine_validity(header)
             if validity == trt.EngineValidity.INVALID:
-                reasons = _names(trt, diagnostics)
+                kinds = getattr(trt, "EngineInvalidityDiagnostics", None)
+                members = getattr(kinds, "__members__", {}).items()
+                reasons = [name for name, kind in members if int(kind) & int(diagnostics)]
                 raise BackendError(
                     f"{bundle.path(graph.file)}: {package.name} {package.version} says that this "
                     f"engine does not run on {gpu.name}, compute capability "
@@ -137,7 +122,6 @@ def _other_version(package: Package, engines: TensorRTEngines, gpu: Gpu) -> str:
 
 
 def _advice(reasons: Sequence[str], engines: TensorRTEngines, package: Package, gpu: Gpu) -> str:
-    """Return what to do about each reason for which an engine does not run."""
     rebuild = engines_for(package, gpu)
     known = {
         "VERSION_MISMATCH": _other_version(package, engines, gpu),
@@ -158,25 +142,13 @@ def _advice(reasons: Sequence[str], engines: TensorRTEngines, package: Package, 
     return "; ".join(ways) or rebuild
 
 
-def _names(trt: Any, diagnostics: int) -> list[str]:
-    """Return the names of the reasons set in a bit field of EngineInvalidityDiagnostics."""
-    kinds = getattr(trt, "EngineInvalidityDiagnostics", None)
-    members = getattr(kinds, "__members__", {})
-    return [name for name, kind in members.items() if int(kind) & int(diagnostics)]
-
-
 @dataclass(frozen=True)
 class LoadedEngine:
-    """An engine on the device.
-
-    Attributes:
-        name: the engine's file
-        loaded: the ICudaEngine
-        messages: TensorRT's messages about the engine
-    """
+    """An engine on the device."""
 
     name: str
     loaded: Any
+    """The ICudaEngine."""
     messages: Messages
 
     @property

@@ -40,19 +40,13 @@ REQUIRED_API = (
 
 @dataclass(frozen=True)
 class Package:
-    """An installed package.
-
-    Attributes:
-        name: pip name
-        module: Python module
-        version: version of the package, such as "1.7.1.116"
-        cuda_version: CUDA version that the package was built for, such as "13"; or "unknown"
-    """
+    """An installed package."""
 
     name: str
     module: Any
     version: str
     cuda_version: str
+    """CUDA version that the package was built for, such as "13"; or "unknown"."""
 
 
 def find_package(target: str) -> Package:

@@ -93,11 +93,7 @@ class KernelCache:
 
 
 class Context:
-    """An IExecutionContext with one profile.
-
-    Attributes:
-        sizes: the sizes that its tensors have; None: shapes and addresses are not set
-    """
+    """An IExecutionContext with one profile."""
 
     def __init__(
         self,
@@ -177,16 +173,12 @@ Neither TensorRT nor CUDA reports it in advance."""
 
 @dataclass
 class CapturedStep:
-    """A decoding step of one size, in a context that nothing else uses.
-
-    Attributes:
-        has_run: whether the step has run directly, as TensorRT requires before a capture
-        graph: the captured step; None: not captured
-    """
+    """A decoding step of one size, in a context that nothing else uses."""
 
     context: Context
     has_run: bool = False
     graph: Any = None
+    """The captured step; None: not captured."""
 
 
 class EngineWorkspace(Workspace):
@@ -269,7 +261,6 @@ class EngineWorkspace(Workspace):
             del self._decoder
 
     def _run(self) -> None:
-        """Enqueue a step without a graph."""
         self._decoder.run(self.stream.number)
         size = 8 * self._sizes.rows
         self.device.copy(self._token, self._chosen, size, self.stream.number)
@@ -308,7 +299,6 @@ class EngineWorkspace(Workspace):
                 gc.enable()
 
     def _forget(self, step: CapturedStep) -> None:
-        """Drop the graph of a step."""
         graph, step.graph = step.graph, None
         step.context.sizes, step.has_run = None, False
         if graph is not None:

@@ -17,14 +17,13 @@ from ...backends.interface import DeviceLostError, Steps
 from ...decoding.results import Result, Segment, Token
 from ...decoding.running_batch import Job, SelectedToken, only_strategy
 from ...decoding.scheduler import Observer
-from ...front_end import Pending
 from ...model import Model, parts_of
 from ...speech.recording import Spectrogram
 from ...speech.transcriber import PendingSpeech, check_streamed
 from ...texts.front_end import TextFrontEnd
 from ...texts.outputs import TokenStream
 from ...texts.sentences import check_unsplit
-from .request_handle import DecodingHandle, Listener, QueuedRequest
+from .request_handle import DecodingHandle, Listener, Pending, QueuedRequest
 from .request_queue import RequestQueue
 from .worker import EngineThread, Worker
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from dragoman.errors import DragomanError
 
@@ -16,11 +16,30 @@ from ...decoding.results import Result
 from ...decoding.running_batch import DecodedJob, Job, SelectedToken, selected_tokens
 from ...decoding.scheduler import FailedJob
 from ...decoding.search import TokenSequence
-from ...front_end import Pending
 
 Outcome = TypeVar("Outcome")
 Listener = Callable[[Sequence[SelectedToken]], None]
 """Receives new tokens. It is called on the thread that decodes, so it must return at once."""
+
+
+class Pending(Protocol):
+    """An input between its decoding jobs and its result.
+
+    It has one job, several at once, or several one after another.
+    """
+
+    @property
+    def jobs(self) -> Sequence[Job[int]]:
+        """The first jobs to decode, numbered from 0."""
+
+    @property
+    def prefix(self) -> Sequence[int]:
+        """The tokens that the output begins with before anything is decoded."""
+
+    def add(
+        self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
+    ) -> Result | Sequence[Job[int]]:
+        """Add the outcome of a job; return further jobs, or the result after the last one."""
 
 
 @dataclass

@@ -43,27 +43,20 @@ class TextStream(Protocol):
 
 
 class EncodedSource(NamedTuple):
-    """The token ids of a source text.
-
-    Attributes:
-        tokens: tokens of the text, with the special tokens around it
-        unknown: characters of the text that became the unknown token, in order; none for a
-            vocabulary of whole words
-    """
+    """The token ids of a source text."""
 
     tokens: list[int]
+    """Tokens of the text, with the special tokens around it."""
     unknown: str = ""
+    """Characters of the text that became the unknown token, in order; none for a vocabulary of
+    whole words."""
 
 
 class EncodedTarget(NamedTuple):
-    """The token ids of a target text.
-
-    Attributes:
-        before: special tokens that the tokenizer adds before a text, as for BART
-        tokens: tokens of the text itself
-    """
+    """The token ids of a target text."""
 
     before: list[int]
+    """Special tokens that the tokenizer adds before a text, as for BART."""
     tokens: list[int]
 
 
@@ -152,15 +145,12 @@ Span = tuple[int, int]
 
 
 class Words(NamedTuple):
-    """The words of a text.
-
-    Attributes:
-        words: words in order
-        of_token: index of the word of each token; None for special tokens and white space
-    """
+    """The words of a text."""
 
     words: list[str]
+    """Words in order."""
     of_token: list[int | None]
+    """Index of the word of each token; None for special tokens and white space."""
 
 
 def words_of_spans(text: str, spans: Sequence[Span | None]) -> Words:

@@ -30,9 +30,6 @@ class LibraryTokenizer:
 
     It may be called from several threads.
 
-    Attributes:
-        tokenizer: decodes, and describes the vocabulary; only `encode` may encode with it
-
     Args:
         kept: token that is never read as plain text, such as a mask
 
@@ -43,6 +40,7 @@ class LibraryTokenizer:
     def __init__(self, path: Path, *, kept: int | None = None) -> None:
         self._path = path
         self.tokenizer = read_tokenizer(path, text_token=kept)
+        """Decodes, and describes the vocabulary; only `encode` may encode with it."""
         self._lock, self._splits = Lock(), False
         self._pre_tokenizer = self.tokenizer.pre_tokenizer
 
@@ -117,12 +115,7 @@ class LibraryTokenizer:
 
 
 class LibraryCodec:
-    """A tokenizer file of the `tokenizers` library.
-
-    Args:
-        special_tokens: whether `encode_source` adds the special tokens that the file defines around
-            a text
-    """
+    """A tokenizer file of the `tokenizers` library."""
 
     def __init__(self, path: Path, *, special_tokens: bool = True) -> None:
         self._path = path
@@ -245,10 +238,6 @@ class LibraryStream:
 
     A run of bytes is held back until it ends: a byte that makes no character makes all of the run
     U+FFFD.
-
-    Args:
-        bytes_: tokens that are bytes of characters
-        within: tokens that do not end a run of bytes
     """
 
     def __init__(

@@ -29,11 +29,7 @@ from .tokenizer_file import MOST_GROWTH, TRIAL_TEXTS, failures_of, summary
 
 @dataclass(frozen=True)
 class AddedPiece:
-    """A token that is no piece of the SentencePiece model; see `tokenizers.AddedToken`.
-
-    Attributes:
-        special: whether `skip_special_tokens` omits it
-    """
+    """A token that is no piece of the SentencePiece model; see `tokenizers.AddedToken`."""
 
     id: int
     content: str
@@ -45,21 +41,17 @@ class AddedPiece:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The token ids of pieces. Ids without a piece are special tokens.
-
-    Attributes:
-        pieces: dict[str, int]: piece -> token id; checked as a whole, since it has up to 250,000
-            entries
-        unknown: token for pieces outside the vocabulary; None: texts with such pieces are rejected
-        leading_code: whether a text may begin with a target language code of one token, such as
-            `>>fra<< Hello` for a Marian model; there, a space follows special tokens in texts
-        added: tokens that texts are split at
-    """
+    """The token ids of pieces. Ids without a piece are special tokens."""
 
     pieces: Any
+    """dict[str, int]: piece -> token id; checked as a whole, since it has up to 250,000 entries."""
     unknown: int | None
+    """Token for pieces outside the vocabulary; None: texts with such pieces are rejected."""
     leading_code: bool = False
+    """Whether a text may begin with a target language code of one token, such as `>>fra<< Hello`
+    for a Marian model; there, a space follows special tokens in texts."""
     added: tuple[AddedPiece, ...] = ()
+    """Tokens that texts are split at."""
 
 
 class PieceCodec:
@@ -112,7 +104,6 @@ class PieceCodec:
         return (tokens_as_words if each_token else words_of_spans)(text, spans)
 
     def _spans(self, text: str, begin: int) -> Iterator[Span | None]:
-        """Yield the spans of the pieces of a text that begins at this place."""
         code, rest = self._split_code(text)
         start = len(text) - len(rest)
         yield from ((begin, begin + start) for _ in code)
@@ -183,7 +174,6 @@ class PieceCodec:
         return code + self._split(text)
 
     def _split(self, text: str) -> list[str]:
-        """Split a text into pieces."""
         with failures_of(self._path):
             pieces: list[str] = self._processor.encode(text, out_type=str)
         return pieces

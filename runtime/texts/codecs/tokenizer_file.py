@@ -82,7 +82,6 @@ def _with_text_token(content: bytes, token_id: int) -> bytes:
 
 
 def _charsmap_problems(content: bytes) -> Iterator[str]:
-    """Yield problems of the SentencePiece normalization rules in a file."""
     for match in _CHARSMAP.finditer(content):
         try:
             problem = charsmap_problem(base64.b64decode(match[1], validate=True))
@@ -218,7 +217,6 @@ def _replacements(component: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _pattern(rule: dict[str, Any]) -> tuple[str, str]:
-    """Return the type of a rule's pattern, String or Regex, and the pattern."""
     [(kind, pattern)] = rule["pattern"].items()
     return kind, pattern
 

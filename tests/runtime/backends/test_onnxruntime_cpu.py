@@ -50,7 +50,7 @@ def start(model: Model, sources: list[list[int]], capacity: int) -> HostState:
 
 def arrays(state: HostState) -> dict[str, NDArray[np.float32]]:
     """Everything that the decoder reads, and its results, by slot."""
-    return {str(slot): buffer.read() for slot, buffer in state._buffers.items()}
+    return {str(slot): buffer.array for slot, buffer in state._buffers.items()}
 
 
 def addresses(state: HostState) -> dict[str, int]:
@@ -59,7 +59,7 @@ def addresses(state: HostState) -> dict[str, int]:
 
 def caches(state: HostState) -> list[NDArray[np.float32]]:
     roles = ("past_key", "past_value")
-    return [b.read() for slot, b in state._buffers.items() if slot.role in roles]
+    return [b.array for slot, b in state._buffers.items() if slot.role in roles]
 
 
 @pytest.mark.parametrize("pair", ["text", "ids"], indirect=True)
@@ -294,7 +294,7 @@ def test_sources_are_encoded_a_few_at_a_time(
     bind = HostBuffer.bind_output
 
     def counted(buffer: HostBuffer, binding: IOBinding, name: str, rows: slice = EVERY_ROW) -> None:
-        runs.extend([buffer.read()[rows].shape] if name == "cross_key_0" else [])
+        runs.extend([buffer.array[rows].shape] if name == "cross_key_0" else [])
         bind(buffer, binding, name, rows)
 
     monkeypatch.setattr(HostBuffer, "bind_output", counted)
@@ -310,16 +310,16 @@ def test_a_buffer_keeps_its_address_while_rows_leave_and_come_back() -> None:
     buffer = HostBuffer((4, 1, 3, 1), np.float32)
     values = np.arange(12, dtype=np.float32).reshape(4, 1, 3, 1)
     buffer.write(values)
-    address = buffer.read().ctypes.data
+    address = buffer.array.ctypes.data
     buffer.move(3, 1, 0, 2)
-    np.testing.assert_array_equal(buffer.read()[1, 0, :, 0], [9, 10, 5])
+    np.testing.assert_array_equal(buffer.array[1, 0, :, 0], [9, 10, 5])
     for rows in (2, 4):
         room = buffer.room_for((rows, 1, 3, 1))
         assert room is None
         buffer.resize((rows, 1, 3, 1), room)
-        assert buffer.shape == (rows, 1, 3, 1)
-    assert buffer.read().ctypes.data == address
-    np.testing.assert_array_equal(buffer.read()[3], values[3])
+        assert buffer.array.shape == (rows, 1, 3, 1)
+    assert buffer.array.ctypes.data == address
+    np.testing.assert_array_equal(buffer.array[3], values[3])
 
 
 def test_a_buffer_that_grows_keeps_what_it_holds() -> None:
@@ -329,21 +329,21 @@ def test_a_buffer_that_grows_keeps_what_it_holds() -> None:
     buffer.resize((3, 1, 5, 1), buffer.room_for((3, 1, 5, 1)))
     expected = np.zeros((3, 1, 5, 1), np.float32)
     expected[:2, :, :3] = values
-    np.testing.assert_array_equal(buffer.read(), expected)
+    np.testing.assert_array_equal(buffer.array, expected)
     buffer.resize((3, 1, 2, 1), buffer.room_for((3, 1, 2, 1)))
-    np.testing.assert_array_equal(buffer.read(), expected[:, :, :2])
+    np.testing.assert_array_equal(buffer.array, expected[:, :, :2])
 
 
 def test_of_a_cache_that_grows_what_is_written_is_kept_and_the_rest_zero() -> None:
     buffer = HostBuffer((2, 3, 4096, 5), np.float32)
-    assert not buffer.read().any()
-    buffer.write(np.ones(buffer.shape, np.float32))
+    assert not buffer.array.any()
+    buffer.write(np.ones(buffer.array.shape, np.float32))
     room = buffer.room_for((3, 3, 4096, 5))
     assert room is not None
     assert buffer.resize((3, 3, 4096, 5), room, written=7)
-    assert buffer.read()[:2, :, :7].all()
-    assert not buffer.read()[:, :, 7:].any()
-    assert not buffer.read()[2].any()
+    assert buffer.array[:2, :, :7].all()
+    assert not buffer.array[:, :, 7:].any()
+    assert not buffer.array[2].any()
     assert not buffer.resize((1, 3, 4096, 5), buffer.room_for((1, 3, 4096, 5)), written=7)
 
 

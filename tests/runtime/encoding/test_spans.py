@@ -77,7 +77,7 @@ MASK = 3
 def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> InputTokenizer:
     path = tmp_path / "tokenizer.json"
     TOKENIZERS[request.param]().save(str(path))
-    return InputTokenizer(path, 40, cut="longest_first", mask=MASK)
+    return InputTokenizer(path, 40, Head("masked-language-model", 4, 8, mask_token_id=MASK))
 
 
 @pytest.mark.parametrize(

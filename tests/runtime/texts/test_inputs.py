@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import DragomanError
 from dragoman.runtime import Model, RejectedError, Result
-from dragoman.runtime.front_end import Source
+from dragoman.runtime.arguments import Source
 
 GOOD = [3, 4, 5]
 

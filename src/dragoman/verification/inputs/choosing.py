@@ -156,9 +156,7 @@ def _of_encoder(checkpoint: OpenedCheckpoint, head: Head, comparison: Comparison
         written = tokenizers.write(ScratchWriter(Path(directory)))
         assert written.source is not None
         longest = checkpoint.model.config.max_source_positions
-        tokenizer = InputTokenizer.of(
-            Path(directory) / written.source, longest, head, written.prompts
-        )
+        tokenizer = InputTokenizer(Path(directory) / written.source, longest, head, written.prompts)
     lines = encoder_lines(tokenizer, head, numbered, file)
     return ParityInputs(
         described(file, len(every), len(numbered)),

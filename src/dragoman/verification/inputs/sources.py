@@ -67,7 +67,7 @@ def calibration_sources(bundle: Bundle, file: Path) -> Sources:
     longest = manifest.model.input_positions
     if manifest.head is not None and manifest.tokenizers.source is not None:
         path = bundle.directory / manifest.tokenizers.source
-        tokenizer = InputTokenizer.of(path, longest, manifest.head, manifest.tokenizers.prompts)
+        tokenizer = InputTokenizer(path, longest, manifest.head, manifest.tokenizers.prompts)
         lines = encoder_lines(tokenizer, manifest.head, numbered_lines(file), file)
         return Sources([line.tokens.ids for line in lines], [line.tokens.types for line in lines])
     items = text_items(file)

@@ -143,7 +143,7 @@ def _compared(
     targets = [target for _, target in pairs if isinstance(target, str)]
     head, directory = bundle.manifest.head, bundle.directory
     if head is not None and record.source is not None:
-        tokenizer = InputTokenizer.of(directory / record.source, _UNLIMITED, head)
+        tokenizer = InputTokenizer(directory / record.source, _UNLIMITED, head)
         chosen = [*texts, *spread(sources, MOST_INPUTS)]
         yield from _side("", own, own.source, lambda text: tokenizer.encode(text).ids, chosen)
         if own.pair is not None:
