@@ -25,7 +25,7 @@ which one is looked up; all of them in a window of full height."""
 COMMANDS = (
     *("train", "export", "optimize", "attention", "build", "encode", "rerank", "run"),
     *("run-file", "score", "classify"),
-    *("verify", "sensitivity", "report", "sign", "bench", "doctor", "inspect", "serve", "deploy"),
+    *("verify", "sensitivity", "report", "sign", "bench", "distill", "doctor", "inspect", "serve", "deploy"),
     *("detect-language", "listen"),
 )
 
