@@ -25,8 +25,8 @@ which one is looked up; all of them in a window of full height."""
 COMMANDS = (
     *("train", "export", "optimize", "attention", "build", "encode", "rerank", "run"),
     *("run-file", "score", "classify"),
-    *("verify", "sensitivity", "report", "sign", "bench", "distill", "doctor", "inspect", "serve", "deploy"),
-    *("detect-language", "listen"),
+    *("verify", "sensitivity", "report", "sign", "bench", "doctor", "inspect", "serve", "deploy"),
+    *("detect-language", "distill", "listen"),
 )
 
 
