@@ -184,8 +184,9 @@ def test_another_directory_is_needed_for_two_at_once(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pairs": []}, "pairs: expected files to train on, .*, found not both of the former"),
-        ({"data": "folder"}, "pairs: expected files to train on, .* found both"),
+        ({"pairs": []}, "pairs: expected files to train on .*, found too few of them"),
+        ({"data": "folder"}, "pairs: expected files to train on .* found all of them"),
+        ({"source_language": "de"}, "rejects all 19 sources.*one language"),
         ({"within": -1.0}, "within: expected at least 0 points, found -1.0"),
         ({"metrics": ["bleurt"]}, "metric: expected one of"),
         ({"beams": 0}, "num_beams: expected"),

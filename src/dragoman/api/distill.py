@@ -137,8 +137,8 @@ def distill(
         raise DragomanError(f"within: expected at least 0 points, found {shown(within)}")
     if (data is None) is not bool(pairs and dev):
         raise DragomanError(
-            "pairs: expected files to train on, with some to validate on (dev), or the folder of a "
-            f"recipe's data (data), found {'both' if pairs and dev else 'not both of the former'}"
+            "pairs: expected files to train on and to validate on, or else the folder of a recipe's "
+            f"data, found {'all of them' if pairs and dev else 'too few of them'}"
         )
     options = GenerationOptions(
         num_beams=beams, source_language=source_language, target_language=target_language

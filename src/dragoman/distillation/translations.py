@@ -120,11 +120,6 @@ def translate_sources(
         for source, output in zip(sources, outputs, strict=True)
         if output
     ]
-    if not translated:
-        raise DragomanError(
-            f"{teacher.directory}: expected a teacher that translates the sources, found that it "
-            f"rejects all {len(sources)}"
-        )
     write_examples(translated, files.translations)
     return Translated(data.held_out, len(sources), len(sources) - len(translated))
 
@@ -168,7 +163,7 @@ def _outputs(
         ) -> Iterator[tuple[Block, DecodedBlock]]:
             return ((block, decoder.decode(*file.inputs(block))) for block in blocks)
 
-        decode_file(
+        decoded = decode_file(
             teacher.directory,
             sources,
             output,
@@ -179,6 +174,12 @@ def _outputs(
             overwrite=False,
             progress=progress,
         )
+        if len(decoded.rejected) == decoded.lines:
+            output.unlink()
+            raise DragomanError(
+                f"{teacher.directory}: expected a teacher that translates the sources, found that "
+                f"it rejects all {decoded.lines} sources: {decoded.rejected[1]}"
+            )
     return read_lines(output)
 
 
