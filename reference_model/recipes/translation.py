@@ -165,7 +165,21 @@ def read_training_file(
         DragomanError: the file cannot be read, another section is invalid, or files are missing or
             stated twice.
     """
-    found = read_settings_file(path)
+    return recipe_of_sections(read_settings_file(path), path, pairs, directory, read_vocabulary)
+
+
+def recipe_of_sections(
+    found: Mapping[str, Any],
+    path: Path,
+    pairs: PairFiles,
+    directory: Path | None = None,
+    read_vocabulary: Callable[[Path], Tokenizer] | None = None,
+) -> Recipe:
+    """Make the recipe that the sections of a file describe, see `read_training_file`.
+
+    Args:
+        path: that of the file, which its files are relative to
+    """
     sections = {name: values for name, values in found.items() if values is not None}
     unknown = [name for name in sections if name not in SECTIONS]
     missing = [name for name in ("model", "vocabulary", "training") if name not in sections]
@@ -194,7 +208,7 @@ def read_training_file(
             _model(sections["model"]),
             vocabulary,
             read_settings(TrainingOptions, sections["training"], f"{path}: training"),
-            lambda _: _load(Corpora(corpora, cleaning, directory), validation, held_out),
+            lambda _: load_pairs(Corpora(corpora, cleaning, directory), validation, held_out),
             licences={},
             own=own,
         )
@@ -263,7 +277,12 @@ def _paths(names: object, where: str, path: Path) -> tuple[Path, ...]:
     return tuple(path.parent / name for name in names)
 
 
-def _load(corpora: Corpora, validation: Sequence[Path], held_out: Sequence[Path]) -> Data:
+def load_pairs(corpora: Corpora, validation: Sequence[Path], held_out: Sequence[Path]) -> Data:
+    """Read the examples to validate and to score on, as `PairFiles` names them.
+
+    Raises:
+        DragomanError: a file has no pairs, or lacks a source or a reference.
+    """
     examples = _whole(validation)
     scored = examples if held_out == validation else _whole(held_out)
     return Data(corpora, examples, scored, corpora.dropped)

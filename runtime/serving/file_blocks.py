@@ -163,7 +163,7 @@ class BlockDecoder:
         bundle: Path,
         options: GenerationOptions,
         output_format: OutputFormat,
-        threads: int,
+        threads: int | None,
         backend: str | None,
         device: str | None = None,
     ) -> None:

@@ -26,7 +26,7 @@ COMMANDS = (
     *("train", "export", "optimize", "attention", "build", "encode", "rerank", "run"),
     *("run-file", "score", "classify"),
     *("verify", "sensitivity", "report", "sign", "bench", "doctor", "inspect", "serve", "deploy"),
-    *("detect-language", "listen"),
+    *("detect-language", "distill", "listen"),
 )
 
 

@@ -1,7 +1,7 @@
 """The Python API of the commands.
 
-The functions are `export`, `optimize`, `build`, `verify`, `verify_known_answers`, `sensitivity`,
-`report`, `sign`, and `write_polygraphy`, which implements `inspect --polygraphy`.
+The functions are `export`, `optimize`, `build`, `distill`, `verify`, `verify_known_answers`,
+`sensitivity`, `report`, `sign`, and `write_polygraphy`, which implements `inspect --polygraphy`.
 
 ```python
 from dragoman.api import build
@@ -22,6 +22,7 @@ from dragoman.optimize.tensorrt.request import EngineOptions, EngineRequest
 from dragoman.progress import Progress
 
 from .build import BuiltBundle, ParityFailedError, build, export
+from .distill import Distillation, DistillationFailedError, distill
 from .optimize import OptimizedBundle, optimize, optimize_onnx
 from .report import report
 from .sensitivity import sensitivity
@@ -35,6 +36,7 @@ from .verify import (
 )
 
 if TYPE_CHECKING:
+    from dragoman.distillation.judging import Judged
     from dragoman.optimize.step_inputs import PolygraphyFiles
     from dragoman.verification.report import Report
     from dragoman.verification.sensitivity import Sensitivity
@@ -42,6 +44,7 @@ else:
     __getattr__ = lazy_attributes(
         __name__,
         {
+            ".distillation.judging": ("Judged",),
             ".optimize.step_inputs": ("PolygraphyFiles",),
             ".verification.report": ("Report",),
             ".verification.sensitivity": ("Sensitivity",),
@@ -51,9 +54,12 @@ else:
 __all__ = [
     "AnswersVerification",
     "BuiltBundle",
+    "Distillation",
+    "DistillationFailedError",
     "DragomanError",
     "EngineOptions",
     "EngineRequest",
+    "Judged",
     "OptimizedBundle",
     "ParityFailedError",
     "PolygraphyFiles",
@@ -64,6 +70,7 @@ __all__ = [
     "SignatureError",
     "Verification",
     "build",
+    "distill",
     "export",
     "optimize",
     "optimize_onnx",

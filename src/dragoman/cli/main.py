@@ -76,9 +76,12 @@ If a package is missing, the error names the extra of the command that was calle
 them, and else the first one.
 """
 
-EXTRAS_OF_COMMANDS = {"train": "train", "report": "report", "run-file": "ray"} | dict.fromkeys(
-    ("build", "export", "optimize", "verify", "sensitivity"), "export"
-)
+EXTRAS_OF_COMMANDS = {
+    "distill": "train",
+    "train": "train",
+    "report": "report",
+    "run-file": "ray",
+} | dict.fromkeys(("build", "export", "optimize", "verify", "sensitivity"), "export")
 """The extra that installs what a command needs besides the runtime."""
 
 
@@ -89,6 +92,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "classify": ("encode", "Classify texts by any labels (models of language inference)."),
     "deploy": ("building.deploy", "Prepare bundles for other servers."),
     "detect-language": ("run", "Tell which language is spoken in recordings."),
+    "distill": ("building.distill", "Teach a small, fast student to translate as its teacher."),
     "doctor": ("doctor", "Show versions and the machine, and what is wrong with them."),
     "encode": ("encode", "Compute embeddings, labels or answers (encoder-only models)."),
     "export": ("building.build", "Export a checkpoint to neutral ONNX graphs."),

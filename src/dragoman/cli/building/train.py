@@ -232,7 +232,7 @@ def train(
                 device=device,
             )
     except TrainingStoppedError as error:
-        notify(f"Stopped after step {error.step}. To go on: {_same_command()}")
+        notify(f"Stopped after step {error.step}. To go on: {same_command()}")
         sys.exit(128 + error.signal)
     signatures = list(result.signatures.values())
     for number, (name, value) in enumerate(result.figures.items()):
@@ -245,7 +245,7 @@ def train(
     click.echo(f"\nNext: dragoman build {directory} -o bundles/{directory.resolve().name}")
 
 
-def _same_command() -> str:
+def same_command() -> str:
     """Return the command that was called, without options that hold for one call only."""
     words = iter(sys.argv[1:])
     kept = []

@@ -1,0 +1,194 @@
+"""The command `dragoman distill`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Column, Table
+
+from dragoman import api
+from dragoman.distillation.judging import Judged
+from dragoman.metrics import shown_figure
+from dragoman.reference_model.training.options import TrainingStoppedError
+from dragoman.runtime.format.manifest import Precision
+
+from ..shared.options import (
+    SectionedCommand,
+    SectionedOption,
+    force_option,
+    in_option_names,
+    option_names,
+    source_language_option,
+    target_language_option,
+    threads_option,
+)
+from ..shared.terminal import notify, shown_progress
+from .train import same_command
+from .verify import VerificationFailedError
+
+FILE = click.Path(path_type=Path)
+
+_data = partial(click.option, cls=SectionedOption, section="Data", type=FILE, multiple=True)
+_judging = partial(click.option, cls=SectionedOption, section="Judging")
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("teacher", type=FILE)
+@click.option("-o", "--output", type=FILE, required=True, help="Directory of all results.")
+@_data(
+    "--pairs",
+    help="Training data: a file of sources and targets, separated by tabs; or, given twice, a file "
+    "of sources and a file of targets.",
+)
+@_data("--dev", help="Validation data, in the same form.")
+@_data("--test", help="Data to judge on, in the same form [--dev].")
+@click.option(
+    "--data",
+    cls=SectionedOption,
+    section="Data",
+    type=FILE,
+    help="Folder of the data of the recipe that trained TEACHER, in place of these.",
+)
+@_data("--sources", help="More texts for TEACHER to translate, one per line; repeatable.")
+@click.option(
+    "--originals",
+    cls=SectionedOption,
+    section="Data",
+    is_flag=True,
+    help="Train on the targets of the pairs, too.",
+)
+@click.option(
+    "--student",
+    type=FILE,
+    help="JSON or YAML file, as for train, with what differs from the defaults.",
+)
+@click.option(
+    "--beams",
+    type=click.IntRange(min=1),
+    default=4,
+    metavar="N",
+    help="Beams of the teacher [4].",
+)
+@source_language_option
+@target_language_option
+@click.option(
+    "--epochs", type=click.IntRange(min=1), metavar="N", help="Number of epochs [the student's]."
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "int8", "int4"]),
+    default="int8",
+    metavar="FORMAT",
+    help="fp32, int8, int4: that of the student's bundle [int8].",
+)
+@click.option(
+    "--shortlist/--no-shortlist",
+    default=True,
+    help="Learn a shortlist from the translations [yes].",
+)
+@_judging(
+    "--within",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    metavar="X",
+    help="The most points of 100 that the student may lose [1].",
+)
+@_judging(
+    "--metric",
+    "metrics",
+    metavar="NAME",
+    multiple=True,
+    help="As for train; the first one decides [BLEU and chrF].",
+)
+@threads_option
+@force_option
+@click.pass_context
+def distill(
+    context: click.Context,
+    teacher: Path,
+    output: Path,
+    pairs: tuple[Path, ...],
+    dev: tuple[Path, ...],
+    test: tuple[Path, ...],
+    data: Path | None,
+    sources: tuple[Path, ...],
+    originals: bool,
+    student: Path | None,
+    beams: int,
+    source_language: str | None,
+    target_language: str | None,
+    epochs: int | None,
+    precision: Precision,
+    shortlist: bool,
+    within: float,
+    metrics: tuple[str, ...],
+    threads: int | None,
+    force: bool,
+) -> None:
+    """Teach a small, fast student to translate as TEACHER, a bundle, does.
+
+    TEACHER translates the sources with beams; a student with a recurrent decoder is trained on
+    these translations, built with a shortlist, and judged on held-out data. OUTPUT/bundle appears
+    only if it is as good as TEACHER, within --within; otherwise the exit status is 1. The same
+    command goes on after an interruption.
+
+    \b
+    dragoman distill bundles/en-de --pairs train.tsv --dev dev.tsv -o students/en-de
+    """
+    with option_names(context.command):
+        try:
+            found = api.distill(
+                teacher,
+                output,
+                pairs=pairs,
+                dev=dev,
+                test=test,
+                data=data,
+                sources=sources,
+                student=student,
+                originals=originals,
+                beams=beams,
+                source_language=source_language,
+                target_language=target_language,
+                precision=precision,
+                shortlist=shortlist,
+                within=within,
+                metrics=metrics,
+                epochs=epochs,
+                threads=threads,
+                overwrite=force,
+                progress=shown_progress,
+            )
+        except TrainingStoppedError as error:
+            notify(f"Stopped after step {error.step}. To go on: {same_command()}")
+            sys.exit(128 + error.signal)
+        except (api.DistillationFailedError, api.ParityFailedError) as error:
+            if isinstance(error, api.DistillationFailedError):
+                _print_rows(error.rows)
+            message = in_option_names(str(error), context.command)
+            raise VerificationFailedError(message) from error
+    _print_rows(found.rows)
+    if found.rejected:
+        notify(f"{found.rejected:,} of {found.sources:,} sources were rejected by the teacher")
+    click.echo(
+        f"The student loses {found.loss:.2f} points of {found.metric}. "
+        f"Next: dragoman run {found.bundle.directory} ..."
+    )
+
+
+def _print_rows(rows: Sequence[Judged]) -> None:
+    names = list(rows[0].figures)
+    table = Table("", *(Column(name, justify="right") for name in (*names, "sentences/s", "MB")))
+    for row in rows:
+        table.add_row(
+            row.name,
+            *(shown_figure(name, row.figures[name]) for name in names),
+            "" if row.sentences_per_second is None else f"{row.sentences_per_second:,.0f}",
+            "" if row.megabytes is None else f"{row.megabytes:.1f}",
+        )
+    Console().print(table)

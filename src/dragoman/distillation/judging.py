@@ -1,0 +1,152 @@
+"""Compares a student with its teacher: quality on held-out pairs, speed and size."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from dragoman.files.regular_files import write_whole
+from dragoman.metrics import find_metric
+from dragoman.progress import Progress
+from dragoman.reference_model.recipes import Example, Recipe
+from dragoman.runtime import load
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.settings.generation import GenerationOptions
+
+FIGURES_FILE, PICTURE_FILE = "figures.json", "figures.png"
+WARM_UP = 64
+"""The number of sources that are translated before time is taken."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A bundle, or the student in PyTorch, judged on held-out pairs.
+
+    Attributes:
+        name: such as "student, greedy"
+        figures: figures by the name of their metric
+        sentences_per_second: sources translated in a second, all of them in one call; None: not
+            measured
+        megabytes: size of the bundle's files, in MB of 10^6 bytes; None: not a bundle
+    """
+
+    name: str
+    figures: Mapping[str, float]
+    sentences_per_second: float | None = None
+    megabytes: float | None = None
+
+
+def judge_all(
+    teacher: Bundle,
+    student: Bundle,
+    options: GenerationOptions,
+    recipe: Recipe,
+    held_out: Sequence[Example],
+    threads: int | None,
+    progress: Progress,
+) -> list[Judged]:
+    """Judge a teacher and a student, both with beams and greedily.
+
+    Args:
+        options: those of the teacher's translations
+
+    Returns:
+        the teacher as it taught first, and the student as it is deployed last
+
+    Raises:
+        DragomanError: a bundle cannot be loaded, or does not know an option.
+    """
+    beams, greedy = GenerationOptions(num_beams=options.num_beams), GenerationOptions(num_beams=1)
+    runs = [
+        (f"teacher, {options.num_beams} beams", teacher, options),
+        ("teacher, greedy", teacher, options.replace(num_beams=1)),
+        (f"student, {options.num_beams} beams", student, beams),
+    ]
+    if student.manifest.shortlist is not None:
+        runs.append(("student, whole vocabulary", student, greedy.replace(shortlist=False)))
+    runs.append(("student, greedy", student, greedy))
+    rows = []
+    for name, bundle, decoding in runs:
+        progress.stage(f"judging: {name}")
+        rows.append(_judge(name, bundle, decoding, recipe, held_out, threads))
+    return rows
+
+
+def _judge(
+    name: str,
+    bundle: Bundle,
+    options: GenerationOptions,
+    recipe: Recipe,
+    held_out: Sequence[Example],
+    threads: int | None,
+) -> Judged:
+    assert recipe.score is not None
+    sources = [example.source for example in held_out]
+    with load(bundle, threads=threads) as model:
+        model.generate(sources[:WARM_UP], options)
+        began = time.perf_counter()
+        results = model.generate(sources, options)
+        seconds = time.perf_counter() - began
+    figures = recipe.score([result.text or "" for result in results], held_out)
+    return Judged(name, figures, len(sources) / seconds, bundle.size / 1e6)
+
+
+def loss_in_points(recipe: Recipe, rows: Sequence[Judged]) -> float:
+    """Return how much worse the last row is than the first, in points of 100 of the metric."""
+    teacher, student = (rows[n].figures[recipe.metric] for n in (0, -1))
+    loss = teacher - student if recipe.higher_is_better else student - teacher
+    # A recipe without metrics has an error rate of its own.
+    return 100 * loss / (find_metric(recipe.metrics[0]).whole if recipe.metrics else 1)
+
+
+def write_figures(
+    rows: Sequence[Judged], metric: str, within: float, loss: float, directory: Path
+) -> None:
+    """Write the figures as JSON and, if matplotlib is installed, as a picture.
+
+    Args:
+        metric: the metric that decides
+        within: the largest loss that is allowed, in points
+        loss: the student's loss, in points
+
+    Raises:
+        DragomanError: a file cannot be written.
+    """
+    record = {"metric": metric, "within": within, "loss": loss, "rows": list(map(asdict, rows))}
+    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    write_whole(
+        directory / FIGURES_FILE, lambda partial: partial.write_text(text, encoding="utf-8")
+    )
+    if find_spec("matplotlib"):
+        _draw(rows, metric, directory / PICTURE_FILE)
+
+
+def _draw(rows: Sequence[Judged], metric: str, path: Path) -> None:
+    """Draw quality against speed, a point for each bundle and search."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        if row.sentences_per_second is None or row.megabytes is None:
+            continue
+        place = (row.sentences_per_second, row.figures[metric])
+        axes.plot(*place, "o", color="tab:orange" if row.name.startswith("student") else "tab:blue")
+        axes.annotate(
+            f"{row.name} ({row.megabytes:.1f} MB)",
+            place,
+            xytext=(0, 8),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
+    axes.set_xscale("log")
+    axes.margins(x=0.25, y=0.25)
+    axes.set_xlabel("sentences a second")
+    axes.set_ylabel(metric)
+    axes.grid(alpha=0.3)
+    write_whole(path, lambda partial: figure.savefig(partial, format="png", dpi=120))

@@ -1,0 +1,131 @@
+"""The recipe of a student: what its file states, and what its teacher and its data give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DragomanError
+from dragoman.export.tokenizers import read_trainable
+from dragoman.reference_model.recipes import PairFiles, Recipe
+from dragoman.reference_model.recipes.translation import recipe_of_sections
+from dragoman.reference_model.settings import read_settings_file
+from dragoman.runtime.format.bundle import Bundle
+from dragoman.runtime.format.neutral_graphs import kind_of
+
+from .translations import DataFiles, recipe_of
+
+EPOCHS = 20
+TRAINING: Mapping[str, object] = {
+    "epochs": EPOCHS,
+    "warmup_steps": 2000,
+    "learning_rate_scale": 1.5,
+    "cool_down_epochs": EPOCHS // 2,
+}
+"""The options of the training that a student's file may leave out."""
+OF_DATA = ("corpora", "dev", "test")
+"""The sections of files, which a distillation writes."""
+
+
+def check_teacher(teacher: Bundle) -> None:
+    """Check that a bundle translates texts.
+
+    Raises:
+        DragomanError: it has a model of another kind, or no tokenizers.
+    """
+    model = teacher.manifest.model
+    kind = "speech" if model.takes_audio else kind_of(model)
+    if kind != "sequence-to-sequence" or teacher.manifest.tokenizers is None:
+        found = "one without tokenizers" if kind == "sequence-to-sequence" else f"a {kind} model"
+        raise DragomanError(
+            f"{teacher.directory}: expected an encoder-decoder model of texts to learn from, found "
+            f"{found}"
+        )
+
+
+def student_recipe(
+    path: Path | None,
+    teacher: Bundle,
+    files: DataFiles,
+    checkpoint: Path,
+    *,
+    originals: bool = False,
+    metrics: Sequence[str] | None = None,
+    epochs: int | None = None,
+) -> Recipe:
+    """Make the recipe that a student is trained and judged by.
+
+    Args:
+        path: file with the sections model, vocabulary, training, cleaning and metrics, or some of
+            them, as for `read_training_file`; None: all are the defaults
+        files: what the student is trained, validated and judged on, which need not exist yet
+        checkpoint: directory of the student's checkpoint
+        originals: whether the references are learned, too
+        metrics, epochs: what takes the place of the file's; None: nothing does
+
+    Raises:
+        ConfigError: the section "model" is invalid.
+        DragomanError: the file cannot be read, a section or a metric is invalid, or the teacher's
+            tokenizers cannot be the student's.
+    """
+    stated = {} if path is None else read_settings_file(path)
+    if own := [name for name in OF_DATA if name in stated]:
+        raise DragomanError(
+            f"{path}: expected no section {own[0]}, the options of the command name the data"
+        )
+    learned = [files.translations, *([files.originals] if originals else [])]
+    sections: dict[str, Any] = {
+        "vocabulary": _vocabulary(teacher),
+        **stated,
+        "model": _with(_model(teacher), stated.get("model")),
+        "training": _with(TRAINING, stated.get("training")),
+        "corpora": [{"files": [str(file.absolute())]} for file in learned],
+    }
+    pairs = PairFiles(validation=[files.dev], held_out=[files.test])
+    name = path or Path(f"{teacher.manifest.name}-student")
+    recipe = recipe_of_sections(sections, name, pairs, checkpoint / "training", read_trainable)
+    of_teacher = recipe_of(teacher)
+    if of_teacher is not None:  # the same task, on the same data
+        recipe = replace(
+            recipe,
+            score=of_teacher.score,
+            metric=of_teacher.metric,
+            metrics=of_teacher.metrics,
+            lowercase=of_teacher.lowercase,
+            licences=of_teacher.licences,
+        )
+    if metrics:
+        recipe = recipe.scored_by(metrics)
+    if epochs is not None:
+        options = recipe.options
+        cool_down = min(options.cool_down_epochs, epochs)
+        recipe = replace(
+            recipe, options=replace(options, epochs=epochs, cool_down_epochs=cool_down)
+        )
+    return recipe
+
+
+def _model(teacher: Bundle) -> Mapping[str, object]:
+    model = teacher.manifest.model
+    return {
+        "preset": "student",
+        "norm_order": "pre",
+        "max_source_positions": model.max_source_positions,
+        "max_target_positions": model.max_target_positions,
+    }
+
+
+def _with(defaults: Mapping[str, object], stated: object) -> object:
+    """Return a section with defaults for what it leaves out; another value is checked later."""
+    return {**defaults, **stated} if isinstance(stated, dict) else stated or defaults
+
+
+def _vocabulary(teacher: Bundle) -> Mapping[str, object]:
+    """Return the vocabulary that the tokenizers of a teacher are."""
+    tokenizers = teacher.manifest.tokenizers
+    assert tokenizers is not None and tokenizers.source is not None
+    files = [teacher.path(name) for name in (tokenizers.source, tokenizers.target)]
+    shared = files[0].read_bytes() == files[1].read_bytes()
+    return {"files": [str(file.absolute()) for file in files[: 1 if shared else 2]]}

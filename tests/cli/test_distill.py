@@ -1,0 +1,228 @@
+"""`dragoman distill`: from a teacher's bundle and pairs of texts to a student's bundle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from sacrebleu import corpus_bleu, corpus_chrf
+
+from dragoman.api import distill
+from dragoman.errors import DragomanError
+from dragoman.reference_model import load_checkpoint
+from dragoman.reference_model.training.state import locked
+from dragoman.runtime import load, read_bundle
+from dragoman.runtime.serving.file_blocks import BlockDecoder
+
+from .conftest import status_of
+
+Outcome = CompletedProcess[str]
+Dragoman = Callable[..., Outcome]
+
+ANIMALS, FOOD = ("cat", "dog", "otter", "mouse"), ("bread", "cheese", "nuts", "fish")
+PAIRS = [(f"the {a} eats {f}", f"el {a} come {f}") for a in ANIMALS for f in FOOD]
+MORE = ["the otter eats otter nuts", "bread", PAIRS[0][0]]
+TRAINING = {"batch_tokens": 64, "warmup_steps": 20, "average_epochs": 1}
+TEACHER = {
+    "model": {"preset": "tiny", "max_source_positions": 24, "max_target_positions": 24},
+    "vocabulary": {"size": 60},
+    "training": {"epochs": 12, **TRAINING},
+}
+STUDENT = {
+    "model": {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 24},
+    "training": TRAINING,
+}
+ROWS = [
+    "teacher, 2 beams",
+    "teacher, greedy",
+    "student, 2 beams",
+    "student, whole vocabulary",
+    "student, in PyTorch, greedy",
+    "student, greedy",
+]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a teacher's and of a student's training."""
+    directory = tmp_path_factory.mktemp("distillation")
+    rows = ["\t".join(pair) + "\n" for pair in PAIRS]
+    (directory / "train.tsv").write_text("".join(rows), encoding="utf-8")
+    (directory / "dev.tsv").write_text("".join(rows[:6]), encoding="utf-8")
+    (directory / "more.txt").write_text("\n".join(MORE) + "\n\n", encoding="utf-8")
+    (directory / "en-es.json").write_text(json.dumps(TEACHER), encoding="utf-8")
+    (directory / "student.json").write_text(json.dumps(STUDENT), encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def teacher(files: Path) -> Path:
+    data = ["--pairs", str(files / "train.tsv"), "--dev", str(files / "dev.tsv")]
+    model, bundle = str(files / "model"), str(files / "teacher")
+    assert status_of(["train", str(files / "en-es.json"), *data, "-o", model]) == 0
+    assert status_of(["build", model, "-o", bundle]) == 0
+    return files / "teacher"
+
+
+def arguments(teacher: Path, files: Path) -> list[object]:
+    data = ["--pairs", files / "train.tsv", "--dev", files / "dev.tsv"]
+    data += ["--sources", files / "more.txt", "--student", files / "student.json"]
+    return ["distill", teacher, *data, "--beams", 2, "--epochs", 1, "--threads", 1]
+
+
+@pytest.fixture(scope="module")
+def student(teacher: Path, files: Path) -> Path:
+    """The directory of a distillation."""
+    output = files / "student"
+    words = [*arguments(teacher, files), "--within", 100, "-o", output]
+    assert status_of(list(map(str, words))) == 0
+    return output
+
+
+def test_the_student_learns_the_teachers_beams(student: Path, teacher: Path) -> None:
+    sources = list(dict.fromkeys([*(source for source, _ in PAIRS), *MORE]))
+    with load(teacher, threads=1) as model:
+        outputs = [result.text for result in model.generate(sources, num_beams=2)]
+    rows = (student / "translations.tsv").read_text(encoding="utf-8").splitlines()
+    assert rows == [f"{s}\t{o}" for s, o in zip(sources, outputs, strict=True) if o]
+
+
+def test_the_student_is_small_recurrent_and_has_a_shortlist(student: Path, teacher: Path) -> None:
+    config = load_checkpoint(student / "checkpoint").config
+    assert (config.decoder_kind, config.d_model, config.norm_order) == ("ssru", 16, "pre")
+    assert (config.max_source_positions, config.max_target_positions) == (24, 24)
+    manifest = read_bundle(student / "bundle").manifest
+    assert manifest.precision == "int8" and manifest.shortlist is not None
+    assert manifest.parity is not None and manifest.parity.passed
+    for side in ("source", "target"):  # the ids of the teacher's tokens are the student's
+        name = f"{side}_tokenizer.json"
+        own, its = (json.loads((d / name).read_bytes()) for d in (student / "bundle", teacher))
+        assert own["model"]["vocab"] == its["model"]["vocab"]
+
+
+def test_figures_are_those_of_the_bundles(student: Path, teacher: Path) -> None:
+    record = json.loads((student / "figures.json").read_bytes())
+    assert [row["name"] for row in record["rows"]] == ROWS
+    sources, references = zip(*PAIRS[:6], strict=True)
+    chosen = [(teacher, 2, True), (teacher, 1, True)]
+    chosen += [(student / "bundle", 2, True), (student / "bundle", 1, False)]
+    for (bundle, beams, shortlist), row in zip(chosen, record["rows"], strict=False):
+        with load(bundle, threads=1) as model:
+            results = model.generate(sources, num_beams=beams, shortlist=shortlist)
+        texts = [result.text or "" for result in results]
+        assert row["figures"] == {
+            "BLEU": pytest.approx(corpus_bleu(texts, [references]).score),
+            "chrF": pytest.approx(corpus_chrf(texts, [references]).score),
+        }
+        assert row["sentences_per_second"] > 0
+        assert row["megabytes"] == read_bundle(bundle).size / 1e6
+    first, last = (record["rows"][n]["figures"]["BLEU"] for n in (0, -1))
+    assert record["loss"] == pytest.approx(first - last)
+    assert (student / "figures.png").read_bytes().startswith(b"\x89PNG")
+    assert "int8" in (student / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_student_that_loses_too_much_has_no_bundle(
+    dragoman: Dragoman,
+    teacher: Path,
+    student: Path,
+    files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is translated or trained again, and the earlier bundle stays."""
+    student = Path(shutil.copytree(student, tmp_path / "student"))
+
+    def decode(*_: object) -> None:
+        raise AssertionError("translated again")
+
+    monkeypatch.setattr(BlockDecoder, "decode", decode)
+    weights = (student / "checkpoint" / "model.safetensors").read_bytes()
+    manifest = (student / "bundle" / "manifest.json").read_bytes()
+    words = [*arguments(teacher, files), "-o", student]
+    refused = dragoman(*words)
+    assert refused.returncode == 2 and "already exists" in refused.stderr
+    failed = dragoman(*words, "--within", 0, "--metric", "exact-match", "--force")
+    record = json.loads((student / "figures.json").read_bytes())
+    assert failed.returncode == 1, failed.stderr
+    assert failed.stderr.splitlines()[-1] == (
+        f"Error: --within: expected a student that loses at most 0 points of exact match, found "
+        f"{record['loss']:.2f}; {student / 'bundle'} was not written"
+    )
+    assert all(name in failed.stdout for name in ROWS)
+    assert (student / "checkpoint" / "model.safetensors").read_bytes() == weights
+    assert (student / "bundle" / "manifest.json").read_bytes() == manifest
+    assert not (student / "bundle.candidate").exists()
+
+
+def test_another_directory_is_needed_for_two_at_once(
+    dragoman: Dragoman, teacher: Path, files: Path, tmp_path: Path
+) -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locked(tmp_path):
+            held.set()
+            done.wait()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    try:
+        refused = dragoman(*arguments(teacher, files), "-o", tmp_path)
+    finally:
+        done.set()
+        other.join()
+    assert refused.returncode == 2 and "no other training uses" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pairs": []}, "pairs: expected files to train on .*, found too few of them"),
+        ({"data": "folder"}, "pairs: expected files to train on .* found all of them"),
+        ({"source_language": "de"}, "rejects all 19 sources.*one language"),
+        ({"within": -1.0}, "within: expected at least 0 points, found -1.0"),
+        ({"metrics": ["bleurt"]}, "metric: expected one of"),
+        ({"beams": 0}, "num_beams: expected"),
+        ({"precision": "bf16"}, "expected a precision"),
+        ({"teacher": "absent"}, "absent"),
+        ({"pairs": ["absent.tsv"]}, "expected a file of examples, found nothing at absent.tsv"),
+        ({"sources": ["absent.txt"]}, "expected a file of examples, found nothing at absent.txt"),
+        ({"student": "absent.json"}, "absent.json"),
+    ],
+)
+def test_refused_arguments(
+    changes: dict[str, object], message: str, teacher: Path, files: Path, tmp_path: Path
+) -> None:
+    given = {"teacher": teacher, "output": tmp_path / "out", "beams": 1, "threads": 1}
+    given |= {"pairs": [files / "train.tsv"], "dev": [files / "dev.tsv"]}
+    with pytest.raises(DragomanError, match=message):
+        distill(**(given | changes))  # type: ignore[arg-type]
+    assert not (tmp_path / "out" / "bundle").exists()
+
+
+def test_the_students_file_names_no_data(teacher: Path, files: Path, tmp_path: Path) -> None:
+    path = tmp_path / "student.json"
+    path.write_text(json.dumps({"dev": ["dev.tsv"]}), encoding="utf-8")
+    with pytest.raises(DragomanError, match=r"student.json: expected no section dev"):
+        distill(
+            teacher,
+            tmp_path / "out",
+            pairs=[files / "train.tsv"],
+            dev=[files / "dev.tsv"],
+            student=path,
+            threads=1,
+        )
+
+
+def test_a_teacher_translates_texts(token_bundle: Path, files: Path, tmp_path: Path) -> None:
+    with pytest.raises(DragomanError, match="to learn from, found one without tokenizers"):
+        distill(
+            token_bundle, tmp_path / "out", pairs=[files / "train.tsv"], dev=[files / "dev.tsv"]
+        )
