@@ -23,35 +23,29 @@ SUFFIXES = (".int8", ".int4")
 
 
 class Numbers(NamedTuple):
-    """The numbers of some outputs of a weight.
-
-    Attributes:
-        values: the integers times their scales, [inputs, outputs]
-        step: the distance of neighbouring numbers, [inputs, outputs]
-    """
+    """The numbers of some outputs of a weight."""
 
     values: Float
+    """The integers times their scales, [inputs, outputs]."""
     step: Float
+    """The distance of neighbouring numbers, [inputs, outputs]."""
 
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A weight that a graph holds as integers.
-
-    Attributes:
-        name: the name of the weight before quantization
-        shape: the number of inputs and of outputs
-        block: number of inputs that share a scale
-        table: whether the weight is looked up, so that each output is the row of a token
-        read: dequantizes some outputs; all at once take four to eight times the integers' memory
-    """
+    """A weight that a graph holds as integers."""
 
     name: str
+    """The name of the weight before quantization."""
     shape: tuple[int, int]
+    """The number of inputs and of outputs."""
     bits: int
     block: int
+    """Number of inputs that share a scale."""
     table: bool
+    """Whether the weight is looked up, so that each output is the row of a token."""
     read: Callable[[slice], Numbers]
+    """Dequantizes some outputs; all at once take four to eight times the integers' memory."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return all numbers, [inputs, outputs]."""

@@ -38,19 +38,16 @@ class PassError(DragomanError):
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes that a pass made to a graph.
-
-    Attributes:
-        refusals: candidates that were left unchanged, with reasons
-        uncounted: whether the graph may have changed in ways that `matches` does not count
-        rounding: the difference that this number of changes may add up to, relative to an output's
-            largest value or 1; it applies where it exceeds the pass's tolerance
-    """
+    """The changes that a pass made to a graph."""
 
     matches: int
     refusals: tuple[Refusal, ...] = ()
+    """Candidates that were left unchanged, with reasons."""
     uncounted: bool = False
+    """Whether the graph may have changed in ways that `matches` does not count."""
     rounding: float = 0.0
+    """The difference that this number of changes may add up to, relative to an output's largest
+    value or 1; it applies where it exceeds the pass's tolerance."""
     choices: tuple[Choice, ...] = ()
 
     @property
@@ -64,20 +61,17 @@ ROUNDING = 1e-5
 
 
 class GraphPass:
-    """A transformation of a graph.
-
-    Attributes:
-        name: the name in reports and records, such as "layer-norm"
-        requires: the properties that a graph must have
-        ensures: the properties that a graph has afterwards
-        tolerance: the largest difference in any output, relative to its largest value or 1; see
-            also `Changes.rounding`
-    """
+    """A transformation of a graph."""
 
     name: str
+    """The name in reports and records, such as "layer-norm"."""
     requires: frozenset[Property] = frozenset()
+    """The properties that a graph must have."""
     ensures: frozenset[Property] = frozenset()
+    """The properties that a graph has afterwards."""
     tolerance: float = ROUNDING
+    """The largest difference in any output, relative to its largest value or 1; see also
+    `Changes.rounding`."""
 
     def apply(self, model: ir.Model) -> Changes:
         """Change the model in place.
@@ -122,17 +116,13 @@ class FusionRule(RewriteRuleClassBase):
 
 @dataclass(frozen=True)
 class RulePass(GraphPass):
-    """A pass that applies rewrite rules until none matches.
-
-    Attributes:
-        rules: creates the rules, once for each application
-        candidate: whether the pass should replace a node; remaining candidates are reported as
-            refusals
-    """
+    """A pass that applies rewrite rules until none matches."""
 
     name: str
     rules: Callable[[], Sequence[RewriteRule]]
+    """Creates the rules, once for each application."""
     candidate: Callable[[ir.Node], bool] = lambda node: False
+    """Whether the pass should replace a node; remaining candidates are reported as refusals."""
     requires: frozenset[Property] = frozenset()
     ensures: frozenset[Property] = frozenset()
     tolerance: float = ROUNDING

@@ -42,17 +42,14 @@ PROMPT = 5
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The inputs of graphs at some decoding steps.
-
-    Attributes:
-        encoder: the encoder's inputs; None for a decoder-only model
-        decoder: the decoder's inputs by the index of the step, which reads one token; empty for an
-            encoder-only model
-    """
+    """The inputs of graphs at some decoding steps."""
 
     rows: int
     encoder: Feed | None
+    """The encoder's inputs; None for a decoder-only model."""
     decoder: Mapping[int, Feed]
+    """The decoder's inputs by the index of the step, which reads one token; empty for an
+    encoder-only model."""
 
 
 def record_steps(
@@ -191,18 +188,15 @@ Polygraphy prints the differences that it finds."""
 
 @dataclass(frozen=True)
 class PolygraphyFiles:
-    """The files that were written for Polygraphy.
-
-    Attributes:
-        rows: the number of rows of every input
-        steps: the steps of the decoder whose inputs were written
-        size: the size of all files in bytes
-    """
+    """The files that were written for Polygraphy."""
 
     directory: Path
     rows: int
+    """The number of rows of every input."""
     steps: tuple[int, ...]
+    """The steps of the decoder whose inputs were written."""
     size: int
+    """The size of all files in bytes."""
 
 
 def write_polygraphy_files(

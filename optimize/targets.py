@@ -33,15 +33,12 @@ Graphs: TypeAlias = "Mapping[str, tuple[ir.Model, GraphSpec]]"
 
 
 class Schemes(NamedTuple):
-    """How the weights of products and of embeddings are quantized.
-
-    Attributes:
-        products: the scheme of each graph, by the graph's name
-        embedding: the scheme of tables that token ids are looked up in
-    """
+    """How the weights of products and of embeddings are quantized."""
 
     products: Mapping[str, Scheme]
+    """The scheme of each graph, by the graph's name."""
     embedding: Scheme
+    """The scheme of tables that token ids are looked up in."""
 
 
 class BuiltEngines(NamedTuple):
@@ -53,55 +50,49 @@ class BuiltEngines(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetRecipe:
-    """The steps from a neutral fp32 bundle to a target's bundle.
-
-    Attributes:
-        passes: returns the passes of a graph, by its name, that precede the change of precision
-        schemes: returns the quantization of int8 and int4, for graphs of these names, whose
-            embeddings have these widths
-        half_activations: precision of activations if weights are quantized; None: fp32, or the
-            scheme's own quantization
-        check: raises a PassError unless the passes matched everything that they are meant for;
-            takes the records of each graph, the number of Attention operators that each graph had
-            before, and the model
-        file_passes: the passes of an ONNX file, after `fusions.STANDARD_PASSES`; None: the target
-            needs a bundle
-        caches: makes the pass that quantizes the decoder's caches in int8 and int4, from the graph
-            before its weights are rounded and its observed inputs; None: caches are not quantized
-        build_engines: turns the optimized graphs into engines, see `tensorrt.engine_bundle`; None:
-            the graphs are the result
-        candidates: whether to add a graph that selects candidates. On a GPU it keeps the logits on
-            the device; on a processor it would be slower.
-    """
+    """The steps from a neutral fp32 bundle to a target's bundle."""
 
     passes: Callable[[str, ModelSpec, Precision], Sequence[GraphPass]]
+    """Returns the passes of a graph, by its name, that precede the change of precision."""
     schemes: Callable[[Precision, Collection[str], Collection[int]], Schemes]
+    """Returns the quantization of int8 and int4, for graphs of these names, whose embeddings have
+    these widths."""
     half_activations: Precision | None = None
+    """Precision of activations if weights are quantized; None: fp32, or the scheme's own
+    quantization."""
     check: Callable[[Mapping[str, Sequence[PassRecord]], Mapping[str, int], ModelSpec], None] = (
         lambda records, attentions, model: None
     )
+    """Raises a PassError unless the passes matched everything that they are meant for; takes the
+    records of each graph, the number of Attention operators that each graph had before, and the
+    model."""
     file_passes: tuple[GraphPass, ...] | None = None
+    """The passes of an ONNX file, after `fusions.STANDARD_PASSES`; None: the target needs a bundle.
+    """
     caches: Callable[[ir.Model, Sequence[CalibrationBatch]], GraphPass] | None = None
+    """Makes the pass that quantizes the decoder's caches in int8 and int4, from the graph before
+    its weights are rounded and its observed inputs; None: caches are not quantized."""
     build_engines: Callable[..., BuiltEngines] | None = None
+    """Turns the optimized graphs into engines, see `tensorrt.engine_bundle`; None: the graphs are
+    the result."""
     candidates: bool = False
+    """Whether to add a graph that selects candidates. On a GPU it keeps the logits on the device;
+    on a processor it would be slower."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A target that bundles can be optimized for.
-
-    Attributes:
-        module: the module within `dragoman.optimize` that defines `RECIPE`
-        precisions: the supported precisions. int8 and int4 quantize weights only, except for
-            target cpu, which quantizes activations too. TensorRT multiplies such weights in fp16.
-        executable: contents of the target's bundles, see `runtime.format.executables`
-    """
+    """A target that bundles can be optimized for."""
 
     name: str
     summary: str
     module: str
+    """The module within `dragoman.optimize` that defines `RECIPE`."""
     precisions: tuple[Precision, ...]
+    """The supported precisions. int8 and int4 quantize weights only, except for target cpu, which
+    quantizes activations too. TensorRT multiplies such weights in fp16."""
     executable: Literal["onnx", "tensorrt"] = "onnx"
+    """Contents of the target's bundles, see `runtime.format.executables`."""
 
     @property
     def recipe(self) -> TargetRecipe:

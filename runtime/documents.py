@@ -31,14 +31,11 @@ NO_ALIGNMENT = (
 
 @dataclass(frozen=True)
 class TranslatedDocument:
-    """The translation of a document.
-
-    Attributes:
-        warnings: lines for the user: sentences that were cut, tags that are placed by position
-    """
+    """The translation of a document."""
 
     text: str
     warnings: tuple[str, ...] = ()
+    """Lines for the user: sentences that were cut, tags that are placed by position."""
 
 
 class PlainText:

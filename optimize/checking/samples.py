@@ -36,33 +36,30 @@ LARGEST_SIZE = 2048
 
 @dataclass(frozen=True)
 class Choices:
-    """The choices that determine a set of samples.
-
-    Attributes:
-        sizes: sizes of named axes; the others have sizes by their names
-        together: whether all axes that come first have the same size, that of the batch
-        total: the length that a mask's own axis covers: past, sequence, or both
-        padding: "right": the last row of a mask is shorter; "left": the first row starts later, and
-            the last row masks everything; "inverted": the opposite of "left"; "all" or "none"
-        kept, masked: the values of masks of floats
-        flags: the values of booleans that are not masks, by input; True if missing
-        integer: the value of all integers; None: random
-        scale: the factor of floats
-        number: the value of all floats; None: random
-        defaults: the factor of the default values of inputs that have some
-    """
+    """The choices that determine a set of samples."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
+    """Sizes of named axes; the others have sizes by their names."""
     together: bool = True
+    """Whether all axes that come first have the same size, that of the batch."""
     total: tuple[str, ...] = ("past", "sequence")
+    """The length that a mask's own axis covers: past, sequence, or both."""
     padding: str = "right"
+    """What masks leave out. "right": the last row is shorter; "left": the first row starts later, and
+    the last row masks everything; "inverted": the opposite of "left"; "all" or "none"."""
     kept: float = 1.0
     masked: float = 0.0
+    """`kept` and `masked`: the values of masks of floats."""
     flags: Mapping[str, bool] = field(default_factory=dict)
+    """The values of booleans that are not masks, by input; True if missing."""
     integer: int | None = None
+    """The value of all integers; None: random."""
     scale: float = 1.0
+    """The factor of floats."""
     number: float | None = None
+    """The value of all floats; None: random."""
     defaults: float = 1.0
+    """The factor of the default values of inputs that have some."""
     seed: int = 0
 
 

@@ -36,13 +36,10 @@ Magnitudes = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class QuantizedCaches(GraphPass):
-    """The pass that quantizes caches.
-
-    Attributes:
-        largest: the magnitudes that each attention can write into its caches
-    """
+    """The pass that quantizes caches."""
 
     largest: Magnitudes
+    """The magnitudes that each attention can write into its caches."""
     tolerance: float
     name: str = "int8-caches"
 

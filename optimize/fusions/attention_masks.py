@@ -27,20 +27,17 @@ SMALL = -64.0
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask: numbers added to the scores, or a condition under which a number replaces them.
-
-    Attributes:
-        value: the numbers; with `fill`, the condition
-        fill: the number that replaces scores
-        keep: whether the scores are kept where the condition is true, or where it is false
-        dtype: the type of the queries
-    """
+    """A mask: numbers added to the scores, or a condition under which a number replaces them."""
 
     value: ir.Value
+    """The numbers; with `fill`, the condition."""
     fill: ir.Value | None = None
+    """The number that replaces scores."""
     keep: bool = True
+    """Whether the scores are kept where the condition is true, or where it is false."""
     factor: float = 1.0
     dtype: ir.DataType = ir.DataType.FLOAT
+    """The type of the queries."""
 
     def identity(self) -> tuple[Any, ...]:
         """Return a key that is equal for masks that `build` makes the same nodes for."""
@@ -77,15 +74,12 @@ class Mask:
 
 
 class Range(NamedTuple):
-    """The numbers that a mask may hold.
-
-    Attributes:
-        lowest: the lowest finite number; None: unknown
-        infinite: whether it may hold -inf
-    """
+    """The numbers that a mask may hold."""
 
     lowest: float | None
+    """The lowest finite number; None: unknown."""
     infinite: bool
+    """Whether it may hold -inf."""
 
 
 UNKNOWN = Range(None, True)

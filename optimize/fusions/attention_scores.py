@@ -31,18 +31,15 @@ it makes no difference."""
 
 @dataclass(frozen=True)
 class Scores:
-    """Attention scores: query @ key, scaled, plus masks.
-
-    Attributes:
-        key: the key before it is transposed for the product
-        key_order: the permutation from the key's axes to the query's order; empty if equal
-        rank: 4, or 3 if batch and heads share an axis
-    """
+    """Attention scores: query @ key, scaled, plus masks."""
 
     query: ir.Value
     key: ir.Value
+    """The key before it is transposed for the product."""
     key_order: tuple[int, ...]
+    """The permutation from the key's axes to the query's order; empty if equal."""
     rank: int
+    """4, or 3 if batch and heads share an axis."""
     scale: float
     masks: Sequence[Mask]
 

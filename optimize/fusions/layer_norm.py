@@ -33,14 +33,11 @@ STASH = frozenset({ir.DataType.FLOAT, ir.DataType.BFLOAT16})
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm without gain and bias.
-
-    Attributes:
-        centred: whether the mean is subtracted: layer norm, not RMS norm
-    """
+    """A norm without gain and bias."""
 
     x: ir.Value
     centred: bool
+    """Whether the mean is subtracted: layer norm, not RMS norm."""
     epsilon: float
 
 

@@ -40,16 +40,13 @@ MOST = 512
 
 
 class CalibrationBatch(NamedTuple):
-    """A batch of inputs of a graph.
-
-    Attributes:
-        rows: bool [B, T], False at padding
-        random: whether the sources are random, so that the ranges of others may differ
-    """
+    """A batch of inputs of a graph."""
 
     samples: Samples
     rows: NDArray[np.bool_]
+    """Bool [B, T], False at padding."""
     random: bool = False
+    """Whether the sources are random, so that the ranges of others may differ."""
 
 
 def calibration_batches(
@@ -165,22 +162,19 @@ class ValueRange(NamedTuple):
 
 @dataclass
 class InputStatistics:
-    """Statistics of a value [..., K].
-
-    Attributes:
-        rows: some of the rows [R, K], from all batches
-        finite: whether no observed number is NaN or infinite
-        nonnegative: whether all numbers are nonnegative for any inputs of the graph
-        moments: x^T x [K, K] over all rows x; None for random sources, whose directions are not
-            those of others: errors compensated on them grew on others as often as they shrank
-        range: the range of all numbers; None for random sources, whose range is not representative
-    """
+    """Statistics of a value [..., K]."""
 
     rows: NDArray[np.float32]
+    """Some of the rows [R, K], from all batches."""
     finite: bool
+    """Whether no observed number is NaN or infinite."""
     nonnegative: bool
+    """Whether all numbers are nonnegative for any inputs of the graph."""
     moments: NDArray[np.float32] | None = None
+    """X^T x [K, K] over all rows x; None for random sources, whose directions are not those of
+    others: errors compensated on them grew on others as often as they shrank."""
     range: ValueRange | None = None
+    """The range of all numbers; None for random sources, whose range is not representative."""
 
     @property
     def usable_moments(self) -> NDArray[np.float32] | None:

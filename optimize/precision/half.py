@@ -50,17 +50,14 @@ PASS_ON = frozenset(
 
 @dataclass(frozen=True)
 class Half(GraphPass):
-    """Converts float32 values to 16 bits; nodes that need fp32 are the refusals.
-
-    Attributes:
-        dtype: FLOAT16 or BFLOAT16
-        largest: the largest magnitude of each value on calibration data, by name
-        in_fp32: names of graph inputs and outputs that are float32 in every precision
-    """
+    """Converts float32 values to 16 bits; nodes that need fp32 are the refusals."""
 
     dtype: ir.DataType
+    """FLOAT16 or BFLOAT16."""
     largest: Mapping[str, float]
+    """The largest magnitude of each value on calibration data, by name."""
     in_fp32: frozenset[str]
+    """Names of graph inputs and outputs that are float32 in every precision."""
     tolerance: float
 
     @property

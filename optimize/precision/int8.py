@@ -37,19 +37,16 @@ LEAST = np.float32(1e-30)
 
 
 class QuantizedInput(NamedTuple):
-    """The input of a product as integers.
-
-    Attributes:
-        values: uint8, of the input's shape
-        scale: float32, of one element
-        zero_point: uint8, of one element
-        row_scale: float32 [..., 1], the factor of each row's products; None: no factor
-    """
+    """The input of a product as integers."""
 
     values: ir.Value
+    """Uint8, of the input's shape."""
     scale: ir.Value
+    """Float32, of one element."""
     zero_point: ir.Value
+    """Uint8, of one element."""
     row_scale: ir.Value | None
+    """Float32 [..., 1], the factor of each row's products; None: no factor."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +90,10 @@ class RowScales:
     """A scale for each row [..., K], relative to its largest magnitude.
 
     The products of the row are multiplied by it.
-
-    Attributes:
-        nonnegative: whether no input is ever negative, so that all 8 bits are for magnitudes
     """
 
     nonnegative: bool = False
+    """Whether no input is ever negative, so that all 8 bits are for magnitudes."""
     name: ClassVar = "scale of each row"
 
     @property

@@ -61,15 +61,12 @@ MODULE = re.compile(r"(?:^|\+)([^+]+?)\.weight(?=[.+]|$)")
 
 @dataclass(frozen=True)
 class RoundedProduct:
-    """A weight that a precision rounds, for the products and lookups that read it.
-
-    Attributes:
-        weight: the weight's name in the graphs
-        modules: modules of the trained model, such as "decoder.layers.3.feed_forward.inner"
-    """
+    """A weight that a precision rounds, for the products and lookups that read it."""
 
     weight: str
+    """The weight's name in the graphs."""
     modules: tuple[str, ...]
+    """Modules of the trained model, such as "decoder.layers.3.feed_forward.inner"."""
     graphs: tuple[str, ...]
     parameters: int
 

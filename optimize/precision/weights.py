@@ -33,20 +33,17 @@ KEPT = "kept in fp32, as requested"
 
 
 class Scheme:
-    """A quantization scheme: how weights are rounded, and which nodes compute with them.
-
-    Attributes:
-        name: in the name of the pass
-        block: number of inputs that share a scale; None: all of them
-        error: the largest relative error of a product with which a weight is quantized
-        scale_type: number format of the scales
-    """
+    """A quantization scheme: how weights are rounded, and which nodes compute with them."""
 
     name: str
+    """In the name of the pass."""
     bits: int
     block: int | None = None
+    """Number of inputs that share a scale; None: all of them."""
     error: float
+    """The largest relative error of a product with which a weight is quantized."""
     scale_type: type[np.floating[Any]] = np.float32
+    """Number format of the scales."""
 
     def form(self, known: InputStatistics | None) -> ProductForm:
         """Return how a product by a weight is computed.
@@ -64,13 +61,10 @@ class Scheme:
 
 
 class ProductForm:
-    """How a product by a rounded weight is computed.
-
-    Attributes:
-        chosen: the choice and its reason, see `records.Choice`; None without alternatives
-    """
+    """How a product by a rounded weight is computed."""
 
     chosen: tuple[str, str] | None = None
+    """The choice and its reason, see `records.Choice`; None without alternatives."""
 
     def round_inputs(self, rows: Float) -> Float:
         """Return inputs [R, K] as the product reads them, after their own quantization."""
@@ -101,27 +95,21 @@ class OneForm(Scheme, ProductForm):
 
 
 class RoundedWeight(NamedTuple):
-    """A rounded weight, and the form and the error of its product.
-
-    Attributes:
-        error: relative error on calibration data; NaN if the inputs were not observed
-    """
+    """A rounded weight, and the form and the error of its product."""
 
     rounded: IntegerWeight
     form: ProductForm
     error: float
+    """Relative error on calibration data; NaN if the inputs were not observed."""
 
 
 class ProductError(NamedTuple):
-    """The error of a product whose weight is rounded.
-
-    Attributes:
-        found: relative error on calibration data; NaN if the inputs were not observed
-        allowed: the largest error with which the weight is quantized
-    """
+    """The error of a product whose weight is rounded."""
 
     found: float
+    """Relative error on calibration data; NaN if the inputs were not observed."""
     allowed: float
+    """The largest error with which the weight is quantized."""
 
     @property
     def suffices(self) -> bool:
@@ -147,19 +135,16 @@ class RoundedWeights:
 
 @dataclass(frozen=True)
 class QuantizeWeights(GraphPass):
-    """Quantizes all products by weights, and the embedding tables that are listed.
-
-    Attributes:
-        tables: tables [V, D] by name, rounded as [D, V] for the product that each is tied to, so
-            that graphs that share a table use the same integers, or refuse it alike
-        kept: names of weights and tables that stay in fp32 because the user requests it
-    """
+    """Quantizes all products by weights, and the embedding tables that are listed."""
 
     products: RoundedWeights
     embedding: Scheme
     tables: Mapping[str, RoundedWeight]
+    """Tables [V, D] by name, rounded as [D, V] for the product that each is tied to, so that graphs
+    that share a table use the same integers, or refuse it alike."""
     tolerance: float
     kept: frozenset[str] = frozenset()
+    """Names of weights and tables that stay in fp32 because the user requests it."""
     ensures: frozenset[Property] = frozenset({"quantized"})
 
     @property

@@ -49,14 +49,12 @@ class PinShapes(GraphPass):
 
     TensorRT updates caches in place only if their capacity is static, and has an attention kernel
     for exactly one query, which self-attention gets.
-
-    Attributes:
-        spec: the specification of the graph, which names the axes of its inputs and outputs
-        sizes: the size of each axis to pin, by its name in the contract
     """
 
     spec: GraphSpec
+    """The specification of the graph, which names the axes of its inputs and outputs."""
     sizes: Mapping[str, int]
+    """The size of each axis to pin, by its name in the contract."""
     name: str = "pin-shapes"
 
     def apply(self, model: ir.Model) -> Changes:

@@ -26,19 +26,16 @@ from .profiles import (
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The options that a model's engines are built with.
-
-    Attributes:
-        profiles: one or more optimization profiles
-        capacity: number of target positions, including the start token's
-        compute_capabilities: capabilities of the GPUs, such as "8.9"; if empty, the default
-        refittable: whether new weights can be put into the engines later
-    """
+    """The options that a model's engines are built with."""
 
     profiles: tuple[Profile, ...]
+    """One or more optimization profiles."""
     capacity: int
+    """Number of target positions, including the start token's."""
     compute_capabilities: tuple[str, ...] = ()
+    """Capabilities of the GPUs, such as "8.9"; if empty, the default."""
     refittable: bool = False
+    """Whether new weights can be put into the engines later."""
 
 
 GPUS: dict[str, str] = {
@@ -104,21 +101,18 @@ def describe_capabilities(target: str, requested: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """A user's request for engines.
-
-    Attributes:
-        batches: a profile for each of these ranges of rows
-        source_length: tokens of a source; None: all lengths that the model accepts
-        capacity: maximum number of new tokens; None: the bundle's default
-        compute_capabilities: capabilities of the GPUs, such as "8.9"; if empty, the default
-        refittable: whether new weights can be put into the engines later
-    """
+    """A user's request for engines."""
 
     batches: tuple[Range, ...] = (DEFAULT_BATCH,)
+    """A profile for each of these ranges of rows."""
     source_length: Range | None = None
+    """Tokens of a source; None: all lengths that the model accepts."""
     capacity: int | None = None
+    """Maximum number of new tokens; None: the bundle's default."""
     compute_capabilities: tuple[str, ...] = ()
+    """Capabilities of the GPUs, such as "8.9"; if empty, the default."""
     refittable: bool = False
+    """Whether new weights can be put into the engines later."""
 
     def check(self, target: str, precision: Precision) -> None:
         """Check what can be checked without the model.

@@ -43,7 +43,7 @@ class Candidate:
     """Weights that a training may deliver, with their figures on validation data."""
 
     name: str
-    """"average", "best" or "last"."""
+    """Either "average", "best" or "last"."""
     description: str
     """The epochs or the step that the weights are from."""
     validation_loss: float

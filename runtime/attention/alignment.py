@@ -34,22 +34,19 @@ NO_WORDS = (
 
 @dataclass(frozen=True)
 class Alignment:
-    """A word alignment, or for speech an alignment of tokens with frames.
-
-    Attributes:
-        source, target: words of the texts, split at white space; for speech no source, and the
-            tokens of the transcript
-        pairs: (source word, target word) indices from 0, in the order of target words; for speech
-            (frame of 20 ms, token) in the order of time, ending with the end token
-        probabilities: for speech, of each token among all text tokens; empty for texts
-        error: the reason for rejecting the pair; None if it was aligned
-    """
+    """A word alignment, or for speech an alignment of tokens with frames."""
 
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
+    """`source` and `target`: words of the texts, split at white space; for speech no source, and
+    the tokens of the transcript."""
     pairs: tuple[tuple[int, int], ...] = ()
+    """(source word, target word) indices from 0, in the order of target words; for speech (frame of
+    20 ms, token) in the order of time, ending with the end token."""
     error: str | None = None
+    """The reason for rejecting the pair; None if it was aligned."""
     probabilities: tuple[float, ...] = ()
+    """For speech, of each token among all text tokens; empty for texts."""
 
     def __str__(self) -> str:
         """Return the pairs in Pharaoh format, such as `0-0 1-2`."""

@@ -53,26 +53,23 @@ OF_GENERATION = (
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """Attention weights of all layers and heads; each row sums to 1.
-
-    Attributes:
-        source: source tokens as the vocabulary spells them; for audio, times in seconds
-        read: decoder inputs: start token, prompt and target without its last token; for a
-            decoder-only model, the text
-        target: the token after each decoder input; the end token after a text without a target
-        encoder: encoder self-attention [layers, heads, S, S]; None without an encoder
-        decoder: decoder self-attention [layers, heads, T, T]; None without a decoder
-        cross: cross-attention [layers, heads, T, S]; None unless there are encoder and decoder
-        alignment_heads: (layer, head) pairs whose cross-attention aligns words
-    """
+    """Attention weights of all layers and heads; each row sums to 1."""
 
     source: tuple[str, ...]
+    """Source tokens as the vocabulary spells them; for audio, times in seconds."""
     read: tuple[str, ...]
+    """Decoder inputs: start token, prompt and target without its last token; for a decoder-only
+    model, the text."""
     target: tuple[str, ...]
+    """The token after each decoder input; the end token after a text without a target."""
     encoder: Weights | None
+    """Encoder self-attention [layers, heads, S, S]; None without an encoder."""
     decoder: Weights | None
+    """Decoder self-attention [layers, heads, T, T]; None without a decoder."""
     cross: Weights | None
+    """Cross-attention [layers, heads, T, S]; None unless there are encoder and decoder."""
     alignment_heads: tuple[tuple[int, int], ...] = ()
+    """(layer, head) pairs whose cross-attention aligns words."""
 
     @property
     def aligning(self) -> Weights:

@@ -45,27 +45,21 @@ def no_attention(name: str) -> str:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """The tokens that one decoding step selected, one for each row.
-
-    Attributes:
-        tokens: int64 [B]
-        log_probabilities: log-probabilities of the tokens in nats, float32 [B]
-    """
+    """The tokens that one decoding step selected, one for each row."""
 
     tokens: NDArray[np.int64]
+    """Int64 [B]."""
     log_probabilities: NDArray[np.float32]
+    """Log-probabilities of the tokens in nats, float32 [B]."""
 
 
 class Candidates(NamedTuple):
-    """The most probable next tokens of each row, best first.
-
-    Attributes:
-        tokens: int64 [B, K]
-        log_probabilities: float32 [B, K], in nats, over the whole vocabulary
-    """
+    """The most probable next tokens of each row, best first."""
 
     tokens: NDArray[np.int64]
+    """Int64 [B, K]."""
     log_probabilities: NDArray[np.float32]
+    """Float32 [B, K], in nats, over the whole vocabulary."""
 
 
 class Prediction(Protocol):
@@ -95,19 +89,16 @@ class Prediction(Protocol):
 
 
 class Limits(NamedTuple):
-    """The limits of a backend on batches; None: only the model limits them.
-
-    Attributes:
-        encoded: number of tokens up to which batches of an encoder-only model are fastest; larger
-            batches are accepted
-        source_multiple: multiple for padding sources, limited to the model's positions; it makes
-            sums over source positions batch-invariant
-    """
+    """The limits of a backend on batches; None: only the model limits them."""
 
     rows: int | None = None
     source: int | None = None
     encoded: int | None = None
+    """Number of tokens up to which batches of an encoder-only model are fastest; larger batches are
+    accepted."""
     source_multiple: int = 1
+    """Multiple for padding sources, limited to the model's positions; it makes sums over source
+    positions batch-invariant."""
 
 
 class Steps(NamedTuple):

@@ -11,26 +11,23 @@ from ..format.manifest import Precision
 
 @dataclass(frozen=True)
 class BackendRecord:
-    """The properties of a backend that are known without importing it.
-
-    Attributes:
-        module: module within this package, with `open_backend(bundle, threads) -> Backend`; that of
-            a GPU has `open_backend(bundle, threads, gpu) -> Backend`
-        extra: extra that installs the package: pip install 'dragoman[EXTRA]'
-        missing_kernels: reason why other targets and precisions do not run
-        falls_back: whether nodes may run on the processor if `open_backend` gets `allow_fallback`
-    """
+    """The properties of a backend that are known without importing it."""
 
     name: str
     module: str
+    """Module within this package, with `open_backend(bundle, threads) -> Backend`; that of a GPU
+    has `open_backend(bundle, threads, gpu) -> Backend`."""
     library: str
     extra: str
+    """Extra that installs the package: pip install 'dragoman[EXTRA]'."""
     runs: Literal["onnx", "tensorrt"]
     device: Literal["cpu", "cuda"]
     targets: tuple[str, ...] | None = None
     precisions: tuple[Precision, ...] | None = None
     missing_kernels: str = ""
+    """Reason why other targets and precisions do not run."""
     falls_back: bool = False
+    """Whether nodes may run on the processor if `open_backend` gets `allow_fallback`."""
 
     def refusal(self, bundle: Bundle) -> str | None:
         """Return an error message if this backend cannot run a bundle, by its manifest."""

@@ -51,18 +51,15 @@ class Beam:
 
 
 class Candidate(NamedTuple):
-    """A hypothesis with one more token.
-
-    Attributes:
-        score: sum of log-probabilities after logits processors
-        beam: index of the hypothesis among the running ones
-        log_probability: the model's own log-probability of the token
-    """
+    """A hypothesis with one more token."""
 
     score: float
+    """Sum of log-probabilities after logits processors."""
     beam: int
+    """Index of the hypothesis among the running ones."""
     token: int
     log_probability: float
+    """The model's own log-probability of the token."""
 
 
 class BeamSearch:

@@ -30,221 +30,186 @@ class TooManyTokensError(RejectedError):
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a transcript.
-
-    Attributes:
-        start, end: seconds from the beginning of the audio
-        text: the word with the space before it and the punctuation around it
-        probability: mean probability of its tokens among text tokens
-    """
+    """A word of a transcript."""
 
     start: float
     end: float
+    """`start` and `end`: seconds from the beginning of the audio."""
     text: str
+    """The word with the space before it and the punctuation around it."""
     probability: float
+    """Mean probability of its tokens among text tokens."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How doubtful the output for a window of speech is.
-
-    Attributes:
-        average_log_probability: mean log-probability of the tokens of the window, the end token
-            included, under the rules
-        compression_ratio: length of the window's text in bytes, divided by its length compressed by
-            zlib; large if it repeats itself
-        no_speech_probability: probability that the window has no speech
-        temperature: temperature at which the tokens were sampled; 0: greedy or beam search
-    """
+    """How doubtful the output for a window of speech is."""
 
     average_log_probability: float
+    """Mean log-probability of the tokens of the window, the end token included, under the rules."""
     compression_ratio: float
+    """Length of the window's text in bytes, divided by its length compressed by zlib; large if it
+    repeats itself."""
     no_speech_probability: float
+    """Probability that the window has no speech."""
     temperature: float
+    """Temperature at which the tokens were sampled; 0: greedy or beam search."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a transcript, between two times.
-
-    Attributes:
-        start, end: seconds from the beginning of the audio; with `word_timestamps` and timestamps,
-            those of its words
-        text: text of the segment; None for a bundle without tokenizers
-        tokens: token ids, including timestamps
-        words: its words; None unless requested
-        quality: that of its window; None without `fallback`, and for a single segment of several
-            windows
-    """
+    """A part of a transcript, between two times."""
 
     start: float
     end: float
+    """`start` and `end`: seconds from the beginning of the audio; with `word_timestamps` and
+    timestamps, those of its words."""
     text: str | None
+    """Text of the segment; None for a bundle without tokenizers."""
     tokens: tuple[int, ...]
+    """Token ids, including timestamps."""
     words: tuple[Word, ...] | None = None
+    """Its words; None unless requested."""
     quality: Quality | None = None
+    """That of its window; None without `fallback`, and for a single segment of several windows."""
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One of the best tokens at a step.
-
-    Attributes:
-        text: text of the token; None for a bundle without tokenizers
-        log_probability: natural logarithm of its probability among all tokens
-    """
+    """One of the best tokens at a step."""
 
     token: int
     text: str | None
+    """Text of the token; None for a bundle without tokenizers."""
     log_probability: float
+    """Natural logarithm of its probability among all tokens."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One of the outputs for an input.
-
-    Attributes:
-        text: the decoded tokens; None for a bundle without tokenizers
-        tokens: generated ids without start and end token. A forced first token, such as a
-            language, comes first, then the prefix.
-        score: ranks hypotheses. With beams, it is the sum of log-probabilities after all rules,
-            divided by length ** length_penalty; the length includes the end token and excludes the
-            prefix. Otherwise it equals `log_probability`, or with `renormalize_logits` the sum
-            of log-probabilities among allowed tokens.
-        log_probability: sum of `token_log_probabilities`
-        finish_reason: "end": the model produced its end token; "length": the limit was reached
-        end_token: the end token; None: the limit was reached
-        token_log_probabilities: natural logarithms of the model's own probabilities of `tokens`
-            and the end token, if any; 0 for prefix tokens and forced tokens
-        alternatives: the best tokens at each of these steps, best first; empty for prefix tokens
-            and forced tokens, and unless requested
-    """
+    """One of the outputs for an input."""
 
     text: str | None
+    """The decoded tokens; None for a bundle without tokenizers."""
     tokens: tuple[int, ...]
+    """Generated ids without start and end token. A forced first token, such as a language, comes
+    first, then the prefix."""
     score: float
+    """Ranks hypotheses. With beams, it is the sum of log-probabilities after all rules, divided by
+    length ** length_penalty; the length includes the end token and excludes the prefix. Otherwise
+    it equals `log_probability`, or with `renormalize_logits` the sum of log-probabilities among
+    allowed tokens."""
     log_probability: float
+    """Sum of `token_log_probabilities`."""
     finish_reason: Literal["end", "length"]
+    """How it ended. "end": by an end token; "length": the limit was reached."""
     end_token: int | None
+    """The end token; None: the limit was reached."""
     token_log_probabilities: tuple[float, ...]
+    """Natural logarithms of the model's own probabilities of `tokens` and the end token, if any; 0
+    for prefix tokens and forced tokens."""
     alternatives: tuple[tuple[Alternative, ...], ...] = ()
+    """The best tokens at each of these steps, best first; empty for prefix tokens and forced
+    tokens, and unless requested."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The output for one input.
-
-    Attributes:
-        text: the decoded tokens; None for a bundle without tokenizers. Of speech, it is the texts
-            of all segments without the space before the first word.
-        tokens: generated ids without start and end token; for speech, of all segments
-        log_probability: sum of the natural logarithms of the probabilities of the generated
-            tokens, including the end token
-        finish_reason: "end": the model produced its end token; "length": the limit was reached;
-            "empty": the input had no tokens or no speech; "rejected": the input cannot be decoded,
-            see `error`. Other inputs are not affected.
-        error: the reason for "rejected", else None
-        segments: for speech, at least one segment for each window that was not left out, in order;
-            a single segment without timestamps. None for text.
-        language: for speech, the code of the requested or detected language; None for text and for
-            models without languages
-        language_probability: for speech, the probability of a detected language among all of the
-            model's; else None
-        end_token: the end token of the output, for speech of the last window; None: the limit was
-            reached, or there is no output
-        score: for text, the score of the best hypothesis; for speech, the sum of the scores of
-            windows
-        truncated: for text, whether the source was cut, see `GenerationOptions.truncate`
-        hypotheses: for text, the requested hypotheses; the first is the output. Beams are ranked;
-            samples are in the order of their numbers. Empty for an input that was not decoded, and
-            for speech.
-        warnings: lines for the user: what is missing or damaged in an audio file, or which
-            sentences of a split text were cut
-        voice: for speech decoded with `vad`, begin and end of each stretch of speech in seconds;
-            the rest of the recording was not decoded; else None
-        unknown_characters: for text, the characters of the source that the vocabulary lacks, in
-            order; empty for token ids
-    """
+    """The output for one input."""
 
     text: str | None
+    """The decoded tokens; None for a bundle without tokenizers. Of speech, it is the texts of all
+    segments without the space before the first word."""
     tokens: tuple[int, ...]
+    """Generated ids without start and end token; for speech, of all segments."""
     log_probability: float
+    """Sum of the natural logarithms of the probabilities of the generated tokens, including the end
+    token."""
     finish_reason: FinishReason
+    """How it ended. "end": by an end token; "length": the limit was reached; "empty": the input
+    had no tokens or no speech; "rejected": the input cannot be decoded, see `error`. Other inputs
+    are not affected."""
     error: str | None = None
+    """The reason for "rejected", else None."""
     segments: tuple[Segment, ...] | None = None
+    """For speech, at least one segment for each window that was not left out, in order; a single
+    segment without timestamps. None for text."""
     language: str | None = None
+    """For speech, the code of the requested or detected language; None for text and for models
+    without languages."""
     end_token: int | None = None
+    """The end token of the output, for speech of the last window; None: the limit was reached, or
+    there is no output."""
     score: float = 0.0
+    """For text, the score of the best hypothesis; for speech, the sum of the scores of windows."""
     truncated: bool = False
+    """For text, whether the source was cut, see `GenerationOptions.truncate`."""
     hypotheses: tuple[Hypothesis, ...] = ()
+    """For text, the requested hypotheses; the first is the output. Beams are ranked; samples are in
+    the order of their numbers. Empty for an input that was not decoded, and for speech."""
     warnings: tuple[str, ...] = ()
+    """Lines for the user: what is missing or damaged in an audio file, or which sentences of a
+    split text were cut."""
     unknown_characters: str = ""
+    """For text, the characters of the source that the vocabulary lacks, in order; empty for token
+    ids."""
     voice: tuple[tuple[float, float], ...] | None = None
+    """For speech decoded with `vad`, begin and end of each stretch of speech in seconds; the rest
+    of the recording was not decoded; else None."""
     language_probability: float | None = None
+    """For speech, the probability of a detected language among all of the model's; else None."""
 
 
 @dataclass(frozen=True)
 class SpokenLanguage:
-    """The language of a recording.
-
-    Attributes:
-        language: its code; None: nobody speaks, or see `error`
-        probability: probability of the language among all of the model's
-        error: why the recording cannot be decoded, else None
-    """
+    """The language of a recording."""
 
     language: str | None
+    """Its code; None: nobody speaks, or see `error`."""
     probability: float | None
+    """Probability of the language among all of the model's."""
     error: str | None = None
+    """Why the recording cannot be decoded, else None."""
 
 
 @dataclass(frozen=True)
 class TranscriptUpdate:
-    """What has been transcribed of a recording since the last update of it.
-
-    Attributes:
-        index: index of the recording in the call
-        segments: new segments, which do not change any more. A recording without timestamps has
-            one at its end; if it is cut at silence, one for each part.
-        done: share of the recording that is decoded, from 0 to 1
-        result: the whole output, in the last update; None: more follows
-    """
+    """What has been transcribed of a recording since the last update of it."""
 
     index: int
+    """Index of the recording in the call."""
     segments: tuple[Segment, ...]
+    """New segments, which do not change any more. A recording without timestamps has one at its
+    end; if it is cut at silence, one for each part."""
     done: float
+    """Share of the recording that is decoded, from 0 to 1."""
     result: Result | None = None
+    """The whole output, in the last update; None: more follows."""
 
 
 @dataclass(frozen=True)
 class LiveUpdate:
-    """What has become certain of speech that is still arriving.
-
-    Attributes:
-        text: text that follows the texts of earlier updates of the segment
-        segment: the whole segment, in its last update; None: more follows
-    """
+    """What has become certain of speech that is still arriving."""
 
     text: str
+    """Text that follows the texts of earlier updates of the segment."""
     segment: Segment | None = None
+    """The whole segment, in its last update; None: more follows."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """One token of a stream.
-
-    Attributes:
-        id: the token
-        text: text that the token adds; empty for the end token and while a character is incomplete.
-            None for a bundle without tokenizers.
-        log_probability: natural logarithm of its probability
-        is_end: whether it is the end token, which ends the output, or a window of speech
-    """
+    """One token of a stream."""
 
     id: int
+    """The token."""
     text: str | None
+    """Text that the token adds; empty for the end token and while a character is incomplete. None
+    for a bundle without tokenizers."""
     log_probability: float
+    """Natural logarithm of its probability."""
     is_end: bool = False
+    """Whether it is the end token, which ends the output, or a window of speech."""
 
 
 class UnfinishedError(DeviceLostError):

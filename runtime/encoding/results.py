@@ -42,28 +42,22 @@ class HiddenStates:
 
 @dataclass(frozen=True)
 class ScoredLabel:
-    """A label and its score.
-
-    Attributes:
-        score: probability of the label; for a model with a single label, the regression value
-    """
+    """A label and its score."""
 
     label: str
     score: float
+    """Probability of the label; for a model with a single label, the regression value."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """The labels of a text.
-
-    Attributes:
-        labels: all labels, best first; empty if there is an error
-        truncated: whether the text was cut
-    """
+    """The labels of a text."""
 
     labels: tuple[ScoredLabel, ...] = ()
+    """All labels, best first; empty if there is an error."""
     error: str | None = None
     truncated: bool = False
+    """Whether the text was cut."""
 
     @property
     def label(self) -> str:
@@ -73,102 +67,83 @@ class Classification:
 
 @dataclass(frozen=True)
 class RankedDocument:
-    """A document and its relevance to a query.
-
-    Attributes:
-        index: place of the document among those that were given
-        score: relevance, the higher the better: a probability, or an unbounded number, as the
-            model's activation has it; None if there is an error
-        truncated: whether query and document were cut
-    """
+    """A document and its relevance to a query."""
 
     index: int
+    """Place of the document among those that were given."""
     score: float | None
+    """Relevance, the higher the better: a probability, or an unbounded number, as the model's
+    activation has it; None if there is an error."""
     error: str | None = None
     truncated: bool = False
+    """Whether query and document were cut."""
 
 
 @dataclass(frozen=True)
 class Tag:
-    """A labelled span of a text.
-
-    Attributes:
-        start, end: character offsets in the text; -1 if the source is token ids
-        text: the characters of the span; None if the source is token ids
-        probability: probability of the label; for an entity, the mean over its words
-    """
+    """A labelled span of a text."""
 
     label: str
     probability: float
+    """Probability of the label; for an entity, the mean over its words."""
     start: int
     end: int
+    """`start` and `end`: character offsets in the text; -1 if the source is token ids."""
     text: str | None
+    """The characters of the span; None if the source is token ids."""
 
 
 @dataclass(frozen=True)
 class Tagging:
-    """The labels of the words of a text.
-
-    Attributes:
-        words: every word with the label of its first token; every token if the source is token ids
-        entities: words grouped by the labelling scheme B-X, I-X and O (Ramshaw & Marcus 1995);
-            empty for other labels
-        truncated: whether the text was cut
-    """
+    """The labels of the words of a text."""
 
     words: tuple[Tag, ...] = ()
+    """Every word with the label of its first token; every token if the source is token ids."""
     entities: tuple[Tag, ...] = ()
+    """Words grouped by the labelling scheme B-X, I-X and O (Ramshaw & Marcus 1995); empty for other
+    labels."""
     error: str | None = None
     truncated: bool = False
+    """Whether the text was cut."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A predicted token for a mask.
-
-    Attributes:
-        text: text of the token; None if the bundle has no tokenizers
-    """
+    """A predicted token for a mask."""
 
     token: int
     text: str | None
+    """Text of the token; None if the bundle has no tokenizers."""
     probability: float
 
 
 @dataclass(frozen=True)
 class Filling:
-    """The predicted tokens for the masks of a text.
-
-    Attributes:
-        text: the text with each mask replaced by its best candidate; None if the source is token
-            ids
-        masks: candidates for each mask, best first
-        truncated: whether the text was cut
-    """
+    """The predicted tokens for the masks of a text."""
 
     text: str | None = None
+    """The text with each mask replaced by its best candidate; None if the source is token ids."""
     masks: tuple[tuple[Candidate, ...], ...] = ()
+    """Candidates for each mask, best first."""
     error: str | None = None
     truncated: bool = False
+    """Whether the text was cut."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question: a span of its context.
-
-    Attributes:
-        text: the characters of the span; None if there is an error
-        probability: probability of this start and end
-        start, end: character offsets in the context
-        truncated: whether the context was cut
-    """
+    """The answer to a question: a span of its context."""
 
     text: str | None = None
+    """The characters of the span; None if there is an error."""
     probability: float = 0.0
+    """Probability of this start and end."""
     start: int = -1
     end: int = -1
+    """`start` and `end`: character offsets in the context."""
     error: str | None = None
     truncated: bool = False
+    """Whether the context was cut."""
 
 
 def check_dimensions(dimensions: int | None, available: int) -> None:

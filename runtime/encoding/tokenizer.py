@@ -52,19 +52,16 @@ class Tokenized:
 
 
 class ReadingKeywords(TypedDict, total=False):
-    """How the texts of a call are read.
-
-    Attributes:
-        truncate: whether to drop tokens beyond the model's positions, instead of rejecting the text
-        split_special_tokens: whether special tokens in a text, such as `[SEP]`, are read as plain
-            text; masks are always read as such
-        prompt_name: name of the model's prompt that is put before each text, as in
-            sentence-transformers; None: its default, if it has one. Token ids get none.
-    """
+    """How the texts of a call are read."""
 
     truncate: bool
+    """Whether to drop tokens beyond the model's positions, instead of rejecting the text."""
     split_special_tokens: bool
+    """Whether special tokens in a text, such as `[SEP]`, are read as plain text; masks are always
+    read as such."""
     prompt_name: str | None
+    """Name of the model's prompt that is put before each text, as in sentence-transformers; None:
+    its default, if it has one. Token ids get none."""
 
 
 MOST_WINDOWS = 1000

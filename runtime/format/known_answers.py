@@ -78,17 +78,12 @@ class GeneratedAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedAnswer:
-    """The output of an encoder-only model for one input.
-
-    Attributes:
-        name, at_load: see `GeneratedAnswer`
-        oracle_values, oracle_size: the same of the trained model's output; empty and 0 if the
-            bundle runs on a processor only
-    """
+    """The output of an encoder-only model for one input."""
 
     kind: Literal["encode"] = "encode"
     name: str
     at_load: bool
+    """`name` and `at_load`: see `GeneratedAnswer`."""
     source: tuple[int, ...]
     """Source token ids."""
     types: Annotated[tuple[int, ...], LEFT_OUT] = ()
@@ -102,6 +97,8 @@ class EncodedAnswer:
     """The root of the mean square of the numbers."""
     oracle_values: Annotated[tuple[float, ...], LEFT_OUT] = ()
     oracle_size: Annotated[float, LEFT_OUT] = 0.0
+    """`oracle_values` and `oracle_size`: the same of the trained model's output; empty and 0 if the
+    bundle runs on a processor only."""
 
 
 Answer = GeneratedAnswer | EncodedAnswer

@@ -206,20 +206,17 @@ class Choice:
 
 @dataclass(frozen=True)
 class PassRecord:
-    """The changes that one pass made to one graph.
-
-    Attributes:
-        nodes_before, nodes_after: number of nodes in the graph
-    """
+    """The changes that one pass made to one graph."""
 
     name: str
     graph: str
-    """"encoder" or "decoder"; file name for a single ONNX file."""
+    """The name "encoder" or "decoder"; the file name of a single ONNX file."""
     matches: int
     """Number of changes."""
     refusals: tuple[Refusal, ...]
     nodes_before: int
     nodes_after: int
+    """`nodes_before` and `nodes_after`: number of nodes in the graph."""
     difference: float | None
     """Largest difference caused in an output, divided by max(1, the output's largest absolute
     value), measured with ONNX Runtime's own optimizations off; None: not measured."""
@@ -233,59 +230,56 @@ class PassRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of a bundle for its runtime.
-
-    Attributes:
-        target: the optimization target, a row of `optimize.targets`
-        architecture: the full configuration of the model, for information only
-        graphs: graphs by name; the kind determines the names, see `contract.CONTRACTS`
-        executable: the form in which the graphs are stored
-        tokenizers: None: inputs and outputs are token ids
-        languages: None: the model takes no languages
-        parity: None: not verified
-        generation: default generation settings
-        audio: feature extraction from audio; None: the source is tokens
-        speech: the tokens of a speech model's prompts
-        head: the head of an encoder-only model; None: the model has a decoder
-        passes: the passes that produced the graphs, in order
-        notes: deviations from what the checkpoint suggests, a sentence each
-        origin: the source model on the Hugging Face Hub, if any
-        adapters: the adapters that were merged into the source model, in order
-        keep_fp32: modules of the trained model whose weights are kept in fp32 on request, such as
-            "decoder.layers.3.feed_forward.inner"
-        calibrated_on: number of inputs on which errors of rounding were compensated; 0: none, every
-            weight is rounded to nearest
-        build: what building the bundle took; None: exported or optimized only
-        shortlist: the tokens that sources allow; None: every token follows from every source
-    """
+    """The description of a bundle for its runtime."""
 
     schema_version: int
     kind: Kind
     name: str
     target: str
+    """The optimization target, a row of `optimize.targets`."""
     precision: Precision
     model: ModelSpec
     architecture: dict[str, Any]
+    """The full configuration of the model, for information only."""
     default_max_new_tokens: int
     graphs: dict[str, GraphSpec]
+    """Graphs by name; the kind determines the names, see `contract.CONTRACTS`."""
     executable: Executable
+    """The form in which the graphs are stored."""
     tokenizers: Tokenizers | None
+    """None: inputs and outputs are token ids."""
     files: tuple[FileRecord, ...]
     tool_versions: dict[str, str]
     languages: Languages | None = None
+    """None: the model takes no languages."""
     parity: Parity | None = None
+    """None: not verified."""
     generation: GenerationSettings = field(default_factory=GenerationSettings)
+    """Default generation settings."""
     audio: AudioFeatures | None = None
+    """Feature extraction from audio; None: the source is tokens."""
     speech: SpeechTokens | None = None
+    """The tokens of a speech model's prompts."""
     head: Annotated[Head | None, LEFT_OUT] = None
+    """The head of an encoder-only model; None: the model has a decoder."""
     passes: tuple[PassRecord, ...] = ()
+    """The passes that produced the graphs, in order."""
     notes: Annotated[tuple[str, ...], LEFT_OUT] = ()
+    """Deviations from what the checkpoint suggests, a sentence each."""
     origin: Annotated[Origin | None, LEFT_OUT] = None
+    """The source model on the Hugging Face Hub, if any."""
     adapters: Annotated[tuple[Adapter, ...], LEFT_OUT] = ()
+    """The adapters that were merged into the source model, in order."""
     keep_fp32: Annotated[tuple[str, ...], LEFT_OUT] = ()
+    """Modules of the trained model whose weights are kept in fp32 on request, such as
+    "decoder.layers.3.feed_forward.inner"."""
     calibrated_on: Annotated[int, LEFT_OUT] = 0
+    """Number of inputs on which errors of rounding were compensated; 0: none, every weight is
+    rounded to nearest."""
     build: Annotated[BuildRecord | None, LEFT_OUT] = None
+    """What building the bundle took; None: exported or optimized only."""
     shortlist: Annotated[ShortlistRecord | None, LEFT_OUT] = None
+    """The tokens that sources allow; None: every token follows from every source."""
 
     @property
     def model_graphs(self) -> dict[str, GraphSpec]:

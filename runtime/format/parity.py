@@ -32,16 +32,14 @@ class TensorParity:
 
 @dataclass(frozen=True)
 class Distance:
-    """Distance of next-token distributions from the oracle's over several positions.
-
-    Attributes:
-        mean, median, percentile_99, largest: statistics of the Kullback-Leibler divergence in nats
-    """
+    """Distance of next-token distributions from the oracle's over several positions."""
 
     mean: float
     median: float
     percentile_99: float
     largest: float
+    """`mean`, `median`, `percentile_99` and `largest`: statistics of the Kullback-Leibler
+    divergence in nats."""
     same_choice: float
     """Share of positions with the same most probable token."""
 
@@ -118,10 +116,6 @@ class Divergence:
 
     To keep manifests small, only the 50 divergences with the largest margins have texts, of at
     most 2,000 characters.
-
-    Attributes:
-        source, expected, found: texts of the input, the oracle's output and the found output;
-            None: not kept or not available, as for audio or without tokenizers
     """
 
     input: int
@@ -136,6 +130,8 @@ class Divergence:
     source: Annotated[str | None, LEFT_OUT] = None
     expected: Annotated[str | None, LEFT_OUT] = None
     found: Annotated[str | None, LEFT_OUT] = None
+    """`source`, `expected` and `found`: texts of the input, the oracle's output and the found
+    output; None: not kept or not available, as for audio or without tokenizers."""
 
     @property
     def named(self) -> str:
@@ -252,11 +248,7 @@ class BeamParity:
 
 @dataclass(frozen=True)
 class ReferenceParity:
-    """The probability of reference targets.
-
-    Attributes:
-        oracle, bundle: negative log-likelihood in nats per token: the logarithm of the perplexity
-    """
+    """The probability of reference targets."""
 
     references: str
     """File of the references."""
@@ -265,6 +257,8 @@ class ReferenceParity:
     """Number of tokens of all targets, end tokens included."""
     oracle: float
     bundle: float
+    """`oracle` and `bundle`: negative log-likelihood in nats per token: the logarithm of the
+    perplexity."""
     tolerance: float
     """Largest allowed excess of the bundle's."""
     passed: bool
@@ -272,16 +266,13 @@ class ReferenceParity:
 
 @dataclass(frozen=True)
 class TaskParity:
-    """A metric of the model's task, for oracle and bundle on the same references.
-
-    Attributes:
-        oracle, bundle: points for BLEU, chrF and ROUGE-L; fractions for all other metrics
-    """
+    """A metric of the model's task, for oracle and bundle on the same references."""
 
     metric: str
     """Name of the metric, such as "BLEU"."""
     oracle: float
     bundle: float
+    """`oracle` and `bundle`: points for BLEU, chrF and ROUGE-L; fractions for all other metrics."""
     passed: bool
     higher_is_better: bool = False
     """Whether higher values are better."""
@@ -310,14 +301,11 @@ class TaskParity:
 
 @dataclass(frozen=True)
 class ShortlistParity:
-    """What a shortlist costs: outputs with it, compared with those of the whole vocabulary.
-
-    Attributes:
-        sequences, identical: number of outputs, and of those that are the same
-    """
+    """What a shortlist costs: outputs with it, compared with those of the whole vocabulary."""
 
     sequences: int
     identical: int
+    """`sequences` and `identical`: number of outputs, and of those that are the same."""
     allowed: float
     """Mean number of tokens that a source allows."""
     tasks: Annotated[tuple[TaskParity, ...], LEFT_OUT] = ()
@@ -349,13 +337,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The coverage of the numerical comparisons with the oracle.
-
-    Attributes:
-        source_lengths, target_lengths: shortest and longest length in positions; empty if the
-            model has no such side
-        source_vocabulary, target_vocabulary: share of the vocabulary's tokens that were read
-    """
+    """The coverage of the numerical comparisons with the oracle."""
 
     weights: int
     """Number of weights compared with the checkpoint's; 0 for engines."""
@@ -363,8 +345,12 @@ class Coverage:
     """Whether graphs were compared exactly; not possible for engines."""
     source_lengths: tuple[int, ...]
     target_lengths: tuple[int, ...]
+    """`source_lengths` and `target_lengths`: shortest and longest length in positions; empty if the
+    model has no such side."""
     source_vocabulary: float
     target_vocabulary: float
+    """`source_vocabulary` and `target_vocabulary`: share of the vocabulary's tokens that were read.
+    """
     positions: int
     """Number of decoder positions."""
     cached_positions: int

@@ -138,10 +138,6 @@ class Tokenizers:
 
     Each file is in the format of the `tokenizers` library or, with a vocabulary, a SentencePiece
     model.
-
-    Attributes:
-        source_vocabulary, target_vocabulary: files of the token ids of SentencePiece pieces, see
-            `texts.codecs.pieces.Vocabulary`
     """
 
     source: str | None
@@ -149,6 +145,8 @@ class Tokenizers:
     target: str
     source_vocabulary: str | None = None
     target_vocabulary: str | None = None
+    """`source_vocabulary` and `target_vocabulary`: files of the token ids of SentencePiece pieces,
+    see `texts.codecs.pieces.Vocabulary`."""
     template: SourceTemplate | None = None
     """Special tokens around a source; None: the tokenizer file defines them."""
     pretokenized: Annotated[bool, LEFT_OUT] = False

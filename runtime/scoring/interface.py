@@ -76,23 +76,20 @@ class ScoringKeywords(LanguageKeywords, total=False):
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """The probability of one target, given its source.
-
-    Attributes:
-        tokens: ids of the scored tokens, including the end token unless `end_token` is False
-        token_log_probabilities: natural logarithm of the probability of each token over the whole
-            vocabulary, given the source and the preceding tokens
-        log_probability: sum of `token_log_probabilities`
-        error: reason for the rejection; None if the pair was scored. Other pairs are not affected.
-        language: for speech, code of the requested or detected language; None for text models and
-            for speech models without language tokens
-    """
+    """The probability of one target, given its source."""
 
     tokens: tuple[int, ...]
+    """Ids of the scored tokens, including the end token unless `end_token` is False."""
     token_log_probabilities: tuple[float, ...]
+    """Natural logarithm of the probability of each token over the whole vocabulary, given the
+    source and the preceding tokens."""
     log_probability: float
+    """Sum of `token_log_probabilities`."""
     error: str | None = None
+    """Reason for the rejection; None if the pair was scored. Other pairs are not affected."""
     language: str | None = None
+    """For speech, code of the requested or detected language; None for text models and for speech
+    models without language tokens."""
 
 
 def rejected(reason: str) -> ScoredPair:

@@ -28,18 +28,15 @@ from .options import EngineOptions
 
 
 class Arrangement(NamedTuple):
-    """The workers and threads that run a model.
-
-    Attributes:
-        workers: decoding loops of a device, each with its own batch
-        threads: processor threads per worker
-        batch_size: maximum rows in a worker's batch; a request has a row per beam. None: as many as
-            fit into the memory of a GPU
-    """
+    """The workers and threads that run a model."""
 
     workers: int
+    """Decoding loops of a device, each with its own batch."""
     threads: int
+    """Processor threads per worker."""
     batch_size: int | None
+    """Maximum rows in a worker's batch; a request has a row per beam. None: as many as fit into the
+    memory of a GPU."""
 
     def __str__(self) -> str:
         rows = "" if self.batch_size is None else f", {self.batch_size} rows"

@@ -40,33 +40,27 @@ SPEED_OPTIONS = ("max_batch_size", "max_batch_tokens")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of lines that are decoded together.
-
-    Attributes:
-        index: number of the block in the file, from 0
-        first_line: number of its first line in the file, from 1
-        offset, size: position in the file, in bytes
-    """
+    """A block of lines that are decoded together."""
 
     index: int
+    """Number of the block in the file, from 0."""
     first_line: int
+    """Number of its first line in the file, from 1."""
     lines: int
     offset: int
     size: int
+    """`offset` and `size`: position in the file, in bytes."""
 
 
 @dataclass(frozen=True)
 class LineFile:
-    """A file of lines, split into blocks.
-
-    Attributes:
-        prefixes: a file with the prefix of each line, split alike; None: no such file
-    """
+    """A file of lines, split into blocks."""
 
     path: Path
     sha256: str
     blocks: tuple[Block, ...]
     prefixes: LineFile | None = None
+    """A file with the prefix of each line, split alike; None: no such file."""
 
     @property
     def lines(self) -> int:
@@ -141,15 +135,12 @@ def lines_of(data: bytes) -> list[bytes]:
 
 @dataclass
 class DecodedBlock:
-    """The output for a block.
-
-    Attributes:
-        lines: one output per input line
-        rejected: reasons of rejected lines, by index in the block; their outputs are empty
-    """
+    """The output for a block."""
 
     lines: list[str] = field(default_factory=list)
+    """One output per input line."""
     rejected: dict[int, str] = field(default_factory=dict)
+    """Reasons of rejected lines, by index in the block; their outputs are empty."""
 
 
 class BlockDecoder:
@@ -246,14 +237,11 @@ def check_format(
 
 @dataclass(frozen=True)
 class DecodedFile:
-    """A file of outputs.
-
-    Attributes:
-        rejected: reasons of rejected lines, by line number from 1; their outputs are empty
-    """
+    """A file of outputs."""
 
     lines: int
     rejected: Mapping[int, str]
+    """Reasons of rejected lines, by line number from 1; their outputs are empty."""
 
 
 def describe_work(

@@ -24,15 +24,6 @@ MOST_DRAIN_SECONDS = 24 * 3600
 class EngineOptions:
     """Options of the engine of every model.
 
-    Attributes:
-        workers, threads, batch_size: see `Arrangement`; None: see `arrangement`
-        max_waiting: maximum outputs of a model that wait to be decoded; further requests are
-            refused
-        max_new_tokens: maximum new tokens of an output; None: see `engine.LONGEST_OUTPUT`
-        backend, check, allow_fallback: see `load`
-        devices: the devices of `load`, such as ("cuda:0", "cuda:1"): each has a copy of the weights
-            and workers of its own; empty: the device that `load` selects
-
     Raises:
         DragomanError: a device has another form or occurs twice, or the processor is one of
             several.
@@ -41,12 +32,18 @@ class EngineOptions:
     workers: int | None = None
     threads: int | None = None
     batch_size: int | None = None
+    """`workers`, `threads` and `batch_size`: see `Arrangement`; None: see `arrangement`."""
     max_waiting: int = 256
+    """Maximum outputs of a model that wait to be decoded; further requests are refused."""
     max_new_tokens: int | None = None
+    """Maximum new tokens of an output; None: see `engine.LONGEST_OUTPUT`."""
     backend: str | None = None
     check: Check = "once"
     allow_fallback: bool = False
+    """`backend`, `check` and `allow_fallback`: see `load`."""
     devices: tuple[str, ...] = ()
+    """The devices of `load`, such as ("cuda:0", "cuda:1"): each has a copy of the weights and
+    workers of its own; empty: the device that `load` selects."""
 
     def __post_init__(self) -> None:
         numbers = [gpu_index(device) for device in self.devices]
@@ -63,45 +60,41 @@ class EngineOptions:
 class ServerOptions:
     """Options and limits of a server.
 
-    Attributes:
-        idle_unload: idle seconds after which a model is unloaded; None: never
-        timeout: seconds after which a request fails; a request may set a shorter timeout
-        max_audio: maximum seconds of audio of a request
-        max_open_audio: maximum seconds of audio of all requests that are read or decoded at once;
-            further audio is refused
-        api_keys: accepted API keys; empty: requests need no key
-        split_special_tokens: whether special tokens in texts are read as plain text, unless a
-            request says otherwise
-        greedy: whether speech is decoded once, with greedy search, where a request leaves it open;
-            otherwise, see `speech.plan.transcription_defaults`
-        cors_origins: origins whose pages may use the server from a browser, such as
-            "https://app.example"; "*": all; empty: none
-        root_path: prefix of all paths, which a proxy puts before them, such as "/translator"
-        trusted_proxies: addresses and networks of proxies whose `X-Forwarded-For` says who the
-            client is, in logs; "unix": peers of the Unix socket
-        allow_token_ids: whether `/v1/embeddings` takes token ids; its clients may have those of
-            another tokenizer
-        watch_seconds: interval at which bundle directories are checked for changes
-
     Raises:
         DragomanError: `cors_origins`, `root_path` or `trusted_proxies` have another form.
     """
 
     engine: EngineOptions = EngineOptions()
     idle_unload: float | None = None
+    """Idle seconds after which a model is unloaded; None: never."""
     timeout: float = 600.0
+    """Seconds after which a request fails; a request may set a shorter timeout."""
     max_body_bytes: int = 64 << 20
     max_audio: float = 2 * 3600.0
+    """Maximum seconds of audio of a request."""
     max_open_audio: float = 4 * 3600.0
+    """Maximum seconds of audio of all requests that are read or decoded at once; further audio is
+    refused."""
     api_keys: tuple[str, ...] = ()
+    """Accepted API keys; empty: requests need no key."""
     log_texts: bool = False
     split_special_tokens: bool = True
+    """Whether special tokens in texts are read as plain text, unless a request says otherwise."""
     greedy: bool = False
+    """Whether speech is decoded once, with greedy search, where a request leaves it open;
+    otherwise, see `speech.plan.transcription_defaults`."""
     cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may use the server from a browser, such as "https://app.example"; "*":
+    all; empty: none."""
     root_path: str = ""
+    """Prefix of all paths, which a proxy puts before them, such as "/translator"."""
     trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose `X-Forwarded-For` says who the client is, in logs;
+    "unix": peers of the Unix socket."""
     allow_token_ids: bool = False
+    """Whether `/v1/embeddings` takes token ids; its clients may have those of another tokenizer."""
     watch_seconds: float = 1.0
+    """Interval at which bundle directories are checked for changes."""
 
     def __post_init__(self) -> None:
         read_proxies(self.trusted_proxies)
@@ -122,12 +115,6 @@ class ServerOptions:
 class ListenOptions:
     """Options of a server's socket, TLS and shutdown.
 
-    Attributes:
-        unix_socket: path to listen on instead of host and port
-        api_key_file: file of API keys, see `read_keys`; None: those of `ServerOptions`
-        certificate, private_key: PEM files for TLS; None: plain HTTP
-        drain_seconds: time that running requests have to finish at shutdown, at most a day
-
     Raises:
         DragomanError: `host` is neither a name nor an address, or `drain_seconds` out of range.
     """
@@ -135,10 +122,14 @@ class ListenOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     unix_socket: Path | None = None
+    """Path to listen on instead of host and port."""
     api_key_file: Path | None = None
+    """File of API keys, see `read_keys`; None: those of `ServerOptions`."""
     certificate: Path | None = None
     private_key: Path | None = None
+    """`certificate` and `private_key`: PEM files for TLS; None: plain HTTP."""
     drain_seconds: int = 30
+    """Time that running requests have to finish at shutdown, at most a day."""
 
     def __post_init__(self) -> None:
         if not _is_host(self.host):
@@ -171,25 +162,23 @@ def _is_host(text: str) -> bool:
 class ReplicaOptions:
     """Options of autoscaling the replicas of a server.
 
-    Attributes:
-        min_replicas, max_replicas: bounds of the number of replicas
-        target_ongoing_requests: target number of running and waiting requests per replica; None:
-            half the rows of its batches
-        upscale_delay, downscale_delay: seconds above or below the target before scaling
-        health_seconds: seconds between health checks; a replica that fails three is replaced
-        drain_seconds: time that the requests of a replica have to finish at shutdown, at most a day
-
     Raises:
         DragomanError: options contradict each other, or `drain_seconds` is out of range.
     """
 
     min_replicas: int = 1
     max_replicas: int = 4
+    """`min_replicas` and `max_replicas`: bounds of the number of replicas."""
     target_ongoing_requests: float | None = None
+    """Target number of running and waiting requests per replica; None: half the rows of its
+    batches."""
     upscale_delay: float = 30.0
     downscale_delay: float = 600.0
+    """`upscale_delay` and `downscale_delay`: seconds above or below the target before scaling."""
     health_seconds: float = 10.0
+    """Seconds between health checks; a replica that fails three is replaced."""
     drain_seconds: float = 30.0
+    """Time that the requests of a replica have to finish at shutdown, at most a day."""
     gpus: float = 0.0
 
     def __post_init__(self) -> None:

@@ -48,12 +48,7 @@ AudioOrFeatures = Audio | NDArray[np.float32] | Spectrogram
 
 @dataclass(frozen=True)
 class RecordingState:
-    """The state of a recording after a window, but for the segments of earlier states.
-
-    Attributes:
-        language, language_probability, context, windows, ended, end_token: see `Recording`
-        log_probability, score, spoken: see `Recording`
-    """
+    """The state of a recording after a window, but for the segments of earlier states."""
 
     position: int
     """First frame of the next window."""
@@ -65,9 +60,12 @@ class RecordingState:
     windows: int
     ended: bool
     end_token: int | None
+    """`language`, `language_probability`, `context`, `windows`, `ended` and `end_token`: see
+    `Recording`."""
     log_probability: float
     score: float
     spoken: float
+    """`log_probability`, `score` and `spoken`: see `Recording`."""
 
 
 class Recording:

@@ -244,17 +244,14 @@ def warped(cost: NDArray[np.float32]) -> NDArray[np.int64]:
 
 @dataclass
 class _Span:
-    """A word while its times are being settled.
-
-    Attributes:
-        start, end: seconds from the beginning of the window
-    """
+    """A word while its times are being settled."""
 
     text: str
     tokens: int
     """Number of tokens."""
     start: float = 0.0
     end: float = 0.0
+    """`start` and `end`: seconds from the beginning of the window."""
     probability: float = 0.0
 
     @property

@@ -39,17 +39,14 @@ MOST_CUTS = 500
 
 @dataclass(eq=False)
 class Inline:
-    """An inline element, or anything else that has a place among the words.
-
-    Attributes:
-        opening, closing: the tags; of something without text, all of it and nothing
-        begin, end: its part of the paragraph's text
-    """
+    """An inline element, or anything else that has a place among the words."""
 
     opening: str
     closing: str
+    """`opening` and `closing`: the tags; of something without text, all of it and nothing."""
     begin: int
     end: int
+    """`begin` and `end`: its part of the paragraph's text."""
     children: list[Inline] = field(default_factory=list)
     is_spaced: bool = False
     """Whether white space follows that the text does not have, since there is some before."""

@@ -33,21 +33,18 @@ def normalized(name: str) -> str:
 
 @dataclass(frozen=True)
 class Package:
-    """A distribution that Dragoman requires, always or for extras.
-
-    Attributes:
-        name: normalized name
-        extras: extras that require it; empty: it is always required
-        versions: the stated range, such as ">=1.28"
-        installed: the installed version; None: it is not installed
-        tested: the version that this release was tested with; empty if there is none
-    """
+    """A distribution that Dragoman requires, always or for extras."""
 
     name: str
+    """Normalized name."""
     extras: tuple[str, ...]
+    """Extras that require it; empty: it is always required."""
     versions: str
+    """The stated range, such as ">=1.28"."""
     installed: str | None
+    """The installed version; None: it is not installed."""
     tested: str
+    """The version that this release was tested with; empty if there is none."""
 
     @property
     def allowed(self) -> bool:

@@ -77,15 +77,13 @@ NOT_CAPTURED = -1
 
 @dataclass(frozen=True)
 class Sessions:
-    """The sessions that run in one stream.
-
-    Attributes:
-        encoder, decoder, candidates: sessions of ONNX Runtime; None: the bundle has no such graph
-    """
+    """The sessions that run in one stream."""
 
     encoder: Any
     decoder: Any
     candidates: Any
+    """`encoder`, `decoder` and `candidates`: sessions of ONNX Runtime; None: the bundle has no such
+    graph."""
     captures: bool
     """Whether runs of the decoder can be captured as CUDA graphs."""
     synchronous: bool = False

@@ -96,38 +96,32 @@ class Drain:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An endpoint of a protocol.
-
-    Attributes:
-        path: path in Starlette's form, such as `/v1/models/{model}`
-        handler: coroutine that may raise any error; cancelled when the client disconnects
-        is_open: whether the endpoint needs no API key, or checks the key itself
-        is_polled: whether successful requests are left out of the log
-    """
+    """An endpoint of a protocol."""
 
     path: str
+    """Path in Starlette's form, such as `/v1/models/{model}`."""
     handler: Handler
+    """Coroutine that may raise any error; cancelled when the client disconnects."""
     method: str = "POST"
     is_open: bool = False
+    """Whether the endpoint needs no API key, or checks the key itself."""
     is_polled: bool = False
+    """Whether successful requests are left out of the log."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Endpoints that report errors in the same form.
-
-    Attributes:
-        name: name in logs and metrics
-        prefixes: path prefixes under which unauthorized requests are also answered in this form
-        error_body: creates the JSON body that reports an error
-        error_event: name of the server-sent event that reports an error; None: unnamed
-    """
+    """Endpoints that report errors in the same form."""
 
     name: str
+    """Name in logs and metrics."""
     endpoints: tuple[Endpoint, ...]
     prefixes: tuple[str, ...]
+    """Path prefixes under which unauthorized requests are also answered in this form."""
     error_body: Callable[[DragomanError], Any]
+    """Creates the JSON body that reports an error."""
     error_event: str | None = None
+    """Name of the server-sent event that reports an error; None: unnamed."""
 
     def routes(self, service: Any) -> list[Route]:
         """Return the routes of all endpoints."""

@@ -48,28 +48,22 @@ class TensorError(DragomanError):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The specification of an input or output of a model.
-
-    Attributes:
-        shape: sizes; -1: any size
-    """
+    """The specification of an input or output of a model."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    """Sizes; -1: any size."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a request or response.
-
-    Attributes:
-        values: array of the elements; for BYTES, of bytes objects
-    """
+    """A tensor of a request or response."""
 
     name: str
     datatype: str
     values: NDArray[Any]
+    """Array of the elements; for BYTES, of bytes objects."""
 
 
 def input_spec(manifest: Manifest) -> TensorSpec:

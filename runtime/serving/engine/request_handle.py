@@ -44,16 +44,13 @@ class Pending(Protocol):
 
 @dataclass
 class Times:
-    """The times of a request's events, in seconds of `time.monotonic`; None: not yet.
-
-    Attributes:
-        begun: when the first job of the request joined a batch
-        first: when the first token was selected
-    """
+    """The times of a request's events, in seconds of `time.monotonic`; None: not yet."""
 
     submitted: float
     begun: float | None = None
+    """When the first job of the request joined a batch."""
     first: float | None = None
+    """When the first token was selected."""
 
 
 class RequestHandle(Generic[Outcome]):

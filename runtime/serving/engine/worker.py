@@ -24,13 +24,10 @@ Jobs = Sequence[Job[QueuedRequest]]
 
 
 class EngineThread(Thread):
-    """A thread that works on the requests of a queue with a model, for as long as it can.
-
-    Attributes:
-        lost: why it cannot go on
-    """
+    """A thread that works on the requests of a queue with a model, for as long as it can."""
 
     lost: DeviceLostError | None = None
+    """Why it cannot go on."""
 
 
 class Worker(EngineThread):

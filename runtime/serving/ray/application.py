@@ -22,13 +22,10 @@ NAME = "dragoman"
 
 
 class Server:
-    """The deployment class of Ray Serve: answers health checks, and passes requests to `app`.
-
-    Attributes:
-        app: application, created by Ray Serve with the function passed to `ingress`
-    """
+    """The deployment class of Ray Serve: answers health checks, and passes requests to `app`."""
 
     app: Starlette
+    """Application, created by Ray Serve with the function passed to `ingress`."""
 
     async def check_health(self) -> None:
         """Check that the replica can serve requests, see `/health/ready`.

@@ -52,17 +52,14 @@ TRITON_PREFIX = "triton_"
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """A parsed request of Triton.
-
-    Attributes:
-        stream: whether each token has its own response
-        seconds: time limit; None: the server's
-    """
+    """A parsed request of Triton."""
 
     tensors: dict[str, Tensor]
     options: dict[str, Any]
     stream: bool
+    """Whether each token has its own response."""
     seconds: float | None
+    """Time limit; None: the server's."""
 
 
 def read_request(request: Any) -> InferenceRequest:

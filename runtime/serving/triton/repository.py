@@ -38,17 +38,15 @@ PARAMETERS = ("workers", "threads", "batch_size")
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """How Triton runs a model.
-
-    Attributes:
-        workers, threads, batch_size: see `arrangement`; None: chosen on the serving machine
-        streaming: whether a request may have a response for each token (Triton: decoupled)
-    """
+    """How Triton runs a model."""
 
     workers: int | None = None
     threads: int | None = None
     batch_size: int | None = None
+    """`workers`, `threads` and `batch_size`: see `arrangement`; None: chosen on the serving
+    machine."""
     streaming: bool = True
+    """Whether a request may have a response for each token (Triton: decoupled)."""
 
 
 def write_repository(

@@ -31,18 +31,15 @@ from .verify import compare_engines
 
 @dataclass(frozen=True)
 class BuiltBundle:
-    """A bundle that `build` wrote.
-
-    Attributes:
-        parity: parity figures recorded in the bundle
-        not_run: why engines were not compared with the trained model; None: they were, and the
-            manifest's `executable` has the figures, or there are none
-    """
+    """A bundle that `build` wrote."""
 
     bundle: Bundle
     parity: Parity
+    """Parity figures recorded in the bundle."""
     warnings: tuple[str, ...] = ()
     not_run: str | None = None
+    """Why engines were not compared with the trained model; None: they were, and the manifest's
+    `executable` has the figures, or there are none."""
 
 
 class ParityFailedError(DragomanError):

@@ -29,24 +29,21 @@ BUNDLE, CHECKPOINT, REPORT = "bundle", "checkpoint", "report.html"
 
 @dataclass(frozen=True)
 class Distillation:
-    """A student, and how it compares with its teacher.
-
-    Attributes:
-        bundle: the student's bundle
-        rows: figures of teacher and student; the first row is the teacher as it taught, and the
-            last one the student as it is deployed
-        metric: the metric that decides
-        loss: how much worse the student is, in points of 100; below 0 if it is better
-        sources: the number of different sources that the teacher was given
-        rejected: how many of them it rejected, such as those that are too long for it
-    """
+    """A student, and how it compares with its teacher."""
 
     bundle: Bundle
+    """The student's bundle."""
     rows: Sequence[Judged]
+    """Figures of teacher and student; the first row is the teacher as it taught, and the last one
+    the student as it is deployed."""
     metric: str
+    """The metric that decides."""
     loss: float
+    """How much worse the student is, in points of 100; below 0 if it is better."""
     sources: int
+    """The number of different sources that the teacher was given."""
     rejected: int
+    """How many of them it rejected, such as those that are too long for it."""
 
 
 class DistillationFailedError(DragomanError):
@@ -137,8 +134,8 @@ def distill(
         raise DragomanError(f"within: expected at least 0 points, found {shown(within)}")
     if (data is None) is not bool(pairs and dev):
         raise DragomanError(
-            "pairs: expected files to train on and to validate on, or else the folder of a recipe's "
-            f"data, found {'all of them' if pairs and dev else 'too few of them'}"
+            "pairs: expected files to train on and to validate on, or else the folder of a "
+            f"recipe's data, found {'all of them' if pairs and dev else 'too few of them'}"
         )
     options = GenerationOptions(
         num_beams=beams, source_language=source_language, target_language=target_language

@@ -70,30 +70,24 @@ class Fact:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, or worth knowing.
-
-    Attributes:
-        kind: "error": something does not work as it should; "note": nothing needs to be done
-        mend: the command that mends it, or what to do; empty if there is nothing to do
-    """
+    """Something that is wrong, or worth knowing."""
 
     kind: Literal["error", "note"]
+    """How bad it is. "error": something does not work as it should; "note": nothing needs to be done."""
     problem: str
     mend: str = ""
+    """The command that mends it, or what to do; empty if there is nothing to do."""
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What `examine` found.
-
-    Attributes:
-        packages: the distributions that Dragoman requires
-        findings: errors first
-    """
+    """What `examine` found."""
 
     facts: tuple[Fact, ...]
     packages: tuple[Package, ...]
+    """The distributions that Dragoman requires."""
     findings: tuple[Finding, ...]
+    """Errors first."""
 
     @property
     def healthy(self) -> bool:

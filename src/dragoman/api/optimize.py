@@ -27,15 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptimizedBundle:
-    """A bundle that `optimize` wrote.
-
-    Attributes:
-        bundle: optimized bundle, whose manifest records every pass
-        warnings: warnings about engines, one line each
-    """
+    """A bundle that `optimize` wrote."""
 
     bundle: Bundle
+    """Optimized bundle, whose manifest records every pass."""
     warnings: tuple[str, ...] = ()
+    """Warnings about engines, one line each."""
 
 
 def optimize(

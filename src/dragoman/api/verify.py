@@ -36,17 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of `verify`.
-
-    Attributes:
-        problem: sentence about the failed check and the first tensor that differs; None: parity
-            holds
-        not_recorded: why the figures could not be written into the manifest; None: no failure
-    """
+    """The outcome of `verify`."""
 
     parity: Parity
     problem: str | None
+    """Sentence about the failed check and the first tensor that differs; None: parity holds."""
     not_recorded: str | None = None
+    """Why the figures could not be written into the manifest; None: no failure."""
 
     @property
     def passed(self) -> bool:
@@ -143,25 +139,22 @@ def verify(
 
 @dataclass(frozen=True)
 class AnswersVerification:
-    """The outcome of `verify_known_answers`.
-
-    Attributes:
-        inputs: names of the inputs
-        runs: what differs for each input, by name of the run; None: nothing
-        gaps: the largest difference of each input's log-probabilities or margins in nats; for an
-            encoder-only model, of its output as a share of its size
-        machine: processor or GPU, and versions of libraries
-        problem: sentence about what differs; None: every output is as it was at build
-        parity: tensors, tokens and distributions compared with the outputs of the trained model
-            that the bundle stores; None: it stores none, as it runs on the processor only
-    """
+    """The outcome of `verify_known_answers`."""
 
     inputs: tuple[str, ...]
+    """Names of the inputs."""
     runs: dict[str, tuple[str | None, ...]]
+    """What differs for each input, by name of the run; None: nothing."""
     gaps: tuple[float, ...]
+    """The largest difference of each input's log-probabilities or margins in nats; for an
+    encoder-only model, of its output as a share of its size."""
     machine: str
+    """Processor or GPU, and versions of libraries."""
     problem: str | None
+    """Sentence about what differs; None: every output is as it was at build."""
     parity: Parity | None = None
+    """Tensors, tokens and distributions compared with the outputs of the trained model that the
+    bundle stores; None: it stores none, as it runs on the processor only."""
 
     @property
     def passed(self) -> bool:

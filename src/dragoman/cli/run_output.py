@@ -98,13 +98,10 @@ def json_of_texts(result: Result) -> Iterator[str]:
 
 
 class Transcript:
-    """The transcript of a recording, whose segments arrive one after another.
-
-    Attributes:
-        result: the whole output, once all segments have arrived
-    """
+    """The transcript of a recording, whose segments arrive one after another."""
 
     result: Result
+    """The whole output, once all segments have arrived."""
 
     def __init__(self, updates: Updates, index: int) -> None:
         self._updates, self._index = updates, index

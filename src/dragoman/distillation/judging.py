@@ -24,20 +24,16 @@ WARM_UP = 64
 
 @dataclass(frozen=True)
 class Judged:
-    """A bundle, or the student in PyTorch, judged on held-out pairs.
-
-    Attributes:
-        name: such as "student, greedy"
-        figures: figures by the name of their metric
-        sentences_per_second: sources translated in a second, all of them in one call; None: not
-            measured
-        megabytes: size of the bundle's files, in MB of 10^6 bytes; None: not a bundle
-    """
+    """A bundle, or the student in PyTorch, judged on held-out pairs."""
 
     name: str
+    """Such as "student, greedy"."""
     figures: Mapping[str, float]
+    """Figures by the name of their metric."""
     sentences_per_second: float | None = None
+    """Sources translated in a second, all of them in one call; None: not measured."""
     megabytes: float | None = None
+    """Size of the bundle's files, in MB of 10^6 bytes; None: not a bundle."""
 
 
 def judge_all(

@@ -65,17 +65,14 @@ class DataFiles:
 
 @dataclass(frozen=True)
 class Translated:
-    """What the teacher translated.
-
-    Attributes:
-        held_out: the pairs to judge on
-        sources: the number of different sources
-        rejected: how many of them the teacher rejected, such as those that are too long for it
-    """
+    """What the teacher translated."""
 
     held_out: Sequence[Example]
+    """The pairs to judge on."""
     sources: int
+    """The number of different sources."""
     rejected: int
+    """How many of them the teacher rejected, such as those that are too long for it."""
 
 
 def recipe_of(teacher: Bundle) -> Recipe | None:

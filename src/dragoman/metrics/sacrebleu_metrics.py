@@ -26,15 +26,12 @@ FEWEST_RESAMPLES = 100
 
 @dataclass(frozen=True)
 class SacreBleu:
-    """A metric of sacrebleu.
-
-    Attributes:
-        name: "chrF", "BLEU", or "BLEU (zh)" for one with a tokenizer that the user chose
-        tokenize: how BLEU splits texts into words, see `tokenization`; "none" splits at spaces
-    """
+    """A metric of sacrebleu."""
 
     name: str
+    """The name "chrF", "BLEU", or "BLEU (zh)" for one with a tokenizer that the user chose."""
     tokenize: str = "13a"
+    """How BLEU splits texts into words, see `tokenization`; "none" splits at spaces."""
     lowercase: bool = False
     higher_is_better: bool = True
     whole: float = 100

@@ -23,21 +23,18 @@ Score = Callable[[str, Sequence[str]], tuple[float, float]]
 
 @dataclass(frozen=True)
 class SegmentMetric(RatioMetric):
-    """A metric that is a ratio of two sums over all texts.
-
-    Attributes:
-        scorer: a function that imports the library and returns the score function
-        library: the distribution that computes the metric; None: no library is needed
-        needed: a description of valid references, for errors
-    """
+    """A metric that is a ratio of two sums over all texts."""
 
     name: str
     higher_is_better: bool
     whole: float
     scorer: Callable[[], Score]
+    """A function that imports the library and returns the score function."""
     library: str | None
+    """The distribution that computes the metric; None: no library is needed."""
     settings: str
     needed: str
+    """A description of valid references, for errors."""
 
     def shown(self, figure: float) -> str:
         """Format a figure."""

@@ -29,18 +29,15 @@ MOST_LABELS = 120
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The attention of all layers and heads, of one kind.
-
-    Attributes:
-        weights: [layers, heads, rows, columns]
-        rows: the tokens that attend
-        columns: the tokens that are attended to
-    """
+    """The attention of all layers and heads, of one kind."""
 
     title: str
     weights: NDArray[np.float32]
+    """[layers, heads, rows, columns]."""
     rows: tuple[str, ...]
+    """The tokens that attend."""
     columns: tuple[str, ...]
+    """The tokens that are attended to."""
 
     def chosen(self, layer: int | None, head: int | None) -> NDArray[np.float32]:
         """Select the weights [rows, columns] of a layer and a head, or their mean.
@@ -197,15 +194,12 @@ BOXES = "Last Resort"
 
 
 class Fonts(NamedTuple):
-    """Fonts for some texts.
-
-    Attributes:
-        families: names of fonts, in the order of lookup
-        missing: characters that no font has, sorted
-    """
+    """Fonts for some texts."""
 
     families: list[str]
+    """Names of fonts, in the order of lookup."""
     missing: str
+    """Characters that no font has, sorted."""
 
 
 def fonts_for(texts: Iterable[str], *, first: str = DEFAULT) -> Fonts:

@@ -27,17 +27,14 @@ SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 @dataclass(frozen=True)
 class Bounds:
-    """The range of a number, from `least` to `most` inclusive.
-
-    Attributes:
-        words: expected value in error messages
-        above: whether `least` itself is excluded
-    """
+    """The range of a number, from `least` to `most` inclusive."""
 
     words: str
+    """Expected value in error messages."""
     least: float = -math.inf
     most: float = math.inf
     above: bool = False
+    """Whether `least` itself is excluded."""
 
     def hold(self, value: float) -> bool:
         """Return whether a number is within the bounds."""
@@ -46,40 +43,34 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Check:
-    """The allowed values of an option.
-
-    Attributes:
-        expected: description of the values, such as "an integer of at least 1"
-        holds: returns whether a value is allowed
-        bounds: bounds of a number, for the command line; None: only `holds` checks
-    """
+    """The allowed values of an option."""
 
     expected: str
+    """Description of the values, such as "an integer of at least 1"."""
     holds: Callable[[Any], bool]
+    """Returns whether a value is allowed."""
     bounds: Bounds | None = None
+    """Bounds of a number, for the command line; None: only `holds` checks."""
 
 
 @dataclass(frozen=True)
 class CommandOption:
-    """The command-line option of a field.
-
-    Attributes:
-        section: section heading in the help
-        help: help text
-        names: names of the option; "": the field's name with dashes
-        metavar: placeholder of the value in the help; "": N, X or TEXT, by the field's type
-        choices: allowed values, if they are few
-        sets: value that an option without a value sets; None: it has an opposite, `--no-...`
-        hidden: whether only guides describe the option, and the help does not
-    """
+    """The command-line option of a field."""
 
     section: str
+    """Section heading in the help."""
     help: str
+    """Help text."""
     names: str = ""
+    """Names of the option; "": the field's name with dashes."""
     metavar: str = ""
+    """Placeholder of the value in the help; "": N, X or TEXT, by the field's type."""
     choices: tuple[str, ...] = ()
+    """Allowed values, if they are few."""
     sets: bool | None = None
+    """Value that an option without a value sets; None: it has an opposite, `--no-...`."""
     hidden: bool = False
+    """Whether only guides describe the option, and the help does not."""
 
 
 class LeftOut:

@@ -47,66 +47,59 @@ class GenerationSettings:
     """The default decoding settings of a model.
 
     Names and meanings follow Hugging Face's generation config.
-
-    Attributes:
-        prompt: decoder tokens after the start token, not part of the output. A speech model with
-            languages has several prompts; parity is checked with this one.
-        forced_first_token_id: the first new token, whatever the logits (mBART-50, NLLB: the
-            language)
-        forced_last_token_id: the last new token of an output that reaches its limit
-        end_token_ids: tokens that end an output; empty: only the limit ends it; None: the model's
-            end token
-        suppressed_token_ids: tokens that are never selected; the graph's argmax excludes them too
-        first_suppressed_token_ids: tokens that are not selected as the first unforced token
-        bad_words: sequences of at least two tokens that must not occur
-        min_length: minimum number of tokens of start token, prompt and output before an end token
-        min_new_tokens: minimum number of new tokens before an end token
-        no_repeat_ngram_size: size of n-grams that must not repeat; 0: off
-        encoder_no_repeat_ngram_size: size of n-grams of the source that must not occur in the
-            output; 0: off
-        repetition_penalty: divisor of positive, and factor of negative, logits of tokens that have
-            occurred (Keskar et al. 2019, section 4.1)
-        renormalize_logits: whether the probabilities of the tokens that all rules allow add up to
-            1, which changes the scores of hypotheses
-        num_beams: number of beams; 1: no beam search
-        length_penalty: exponent of the length by which the log-probability of a hypothesis is
-            divided; 0: none, higher values favour longer outputs
-        early_stopping: beam search ends with `num_beams` finished hypotheses (True), or when the
-            best unfinished one ranks below them at its current length (False) or its most
-            favourable length ("never")
-        do_sample: whether to sample; not with beams
-        temperature: divisor of the logits before sampling
-        top_k: number of most probable tokens to sample from; 0: all
-        top_p: minimum total probability of the smallest set of most probable tokens to sample
-            from; 1: all tokens
-        min_p: minimum probability of a token to sample, relative to the most probable token; 0: all
-            tokens
-        alignment_heads: layer and head, from 0, of each cross-attention that aligns words; empty:
-            unknown
     """
 
     prompt: Annotated[tuple[int, ...], TOKENS] = ()
+    """Decoder tokens after the start token, not part of the output. A speech model with languages
+    has several prompts; parity is checked with this one."""
     forced_first_token_id: Annotated[int | None, TOKENS, Part.RULES] = None
+    """The first new token, whatever the logits (mBART-50, NLLB: the language)."""
     forced_last_token_id: Annotated[int | None, TOKENS, Part.RULES] = None
+    """The last new token of an output that reaches its limit."""
     end_token_ids: Annotated[tuple[int, ...] | None, TOKENS] = None
+    """Tokens that end an output; empty: only the limit ends it; None: the model's end token."""
     suppressed_token_ids: Annotated[tuple[int, ...], TOKENS, Part.RULES] = ()
+    """Tokens that are never selected; the graph's argmax excludes them too."""
     first_suppressed_token_ids: Annotated[tuple[int, ...], TOKENS, Part.RULES] = ()
+    """Tokens that are not selected as the first unforced token."""
     bad_words: Annotated[tuple[tuple[int, ...], ...], TOKENS, Part.RULES] = ()
+    """Sequences of at least two tokens that must not occur."""
     min_length: Annotated[int, NOT_NEGATIVE, Part.RULES] = 0
+    """Minimum number of tokens of start token, prompt and output before an end token."""
     min_new_tokens: Annotated[int, NOT_NEGATIVE, Part.RULES] = 0
+    """Minimum number of new tokens before an end token."""
     no_repeat_ngram_size: Annotated[int, NOT_NEGATIVE, Part.RULES] = 0
+    """Size of n-grams that must not repeat; 0: off."""
     encoder_no_repeat_ngram_size: Annotated[int, NOT_NEGATIVE, Part.RULES] = 0
+    """Size of n-grams of the source that must not occur in the output; 0: off."""
     repetition_penalty: Annotated[float, POSITIVE_FLOAT32, Part.RULES] = 1.0
+    """Divisor of positive, and factor of negative, logits of tokens that have occurred (Keskar et
+    al. 2019, section 4.1)."""
     renormalize_logits: Annotated[bool, Part.RULES, LEFT_OUT] = False
+    """Whether the probabilities of the tokens that all rules allow add up to 1, which changes the
+    scores of hypotheses."""
     num_beams: Annotated[int, Part.STRATEGY, LEFT_OUT] = 1
+    """Number of beams; 1: no beam search."""
     length_penalty: Annotated[float, PENALTY_RANGE, Part.BEAMS, LEFT_OUT] = 1.0
+    """Exponent of the length by which the log-probability of a hypothesis is divided; 0: none,
+    higher values favour longer outputs."""
     early_stopping: Annotated[EarlyStopping, Part.BEAMS, LEFT_OUT] = False
+    """Beam search ends with `num_beams` finished hypotheses (True), or when the best unfinished one
+    ranks below them at its current length (False) or its most favourable length ("never")."""
     do_sample: Annotated[bool, Part.STRATEGY, LEFT_OUT] = False
+    """Whether to sample; not with beams."""
     temperature: Annotated[float, POSITIVE_FLOAT32, Part.SAMPLING, LEFT_OUT] = 1.0
+    """Divisor of the logits before sampling."""
     top_k: Annotated[int, NOT_NEGATIVE, Part.SAMPLING, LEFT_OUT] = 0
+    """Number of most probable tokens to sample from; 0: all."""
     top_p: Annotated[float, SHARE, Part.SAMPLING, LEFT_OUT] = 1.0
+    """Minimum total probability of the smallest set of most probable tokens to sample from; 1: all
+    tokens."""
     min_p: Annotated[float, SHARE, Part.SAMPLING, LEFT_OUT] = 0.0
+    """Minimum probability of a token to sample, relative to the most probable token; 0: all tokens.
+    """
     alignment_heads: Annotated[tuple[tuple[int, ...], ...], Part.ALIGNMENT, LEFT_OUT] = ()
+    """Layer and head, from 0, of each cross-attention that aligns words; empty: unknown."""
 
     def changed(self, *parts: Part) -> list[str]:
         """Return the names of the settings of these parts that differ from their defaults."""

@@ -18,16 +18,13 @@ Task = Literal[
 
 @dataclass(frozen=True)
 class HeadTask:
-    """The task of a head, shared by the trained model and the bundle.
-
-    Attributes:
-        labels: labels of a classification; a single label means regression
-        multi_label: whether labels have independent probabilities, so that several may be true
-    """
+    """The task of a head, shared by the trained model and the bundle."""
 
     task: Task
     labels: tuple[str, ...] = field(default=(), kw_only=True)
+    """Labels of a classification; a single label means regression."""
     multi_label: bool = field(default=False, kw_only=True)
+    """Whether labels have independent probabilities, so that several may be true."""
 
     @property
     def classifies(self) -> bool:
@@ -37,20 +34,17 @@ class HeadTask:
 
 @dataclass(frozen=True)
 class Head(HeadTask):
-    """The head of an encoder-only model in a bundle.
-
-    Attributes:
-        outputs: size of an embedding, or number of logits: one per label, one per token of the
-            vocabulary, or two for the start and end of an answer
-        d_model: size of a hidden state
-        token_types: number of token types; 0: none
-        mask_token_id: mask token of a masked language model
-    """
+    """The head of an encoder-only model in a bundle."""
 
     outputs: int
+    """Size of an embedding, or number of logits: one per label, one per token of the vocabulary, or
+    two for the start and end of an answer."""
     d_model: int
+    """Size of a hidden state."""
     token_types: int = 0
+    """Number of token types; 0: none."""
     mask_token_id: int | None = None
+    """Mask token of a masked language model."""
 
     @property
     def entailment(self) -> int | None:

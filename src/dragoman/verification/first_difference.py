@@ -23,18 +23,15 @@ SOURCES = 4
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """A tensor that differs, and the node that computes it.
-
-    Attributes:
-        module: the module of the trained model, such as "decoder.layers.3.feed_forward"
-        difference: the difference relative to max(1, the tensor's largest value), as in parity
-    """
+    """A tensor that differs, and the node that computes it."""
 
     graph: str
     tensor: str
     operator: str
     module: str
+    """The module of the trained model, such as "decoder.layers.3.feed_forward"."""
     difference: float
+    """The difference relative to max(1, the tensor's largest value), as in parity."""
 
     def __str__(self) -> str:
         return (

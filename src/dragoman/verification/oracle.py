@@ -117,30 +117,27 @@ COMPARED_SOURCES = 64
 
 @dataclass(frozen=True)
 class ForcedBatch:
-    """The outputs of oracle and bundle for a batch of sources.
-
-    Attributes:
-        source: token ids [B, S], or features [B, mel bins, frames]
-        source_mask: [B, S], True at tokens
-        read: the decoders' input, [B, T]
-        read_mask: [B, T], True at tokens
-        chosen_mask: [B, T], True where the model chooses the next token, which excludes the prompt
-            and a forced first token
-        cross: the oracle's keys and values of each decoder layer, [B, H, S, Dh]
-        logits: the oracle's logits, [B, T, V]
-        encoded: the outputs of the bundle's encoder, by name
-        scored: the bundle's logits, [B, T, V]
-    """
+    """The outputs of oracle and bundle for a batch of sources."""
 
     source: NDArray[Any]
+    """Token ids [B, S], or features [B, mel bins, frames]."""
     source_mask: NDArray[np.bool_]
+    """[B, S], True at tokens."""
     read: NDArray[np.int64]
+    """The decoders' input, [B, T]."""
     read_mask: NDArray[np.bool_]
+    """[B, T], True at tokens."""
     chosen_mask: NDArray[np.bool_]
+    """[B, T], True where the model chooses the next token, which excludes the prompt and a forced
+    first token."""
     cross: Sequence[KeysValues]
+    """The oracle's keys and values of each decoder layer, [B, H, S, Dh]."""
     logits: NDArray[np.float32]
+    """The oracle's logits, [B, T, V]."""
     encoded: dict[str, NDArray[Any]]
+    """The outputs of the bundle's encoder, by name."""
     scored: NDArray[Any]
+    """The bundle's logits, [B, T, V]."""
 
 
 def forced_batches(
@@ -315,15 +312,13 @@ class RoundedWeight(Tensor):
 
     Linear maps and tables multiply by the scales what they read, some outputs after the other, so
     that there is no copy of all numbers in float32. All other operators read such a copy.
-
-    Attributes:
-        scales: [outputs, blocks, 1]
-        block: the number of inputs that share a scale
     """
 
     _is_param = True  # torch.nn.Parameter recognizes parameters by it
     scales: Tensor
+    """[outputs, blocks, 1]."""
     block: int
+    """The number of inputs that share a scale."""
 
     @classmethod
     def nearest(cls, weight: Tensor, bits: int, block: int | None) -> RoundedWeight:

@@ -73,18 +73,15 @@ LARGEST_OF_MEAN = 300.0
 
 @dataclass(frozen=True)
 class Slack:
-    """The tolerance between outputs of a bundle in one pass, in steps and in other batches.
-
-    Attributes:
-        channels: the largest difference of each logit; None below fp32, where activations that are
-            rounded to one side or the other move whole distributions
-        mean: the mean divergence in nats, which is that of the bundle from the oracle
-        of_size: the largest difference of other outputs, relative to their largest value
-    """
+    """The tolerance between outputs of a bundle in one pass, in steps and in other batches."""
 
     channels: NDArray[Any] | None
+    """The largest difference of each logit; None below fp32, where activations that are rounded to
+    one side or the other move whole distributions."""
     mean: float = NEGLIGIBLE
+    """The mean divergence in nats, which is that of the bundle from the oracle."""
     of_size: float = 3e-5
+    """The largest difference of other outputs, relative to their largest value."""
 
     @property
     def largest(self) -> float:

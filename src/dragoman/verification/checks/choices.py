@@ -52,17 +52,14 @@ def rounding(precision: Precision, largest_logit: float) -> float:
 
 @dataclass(frozen=True)
 class Choices:
-    """How the bundle's choices along the oracle's outputs compare with the oracle's.
-
-    Attributes:
-        changed: outputs with at least one other choice
-        largest_error: of the difference between the logit of the oracle's choice and that of its
-            runner-up or of the bundle's choice, at any position
-    """
+    """How the bundle's choices along the oracle's outputs compare with the oracle's."""
 
     sequences: int
     changed: int
+    """Outputs with at least one other choice."""
     largest_error: float
+    """Of the difference between the logit of the oracle's choice and that of its runner-up or of
+    the bundle's choice, at any position."""
 
 
 class ChoiceMeter:
@@ -115,14 +112,11 @@ class ChoiceMeter:
 
 @dataclass(frozen=True)
 class Rules:
-    """The checkpoint's generation settings at the steps of one output.
-
-    Attributes:
-        source: the tokens of the source; empty for audio
-    """
+    """The checkpoint's generation settings at the steps of one output."""
 
     oracle: AutoregressiveModel
     source: Sequence[int]
+    """The tokens of the source; empty for audio."""
     prompt: list[int]
     limit: int
 

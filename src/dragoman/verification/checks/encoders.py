@@ -52,38 +52,32 @@ Outputs = dict[Role, NDArray[Any]]
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """A batch of sources, with what the oracle, the rounded oracle and the bundle compute.
-
-    Attributes:
-        source: token ids [B, S]
-        mask: [B, S], True at tokens
-        types: the segment of each token, [B, S]; None: the model has no segments
-        expected: the oracle's outputs
-        rounded: the outputs of the rounded oracle; None at fp32
-        found: the outputs of the bundle
-    """
+    """A batch of sources, with what the oracle, the rounded oracle and the bundle compute."""
 
     indices: Sequence[int]
     source: NDArray[np.int64]
+    """Token ids [B, S]."""
     mask: NDArray[np.bool_]
+    """[B, S], True at tokens."""
     types: NDArray[np.int64] | None
+    """The segment of each token, [B, S]; None: the model has no segments."""
     expected: Outputs
+    """The oracle's outputs."""
     rounded: Outputs | None
+    """The outputs of the rounded oracle; None at fp32."""
     found: Outputs
+    """The outputs of the bundle."""
 
 
 @dataclass(frozen=True)
 class EncoderParity:
-    """The outcome of comparing an encoder-only model.
-
-    Attributes:
-        ranks: the order of embeddings, or of the scores of a model with one label
-    """
+    """The outcome of comparing an encoder-only model."""
 
     tensors: list[TensorParity]
     vectors: VectorParity | None
     distributions: DistributionParity | None
     ranks: RankParity | None
+    """The order of embeddings, or of the scores of a model with one label."""
 
 
 def compare_encoder(

@@ -45,18 +45,15 @@ MOST_MORE = 10**9
 
 @dataclass(frozen=True)
 class Excess:
-    """A loss beyond what is allowed.
-
-    Attributes:
-        amount: the loss beyond the allowed loss, more than 0
-        spread: the standard error of the loss
-        differing: how many texts differ from the oracle's
-    """
+    """A loss beyond what is allowed."""
 
     amount: float
+    """The loss beyond the allowed loss, more than 0."""
     spread: float
+    """The standard error of the loss."""
     texts: int
     differing: int
+    """How many texts differ from the oracle's."""
 
     @property
     def chance(self) -> float:

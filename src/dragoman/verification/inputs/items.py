@@ -23,26 +23,24 @@ AUDIO_SUFFIXES = frozenset(
 
 @dataclass(frozen=True)
 class Comparison:
-    """The options of a comparison.
-
-    Attributes:
-        inputs: a file of texts, one per line, references after tabs; or a directory of audio clips,
-            or a list of them, transcripts after tabs; None: the sources of `references`, the
-            checkpoint's held-out data, or random inputs if there is neither
-        limit: the maximum number of inputs; None: all
-        references: a file whose lines are a source, a tab and a reference, or only references, one
-            for each input; None: the references after tabs in `inputs`, if every line has one
-        metrics: names from `metrics.METRIC_NAMES`, the most important one first; None: the default
-            metrics of the model's task
-        source_language, target_language: languages of a multilingual model; None: its defaults
-    """
+    """The options of a comparison."""
 
     inputs: Path | None = None
+    """A file of texts, one per line, references after tabs; or a directory of audio clips, or a
+    list of them, transcripts after tabs; None: the sources of `references`, the checkpoint's
+    held-out data, or random inputs if there is neither."""
     limit: int | None = None
+    """The maximum number of inputs; None: all."""
     references: Path | None = None
+    """A file whose lines are a source, a tab and a reference, or only references, one for each
+    input; None: the references after tabs in `inputs`, if every line has one."""
     metrics: Sequence[str] | None = None
+    """Names from `metrics.METRIC_NAMES`, the most important one first; None: the default metrics of
+    the model's task."""
     source_language: str | None = None
     target_language: str | None = None
+    """`source_language` and `target_language`: languages of a multilingual model; None: its
+    defaults."""
 
 
 _DESCRIPTION = re.compile(r"\d+ (random sources|windows of random sound) \(seed \d+\)")
@@ -65,18 +63,15 @@ def are_random(description: str) -> bool:
 
 @dataclass(frozen=True)
 class Item:
-    """A text or a recording to compare on.
-
-    Attributes:
-        origin: the place for a reader, such as "held_out.tsv, line 17" or "clips/a.flac"
-        references: every text that counts as right; empty if unknown
-        line: the line of the references in their file; the first if there are several
-    """
+    """A text or a recording to compare on."""
 
     source: str | Path
     origin: str
+    """The place for a reader, such as "held_out.tsv, line 17" or "clips/a.flac"."""
     references: tuple[str, ...] = ()
+    """Every text that counts as right; empty if unknown."""
     line: int = 0
+    """The line of the references in their file; the first if there are several."""
 
     @property
     def key(self) -> str | Path:
@@ -148,17 +143,14 @@ Member = TypeVar("Member")
 
 @dataclass(frozen=True)
 class ItemFile:
-    """The items of a file, to compare on.
-
-    Attributes:
-        file: a file of texts, an audio file or a directory of audio
-        references: the file of the items' references, if every item has one
-    """
+    """The items of a file, to compare on."""
 
     comparison: Comparison
     file: Path
+    """A file of texts, an audio file or a directory of audio."""
     items: Sequence[Item]
     references: Path | None
+    """The file of the items' references, if every item has one."""
 
     def origin_of_references(self, count: int) -> str:
         """Describe where references are from for the record, if so many items are compared."""
@@ -183,16 +175,13 @@ def described(file: Path, count: int, chosen: int) -> str:
 
 @dataclass(frozen=True)
 class ReferenceFile:
-    """A file of references, with or without sources.
-
-    Attributes:
-        pairs: sources with their references, by line; None: there are no sources
-        lines: only references, one for each input; empty if there are sources
-    """
+    """A file of references, with or without sources."""
 
     path: Path
     pairs: Sequence[Item] | None
+    """Sources with their references, by line; None: there are no sources."""
     lines: Sequence[str]
+    """Only references, one for each input; empty if there are sources."""
 
     @classmethod
     def read(cls, path: Path, *, audio: bool) -> ReferenceFile:
@@ -278,16 +267,13 @@ def pair_items(file: Path, *, audio: bool) -> list[Item]:
 
 @dataclass(frozen=True)
 class References:
-    """Sources with references, whose probability is compared.
-
-    Attributes:
-        pairs: as `Model.score` takes them; a source with several references is in several pairs
-        lines: the line of the file that each pair is from
-    """
+    """Sources with references, whose probability is compared."""
 
     origin: str
     pairs: Sequence[tuple[Any, Any]]
+    """As `Model.score` takes them; a source with several references is in several pairs."""
     lines: Sequence[int]
+    """The line of the file that each pair is from."""
     source_language: str | None = None
 
     @classmethod

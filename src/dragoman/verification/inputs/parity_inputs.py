@@ -33,17 +33,14 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class Task:
-    """The metrics and references that outputs are judged by.
-
-    Attributes:
-        metrics: the most important one first
-        parts: for each text, the inputs whose outputs it consists of, in order: one input, or the
-            windows of a recording
-    """
+    """The metrics and references that outputs are judged by."""
 
     metrics: Sequence[Metric]
+    """The most important one first."""
     references: Sequence[Sequence[str]]
     parts: Sequence[Sequence[int]]
+    """For each text, the inputs whose outputs it consists of, in order: one input, or the windows
+    of a recording."""
 
     def texts(self, outputs: Sequence[str]) -> list[str]:
         """Join the outputs of all inputs to texts."""
@@ -52,31 +49,28 @@ class Task:
 
 @dataclass(frozen=True)
 class ParityInputs:
-    """The inputs of a comparison.
-
-    Attributes:
-        sources: source token ids, at least one each, or features [mel bins, frames]
-        origins: the place of each source, such as "held_out.tsv, line 17"; empty: its number
-        texts: the texts of the sources, which the bundle's own tokenizer must turn into them
-        lines: the texts or pairs of texts of an encoder-only model, with their tokens
-        decode: the checkpoint's tokenizer of outputs; None: its outputs are no texts
-        references: sources with references whose probability is compared
-        source_language, target_language: of texts, for a multilingual model; None: see
-            `sources.assumed_language` and `oracle.oracle_for`
-        random: whether the sources are random, and say nothing about quality
-    """
+    """The inputs of a comparison."""
 
     description: str
     sources: Sequence[EncoderInput]
+    """Source token ids, at least one each, or features [mel bins, frames]."""
     origins: Sequence[str] = ()
+    """The place of each source, such as "held_out.tsv, line 17"; empty: its number."""
     texts: list[str] | None = None
+    """The texts of the sources, which the bundle's own tokenizer must turn into them."""
     decode: Decode | None = None
+    """The checkpoint's tokenizer of outputs; None: its outputs are no texts."""
     task: Task | None = None
     source_language: str | None = None
     target_language: str | None = None
+    """`source_language` and `target_language`: of texts, for a multilingual model; None: see
+    `sources.assumed_language` and `oracle.oracle_for`."""
     references: References | None = None
+    """Sources with references whose probability is compared."""
     random: bool = False
+    """Whether the sources are random, and say nothing about quality."""
     lines: Sequence[EncoderLine] | None = None
+    """The texts or pairs of texts of an encoder-only model, with their tokens."""
     remark: str = ""
 
     @property
@@ -124,13 +118,10 @@ def text_metrics(
 
 @dataclass(frozen=True)
 class RecipeMetric(RatioMetric):
-    """The figure that a recipe's training reports, a share of errors averaged over examples.
-
-    Attributes:
-        recipe: one with a score
-    """
+    """The figure that a recipe's training reports, a share of errors averaged over examples."""
 
     recipe: Recipe
+    """One with a score."""
     sources: Sequence[str]
     higher_is_better: bool = False
     whole: float = 1

@@ -25,15 +25,12 @@ from .items import recording_items, text_items
 
 
 class Sources(NamedTuple):
-    """Sources to calibrate on.
-
-    Attributes:
-        encodable: token ids, or features
-        types: the segments of an encoder-only model's tokens; None: they are all 0
-    """
+    """Sources to calibrate on."""
 
     encodable: Sequence[EncoderInput]
+    """Token ids, or features."""
     types: Sequence[Sequence[int]] | None = None
+    """The segments of an encoder-only model's tokens; None: they are all 0."""
 
 
 class EncoderLine(NamedTuple):

@@ -43,17 +43,14 @@ PROMISED_ON = frozenset({"x86_64", "AMD64"})
 
 @dataclass
 class _Outputs:
-    """The outputs of a probe in some batch.
-
-    Attributes:
-        encoded: outputs of the encoder by name, without padding
-        scored: logits of one pass, [T, V]
-        stepped: logits of the first steps through the cache, [steps, V]
-    """
+    """The outputs of a probe in some batch."""
 
     encoded: dict[str, Array]
+    """Outputs of the encoder by name, without padding."""
     scored: Array | None
+    """Logits of one pass, [T, V]."""
     stepped: Array | None
+    """Logits of the first steps through the cache, [steps, V]."""
 
 
 def is_promised(model: Model, backend: str) -> bool:

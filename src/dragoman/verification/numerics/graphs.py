@@ -55,19 +55,16 @@ PART = 2**22
 
 @dataclass
 class ChannelMeter:
-    """How far each channel of an output is from its exact value, over several batches.
-
-    Attributes:
-        found: the largest difference of the bundle by channel, or what counts of it
-        oracle: the largest difference of the oracle in float32 by channel
-        size: the largest exact value by channel
-        places: where the largest difference of the bundle is, by channel
-    """
+    """How far each channel of an output is from its exact value, over several batches."""
 
     found: Array
+    """The largest difference of the bundle by channel, or what counts of it."""
     oracle: Array
+    """The largest difference of the oracle in float32 by channel."""
     size: Array
+    """The largest exact value by channel."""
     places: Array
+    """Where the largest difference of the bundle is, by channel."""
 
     @classmethod
     def of(cls, channels: int) -> ChannelMeter:
@@ -196,12 +193,7 @@ def measure_graphs(
 
 @dataclass(frozen=True)
 class _Batch:
-    """Probes that are computed together.
-
-    Attributes:
-        positions: positions of targets whose logits are compared, [R]
-        types: the segment of each source token; None: the model does not tell them apart
-    """
+    """Probes that are computed together."""
 
     numbers: list[int]
     source: Array
@@ -209,7 +201,9 @@ class _Batch:
     read: NDArray[np.int64]
     read_mask: NDArray[np.bool_]
     positions: NDArray[np.int64]
+    """Positions of targets whose logits are compared, [R]."""
     types: NDArray[np.int64] | None
+    """The segment of each source token; None: the model does not tell them apart."""
 
 
 def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[_Batch]:

@@ -38,17 +38,14 @@ SHORT_WEIGHTS = 2e9
 
 @dataclass(frozen=True)
 class Probe:
-    """A source and what the decoder reads.
-
-    Attributes:
-        source: token ids, or features of audio; empty for a decoder-only model
-        read: the decoder's input, from the start token on; empty for an encoder-only model
-        name: for problems, such as "at full capacity"
-    """
+    """A source and what the decoder reads."""
 
     source: EncoderInput
+    """Token ids, or features of audio; empty for a decoder-only model."""
     read: Sequence[int]
+    """The decoder's input, from the start token on; empty for an encoder-only model."""
     name: str
+    """For problems, such as "at full capacity"."""
 
     @property
     def is_long(self) -> bool:

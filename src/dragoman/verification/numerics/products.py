@@ -131,21 +131,18 @@ def _explained(rows: Array, outputs: int) -> float:
 
 
 class _Sums(NamedTuple):
-    """Sums over rows and over inputs, one for each output.
-
-    Attributes:
-        products: of the checkpoint's products times the rounded weight's
-        power: of the squares of the rounded weight's products
-        errors: of the squares of the differences
-        independent: the mean square that errors of independent rounding have
-        moved: the variance that independent rounding gives to `products`
-    """
+    """Sums over rows and over inputs, one for each output."""
 
     products: Array
+    """Of the checkpoint's products times the rounded weight's."""
     power: Array
+    """Of the squares of the rounded weight's products."""
     errors: Array
+    """Of the squares of the differences."""
     independent: Array
+    """The mean square that errors of independent rounding have."""
     moved: Array
+    """The variance that independent rounding gives to `products`."""
 
 
 def _sums(weight: QuantizedWeight, expected: Array, rows: Array) -> _Sums:

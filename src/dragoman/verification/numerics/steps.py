@@ -46,33 +46,27 @@ SUPPRESSED = -1e4
 
 @dataclass
 class _Tally:
-    """What was compared, and the first difference beyond rounding.
-
-    Attributes:
-        worst: the largest difference as a multiple of what is allowed
-    """
+    """What was compared, and the first difference beyond rounding."""
 
     compared: int = 0
     differing: int = 0
     worst: float = 0.0
+    """The largest difference as a multiple of what is allowed."""
     problem: str = ""
 
 
 @dataclass
 class _Outcome:
-    """What was found along the steps.
-
-    Attributes:
-        steps: the steps of all rows, compared with one pass
-        choices: the choices of the graph and their log-probabilities, compared with its logits
-        divergences: from one pass, in nats, where distributions are compared
-    """
+    """What was found along the steps."""
 
     suppressed: Sequence[int]
     slack: Slack
     steps: _Tally = field(default_factory=_Tally)
+    """The steps of all rows, compared with one pass."""
     choices: _Tally = field(default_factory=_Tally)
+    """The choices of the graph and their log-probabilities, compared with its logits."""
     divergences: list[float] = field(default_factory=list)
+    """From one pass, in nats, where distributions are compared."""
 
 
 def compare_steps(
@@ -128,12 +122,7 @@ def _rows_that_fit(model: Model, probes: Sequence[Probe]) -> Sequence[Probe]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Probes as a batch, and what one pass gives for them.
-
-    Attributes:
-        positions: positions that may be stepped, [R]
-        one_pass: their logits [B, R, V]
-    """
+    """Probes as a batch, and what one pass gives for them."""
 
     probes: Sequence[Probe]
     source: Array
@@ -141,7 +130,9 @@ class _Rows:
     read: NDArray[np.int64]
     lengths: NDArray[np.int64]
     positions: NDArray[np.int64]
+    """Positions that may be stepped, [R]."""
     one_pass: Array
+    """Their logits [B, R, V]."""
 
     @classmethod
     def of(cls, model: Model, probes: Sequence[Probe]) -> _Rows:

@@ -63,15 +63,12 @@ SETTINGS: Any = {
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of the page.
-
-    Attributes:
-        wide: whether it needs the width of the page, and scrolls where there is less
-    """
+    """A chart of the page."""
 
     svg: Markup
     caption: str
     wide: bool = False
+    """Whether it needs the width of the page, and scrolls where there is less."""
 
 
 def draw(

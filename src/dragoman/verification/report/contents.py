@@ -38,20 +38,17 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Check:
-    """A row of the table of parity, with what was compared and the outcome.
-
-    Attributes:
-        level: proof, numbers, tokens or task
-        allowed: the limit; empty if there is none
-        undecided: whether it passed because there was too little to compare
-    """
+    """A row of the table of parity, with what was compared and the outcome."""
 
     level: str
+    """Proof, numbers, tokens or task."""
     what: str
     found: str
     allowed: str
+    """The limit; empty if there is none."""
     passed: bool
     undecided: bool = False
+    """Whether it passed because there was too little to compare."""
 
     @property
     def state(self) -> str:
@@ -61,47 +58,40 @@ class Check:
 
 @dataclass(frozen=True)
 class Licence:
-    """A licence file, or the licence that a README names.
-
-    Attributes:
-        name: the name of the licence file, or of the README that names the licence
-        summary: its first line, or the name
-        text: the whole text; empty if the licence is only named
-    """
+    """A licence file, or the licence that a README names."""
 
     place: Literal["bundle", "checkpoint"]
     name: str
+    """The name of the licence file, or of the README that names the licence."""
     summary: str
+    """Its first line, or the name."""
     sha256: str
     text: str
+    """The whole text; empty if the licence is only named."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """What `dragoman train` recorded of the checkpoint's training.
-
-    Attributes:
-        recipe: the name of the recipe, or of the file that described the training
-        pairs: the number of pairs or texts by the part of the data; empty if not recorded
-        dropped: the number of pairs that were left out, by reason
-        corpora: the corpora of the training data, one line each; empty for one without options
-        unknown: characters that the vocabularies lack, one line for each part of the data that has
-            some
-        held_out: the figures on the held-out data, as texts, by name
-        options: the options of the training, and its number of steps
-        candidates: the weights that were judged; empty if not recorded
-    """
+    """What `dragoman train` recorded of the checkpoint's training."""
 
     recipe: str
+    """The name of the recipe, or of the file that described the training."""
     metric: str
     pairs: dict[str, int]
+    """The number of pairs or texts by the part of the data; empty if not recorded."""
     dropped: dict[str, int]
+    """The number of pairs that were left out, by reason."""
     corpora: tuple[str, ...]
+    """The corpora of the training data, one line each; empty for one without options."""
     unknown: tuple[str, ...]
+    """Characters that the vocabularies lack, one line for each part of the data that has some."""
     held_out: dict[str, str]
+    """The figures on the held-out data, as texts, by name."""
     options: dict[str, Any]
+    """The options of the training, and its number of steps."""
     epochs: tuple[Epoch, ...]
     candidates: tuple[Candidate, ...]
+    """The weights that were judged; empty if not recorded."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +110,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long batches of one size and one length of sources take.
-
-    Attributes:
-        encoder, prompt, step, sentence, tokens_per_second: see `latency.BatchFigures`
-    """
+    """How long batches of one size and one length of sources take."""
 
     batch_size: int
     source_length: int
@@ -134,28 +120,27 @@ class Timing:
     step: Percentiles | None
     sentence: Percentiles
     tokens_per_second: float
+    """`encoder`, `prompt`, `step`, `sentence` and `tokens_per_second`: see `latency.BatchFigures`.
+    """
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured in processes that only ran the bundle.
-
-    Attributes:
-        threads: None: all cores
-        runs: batches for each size
-        audio: whether sources are windows of audio, whose lengths are positions of the encoder
-        load_seconds: the median load time of these processes
-        peak_memory_mb: the highest peak memory of these processes, in MB of 10^6 bytes
-        timings: by length, then by batch size
-    """
+    """What was measured in processes that only ran the bundle."""
 
     backend: str
     threads: int | None
+    """None: all cores."""
     runs: int
+    """Batches for each size."""
     audio: bool
+    """Whether sources are windows of audio, whose lengths are positions of the encoder."""
     load_seconds: float
+    """The median load time of these processes."""
     peak_memory_mb: float
+    """The highest peak memory of these processes, in MB of 10^6 bytes."""
     timings: tuple[Timing, ...]
+    """By length, then by batch size."""
 
     @property
     def spread(self) -> float:
@@ -165,34 +150,24 @@ class Speed:
 
 @dataclass(frozen=True)
 class AttentionExample:
-    """The attention of a model on one input, for a heat map.
-
-    Attributes:
-        title: the attention, with its layers and heads
-        rows: tokens that attend
-        columns: tokens that are attended to
-        weights: [rows][columns]; a row adds up to 1
-        unit: the unit of columns that are times
-    """
+    """The attention of a model on one input, for a heat map."""
 
     title: str
+    """The attention, with its layers and heads."""
     text: str
     rows: tuple[str, ...]
+    """Tokens that attend."""
     columns: tuple[str, ...]
+    """Tokens that are attended to."""
     weights: tuple[tuple[float, ...], ...]
+    """[rows][columns]; a row adds up to 1."""
     unit: str = ""
+    """The unit of columns that are times."""
 
 
 @dataclass(frozen=True)
 class BundleReport:
-    """Everything that a report says of one bundle.
-
-    Attributes:
-        signed: whether there is a signature next to the manifest, which is not checked here
-        size_bytes: the size of all files except the manifest
-        explained_margin: the largest margin of a divergence that parity allows; None: unknown
-        missing: why a part is missing, and the command that adds it
-    """
+    """Everything that a report says of one bundle."""
 
     label: str
     name: str
@@ -204,8 +179,10 @@ class BundleReport:
     tool_versions: dict[str, str]
     manifest_sha256: str
     signed: bool
+    """Whether there is a signature next to the manifest, which is not checked here."""
     files: tuple[FileRecord, ...]
     size_bytes: int
+    """The size of all files except the manifest."""
     keep_fp32: tuple[str, ...]
     licences: tuple[Licence, ...]
     training: Training | None
@@ -213,28 +190,27 @@ class BundleReport:
     tasks: tuple[TaskParity, ...]
     checks: tuple[Check, ...]
     explained_margin: float | None
+    """The largest margin of a divergence that parity allows; None: unknown."""
     passes: tuple[PassRecord, ...]
     sensitivity: Sensitivity | None
     speed: Speed | None
     attention: tuple[AttentionExample, ...]
     missing: dict[Part, str]
+    """Why a part is missing, and the command that adds it."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report of some bundles.
-
-    Attributes:
-        created: the time of creation, ISO 8601, UTC
-        dragoman: the version of Dragoman
-        machine: the machine of the speed measurements; None: there are none
-        command: the command that wrote the report
-    """
+    """A report of some bundles."""
 
     created: str
+    """The time of creation, ISO 8601, UTC."""
     dragoman: str
+    """The version of Dragoman."""
     machine: str | None
+    """The machine of the speed measurements; None: there are none."""
     command: str
+    """The command that wrote the report."""
     bundles: tuple[BundleReport, ...]
 
     @property

@@ -54,29 +54,26 @@ KINDS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Additions:
-    """What a report says that its bundles do not record.
-
-    Attributes:
-        checkpoint: the directory of the checkpoint, whose licences are read
-        foreign: why bundles were not made from a model like the checkpoint, by directory
-        sensitivities: the sensitivity of some of the bundles, by directory
-        unmeasured: why the sensitivity of a bundle is missing, by directory
-        speeds: the speed of some of the bundles, or why it is missing, by directory
-        held_out: the checkpoint's held-out data, which replaces missing inputs
-        threads: the number of threads for attention; None: all cores
-        signed: directories of bundles with a signature
-    """
+    """What a report says that its bundles do not record."""
 
     checkpoint: Path | None = None
+    """The directory of the checkpoint, whose licences are read."""
     foreign: Mapping[Path, str] = field(default_factory=dict)
+    """Why bundles were not made from a model like the checkpoint, by directory."""
     sensitivities: Mapping[Path, Sensitivity] = field(default_factory=dict)
+    """The sensitivity of some of the bundles, by directory."""
     unmeasured: Mapping[Path, str] = field(default_factory=dict)
+    """Why the sensitivity of a bundle is missing, by directory."""
     speeds: Mapping[Path, Speed | str] = field(default_factory=dict)
+    """The speed of some of the bundles, or why it is missing, by directory."""
     machine: str | None = None
     inputs: Path | None = None
     held_out: Path | None = None
+    """The checkpoint's held-out data, which replaces missing inputs."""
     threads: int | None = None
+    """The number of threads for attention; None: all cores."""
     signed: frozenset[Path] = frozenset()
+    """Directories of bundles with a signature."""
 
 
 def gather(

@@ -18,105 +18,90 @@ Measure = Literal["divergence", "cosine distance"]
 
 @dataclass(frozen=True)
 class Effect:
-    """How far predictions are from those of the trained model in fp32.
-
-    Attributes:
-        mean, largest: over all positions. Kullback-Leibler divergences of distributions, in nats;
-            or 1 - the cosine of the angle between embeddings
-        same_choice: the share of positions with the same most probable choice; None for embeddings
-    """
+    """How far predictions are from those of the trained model in fp32."""
 
     mean: float
     largest: float
+    """`mean` and `largest`: over all positions. Kullback-Leibler divergences of distributions, in
+    nats; or 1 - the cosine of the angle between embeddings."""
     same_choice: float | None
+    """The share of positions with the same most probable choice; None for embeddings."""
 
 
 @dataclass(frozen=True)
 class ProductSensitivity:
-    """A product, or a look-up table, and the effect of its precision.
-
-    Attributes:
-        name: the name for `--keep-fp32`
-        modules: the modules of the trained model whose weights it has
-        error: the relative error of its output, as the precision measures it; None: not measurable,
-            since its inputs are not finite
-        allowed: the largest error with which it is quantized
-        quantized: whether it is quantized unless a user keeps it
-        kept: whether the user kept it in fp32 in the bundle
-        alone: the effect if only this product is in the precision; None if it is not quantized
-        extra_bytes: the bytes that its weights need more in fp32
-    """
+    """A product, or a look-up table, and the effect of its precision."""
 
     name: str
+    """The name for `--keep-fp32`."""
     modules: tuple[str, ...]
+    """The modules of the trained model whose weights it has."""
     layer: str
     parameters: int
     error: float | None
+    """The relative error of its output, as the precision measures it; None: not measurable, since
+    its inputs are not finite."""
     allowed: float
+    """The largest error with which it is quantized."""
     quantized: bool
+    """Whether it is quantized unless a user keeps it."""
     kept: bool
+    """Whether the user kept it in fp32 in the bundle."""
     alone: Effect | None
+    """The effect if only this product is in the precision; None if it is not quantized."""
     extra_bytes: int
+    """The bytes that its weights need more in fp32."""
 
 
 @dataclass(frozen=True)
 class LayerSensitivity:
-    """A layer and the effect of its precision.
-
-    Attributes:
-        alone: the effect if only this layer is in the precision
-    """
+    """A layer and the effect of its precision."""
 
     name: str
     products: tuple[str, ...]
     alone: Effect
+    """The effect if only this layer is in the precision."""
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """The gain of keeping the worst products in fp32.
-
-    Attributes:
-        added: the names of those that the step before did not keep, the worst first
-        effect: the effect of all other products, which are in the precision
-    """
+    """The gain of keeping the worst products in fp32."""
 
     count: int
     added: tuple[str, ...]
+    """The names of those that the step before did not keep, the worst first."""
     effect: Effect
+    """The effect of all other products, which are in the precision."""
     weight_bytes: int
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The sensitivity of a bundle to the precision of its products.
-
-    Attributes:
-        weights_sha256: the SHA-256 of the bundle's weights, which identifies it
-        measure: the name of the measure of effects
-        inputs: the inputs of the predictions
-        random: whether they are random, and say nothing about quality
-        calibration: the file that errors were measured on; None: random inputs
-        positions: how many predictions were compared
-        products: in the order of computation
-        keeping: the gains of keeping products, from none to all
-        differing: products whose rounded weights are not the bundle's, which was calibrated on
-            something else or made from another checkpoint
-    """
+    """The sensitivity of a bundle to the precision of its products."""
 
     bundle: str
     target: str
     precision: Precision
     weights_sha256: str
+    """The SHA-256 of the bundle's weights, which identifies it."""
     measure: Measure
+    """The name of the measure of effects."""
     inputs: str
+    """The inputs of the predictions."""
     random: bool
+    """Whether they are random, and say nothing about quality."""
     calibration: str | None
+    """The file that errors were measured on; None: random inputs."""
     positions: int
+    """How many predictions were compared."""
     products: tuple[ProductSensitivity, ...]
+    """In the order of computation."""
     layers: tuple[LayerSensitivity, ...]
     keeping: tuple[Keeping, ...]
+    """The gains of keeping products, from none to all."""
     differing: tuple[str, ...] = ()
+    """Products whose rounded weights are not the bundle's, which was calibrated on something else
+    or made from another checkpoint."""
 
     @property
     def worst(self) -> list[ProductSensitivity]:

@@ -57,32 +57,26 @@ class Variant(OnnxRuntimeBackend):
 
 
 class LoadedGraph(NamedTuple):
-    """A graph that is ready to run.
-
-    Attributes:
-        spec: its specification, with the types that it has
-        sizes: bytes of each weight, by name
-    """
+    """A graph that is ready to run."""
 
     spec: GraphSpec
+    """Its specification, with the types that it has."""
     session: InMemorySession
     sizes: dict[str, int]
+    """Bytes of each weight, by name."""
 
 
 @dataclass(frozen=True)
 class Variants:
-    """Makes variants of a bundle.
-
-    Attributes:
-        manifest: the manifest of the bundle in fp32
-        graphs: the graphs after the target's passes that keep fp32
-        caches: the passes that quantize the caches of each graph, after weights
-    """
+    """Makes variants of a bundle."""
 
     manifest: Manifest
+    """The manifest of the bundle in fp32."""
     graphs: Graphs
+    """The graphs after the target's passes that keep fp32."""
     passes: Mapping[str, QuantizeWeights]
     caches: Mapping[str, Sequence[GraphPass]]
+    """The passes that quantize the caches of each graph, after weights."""
     products: Collection[RoundedProduct]
     threads: int | None
     _exact: dict[str, LoadedGraph] = field(default_factory=dict)

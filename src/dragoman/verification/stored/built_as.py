@@ -62,53 +62,44 @@ Finding = str
 
 @dataclass(frozen=True)
 class WeightUse:
-    """A weight where a node multiplies by it or looks rows up in it.
-
-    Attributes:
-        graph: "encoder" or "decoder"
-        nodes: the names of the node and of those between the stored weight and the node
-        weight: the name of the initializer
-        format: "fp32", "fp16", "bf16", "int8" or "int4"
-        quantizable: whether int8 and int4 round such a weight
-        table: whether token ids look rows up in it, here or elsewhere
-        dequantized: whether a `DequantizeLinear` is between
-    """
+    """A weight where a node multiplies by it or looks rows up in it."""
 
     graph: str
+    """Either "encoder" or "decoder"."""
     nodes: tuple[str, ...]
+    """The names of the node and of those between the stored weight and the node."""
     weight: str
+    """The name of the initializer."""
     modules: tuple[str, ...]
     format: str
+    """Either "fp32", "fp16", "bf16", "int8" or "int4"."""
     quantizable: bool
+    """Whether int8 and int4 round such a weight."""
     table: bool
+    """Whether token ids look rows up in it, here or elsewhere."""
     dequantized: bool
+    """Whether a `DequantizeLinear` is between."""
 
 
 class _Record(NamedTuple):
-    """What the manifest records of the passes.
-
-    Attributes:
-        quantized_by: the passes that quantize weights, by graph
-        refusals: reasons of refusals, by graph and node
-        wide: nodes that a pass to 16 bits left in fp32: the pass, graph and node
-    """
+    """What the manifest records of the passes."""
 
     quantized_by: dict[str, str]
+    """The passes that quantize weights, by graph."""
     refusals: dict[tuple[str, str], str]
+    """Reasons of refusals, by graph and node."""
     wide: set[tuple[str, str, str]]
+    """Nodes that a pass to 16 bits left in fp32: the pass, graph and node."""
     passes: bool
 
 
 class _Graphs(NamedTuple):
-    """What is known of the graphs of a bundle.
-
-    Attributes:
-        for_processor: whether there are operators that only the target cpu writes
-    """
+    """What is known of the graphs of a bundle."""
 
     names: tuple[str, ...]
     uses: list[WeightUse]
     for_processor: bool
+    """Whether there are operators that only the target cpu writes."""
     width: int
     record: _Record
 

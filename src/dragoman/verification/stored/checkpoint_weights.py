@@ -40,18 +40,15 @@ SCALED_NEAR = 0.1
 
 @dataclass(frozen=True)
 class CheckpointWeights:
-    """The weights of a checkpoint, and what a graph of it should hold.
-
-    Attributes:
-        tensors: parameters and buffers by name, tied ones under each of their names
-        score_scale: the factor of attention scores
-        constants: numbers that a graph may hold without a name, as they were before they were
-            rounded to 16 bits
-    """
+    """The weights of a checkpoint, and what a graph of it should hold."""
 
     tensors: Tensors
+    """Parameters and buffers by name, tied ones under each of their names."""
     score_scale: float
+    """The factor of attention scores."""
     constants: tuple[float, ...] = ()
+    """Numbers that a graph may hold without a name, as they were before they were rounded to 16
+    bits."""
     parameters: tuple[str, ...] = ()
 
     @classmethod

@@ -67,22 +67,20 @@ class OwnTokenizer:
     """The tokenizer of a checkpoint.
 
     A side is a function from a text to its token ids; it may raise an Exception.
-
-    Attributes:
-        source: with the special tokens around the text; None: sources are not texts
-        target: without them
-        decode: token ids of a target to a text without special tokens
-        piece: target or source token as the vocabulary spells it
-        added: tokens that a text may have in addition to those of its words
-        pair: token ids and segments of a pair of texts; None: the model reads none
     """
 
     source: Reader | None
+    """With the special tokens around the text; None: sources are not texts."""
     target: Reader
+    """Without them."""
     decode: Callable[[Ids], str]
+    """Token ids of a target to a text without special tokens."""
     piece: Callable[[int], str | None]
+    """Target or source token as the vocabulary spells it."""
     added: Sequence[str] = ()
+    """Tokens that a text may have in addition to those of its words."""
     pair: Callable[[str, str], tuple[Ids, Ids]] | None = None
+    """Token ids and segments of a pair of texts; None: the model reads none."""
 
 
 def compare_texts(

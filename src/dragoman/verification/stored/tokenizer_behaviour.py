@@ -78,27 +78,21 @@ class Differences:
 
 
 class Encoded(NamedTuple):
-    """A text as tokens.
-
-    Attributes:
-        rest: of each token, its segment, where in the text it stands, and whether it is special
-    """
+    """A text as tokens."""
 
     ids: list[int]
     rest: list[Any]
+    """Of each token, its segment, where in the text it stands, and whether it is special."""
 
 
 class Behaviour(NamedTuple):
-    """How a tokenizer is used.
-
-    Attributes:
-        encode: texts to tokens, with more than their ids or, which takes less time, without; a text
-            that it refuses has none
-        decode: sequences of token ids to texts
-    """
+    """How a tokenizer is used."""
 
     encode: Callable[[Sequence[Text], bool], list[Encoded]]
+    """Texts to tokens, with more than their ids or, which takes less time, without; a text that it
+    refuses has none."""
     decode: Callable[[Sequence[list[int]]], list[str]]
+    """Sequences of token ids to texts."""
 
 
 def library_behaviour(tokenizer: Tokenizer, own_template: bool, *, skip: bool) -> Behaviour:

@@ -42,27 +42,21 @@ from .tokenizer_behaviour import (
 
 
 class _Side(NamedTuple):
-    """The files of the tokenizer of one side of a model.
-
-    Attributes:
-        vocabulary: the ids of the pieces of a SentencePiece model
-    """
+    """The files of the tokenizer of one side of a model."""
 
     model: Path
     vocabulary: Path | None
+    """The ids of the pieces of a SentencePiece model."""
 
 
 class _Pair(NamedTuple):
-    """Two tokenizers that should be the same.
-
-    Attributes:
-        own_template: whether the special tokens around a text are those of the file
-    """
+    """Two tokenizers that should be the same."""
 
     label: str
     expected: _Side
     found: _Side
     own_template: bool
+    """Whether the special tokens around a text are those of the file."""
 
 
 def compare_tokenizers(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check | None:
@@ -311,16 +305,13 @@ def _compare_pieces(pair: _Pair, differences: Differences) -> None:
 
 
 class _Pieces(NamedTuple):
-    """A SentencePiece model and its vocabulary.
-
-    Attributes:
-        scored: each piece of the model with its score and kinds
-    """
+    """A SentencePiece model and its vocabulary."""
 
     codec: PieceCodec
     ids: dict[str, int]
     settings: dict[str, Any]
     scored: list[Any]
+    """Each piece of the model with its score and kinds."""
 
 
 def _pieces(side: _Side) -> _Pieces:

@@ -64,16 +64,14 @@ class GainLimits:
     """How far rounding moves the gain of outputs from 1.
 
     The gain of an output is the factor by which the rounded numbers fit the checkpoint's best.
-
-    Attributes:
-        gain: of one output
-        deviations: of one or all in standard deviations; scales are wrong where both are exceeded
-        mean_gain: of all outputs together
     """
 
     gain: float
+    """Of one output."""
     deviations: float
+    """Of one or all in standard deviations; scales are wrong where both are exceeded."""
     mean_gain: float
+    """Of all outputs together."""
 
 
 @dataclass(frozen=True)
@@ -82,20 +80,18 @@ class Limits:
 
     Roundings of random weights for inputs of many kinds (correlated, of few dimensions, with dead
     and with huge ones) stay below, and so do trained models: tests/verification/test_weights.py.
-
-    Attributes:
-        single: the error of one number, in steps
-        column: the root mean square of the errors of an output, in steps
-        block: the same of a block of its inputs, relative to the block's own size
-        offset: the mean error of an output, in steps
-        gains: of its outputs
     """
 
     single: float
+    """The error of one number, in steps."""
     column: float
+    """The root mean square of the errors of an output, in steps."""
     block: float
+    """The same of a block of its inputs, relative to the block's own size."""
     offset: float
+    """The mean error of an output, in steps."""
     gains: GainLimits
+    """Of its outputs."""
 
 
 LIMITS: Mapping[int, Limits] = {
