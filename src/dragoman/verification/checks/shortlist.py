@@ -40,7 +40,7 @@ SOURCES, STEPS = 6, 12
 WIDTH = 2
 """Rows of each source: one reads what it chooses, the other one allowed token after the other."""
 JOINS, LEAVES = 3, 6
-"""The steps before which the last source joins the others, and the first one leaves."""
+"""The steps before which the last two sources join the others, and the first one leaves."""
 MOST_TOKENS = 2**16
 """Tokens of the vocabulary whose weights are gathered together."""
 
@@ -138,7 +138,7 @@ def _compare_steps(
     manifest = model.manifest
     start = [manifest.model.start_token_id, *manifest.generation.prompt]
     steps = min(most, manifest.model.max_target_positions - len(start))
-    joins = steps > JOINS and len(sources) > 1 and len(start) == 1
+    joins = 2 if steps > JOINS and len(sources) > 2 and len(start) == 1 else 0
 
     def begin(numbers: Sequence[int], *, listed: bool) -> DecodingState:
         multiple = model.backend.limits.source_multiple
@@ -153,9 +153,10 @@ def _compare_steps(
     try:
         for step in range(steps):
             if joins and step == JOINS:
-                numbers.append(len(numbers))
+                joining = [len(numbers), len(numbers) + 1]
+                numbers += joining
                 for state, listed in zip(states, (False, True), strict=True):
-                    state.join(begin(numbers[-1:], listed=listed), np.array(numbers[-1:]))
+                    state.join(begin(joining, listed=listed), np.array(joining))
             if joins and step == LEAVES:
                 kept = [len(numbers) - 1, *range(1, len(numbers) - 1)]
                 numbers = kept
