@@ -3,8 +3,8 @@
 Both are the same function, whatever a quantizer did to the weights: a difference beyond rounding is
 a fault of positions, of caches or of masks. Steps go through a cache of full capacity to its last
 position, from a single token and from a prompt. Rows join a batch, and continue each other as beams
-do. At each step the graph's own choice must be the
-most probable token that may be chosen, and its log-probability must be that of the logits.
+do. At each step the graph's own choice must be the most probable token that may be chosen, and its
+log-probability must be that of the logits.
 """
 
 from __future__ import annotations
