@@ -1,4 +1,4 @@
-"""The asyncio interface of the engines: `AsyncModel`, and what the server shares with it."""
+"""The asyncio interface of the engines: `AsyncModel`."""
 
 from __future__ import annotations
 
@@ -95,17 +95,15 @@ class AsyncModel(AsyncEncoderMethods):
     (continuous batching) and the weights; they may come from several event loops. `score`,
     `attention`, `align` and `replace_unknown` run in threads and share only the weights.
 
-    A call stops when its task is cancelled, for example by `asyncio.timeout`, and a stream when it
-    is closed: their rows are freed before the next step. A call with `timeout`, in seconds, raises
-    a `DeadlineError`, which holds its finished results.
+    A call stops when its task is cancelled, and a stream when it is closed: their rows are freed
+    before the next step. After `timeout` seconds, a call raises a `DeadlineError`, which holds its
+    finished results.
 
     While `max_waiting` outputs wait, further calls raise an `OverloadedError`. A call of any size
     is accepted if none waits.
 
     Args:
-        models: a loaded model, which is closed with this one; or the same one, loaded on several
-            GPUs
-        workers, batch_size, max_waiting, max_new_tokens: see `load`
+        models: a loaded model, which is closed with this one, on each GPU
     """
 
     def __init__(
@@ -158,11 +156,11 @@ class AsyncModel(AsyncEncoderMethods):
                 machine, or else one loop for each core, or for each GPU.
             batch_size: maximum rows in the batch of a loop; a source has a row for each beam. None:
                 64, or as many as fit into the memory of a GPU
-            devices: names of devices, see `load`; each has a copy of the weights and `workers`
-                loops. Empty: the device that `load` selects.
+            devices: see `load`; each has a copy of the weights and `workers` loops. Empty: the
+                device that `load` selects.
             max_waiting: maximum outputs that wait to be decoded
-            max_new_tokens: maximum new tokens of an output, for each of which memory is set aside;
-                None: 512, or the bundle's default if that is more
+            max_new_tokens: maximum new tokens of an output, for which memory is set aside; None:
+                512, or the bundle's default if that is more
 
         Raises:
             KnownAnswersError, BundleError, BackendError: as for `load`.
@@ -206,7 +204,7 @@ class AsyncModel(AsyncEncoderMethods):
 
     @property
     def model(self) -> Model:
-        """The loaded model, for its manifest and for what is done at once, such as `tokenize`."""
+        """The loaded model."""
         return self._engine.model
 
     @property
@@ -217,7 +215,7 @@ class AsyncModel(AsyncEncoderMethods):
     async def close(self) -> None:
         """Wait until the calls that have begun are finished, and free the model.
 
-        Later calls raise a `ClosedModelError`. An `async with` statement closes the model, too.
+        Later calls raise a `ClosedModelError`.
         """
         await asyncio.shield(asyncio.wrap_future(self._start_closing()))
 
@@ -378,9 +376,6 @@ class AsyncModel(AsyncEncoderMethods):
         """Check a call, and return its limits, as arguments of `prepare`.
 
         Within the context, the model stays open; after it, reading and scoring stop.
-
-        Args:
-            method: the method of `Model` that the model must have; None: any
         """
         ended, since = Event(), time.monotonic()
         with self._changed:
