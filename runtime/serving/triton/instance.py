@@ -1,4 +1,4 @@
-"""A model in Triton, which serves requests with continuous batching."""
+"""A model in Triton, with continuous batching."""
 
 from __future__ import annotations
 
@@ -63,14 +63,7 @@ class InferenceRequest:
 
 
 def read_request(request: Any) -> InferenceRequest:
-    """Parse a request.
-
-    Args:
-        request: `pb_utils.InferenceRequest`
-
-    Raises:
-        BodyError, TensorError: the request is malformed.
-    """
+    """Parse a `pb_utils.InferenceRequest`; a `BodyError` or `TensorError` says what is wrong."""
     tensors = {tensor.name(): _read_tensor(tensor) for tensor in request.inputs()}
     parameters = json_object((request.parameters() or "{}").encode())
     options = {
@@ -106,7 +99,7 @@ class ResponseStream:
     Args:
         sender: `pb_utils.InferenceResponseSender` of the request
         utils: module `triton_python_backend_utils`
-        executor: executor with one thread, which sends responses while decoding continues
+        executor: executor with one thread, so that decoding goes on while responses are sent
         on_end: called after the last response
     """
 
@@ -135,10 +128,7 @@ class ResponseStream:
         self.end(make)
 
     def end_after(self, futures: Sequence[Future[Any]], make: MakeResponses) -> None:
-        """Send the last responses once all futures are done.
-
-        If one of them fails, the others are cancelled.
-        """
+        """Send the last responses once all futures are done; if one fails, cancel the others."""
         self._futures, left = futures, len(futures)
 
         def checked() -> Sequence[Sequence[Tensor]]:
@@ -169,11 +159,7 @@ class ResponseStream:
             future.cancel()
 
     def cancel_if_requested(self) -> bool:
-        """Cancel the request if the client has; call only on the executor's thread.
-
-        Returns:
-            whether the client has cancelled it
-        """
+        """Return whether the client has cancelled; call only on the executor's thread."""
         if self._ended or not self._sender.is_cancelled():
             return False
         self.cancel()
@@ -205,7 +191,6 @@ class ResponseStream:
         )
 
     def _error(self, error: Exception) -> Any:
-        """Return the error to report to the client; defects are reported without details."""
         make = self._utils.TritonError
         if isinstance(error, CancelledError):
             return make("the request was cancelled", make.CANCELLED)
@@ -222,8 +207,7 @@ class ModelInstance:
     """Serves requests of Triton with a model.
 
     Args:
-        models, chosen: see `load_arranged`; `close` closes the models
-        utils: module `triton_python_backend_utils`
+        models, chosen: see `load_arranged`
         streaming: whether a request may have a response for each token
     """
 
@@ -365,15 +349,7 @@ class ModelInstance:
 
 
 def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
-    """Load a model of a repository.
-
-    Args:
-        args: arguments of Triton's `initialize`
-        utils: module `triton_python_backend_utils`
-
-    Raises:
-        DragomanError: the bundle cannot be loaded, or the configuration is invalid.
-    """
+    """Load a model of a repository with the arguments of Triton's `initialize`."""
     deployment = deployment_of(json.loads(args["model_config"]))
     directory = Path(args["model_repository"], args["model_version"], BUNDLE)
     on_gpu = args["model_instance_kind"] == "GPU"
