@@ -1,4 +1,4 @@
-"""Aligns words of source and target: each target word with the source word it attends to most.
+"""Aligns each target word with the source word it attends to most.
 
 Tokens of speech are aligned with frames of audio by dynamic time warping.
 """
@@ -54,7 +54,7 @@ class Alignment:
 
 
 class SpeechAligner:
-    """Aligns tokens of transcripts with frames of their audio, of at most one window."""
+    """Aligns tokens of transcripts with frames of at most a window of audio."""
 
     def __init__(
         self,
@@ -71,11 +71,7 @@ class SpeechAligner:
     def alignments(
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck
     ) -> list[Alignment]:
-        """Align pairs of audio and text, or text tokens.
-
-        Raises:
-            BackendError: the bundle has no alignment graph, or the backend does not run it.
-        """
+        """Align pairs of audio and text, or text tokens."""
         self._timer.check()
 
         def alignment(pair: Any) -> Alignment:

@@ -149,10 +149,6 @@ class AttentionReader:
         Args:
             target: a text or token ids; None: the model's own output, or no target for a
                 decoder-only model
-
-        Raises:
-            RejectedError: source or target cannot be read.
-            BackendError: the bundle has no attention graph, or the backend does not run it.
         """
         if target is None and self._manifest.model.has_encoder:
             (result,) = self._front_end.generate([source], generation_of(options), check)
@@ -172,7 +168,6 @@ class AttentionReader:
 
         Args:
             pairs: each source, and the output's tokens without the end token
-            unknown_replaced: whether unknown tokens were replaced by `with_unknown_replaced`
         """
         align_pair = partial(self.alignment, options=options, unknown_replaced=unknown_replaced)
         return aligned_in_turn(pairs, align_pair, check)
@@ -204,7 +199,7 @@ class AttentionReader:
         by: Literal["word", "token"] = "word",
         check: StopCheck = never_stopped,
     ) -> str | None:
-        """Replace each unknown token of an output by what it attends to most in the source.
+        """Replace each unknown token of an output by what it attends to most.
 
         Returns:
             the text; None if the output has no unknown tokens
@@ -243,7 +238,6 @@ class AttentionReader:
     def _aligning(
         self, source: Any, tokens: Sequence[int], options: ScoringOptions
     ) -> tuple[ForcedPair, NDArray[np.float32]]:
-        """Return an output and its attention to the source [target, S]."""
         pair = self._pair(source, token_ids(tokens), options.replace(end_token=False))
         weights = self._of_pair(pair).aligning
         return pair, weights[len(pair.given) - 1 :]
@@ -291,7 +285,6 @@ class AttentionReader:
     def _source_words(
         self, source: Any, pair: ForcedPair, options: ScoringOptions, *, each_token: bool = False
     ) -> tuple[list[str], list[int | None]]:
-        """Return the words, or tokens, of a source; those of a text may be out of vocabulary."""
         ids = [int(token) for token in pair.source]
         if self._codec is None:
             return list(map(str, ids)), list(range(len(ids)))

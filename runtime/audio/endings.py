@@ -46,7 +46,6 @@ def ending_of(file: BinaryIO) -> Ending:
 
 
 def _short(end: int | None, size: int) -> Ending:
-    """Return the ending of a file that should have `end` bytes."""
     if end is None or end <= size:
         return Ending()
     return Ending(f"expected {end} bytes, found {size}")

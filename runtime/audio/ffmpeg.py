@@ -160,7 +160,6 @@ def _unknown(content: _Content, name: str) -> AudioError:
 
 
 def _begun_text(data: bytes) -> str:
-    """Return the text of the first bytes of a file, at most a line."""
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(data)
     except UnicodeDecodeError:
@@ -189,7 +188,6 @@ class _Packets:
         """Whether the last packet is complete and can be decoded."""
 
     def frames(self) -> Iterator[Any]:
-        """Decode all packets that can be decoded."""
         packets = self._container.demux(self._stream)
         while True:
             try:

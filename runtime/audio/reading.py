@@ -157,8 +157,6 @@ def _read(
 
 
 class _Resampler:
-    """Resamples a signal block by block."""
-
     def __init__(self, rate: int, target_rate: int) -> None:
         self._stream = None
         if rate != target_rate:

@@ -61,7 +61,7 @@ class Voice:
     def original(self, start: float, end: float) -> tuple[float, float]:
         """Return the times in the recording of a begin and an end in what was kept of it.
 
-        Where two stretches meet, the second begins, and the first ends.
+        Near where two stretches meet, a begin is that of the second, and an end that of the first.
         """
         ends = list(accumulate(end - begin for begin, end in self.spans))
         first, last = bisect_right(ends, start + NEAR), bisect_left(ends, end - NEAR)

@@ -34,7 +34,7 @@ class EncoderMethods(ABC):
 
     @abstractmethod
     def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
-        """Return the front end, for a call of a method with a list of inputs."""
+        """Return the front end for a call."""
 
     def encode(
         self,
@@ -73,9 +73,7 @@ class EncoderMethods(ABC):
         cancel: CancelEvent | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[NDArray[np.float32]]:
-        """Compute the last hidden state of every token, special tokens included.
-
-        Arguments and errors are as for `encode`.
+        """Compute the last hidden state of every token, also of special tokens; see `encode`.
 
         Returns:
             float32 [tokens, d_model] for each text
@@ -96,8 +94,7 @@ class EncoderMethods(ABC):
         """Classify texts, or pairs of texts.
 
         Returns:
-            results in the order of `texts`. A text that cannot be read has an `error`; other texts
-            are not affected.
+            results in the order of `texts`, with an `error` for a text that cannot be read
 
         Raises:
             AbilityError: the model has another head.
@@ -123,7 +120,7 @@ class EncoderMethods(ABC):
         transformers.
 
         Args:
-            labels: different texts, at most 1,000
+            labels: at most 1,000 different texts
             hypothesis_template: the hypothesis, with `{}` where the label goes
             multi_label: whether several labels may be true, each with a probability of its own,
                 instead of probabilities that sum to 1

@@ -40,7 +40,7 @@ MOST_CHARACTERS = 1000
 class Outputs:
     """The graph's outputs for one text of a batch.
 
-    Reading an output copies it, so that the batch's memory can be reused.
+    Reading copies an output, so that the batch's memory can be reused.
     """
 
     def __init__(self, found: Mapping[Role, NDArray[Any]], row: int, length: int) -> None:
@@ -123,7 +123,7 @@ class ZeroShot:
 
     @classmethod
     def of(cls, labels: Any, template: Any = TEMPLATE, multi_label: Any = False) -> ZeroShot:
-        """Create from the arguments of a call, whose labels are any list."""
+        """Create from the arguments of a call."""
         if isinstance(labels, str) or not isinstance(labels, Sequence):
             raise DragomanError(f"labels: expected a list of texts, found {shown(labels)}")
         return cls(tuple(labels), template, multi_label)
@@ -136,13 +136,10 @@ class ZeroShot:
     def classification(
         self, logits: NDArray[np.float64], head: Head, *, truncated: bool
     ) -> Classification:
-        """Return the labels of a text with their probabilities.
+        """Return the labels of a text with their probabilities from logits [labels, head.outputs].
 
         These are a softmax over the labels' logits of entailment; with `multi_label` or one label,
         a softmax of contradiction and entailment for each label.
-
-        Args:
-            logits: the model's logits for each label's hypothesis, [labels, head.outputs]
         """
         entailment = head.entailment
         assert entailment is not None  # noqa: S101 (checked by `check_able`)
@@ -246,7 +243,7 @@ def _filled(
 def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Answer:
     """Return the most probable answer span in the context.
 
-    Its probability is that of the pipeline `question-answering` of transformers, in which a special
+    Its probability is that of the pipeline `question-answering` of transformers, where a special
     token at the beginning stands for no answer.
     """
     logits = outputs.read("token_logits").astype(np.float64)

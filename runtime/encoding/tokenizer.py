@@ -222,7 +222,6 @@ class InputTokenizer:
 
 @contextmanager
 def _rejections() -> Iterator[None]:
-    """Let errors of the library reject a text."""
     try:
         yield
     except UnicodeEncodeError as error:

@@ -137,7 +137,6 @@ def recall(manifest: Manifest, *, on_gpu: bool = False) -> Arrangement | None:
 
 
 def _file(manifest: Manifest, on_gpu: bool) -> Path | None:
-    """Return the cache file of the bundle's files, the machine and its cores."""
     of = [platform.node(), usable_cores(), *sorted(record.sha256 for record in manifest.files)]
     if on_gpu:
         of.append("cuda")

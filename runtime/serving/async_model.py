@@ -99,8 +99,8 @@ class AsyncModel(AsyncEncoderMethods):
     before the next step. After `timeout` seconds, a call raises a `DeadlineError`, which holds its
     finished results.
 
-    While `max_waiting` outputs wait, further calls raise an `OverloadedError`. A call of any size
-    is accepted if none waits.
+    While `max_waiting` outputs wait, further calls raise an `OverloadedError`. With none waiting,
+    any call is accepted.
 
     Args:
         models: a loaded model, which is closed with this one, on each GPU
@@ -151,16 +151,16 @@ class AsyncModel(AsyncEncoderMethods):
 
         Args:
             directory, backend, check, allow_fallback: see `load`
-            workers, threads: number of decoding loops, each with its own batch, and of the CPU
-                threads of each. None: what `dragoman bench --arrangement` measured as best on this
-                machine, or else one loop for each core, or for each GPU.
+            workers, threads: decoding loops, each with its own batch, and CPU threads of each.
+                None: the best by `dragoman bench --arrangement` on this machine, or else a loop for
+                each core or GPU.
             batch_size: maximum rows in the batch of a loop; a source has a row for each beam. None:
                 64, or as many as fit into the memory of a GPU
             devices: see `load`; each has a copy of the weights and `workers` loops. Empty: the
                 device that `load` selects.
-            max_waiting: maximum outputs that wait to be decoded
-            max_new_tokens: maximum new tokens of an output, for which memory is set aside; None:
-                512, or the bundle's default if that is more
+            max_waiting: maximum waiting outputs
+            max_new_tokens: for each of which an output has memory set aside; None: 512, or the
+                bundle's default if more
 
         Raises:
             KnownAnswersError, BundleError, BackendError: as for `load`.
@@ -213,7 +213,7 @@ class AsyncModel(AsyncEncoderMethods):
         return self._engine.rows
 
     async def close(self) -> None:
-        """Wait until the calls that have begun are finished, and free the model.
+        """Wait until running calls are finished, and free the model.
 
         Later calls raise a `ClosedModelError`.
         """
@@ -270,9 +270,7 @@ class AsyncModel(AsyncEncoderMethods):
         timeout: float | None = None,
         **changes: Unpack[GenerationKeywords],
     ) -> AsyncGenerator[Token, None]:
-        """Decode one input, and yield each token as soon as it is selected; see `Model.stream`.
-
-        Speech may have any length.
+        """Decode an input of any length, and yield each token at once; see `Model.stream`.
 
         Raises:
             RejectedError: the input cannot be decoded.
@@ -375,7 +373,7 @@ class AsyncModel(AsyncEncoderMethods):
     ) -> Iterator[dict[str, Any]]:
         """Check a call, and return its limits, as arguments of `prepare`.
 
-        Within the context, the model stays open; after it, reading and scoring stop.
+        Within the context, the model stays open.
         """
         ended, since = Event(), time.monotonic()
         with self._changed:
@@ -415,6 +413,5 @@ class AsyncModel(AsyncEncoderMethods):
 
 
 def _close_unused(loading: Future[AsyncModel]) -> None:
-    """Close a model that was loaded for a task that has been cancelled."""
     if not loading.cancelled() and loading.exception() is None:
         loading.result()._start_closing()

@@ -1,7 +1,4 @@
-"""Decodes a large file of lines in blocks, which are saved until the output is complete.
-
-After an interruption, only unfinished blocks are decoded again.
-"""
+"""Decodes a large file of lines in blocks, which are saved until the output is complete."""
 
 from __future__ import annotations
 
@@ -251,11 +248,7 @@ def describe_work(
 
 
 class FinishedBlocks:
-    """The folder of an output's finished blocks, OUTPUT.blocks.
-
-    Raises:
-        DragomanError: the folder belongs to other work.
-    """
+    """The folder of an output's finished blocks, OUTPUT.blocks."""
 
     def __init__(self, output: Path, description: Mapping[str, Any]) -> None:
         self.output = output

@@ -148,7 +148,6 @@ class Metrics:
 
 
 def _versions() -> dict[str, str]:
-    """Return versions by label; "": not installed."""
     versions = {"version": __version__, "python": platform.python_version()}
     for label, names in LIBRARIES.items():
         found = [one.version for name in names for one in metadata.distributions(name=name)]

@@ -172,7 +172,7 @@ class ServedModel:
     async def refresh(self) -> None:
         """Replace the engine and manifest if the directory holds another bundle.
 
-        If that bundle cannot be loaded, both stay as they are.
+        Both stay as they are if that cannot be loaded.
         """
         identity = _identity(self.directory)
         if identity in (None, self._identity, self._refused):
@@ -338,7 +338,7 @@ class ModelRegistry:
 def _identity(directory: Path) -> FileIdentity | None:
     """Return the identity of the bundle in a directory, if any.
 
-    A directory that may not be searched stands for its bundle, which is then refused by name.
+    A directory that may not be searched stands for its bundle.
     """
     for path in (directory / MANIFEST_FILE, directory):
         try:

@@ -139,7 +139,6 @@ def early_signals() -> Iterator[ExitStack]:
 
 
 def _handles_signals() -> bool:
-    """Return whether this thread handles signals, on a system that has SIGHUP."""
     return sys.platform != "win32" and threading.current_thread() is threading.main_thread()
 
 
@@ -170,7 +169,7 @@ def configuration(
 class HttpProtocol(HttpToolsProtocol):
     """Uvicorn's HTTP, where responses of unknown length to HTTP/1.0 end with the connection.
 
-    HTTP/1.0 has no chunks (RFC 9112, section 6.1); proxies use it, such as nginx by default.
+    HTTP/1.0, which nginx uses by default, has no chunks (RFC 9112, section 6.1).
     """
 
     def on_headers_complete(self) -> None:
@@ -193,7 +192,7 @@ class _OldCycle(RequestResponseCycle):
 
 
 class Server(uvicorn.Server):
-    """A server that stops in order at a signal, and at once at a second one.
+    """A server that stops in order at a signal, at once at a second one.
 
     Attributes:
         stopped_by: number of the signal; None: there was none
@@ -301,7 +300,7 @@ class Server(uvicorn.Server):
 
 
 def notify_manager(state: str) -> None:
-    """Report a state to the service manager, if it has asked for it; see sd_notify(3)."""
+    """Report a state to the service manager, if it asks for it; see sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
@@ -387,7 +386,7 @@ def remove_path(listen: ListenOptions) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep other servers from replacing or removing a Unix socket within the context."""
+    """Keep other servers from replacing a Unix socket within the context."""
     import fcntl  # not on Windows
 
     # The file of the lock stays: were it removed, two servers could hold locks of the same name.
@@ -397,7 +396,6 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _remove_unused(path: Path) -> None:
-    """Remove a Unix socket on which nobody listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # a server whose queue of connections is full listens, too
         try:

@@ -2,7 +2,7 @@
 
 An utterance, what is said between two pauses, is decoded again after each half second of it, and
 begins with its committed words (local agreement: Liu et al. 2020, section 3.2; Macháček et al.
-2023). Neither chunks nor a clock have an influence.
+2023). Updates depend neither on the sizes of chunks nor on a clock.
 """
 
 from __future__ import annotations

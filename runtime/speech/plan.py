@@ -1,4 +1,4 @@
-"""Resolves the options of a call for a speech model, and creates requests for windows."""
+"""Resolves options of speech models, and creates requests for windows."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ AudioOrFeatures = Audio | NDArray[np.float32] | Spectrogram
 
 @dataclass(frozen=True)
 class RecordingState:
-    """The state of a recording after a window, but for the segments of earlier states."""
+    """The state of a recording after a window, without segments of earlier states."""
 
     position: int
     """First frame of the next window."""
@@ -191,7 +191,7 @@ class Recording:
         self.position += advance
 
     def leave_out(self, window: int) -> None:
-        """Advance to the next window; the current one has no speech."""
+        """Advance to the next window; this one has no speech."""
         self._begin_next()
         self.position += self._frames_of(window)
 
@@ -248,13 +248,12 @@ def read_spectrogram(
 ) -> Spectrogram:
     """Read audio and compute its features, block by block; features are used as they are.
 
-    Audio shorter than a window is padded with silence, which is also decoded, as in Hugging Face.
+    Audio shorter than a window is padded with silence, as in Hugging Face.
 
     Args:
         strict: whether to refuse a file of which a part is missing or damaged
         pause: samples of silence that end speech, see `ending_pause`; None: silence is kept
         whole: whether to read more than the first window
-        longest: maximum duration of a file in seconds
         on_block: receives the seconds of each block before it is used; may raise an error
 
     Raises:

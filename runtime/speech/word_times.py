@@ -302,7 +302,7 @@ def _shorten_at_sentences(spans: Sequence[_Span], longest: float) -> None:
 
 
 def _join_punctuation(spans: Sequence[_Span]) -> None:
-    """Move the text, not the times, of punctuation to the word beside it; spans may become empty."""
+    """Move the text, not the times, of punctuation to the word beside it; it may be left empty."""
     following = len(spans) - 1
     for index in range(len(spans) - 2, -1, -1):
         span = spans[index]

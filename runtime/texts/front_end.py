@@ -73,11 +73,7 @@ class TextFrontEnd:
         check: StopCheck = never_stopped,
         check_count: Callable[[int], None] | None = None,
     ) -> PendingText | PendingSentences | Result:
-        """Tokenize a text and create its jobs; return its result if it is empty or rejected.
-
-        Args:
-            check_count: called with the number of sentences, if the text is split
-        """
+        """Tokenize a text and create its jobs; return its result if it is empty or rejected."""
         check()
         return self._begin(source, self._plan(options), check, check_count)
 
@@ -176,7 +172,6 @@ class TextFrontEnd:
         return self._cut(source, language, splits), True
 
     def _cut(self, source: Any, language: str | None, splits: bool) -> EncodedSource:
-        """Return the first tokens of an input that is too long, and special ones at its end."""
         codec, longest = self._codec, self._longest
         if isinstance(source, str) and codec is not None:
             return codec.encode_beginning(source, language, longest, split_special_tokens=splits)

@@ -59,8 +59,6 @@ LEFT_ALONE = frozenset(
 
 @dataclass(frozen=True)
 class _Event:
-    """A part of HTML."""
-
     raw: str
     """The part as it is written; together the parts are the document."""
     text: str | None = None
@@ -109,7 +107,6 @@ class _Paragraph:
 
     @property
     def before(self) -> str:
-        """White space before the text."""
         return "".join(self._before)
 
     @property
@@ -131,7 +128,6 @@ class _Paragraph:
         self._open.append((tag, self._siblings[-1]))
 
     def close(self, raw: str, tag: str) -> None:
-        """End an inline element that began in this paragraph."""
         place = next((n for n in reversed(range(len(self._open))) if self._open[n][0] == tag), None)
         if place is None:
             self.add_point(raw, is_cut=True)

@@ -1,4 +1,4 @@
-"""Resolves the options of a call for a text model, and creates decoding requests."""
+"""Resolves options of text models, and creates requests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Splits texts into sentences, and joins their outputs with the white space that was between them.
 
-Line breaks end sentences. List markers and parts without a letter are kept as they are.
+Line breaks end sentences. Parts without a letter are kept.
 """
 
 from __future__ import annotations
@@ -204,11 +204,10 @@ def stripped(text: str, begin: int, end: int) -> Span:
 def fitting_spans(text: str, fits: Callable[[str], bool]) -> list[Span]:
     """Cut a text into parts that fit: at punctuation, or else at white space, or else anywhere.
 
+    They are stripped; there are none if no character fits.
+
     Args:
         fits: returns whether a part fits, as all shorter ones do
-
-    Returns:
-        spans without the white space around them; none if no character fits
     """
     found: list[Span] = []
     size = len(text)
@@ -395,7 +394,7 @@ def begun_sentences(
     begin: Callable[[str], PendingText | Result],
     fits: Callable[[str], bool],
 ) -> PendingSentences | Result:
-    """Tokenize the sentences of a text, and cut those that are too long."""
+    """Tokenize the sentences of a text, cutting those that are too long."""
     parts: list[Span] = []
     begun: list[PendingText | Result] = []
     cut: list[Span] = []

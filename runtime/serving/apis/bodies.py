@@ -38,7 +38,7 @@ TYPE_NAMES: dict[type, str] = {
 
 @contextmanager
 def spelled(names: Mapping[str, str]) -> Iterator[None]:
-    """Name options in errors as the fields of an API, given by their own names."""
+    """Name options in errors as an API does, which calls those in `names` otherwise."""
     try:
         yield
     except DragomanError as error:

@@ -188,7 +188,6 @@ async def _translated_html(
     of_sentence = dict(zip(each, results, strict=True))
 
     async def with_tags(document: Document, own: Sequence[Result], rank: int) -> str:
-        """Return a document with the outputs of a rank and aligned tags."""
         check()
         pairs = pairs_to_align(document, own, served.manifest, rank)
         found: dict[int, WordPairs] = {}
@@ -243,7 +242,7 @@ def _with_breaks(texts: Sequence[str], found: Mapping[str, Sequence[str]]) -> li
 
 
 async def _languages(service: Service, request: Request) -> Response:
-    """List source with target languages; `libretranslatepy` sends a key in the body of the GET."""
+    """List the languages; `libretranslatepy` sends a key in the body of this GET."""
     form = await _form_fields(request)
     service.api_keys.check(request.headers, form.get("api_key"))
     targets: dict[str, set[str]] = {}
@@ -281,7 +280,7 @@ def _translates(served: ServedModel) -> bool:
 
 
 def _language_pairs(served: ServedModel) -> list[tuple[str, str]]:
-    """Return the (source, target) pairs of a bundle, or of a name such as opus-mt-en-de."""
+    """Return the (source, target) pairs of a bundle, or else of its name, such as opus-mt-en-de."""
     if not _translates(served):
         return []
     languages = served.manifest.languages

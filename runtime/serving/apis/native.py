@@ -107,8 +107,6 @@ async def _result_data(
 
 
 def _pieces(result: Result, skip_special_tokens: bool, model: Model) -> list[list[str] | None]:
-    """Return the text of each token of each hypothesis."""
-
     def pieces(tokens: Sequence[int]) -> list[str] | None:
         stream = model.text_stream(skip_special_tokens=skip_special_tokens)
         if stream is None:
@@ -249,7 +247,6 @@ async def _attention(service: Service, request: Request) -> Response:
 async def _attention_source(
     service: Service, served: ServedModel, fields: Fields
 ) -> AsyncIterator[Any]:
-    """Open the only source of a request, or a pair for an encoder-only model."""
     if served.manifest.head is not None:
         source = fields.require("source", (str, list))
         is_pair = isinstance(source, list) and [type(text) for text in source] == [str, str]

@@ -59,7 +59,7 @@ class AsyncEncoderMethods(ABC):
 
     @abstractmethod
     def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
-        """Return the front end, for a call of a method; see `EncoderMethods`."""
+        """Return the front end for a call."""
 
     @abstractmethod
     async def _encode(

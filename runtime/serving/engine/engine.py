@@ -1,4 +1,4 @@
-"""The engine of a model that decodes: its workers take requests from one queue."""
+"""The engine of a model that decodes."""
 
 from __future__ import annotations
 
@@ -196,9 +196,7 @@ class DecodingEngine(Engine):
             is_accepted: whether the request was accepted before
 
         Raises:
-            OverloadedError: too many jobs wait.
-            ClosedError: the engine is being closed.
-            DeviceLostError: all devices failed permanently.
+            OverloadedError, ClosedError, DeviceLostError: the engine accepts no jobs.
         """
         self._check_devices()
         jobs = [job for handle in handles for job in handle.jobs]
@@ -262,7 +260,7 @@ async def prepared(
 def listener_of(
     arrived: asyncio.Queue[Sequence[Part] | None],
 ) -> Callable[[Sequence[Part] | None], None]:
-    """Return a listener that puts what is new of a request into a queue of the running loop."""
+    """Return a listener that puts what is new into a queue of the running loop."""
     loop = asyncio.get_running_loop()
 
     def listen(new: Sequence[Part] | None) -> None:
@@ -307,9 +305,9 @@ async def arriving(
 
 
 def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:
-    """Return whether a source is short, without phrases, which may decode the whole vocabulary.
+    """Return whether a source is short or was read before.
 
-    Audio may have been read before.
+    With phrases, the whole vocabulary may have to be decoded first.
     """
     texts = (options.initial_prompt, options.hotwords, options.prefix)
     if any(len(text or ()) > SHORT_SOURCE for text in texts):
@@ -323,7 +321,7 @@ def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:
 def threads_of(workers: int, threads: int) -> int:
     """Return the number of threads to load a model with.
 
-    Workers share the threads that are not their own.
+    A worker computes in its own thread; the workers share the other threads.
     """
     return workers * (threads - 1) + 1
 

@@ -76,11 +76,11 @@ class RequestHandle(Generic[Outcome]):
         return future.done() and not future.cancelled() and future.exception() is None
 
     def is_unneeded(self, now: float) -> bool:
-        """Return whether the request has ended, or its deadline has passed."""
+        """Return whether the request has ended or is late."""
         return self.future.done() or (self.deadline is not None and now >= self.deadline)
 
     def is_over(self, now: float) -> bool:
-        """Return whether the request needs no more work; fail it if its deadline has passed."""
+        """Return whether the request needs no more work; fail it if it is late."""
         if self.deadline is not None and now >= self.deadline:
             message = f"the request was not done within {self.seconds:.3g} s"
             self.fail(DeadlineError(message, self.finished))

@@ -71,8 +71,7 @@ class RequestQueue(Generic[Item]):
             is_accepted: add them to a full queue, too
 
         Raises:
-            OverloadedError: the queue is full.
-            ClosedError: the queue is closed.
+            OverloadedError, ClosedError: the queue is full or closed.
         """
         with self._changed:
             if self._closed:

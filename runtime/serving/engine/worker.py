@@ -143,7 +143,6 @@ class Worker(EngineThread):
     def _settle(
         self, outcomes: Iterable[DecodedJob[QueuedRequest] | FailedJob[QueuedRequest]]
     ) -> None:
-        """Add finished jobs to their requests, and queue the next jobs."""
         for outcome in outcomes:
             queued = outcome.job.key
             for job in queued.handle.add(queued.number, outcome):

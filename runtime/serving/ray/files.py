@@ -40,7 +40,7 @@ def connected(address: str | None, processors: int) -> Iterator[None]:
 
     Args:
         address: host:port of a running cluster; None: start a cluster on this machine
-        processors: of a started cluster
+        processors: number in a started cluster
     """
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
@@ -113,7 +113,7 @@ def run_file(
             have the prefix of `options`
         workers: processes, each with a copy of the model
         threads: threads per worker, and processors that Ray reserves for it
-        block_lines: lines per block; an interruption loses one block per worker
+        block_lines: lines per block, which an interruption loses for each worker
         backend, device: see `load`; a worker sees only the GPUs that Ray gives it, the first as
             "cuda"
 

@@ -1,4 +1,4 @@
-"""The interface of tokenizers, and the words that their tokens belong to."""
+"""The interface of tokenizers, and words of tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UnknownSymbolsError(ValueError):
 
 
 class TokenizerError(RejectedError):
-    """A tokenizer fails on a text or on tokens, because its file is damaged."""
+    """A tokenizer fails, because its file is damaged."""
 
 
 class TextStream(Protocol):
@@ -88,7 +88,7 @@ class Codec(Protocol):
     def count(self, text: str, end: int, *, split_special_tokens: bool = False) -> int:
         """Count the tokens, without the template, that end within the first `end` characters.
 
-        The count may be too low if the file has no character offsets.
+        It may be too low if the file has no character offsets.
         """
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:

@@ -287,7 +287,6 @@ async def _checked(items: Items) -> Items:
 async def _events(
     items: Items, completion: CompletionRequest, head: dict[str, Any], prompt: int
 ) -> AsyncGenerator[str, None]:
-    """Yield chunks of text until a stop, which ends decoding."""
     output, last, reason = StopBuffer(completion.stops), "", "stop"
     async with aclosing(items):
         async for item in items:
