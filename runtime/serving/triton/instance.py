@@ -63,7 +63,14 @@ class InferenceRequest:
 
 
 def read_request(request: Any) -> InferenceRequest:
-    """Parse a `pb_utils.InferenceRequest`; a `BodyError` or `TensorError` says what is wrong."""
+    """Parse a request.
+
+    Args:
+        request: `pb_utils.InferenceRequest`
+
+    Raises:
+        BodyError, TensorError: the request is malformed.
+    """
     tensors = {tensor.name(): _read_tensor(tensor) for tensor in request.inputs()}
     parameters = json_object((request.parameters() or "{}").encode())
     options = {
