@@ -31,7 +31,9 @@ class ModelConfig:
     them off.
 
     A model without a decoder (`EncoderModel`, BERT) has 0 for its layers, vocabulary and positions,
-    and a head; a model without an encoder (`LanguageModel`, GPT-2) has 0 for the encoder's.
+    and a head; a model without an encoder (`LanguageModel`, GPT-2) has 0 for the encoder's. A model
+    that classifies a source may have decoder layers, which read the source once more (Lewis et al.
+    2020, section 3.1, BART).
 
     Raises:
         ConfigError: on construction, naming every field that is out of range.
@@ -147,8 +149,13 @@ class ModelConfig:
 
     @property
     def has_decoder(self) -> bool:
-        """Whether the model has a decoder."""
+        """Whether the model generates a target."""
         return self.target_vocab_size != 0
+
+    @property
+    def rereads_source(self) -> bool:
+        """Whether layers of a decoder read the source once more, before the head."""
+        return not self.has_decoder and self.decoder_layers != 0
 
     @property
     def is_recurrent(self) -> bool:
@@ -347,6 +354,8 @@ def _check_side(checks: _Checks, side: str, names: tuple[str, ...]) -> None:
     """Check that the sizes of a side are all at least 1 or, without that side, all 0."""
     vocabulary = names[0]
     for name in names:
+        if name == "decoder_layers" and checks.config.head is not None:
+            continue  # see `_check_head`
         checks.add(
             [vocabulary, name],
             lambda vocabulary, size: vocabulary != 0 and size is not None and size < 1,
@@ -425,6 +434,20 @@ def _check_head(checks: _Checks) -> None:
         lambda head, size: head is not None and size is not None and head.mask_token_id >= size,
         "head.mask_token_id must be in the vocabulary of {1} tokens, found {0.mask_token_id}",
     )
+    checks.add(
+        ["head", "decoder_layers", "d_embedding", "encoder_order"],
+        lambda head, layers, embedding, order: (
+            head is not None
+            and layers != 0
+            and (
+                layers < 0
+                or head.task != "sequence-classification"
+                or (embedding, order) != (None, None)
+            )
+        ),
+        "decoder_layers {1} before a head are for sequence-classification, without d_embedding and "
+        "encoder_order, found head {0}, d_embedding {2} and encoder_order {3}",
+    )
 
 
 def _check_tokens(checks: _Checks) -> None:
@@ -434,8 +457,11 @@ def _check_tokens(checks: _Checks) -> None:
         "tie_source_target needs equal vocabularies, found {} (source) and {} (target)",
     )
     for name in ("start_token_id", "end_token_id"):
+        vocabulary = "target_vocab_size"
+        if checks.config.rereads_source:
+            vocabulary = "source_vocab_size"
         checks.add(
-            ["target_vocab_size", name],
+            [vocabulary, name],
             lambda size, token: size != 0 and not 0 <= token < size,
             f"{name} must be in the target vocabulary [0, {{}}), found {{}}",
         )

@@ -240,7 +240,9 @@ class DecoderLayer(nn.Module):
             self.self_attention = _attention(config)
             self.self_attention_residual = _residual(config)
         if config.has_encoder:
-            self.cross_attention = _attention(config, CrossAttention)
+            # Rows share a source in a search for a target only.
+            kind = CrossAttention if config.has_decoder else MultiHeadAttention
+            self.cross_attention = _attention(config, kind)
             self.cross_attention_residual = _residual(config)
         self.feed_forward = _feed_forward(config)
         self.feed_forward_residual = _residual(config)
