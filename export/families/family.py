@@ -45,6 +45,8 @@ class Family:
             Raises: CheckpointError, ConfigError, which list all unsupported settings.
         has_encoder: whether the models have an encoder; False for decoder-only models
         positions_grow: whether positions are computed, as many as the generation settings need
+        classifier: fields of `config.json` -> configuration of a model with a head for
+            classification; None: they are refused
         summarizes: whether the models write summaries, which have another metric than translations
         settings: keys of `config.json` that the family reads
         tables: names of the token tables that the configuration may tie, the output's last
@@ -62,6 +64,7 @@ class Family:
     generation: Callable[[Path, Values, ModelConfig, list[str]], GenerationConfig] = (
         lambda directory, settings, config, notes: generation_config(settings, config, notes)
     )
+    classifier: Callable[[Values], ModelConfig] | None = None
     has_encoder: bool = True
     positions_grow: bool = False
     summarizes: bool = False
