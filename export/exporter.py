@@ -358,7 +358,7 @@ def model_spec(config: ModelConfig) -> ModelSpec:
     return ModelSpec(
         source_vocab_size=config.source_vocab_size,
         target_vocab_size=config.target_vocab_size,
-        decoder_layers=config.decoder_layers,
+        decoder_layers=config.decoder_layers if decodes else 0,
         num_heads=config.num_heads,
         head_size=config.head_size,
         max_source_positions=config.max_source_positions,

@@ -30,7 +30,9 @@ class ModelConfig:
     published weights do.
 
     A model without a decoder (`EncoderModel`, BERT) has 0 for its layers, vocabulary and positions,
-    and a head; a model without an encoder (`LanguageModel`, GPT-2) has 0 for the encoder's.
+    and a head; a model without an encoder (`LanguageModel`, GPT-2) has 0 for the encoder's. A model
+    that classifies a source may have decoder layers, which read the source once more (Lewis et al.
+    2020, section 3.1, BART).
 
     Raises:
         ConfigError: on construction, naming every field that is out of range.
@@ -146,8 +148,13 @@ class ModelConfig:
 
     @property
     def has_decoder(self) -> bool:
-        """Whether the model has a decoder."""
+        """Whether the model generates a target."""
         return self.target_vocab_size != 0
+
+    @property
+    def rereads_source(self) -> bool:
+        """Whether layers of a decoder read the source once more, before the head."""
+        return not self.has_decoder and self.decoder_layers != 0
 
     @property
     def is_recurrent(self) -> bool:
@@ -252,8 +259,8 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> Iterator[str
     for side, names in SIDES.items():
         for name in names:
             vocabulary, size = getattr(c, names[0]), getattr(c, name)
-            if not usable(names[0], name):
-                continue
+            if not usable(names[0], name) or (name == "decoder_layers" and c.head is not None):
+                continue  # of a head, see `_problems_of_head`
             if vocabulary != 0 and size is not None and size < 1:
                 yield f"{name} must be at least 1, found {size}"
             if vocabulary == 0 and size != 0:
@@ -372,10 +379,10 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> Iterator[str
             "(target)"
         )
     for name in ("start_token_id", "end_token_id"):
-        if usable("target_vocab_size", name) and target != 0 and not 0 <= getattr(c, name) < target:
-            yield (
-                f"{name} must be in the target vocabulary [0, {target}), found {getattr(c, name)}"
-            )
+        vocabulary = "source_vocab_size" if c.rereads_source else "target_vocab_size"
+        size, token = getattr(c, vocabulary), getattr(c, name)
+        if usable(vocabulary, name) and size != 0 and not 0 <= token < size:
+            yield f"{name} must be in the target vocabulary [0, {size}), found {token}"
     if usable("source_vocab_size", "target_vocab_size", "pad_token_id"):
         token = c.pad_token_id
         if not 0 <= token < min((size for size in (source, target) if size), default=token + 1):
@@ -411,6 +418,15 @@ def _problems_of_head(
             yield (
                 f"d_embedding {c.d_embedding} and encoder_order {order} are for encoder-only "
                 f"models with learned positions, found head {head} and positions {c.positions}"
+            )
+    rereads = usable("decoder_layers", "d_embedding", "encoder_order") and c.decoder_layers != 0
+    if head is not None and rereads:
+        special = (c.d_embedding, order) != (None, None)
+        if c.decoder_layers < 0 or head.task != "sequence-classification" or special:
+            yield (
+                f"decoder_layers {c.decoder_layers} before a head are for sequence-classification, "
+                f"without d_embedding and encoder_order, found head {head}, d_embedding "
+                f"{c.d_embedding} and encoder_order {order}"
             )
 
 

@@ -51,7 +51,8 @@ class HeadConfig(HeadTask):
     See Devlin et al. 2018, section 3.2 and figure 4, and Reimers & Gurevych 2019, section 3.
 
     - embedding: hidden states -> an embedding: pooling, then `after_pooling`
-    - sequence-classification: the first token's hidden state -> a dense layer -> a logit per label
+    - sequence-classification: the first token's hidden state -> a dense layer -> a logit per label;
+      after decoder layers, the hidden state of the last end token (Lewis et al. 2020, section 3.1)
     - token-classification: each token's hidden state -> a logit per label
     - masked-language-model: each token's hidden state -> a dense layer -> LayerNorm -> a logit for
       each token of the vocabulary, by the token embedding

@@ -185,7 +185,9 @@ class DecoderLayer(nn.Module):
             self.self_attention = MultiHeadAttention(config)
             self.self_attention_residual = Residual(config)
         if config.has_encoder:
-            self.cross_attention = CrossAttention(config)
+            # Rows share a source in a search for a target only.
+            kind = CrossAttention if config.has_decoder else MultiHeadAttention
+            self.cross_attention = kind(config)
             self.cross_attention_residual = Residual(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)

@@ -239,7 +239,7 @@ class EmbeddingHead(nn.Module):
 
 
 class SequenceClassificationHead(nn.Module):
-    """A dense layer on the first token's hidden state, then a linear map."""
+    """A dense layer on the first hidden state, then a linear map."""
 
     def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
         super().__init__()
@@ -282,12 +282,17 @@ Head = EmbeddingHead | SequenceClassificationHead | TokenHead | MaskedLanguageMo
 
 
 class EncoderModel(nn.Module):
-    """The encoder-only model, an encoder with a head: see `HeadConfig` (Devlin et al. 2018)."""
+    """The encoder-only model, an encoder with a head: see `HeadConfig` (Devlin et al. 2018).
+
+    To classify, a decoder may read the source once more, all positions at once (Lewis et al. 2020,
+    section 3.1, BART).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.encoder = Encoder(config, source_embedding(config, None))
+        self.decoder = self._make_decoder() if config.rereads_source else None
         self.head = self._make_head(config.head or HeadConfig(task="embedding"))
         initialize(self, config)
 
@@ -309,7 +314,39 @@ class EncoderModel(nn.Module):
         hidden = self.encoder(source, source_mask, token_type)
         if isinstance(self.head, EmbeddingHead):
             return hidden, self.head(hidden, source_mask)
+        if self.decoder is not None:
+            hidden = self._at_last_end(self.decoder, hidden, source, source_mask)
         return (self.head(hidden),)
+
+    def _at_last_end(
+        self, decoder: Decoder, encoded: Tensor, source: Tensor, source_mask: Tensor
+    ) -> Tensor:
+        """Decode the source itself, and keep the hidden state [B, 1, D] of its last end token.
+
+        The decoder reads the start token and all tokens of the source but the last one. In a row
+        without an end token, the last token takes its place.
+        """
+        start = torch.full_like(source[:, :1], self.config.start_token_id)
+        hidden: Tensor = decoder(
+            torch.cat([start, source[:, :-1]], 1),
+            torch.zeros_like(source[:, 0]),
+            source_mask,
+            decoder.cross_keys_values(encoded),
+            NoMemory(),
+        )
+        length = source.shape[1]
+        is_end = (source == self.config.end_token_id).long()
+        rank = (torch.arange(length, device=source.device) + length * is_end) * source_mask
+        last = rank.amax(-1)
+        last = torch.where(last <= length - 1, last, last - length)
+        return hidden.gather(1, last[:, None, None].expand(-1, -1, hidden.shape[-1]))
+
+    def _make_decoder(self) -> Decoder:
+        tokens = cast(Embedding, self.encoder.embedding).tokens
+        if not self.config.tie_source_target:
+            tokens = nn.Embedding(tokens.num_embeddings, tokens.embedding_dim)
+        embedding = Embedding(self.config, tokens, self.config.max_source_positions)
+        return Decoder(self.config, embedding)
 
     def _make_head(self, head: HeadConfig) -> Head:
         match head.task:

@@ -29,6 +29,7 @@ from ..tokenizers.files import check_has_tokens
 from ..tokenizers.kind import byte_level, library_file
 from ..tokenizers.multilingual import Multilingual, fairseq_pieces, multilingual_library_file
 from ..tokenizers.tiktoken import tokenizer_of_ranks
+from .encoders.family import classifier
 from .family import (
     ComputedWeights,
     Family,
@@ -58,6 +59,12 @@ PARTS: Mapping[str, str] = {
     ".gain": ".weight",
 }
 """Parts of a parameter's name in `Transformer`, replaced in this order."""
+
+HEAD_PARTS: Mapping[str, str] = {
+    "head.dense.linear": "classification_head.dense",
+    "head.output": "classification_head.out_proj",
+}
+"""The same for the head of `EncoderModel`."""
 
 LOGITS_BIAS = "final_logits_bias"
 SHARED, OUTPUT = "model.shared.weight", "lm_head.weight"
@@ -112,6 +119,8 @@ def weight_name(name: str) -> str:
         return LOGITS_BIAS
     if name == "output.weight":
         return OUTPUT
+    if name.startswith("head."):
+        return renamed(name, HEAD_PARTS)
     return f"model.{renamed(name, PARTS)}"
 
 
@@ -193,6 +202,21 @@ def _convert_weights(weights: Weights, config: ModelConfig) -> list[str]:
     return tie(weights, config)
 
 
+_config = partial(config_of, defaults={}, embedding_norm=True, logits_bias=True)
+
+
+def _classifier_config(values: Values) -> ModelConfig:
+    """Make the configuration of BartForSequenceClassification."""
+    # Its ids of special tokens are those of `_config`, which checks them as those of a decoder.
+    config = _config(values)
+    return config.replace(
+        target_vocab_size=0,
+        max_target_positions=0,
+        logits_bias=False,
+        head=classifier(values, config.d_model, "tanh"),
+    )
+
+
 def _merges(checkpoint: TokenizerCheckpoint) -> TokenizerFiles | None:
     """Read byte-level pair encoding, with the tokens `cls` and `sep` around a text."""
     tokenizer = byte_level(checkpoint, ROBERTA)
@@ -214,12 +238,13 @@ TOKENIZER = TokenizerKind(
     ("BartTokenizer", "RobertaTokenizer"), (library_file, _merges), any_class=True
 )
 BART = Family(
-    config=partial(config_of, defaults={}, embedding_norm=True, logits_bias=True),
+    config=_config,
     weight_name=weight_name,
     convert_weights=_convert_weights,
     tokenizers=(TOKENIZER,),
     adjust_config=with_separate_tables,
     computed_weights=no_logits_bias,
+    classifier=_classifier_config,
     summarizes=True,
     settings=SETTINGS,
     tables=TABLES,
@@ -274,5 +299,6 @@ MBART = replace(
         norm_order="pre",
     ),
     tokenizers=MBART_TOKENIZERS,
+    classifier=None,
     summarizes=False,
 )

@@ -55,6 +55,9 @@ class Family:
 
     Raises: CheckpointError, ConfigError, which list all unsupported settings.
     """
+    classifier: Callable[[Values], ModelConfig] | None = None
+    """Fields of `config.json` -> configuration of a model with a head for classification; None:
+    they are refused."""
     has_encoder: bool = True
     """Whether the models have an encoder; False for decoder-only models."""
     positions_grow: bool = False

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from dragoman.errors import shown
 from dragoman.reference_model import (
-    AutoregressiveModel,
     ConfigError,
+    EncoderModel,
     GenerationConfig,
-    LanguageModel,
     ModelConfig,
+    ReferenceModel,
     Transformer,
+    make_model,
 )
 from dragoman.reference_model.checkpoint import check_positions
 from dragoman.reference_model.settings import all_are
@@ -53,13 +54,13 @@ def read_hugging_face(
         return read_encoder(directory, values, encoder, tokenizer_kinds(), adapters=adapters)
     model, notes = _load(directory, values, adapters)
     family = _family_of(values)
-    target_vocab_size = model.config.target_vocab_size
+    source, target = model.config.source_vocab_size, model.config.target_vocab_size
     tokenizers = find_hugging_face_tokenizers(
         directory,
         family,
         values,
-        source_vocab_size=model.config.source_vocab_size or target_vocab_size,
-        target_vocab_size=target_vocab_size,
+        source_vocab_size=source or target,
+        target_vocab_size=target or source or 0,
     )
     return Checkpoint(model, tokenizers, notes, family.summarizes)
 
@@ -81,7 +82,8 @@ def load_hugging_face(directory: Path) -> Transformer:
     """
     model = _load(directory, read_json(directory / CONFIG_FILE))[0]
     if not isinstance(model, Transformer):
-        raise ConfigError(["expected an encoder-decoder model, found a decoder-only one"])
+        found = "one with a head" if isinstance(model, EncoderModel) else "a decoder-only one"
+        raise ConfigError([f"expected an encoder-decoder model, found {found}"])
     return model
 
 
@@ -114,23 +116,18 @@ def _family_of(values: Values) -> Family:
 
 def _load(
     directory: Path, values: Values, adapters: Sequence[AdapterConfig] = ()
-) -> tuple[AutoregressiveModel, tuple[str, ...]]:
+) -> tuple[ReferenceModel, tuple[str, ...]]:
     family, notes = _family_of(values), list[str]()
-    problems = check_config(values, family.settings)
+    classifier, problems = _classifier(values, family)
+    problems += check_config(values, family.settings)
     if problems:
         raise ConfigError([f"{CONFIG_FILE}: {problem}" for problem in problems])
     notes += CONFIG.notes(CONFIG_FILE, values, family.settings)
-    settings, file = _settings(directory, values, family, notes)
-    if file != CONFIG_FILE:
-        notes += GENERATION.notes(file, settings)
-    values = _with_special_tokens(values, settings)
-    config = family.config(values)
-    check_positions(config)
-    try:
-        generation = family.generation(directory, settings, config, notes)
-    except ConfigError as error:
-        raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from error
-    config = _with_positions(config, generation, family, notes)
+    if classifier is None:
+        config, generation = _generating(directory, values, family, notes)
+    else:
+        config, generation = classifier(values), None
+        check_positions(config)
     weights, origin = read_weights(directory)
     name_of = _naming(family)
     if not any(name.startswith(PREFIX) for name in weights):  # saved without its head
@@ -142,7 +139,7 @@ def _load(
     problems = family.convert_weights(weights, config)
     model = build(
         config,
-        partial(_autoregressive, config, generation),
+        partial(make_model, config, generation),
         weights,
         family.weight_name,
         origin,
@@ -153,9 +150,41 @@ def _load(
     return model, tuple(notes)
 
 
-def _autoregressive(config: ModelConfig, generation: GenerationConfig) -> AutoregressiveModel:
-    kind = Transformer if config.has_encoder else LanguageModel
-    return kind(config, generation)
+GENERATES, CLASSIFIES = "ForConditionalGeneration", "ForSequenceClassification"
+OTHER_HEADS = ("Classification", "QuestionAnswering")
+"""Endings of the names of Hugging Face's classes."""
+
+
+def _classifier(
+    values: Values, family: Family
+) -> tuple[Callable[[Values], ModelConfig] | None, list[str]]:
+    """Return the family's `classifier` if `config.json` names one, and problems with its class."""
+    stated = values.get("architectures")
+    name = str(stated[0]) if isinstance(stated, list) and stated else ""
+    classifies = family.classifier is not None and name.endswith(CLASSIFIES)
+    if classifies or not (family.has_encoder and name.endswith(OTHER_HEADS)):
+        return family.classifier if classifies else None, []
+    known = [GENERATES, *([] if family.classifier is None else [CLASSIFIES])]
+    prefix = name[: name.rfind("For")]
+    expected = " or ".join(prefix + ending for ending in known)
+    return None, [f"architectures: expected {expected}, found {name}"]
+
+
+def _generating(
+    directory: Path, values: Values, family: Family, notes: list[str]
+) -> tuple[ModelConfig, GenerationConfig]:
+    """Read the configuration and the generation settings of a model; add notes."""
+    settings, file = _settings(directory, values, family, notes)
+    if file != CONFIG_FILE:
+        notes += GENERATION.notes(file, settings)
+    values = _with_special_tokens(values, settings)
+    config = family.config(values)
+    check_positions(config)
+    try:
+        generation = family.generation(directory, settings, config, notes)
+    except ConfigError as error:
+        raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from error
+    return _with_positions(config, generation, family, notes), generation
 
 
 def _settings(

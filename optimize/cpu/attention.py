@@ -4,8 +4,9 @@ In the decoder this is cross-attention. The rows of a source attend to its keys 
 Q queries become G sources of B / G * Q queries and, afterwards, rows again. It becomes
 `com.microsoft.MultiHeadAttention`, to which the padding mask stays [G, S] and is not expanded.
 
-In the encoder it is self-attention, which stays the standard operator, on inputs [B, S, H * Dh], in
-0.5 to 0.9 times the time of MultiHeadAttention. Two cases become MultiHeadAttention: relative
+In the encoder it is self-attention, which stays the standard operator, as does all attention of a
+decoder that reads a source once more (BART for classification), on inputs [B, S, H * Dh], in 0.5 to
+0.9 times the time of MultiHeadAttention. Two cases become MultiHeadAttention: relative
 position biases (T5), which are not expanded either; and the encoder of a speech model, which has no
 mask.
 """
@@ -104,15 +105,25 @@ class _MaskedAttention(FusionRule):
 
     q [B, Q, H * Dh]; k, v [B, S, H * Dh], or [G, H, S, Dh] if `split_keys` -> [B, Q, H * Dh].
     If `biased`, biases [1, H, Q, S] are added to the scores of all keys except padding.
+    If `causal`, the mask is [B, Q, S] and is not expanded.
 
     A query whose keys are all masked gets an average instead of zeros. In a bundle every source has
     a token; in `foreign` graphs, of which this is not known, the candidates are refused.
     """
 
-    def __init__(self, *, split_keys: bool, biased: bool = False, foreign: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        split_keys: bool,
+        biased: bool = False,
+        foreign: bool = False,
+        causal: bool = False,
+    ) -> None:
         name = "cross-attention" if split_keys else "self-attention"
-        super().__init__(f"biased-{name}" if biased else name)
+        kind = "biased-" if biased else "causal-" if causal else ""
+        super().__init__(kind + name)
         self.split_keys, self.biased, self.foreign = split_keys, biased, foreign
+        self.causal = causal
 
     def pattern(
         self,
@@ -130,7 +141,7 @@ class _MaskedAttention(FusionRule):
         mask = op.Unsqueeze(source_mask, pattern.ANY_VALUE, _outputs=["wide_mask"])
         if self.biased:
             mask = op.Where(mask, bias, masked)
-        else:
+        elif not self.causal:
             mask = op.Expand(mask, pattern.ANY_VALUE)
         attended = op.Attention(
             split_heads(op, query, split, "query_heads"),
@@ -167,8 +178,9 @@ class _MaskedAttention(FusionRule):
         if source_mask.dtype != ir.DataType.BOOL:
             return f"expected a bool mask, found {source_mask.dtype}"
         wide = wide_mask.shape
-        if wide is None or len(wide) != 4 or tuple(wide)[1:3] != (1, 1):
-            return f"expected a mask [G, 1, 1, S], found {wide}"
+        if wide is None or len(wide) != 4 or wide[1] != 1 or (wide[2] != 1 and not self.causal):
+            queries = "Q" if self.causal else 1
+            return f"expected a mask [G, 1, {queries}, S], found {wide}"
         check_masked(masked)
         if bias is not None and (bias.shape is None or len(bias.shape) != 4):
             return f"expected biases [1, H, Q, S], found {bias.shape}"
@@ -207,8 +219,8 @@ class _MaskedAttention(FusionRule):
 class _WholeSelfAttention(_MaskedAttention):
     """Self-attention -> the standard operator on inputs [B, S, H * Dh]."""
 
-    def __init__(self) -> None:
-        super().__init__(split_keys=False)
+    def __init__(self, *, causal: bool = False) -> None:
+        super().__init__(split_keys=False, causal=causal)
 
     def rewrite(
         self,
@@ -294,6 +306,7 @@ def _has_separate_heads(node: ir.Node) -> bool:
 def _rules(*, foreign: bool) -> list[RewriteRule]:
     return [
         _WholeSelfAttention.rule(),
+        _WholeSelfAttention.rule(causal=True),
         _MaskedAttention.rule(split_keys=True, foreign=foreign),
         _MaskedAttention.rule(split_keys=False, biased=True, foreign=foreign),
         _UnmaskedAttention.rule(),

@@ -190,22 +190,34 @@ def head_of(
         width = family.embedding_size(values) or width
         if mask is None:
             raise ConfigError([f"expected a tokenizer with the token {family.mask}, found none"])
-    labels: tuple[str, ...] = ()
-    multi_label = False
-    if task in ("sequence-classification", "token-classification"):
-        labels = _labels(values)
+    dense_size = width if "dense.linear" in names.parts else 0
+    dense_activation: DenseActivation = names.activation or activation
     if task == "sequence-classification":
-        kind = values.get("problem_type")
-        if kind == "regression" and len(labels) > 1:
-            raise ConfigError([f"problem_type: regression of {len(labels)} numbers, expected one"])
-        multi_label = _independent(values, labels, kind == "multi_label_classification")
+        return classifier(values, dense_size, dense_activation)
     return HeadConfig(
         task=task,
-        dense_size=width if "dense.linear" in names.parts else 0,
-        dense_activation=names.activation or activation,
-        labels=labels,
-        multi_label=multi_label,
+        dense_size=dense_size,
+        dense_activation=dense_activation,
+        labels=_labels(values) if task == "token-classification" else (),
         mask_token_id=mask or 0,
+    )
+
+
+def classifier(values: Values, dense_size: int, activation: DenseActivation) -> HeadConfig:
+    """Make the configuration of a head that classifies texts.
+
+    Raises:
+        ConfigError: the labels are not usable, or their scores are not probabilities or numbers.
+    """
+    labels, kind = _labels(values), values.get("problem_type")
+    if kind == "regression" and len(labels) > 1:
+        raise ConfigError([f"problem_type: regression of {len(labels)} numbers, expected one"])
+    return HeadConfig(
+        task="sequence-classification",
+        dense_size=dense_size,
+        dense_activation=activation,
+        labels=labels,
+        multi_label=_independent(values, labels, kind == "multi_label_classification"),
     )
 
 

@@ -26,6 +26,8 @@ from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.format.neutral_graphs import aligning_layers, neutral_graph
 from dragoman.settings.head import Head
 
+from .graph_files import module_of
+
 ATTENTION_FILE, ALIGNMENT_FILE, CANDIDATES_FILE = (
     "attention.onnx",
     "alignment.onnx",
@@ -125,11 +127,16 @@ def _rename(graph: ir.Graph, prefix: str) -> None:
 
 
 def _attentions(graph: ir.Graph, name: str, spec: GraphSpec) -> list[tuple[Role, ir.Node]]:
-    """Find the attention operators in the order of layers, and the role of their weights."""
+    """Find the attention operators in the order of layers, and the role of their weights.
+
+    Of a decoder that reads the source once more, for a head, nothing is shown.
+    """
     of_source = {tensor.name for tensor in spec.inputs if tensor.role == "cross_key"}
     found: list[tuple[Role, ir.Node]] = []
     for node in list(graph):
         if node.op_type not in (*ATTRIBUTES, "MultiHeadAttention"):
+            continue
+        if name == "encoder" and module_of(node).startswith("decoder."):
             continue
         role: Role = "encoder_attention"
         if name == "decoder":
