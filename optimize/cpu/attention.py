@@ -49,8 +49,7 @@ def check_heads(attended: ir.Value, split: ir.Value) -> tuple[int, int]:
     """Return the number and size of heads of an Attention.
 
     Raises:
-        UnsupportedPatternError: they are unknown, or it has attributes that have no direct
-            equivalent in ONNX Runtime's own operators.
+        UnsupportedPatternError: also if attributes have no equivalent in ONNX Runtime's operators.
     """
     heads = known_heads(split)
     if unknown := sorted(set(made_by(attended).attributes) - {"scale"}):
@@ -205,8 +204,6 @@ class _MaskedAttention(FusionRule):
 
 
 class _WholeSelfAttention(_MaskedAttention):
-    """Self-attention -> the standard operator on inputs [B, S, H * Dh]."""
-
     def __init__(self) -> None:
         super().__init__(split_keys=False)
 
@@ -226,7 +223,6 @@ class _WholeSelfAttention(_MaskedAttention):
 
 
 def _shares_sources(query: ir.Value, query_heads: ir.Value) -> bool:
-    """Return whether splitting heads changes the first axis, from rows to their sources."""
     if query.shape is None or query_heads.shape is None:
         return False
     rows, sources = (
@@ -238,8 +234,7 @@ def _shares_sources(query: ir.Value, query_heads: ir.Value) -> bool:
 def _by_source(op: Any, query: Any, query_heads: ir.Value, source_mask: ir.Value) -> Any:
     """Reshape [B, Q, H * Dh] to [G, B / G * Q, H * Dh].
 
-    The shape is computed from values that all layers share, so that its nodes are merged
-    afterwards.
+    The shape is computed from values that all layers share, so that its nodes are merged.
     """
     heads, graph = known_heads(query_heads), query_heads.graph
     assert heads is not None and isinstance(graph, ir.Graph)

@@ -27,8 +27,6 @@ from ..graph_values import (
 
 
 class _CachedQueryKeyValue(FusionRule):
-    """Query, key and value of a GroupQueryAttention, which accepts them packed in one tensor."""
-
     name = "cached-query-key-value"
 
     def pattern(self, op: Any, query: Any, key: Any, value: Any) -> Any:
@@ -97,8 +95,6 @@ PACKED_PROJECTIONS = RulePass(
 
 
 class _TiedOutput(FusionRule):
-    """x [B, Q, D] @ Transpose(table [V, D]) -> FusedMatMul(x, table) [B, Q, V]."""
-
     name = "tied-output"
 
     def pattern(self, op: Any, x: Any, table: Any) -> Any:

@@ -173,10 +173,7 @@ def relative_bias(
 ) -> Any:
     """Map positions of keys [K] and queries [B, Q, 1] to biases [B, H, Q, K].
 
-    It serves as the pattern and as the replacement.
-
-    Args:
-        by_distance: the biases [distances, H]
+    It serves as the pattern and as the replacement. `by_distance` is [distances, H].
     """
     distance = op.Clip(op.Sub(key, query), lowest, highest)
     return op.Transpose(op.Gather(by_distance, op.Add(distance, first)), perm=[0, 3, 1, 2])
