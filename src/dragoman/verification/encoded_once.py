@@ -34,7 +34,6 @@ class EncodedBatches(Generic[T]):
 
         Args:
             source: tokens [N, S], or features [N, mel bins, frames]
-            mask: [N, S]
         """
         hashed = hashlib.blake2b(source.tobytes()).digest()
         key = (hashed, source.dtype.str, source.shape, mask.tobytes())

@@ -45,9 +45,6 @@ def first_difference(
 ) -> FirstDifference | None:
     """Compare a bundle with a neutral one of the same model.
 
-    Args:
-        sources: token ids or features; the first few are decoded
-
     Returns:
         None if every tensor is within the tolerance
     """

@@ -1,8 +1,7 @@
 """Checks the graphs of a shortlist, and measures what the shortlist costs.
 
-For the tokens that a source allows, they must compute the logits of the decoder that computes all.
-Outputs differ where the model prefers a token that the shortlist does not allow. That is not a
-fault of the bundle, and how many do is stated.
+For the tokens that a source allows, they must compute the logits of the whole decoder. How many
+outputs differ, since the model prefers a token that is not allowed, is stated and no fault.
 """
 
 from __future__ import annotations
@@ -96,8 +95,7 @@ def _difference(
     """Compute one step of both decoders.
 
     Returns:
-        the difference of each logit of an allowed token, relative to the largest; and the tokens
-        that the decoder of the shortlist selects
+        each allowed logit's difference, relative to the largest; and the selected tokens
     """
     expected, found = whole.advance(), listed.advance()
     apart = []
