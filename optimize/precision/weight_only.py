@@ -67,7 +67,7 @@ class WeightOnly(OneForm):
 
 
 class EngineWeightOnly(WeightOnly):
-    """Weight-only quantization for TensorRT: only DequantizeLinear reads integers, with fp16 scales."""
+    """Weight-only quantization for TensorRT, where only DequantizeLinear reads integers."""
 
     scale_type = np.float16
 

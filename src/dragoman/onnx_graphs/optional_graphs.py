@@ -319,7 +319,7 @@ def candidates_spec(decoder: GraphSpec, suppressed: Sequence[int]) -> GraphSpec:
 def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
     """Make the graph from logits [B, Q, V] to the best tokens after the last query.
 
-    Its outputs are int64 [B, K], best first, and their log-probabilities float32 [B, K] among all
+    The tokens are int64 [B, K], best first, and their log-probabilities float32 [B, K] among all
     tokens.
 
     Args:

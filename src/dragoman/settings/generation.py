@@ -1,8 +1,7 @@
 """Generation options of calls.
 
-To add an option, declare it in `GenerationSettings` (if models define it), in `GenerationOptions`
-and in `GenerationKeywords`, and implement it in `runtime.decoding`. The manifest, the command line,
-the server's fields and the checks follow.
+To add an option, declare it in `GenerationSettings` (if models define it), `GenerationOptions` and
+`GenerationKeywords`, and implement it in `runtime.decoding`. Everything else follows.
 """
 
 from __future__ import annotations
@@ -358,7 +357,6 @@ class GenerationOptions(TranscriptionOptions):
             raise DragomanError(problems=problems)
 
     def _contradictions(self) -> Iterator[str]:
-        """Yield a line for each pair of options that exclude each other."""
         shortest, longest = self.min_new_tokens, self.max_new_tokens
         if longest is not None and shortest is not None and shortest > longest:
             most = f"max_new_tokens {shown(longest)}"
@@ -383,10 +381,7 @@ class GenerationOptions(TranscriptionOptions):
         return dataclasses.replace(settings, **given)
 
     def with_defaults(self, settings: GenerationSettings, names: Iterable[str]) -> dict[str, Any]:
-        """Return options by name; the model's settings replace None.
-
-        Names that are not model settings are omitted.
-        """
+        """Return options by name; the model's settings, which alone are included, replace None."""
         found = {}
         for name in names:
             if hasattr(settings, name):
@@ -396,11 +391,7 @@ class GenerationOptions(TranscriptionOptions):
         return found
 
     def replace(self, **changes: Unpack[GenerationKeywords]) -> GenerationOptions:
-        """Return the options with some changed.
-
-        Raises:
-            DragomanError: an option is unknown or out of range.
-        """
+        """Return the options with some changed."""
         return replaced(self, changes)
 
 
@@ -443,7 +434,6 @@ def _is_finite(value: float) -> bool:
 
 
 def _listed(value: Any) -> Sequence[Any]:
-    """Return a value, or the items of a list, as a sequence."""
     plain = unwrapped(value)
     return plain if isinstance(plain, list | tuple) else [plain]
 
@@ -457,5 +447,4 @@ def _is_phrase(value: object) -> bool:
 
 
 def _comparable(phrase: Phrase) -> Phrase:
-    """Return a phrase in a form that supports ==, unlike an array."""
     return phrase if isinstance(phrase, str) else tuple(int(token) for token in phrase)

@@ -91,7 +91,7 @@ class DifferenceMeter:
         self.relative = max(self.relative, float((difference / np.maximum(magnitude, 1e-3)).max()))
 
     def result(self, name: str, tolerance: float | None) -> TensorParity:
-        """Judge the tensor by its largest difference; without a tolerance, values need only be finite."""
+        """Judge the largest difference; without a tolerance, values need only be finite."""
         differences = np.asarray(self.absolute) / max(1.0, self.scale)
         difference = float(differences.max())
         finite = max(self.absolute) < NOT_FINITE

@@ -2,7 +2,7 @@
 
 Compensated rounding moves single weights by several steps, and keeps the products. So an output's
 error on observed inputs may not be much larger than independent rounding would make it, and its
-gain must be near 1, which wrong scales are not.
+gain must be near 1.
 """
 
 from __future__ import annotations

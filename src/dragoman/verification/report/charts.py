@@ -125,7 +125,7 @@ def styles() -> Iterator[tuple[str, str]]:
 
 
 def _for_page(svg: str, name: str, alt: str) -> Markup:
-    """Turn an SVG file into an element with unique names, the page's colours and a flexible width."""
+    """Turn an SVG file into an element with unique names and the page's colours."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)

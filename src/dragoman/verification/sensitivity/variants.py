@@ -88,7 +88,7 @@ class Variants:
         return model
 
     def open(self, products: Collection[RoundedProduct]) -> Variant:
-        """Load all graphs with these products in reduced precision; those without any are shared."""
+        """Load graphs with these products in reduced precision; those without are shared."""
         changed = {graph for product in products for graph in product.graphs}
         loaded = {}
         for graph, (model, _) in self.graphs.items():

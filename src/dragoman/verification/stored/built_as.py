@@ -190,7 +190,7 @@ def _weights(node: ir.Node) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
 
 
 def _within(graph: str, name: str | None) -> tuple[str, str]:
-    """Find the graph of a node or weight, and its name there; copies for attention have prefixes."""
+    """Find the graph of a node or weight, and its name, in copies without the prefix."""
     if graph not in ATTENTION_GRAPHS:
         return graph, name or ""
     part, _, own = (name or "").partition("/")
@@ -270,7 +270,7 @@ def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> li
 
 
 def _of_operators(graphs: _Graphs, target: Target) -> Iterator[str]:
-    """List what contradicts a target: only cpu has ONNX Runtime's operators, and no dequantized weight."""
+    """List what contradicts a target; cpu has its own operators, no dequantized weight."""
     if target.name != "cpu":
         if graphs.for_processor:
             yield f"expected standard operators of target {target.name}, found others"

@@ -146,7 +146,7 @@ class CheckpointWeights:
         return np.concatenate(found, axis=-1)
 
     def _factor(self, plain: Array, own: Array) -> np.float32:
-        """Find a weight's factor: the scale of scores, or an unbiased regression on rounded numbers."""
+        """Find a weight's factor: the scale of scores, or a regression on rounded numbers."""
         wide = own.astype(np.float64)
         found = np.vdot(wide, wide) / (np.vdot(plain.astype(np.float64), wide) or 1.0)
         near = abs(found / self.score_scale - 1) < SCALED_NEAR

@@ -243,7 +243,7 @@ def _parts(tokenizer: Tokenizer) -> dict[str, Any]:
 def _compare_behaviour(
     pair: _Pair, expected: Tokenizer, found: Tokenizer, differences: Differences
 ) -> None:
-    """Compare two tokenizers of the same vocabulary, which read special tokens in a text as such."""
+    """Compare tokenizers of the same vocabulary, which read special tokens as such."""
     tokens = sorted(set(expected.get_vocab(with_added_tokens=True).values()))
     texts = [*TEXTS, *with_special_tokens(expected), *with_special_tokens(found)]
     loaded = load_tokenizer(pair.expected.model), load_tokenizer(pair.found.model)
