@@ -37,7 +37,7 @@ def optimize_file(
 
     Args:
         target: "neutral" fuses to standard operators; "cpu" then fuses to ONNX Runtime's own
-    samples: one or several sets of inputs; None: random ones that execute every branch if found
+        samples: one or several sets of inputs; None: random ones that execute every branch if found
         compare: whether to compare the outputs before and after each pass; the interface is always
 
     Raises:

@@ -35,7 +35,8 @@ def apply_passes(
 ) -> list[PassRecord]:
     """Apply passes to a graph, in place.
 
-    samples: one or several sets of inputs on which outputs are compared; None: they are not
+    Args:
+        samples: one or several sets of inputs on which outputs are compared; None: they are not
         interface: what the graph keeps. Its own rounding is then measured, and a pass may change an
             output by about as much. None: the contract of a bundle's graph is checked elsewhere
 

@@ -56,8 +56,8 @@ def record_steps(
 ) -> StepInputs:
     """Decode a few sources greedily on the CPU and record inputs of graphs.
 
-    Recorded are the first two steps, one in the middle and the last. A prompt is read token by
-    token; the sources of a decoder-only model are prompts.
+    The first two steps, one in the middle and the last are recorded. Prompts are read by tokens;
+    the sources of a decoder-only model are prompts.
 
     Args:
         graphs: ONNX graphs that ONNX Runtime runs, with an axis for the caches' capacity

@@ -1,6 +1,6 @@
 """Converting the opset, and removing operators that change nothing.
 
-merges common subexpressions.
+Such operators would hide patterns from the fusions.
 """
 
 from __future__ import annotations

@@ -178,8 +178,8 @@ class _Casts:
 def largest_magnitudes(model: ir.Model, batches: Sequence[Samples]) -> dict[str, float]:
     """Return the largest magnitude of every float32 value, including graph inputs, by name.
 
-    NaN if a value contains NaN; -inf, which 16 bits represent, does not count. The graph itself
-    reduces each value, so that no tensors need to be copied out.
+    It is NaN if a value contains NaN; -inf, which 16 bits represent, does not count. The graph
+    itself reduces each value, so that no tensors need to be copied out.
     """
     reducing = model.clone()
     graph = reducing.graph

@@ -65,7 +65,7 @@ def round_weight(
     Args:
         bits: 8, 7 or 4
         block: number of inputs that share a scale; None: all of them
-    moments: of the inputs, x^T x [K, K], over calibration rows x; None: as if inputs were
+        moments: of the inputs, x^T x [K, K], over calibration rows x; None: as if inputs were
             independent and of equal variance, so that no error can be compensated
     """
     inputs, outputs = weight.shape

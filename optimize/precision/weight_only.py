@@ -1,6 +1,6 @@
 """Weight-only quantization: `DequantizeLinear` (opset 21) before each product.
 
-Its standard operators TensorRT supports and ONNX Runtime fuses.
+TensorRT supports these standard operators, and ONNX Runtime fuses them.
 """
 
 from __future__ import annotations

@@ -230,7 +230,8 @@ def round_for(
 ) -> RoundedWeight:
     """Round a weight [K, N], choose the form of its product, and measure its error.
 
-    x: the product's input, whose own quantization counts; None: the weight's error is measured
+    Args:
+        x: the product's input, whose own quantization counts; None: the weight's error is measured
     """
     known = None if x is None else calibration.of(x)
     usable = known if known is not None and known.finite else None

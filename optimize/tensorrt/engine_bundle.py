@@ -95,7 +95,7 @@ def build_engines(
 
     Args:
         graphs: the result of `optimize_bundle` for the target tensorrt-rtx or tensorrt
-    progress: called from the thread that builds
+        progress: called from the thread that builds
 
     Raises:
         DragomanError: the options do not fit the package or the model, or no engine can be built.

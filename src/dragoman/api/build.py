@@ -95,7 +95,8 @@ def build(
     GPU runs the engines, their own outputs are compared, too; elsewhere, the manifest has no
     figures of them.
 
-    checkpoint: directory; id of a model at the Hugging Face Hub, such as
+    Args:
+        checkpoint: directory; id of a model at the Hugging Face Hub, such as
             "Helsinki-NLP/opus-mt-en-de"; or name of a shipped model, such as "g2p-en"
         output: directory of the bundle, written atomically and only if parity holds
         revision: branch, tag or commit of a model at the hub; None: main
@@ -257,7 +258,8 @@ def export(
 ) -> Bundle:
     """Export a checkpoint to a bundle of neutral ONNX graphs in fp32 and opset 24, not verified.
 
-    checkpoint, revision, adapters, audio_window, attention: see `build`
+    Args:
+        checkpoint, revision, adapters, audio_window, attention: see `build`
         output: directory of the bundle, written atomically
         overwrite: whether to replace an existing bundle
 

@@ -88,7 +88,8 @@ def distill(
     extra `report`, `figures.png` and `report.html`. A repeated call goes on where the last one
     stopped.
 
-    teacher: directory of the teacher's bundle, an encoder-decoder model of texts
+    Args:
+        teacher: directory of the teacher's bundle, an encoder-decoder model of texts
         output: directory of the results
         pairs: training data: a file of sources and targets with tabs between them, or a file of
             sources and one of targets

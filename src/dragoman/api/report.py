@@ -41,7 +41,8 @@ def report(
     It describes the bundles, the training, their parity with the trained model, the sensitivity of
     each product, the passes, and size, memory and speed. Parity comes from the manifests.
 
-    bundles: directories; the first is the baseline
+    Args:
+        bundles: directories; the first is the baseline
         output: HTML file, written atomically
         checkpoint: checkpoint of the bundles, see `build`; adds licences, the training, attention
             on held-out data, and missing sensitivities. Bundles of another model get none of these
@@ -57,7 +58,7 @@ def report(
 
     Raises:
         BundleError: a bundle is damaged.
-    ModuleNotFoundError: a library of the extra `report` is missing, or, with a checkpoint, of
+        ModuleNotFoundError: a library of the extra `report` is missing, or, with a checkpoint, of
             the extra `export`.
         DragomanError: a path is wrong, the checkpoint cannot be read, it or a sensitivity matches
             no bundle, or a file cannot be written.

@@ -47,7 +47,7 @@ def sign(
 
     Args:
         key: private key in PEM: elliptic curve P-256, P-384 or P-521
-    password: of an encrypted key; not with a certificate
+        password: of an encrypted key; not with a certificate
         certificate: certificate of the key in PEM, which `verify_signature` checks with `chain`;
             None: verification uses the public key
         chain: intermediate certificates in PEM

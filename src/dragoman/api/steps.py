@@ -124,8 +124,8 @@ def compare(
 def can_be_located(parity: Parity, bundle: Bundle) -> bool:
     """Return whether finding the first tensor that differs helps to explain a failure.
 
-    Not if the bundle was not run, nor, below fp32 where correct tensors differ too, if a check
-    already names the fault.
+    It does not if the bundle was not run, or, below fp32, where correct tensors differ too, if a
+    check already names the fault.
     """
     named = any(not check.passed for check in parity.checks)
     return bool(parity.tensors) and not (named and bundle.manifest.precision != "fp32")

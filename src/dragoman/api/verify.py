@@ -72,7 +72,7 @@ def verify(
 
     Args:
         checkpoint, revision, adapters: see `build`
-    inputs: file of texts, one per line, with optional references after tabs (for an
+        inputs: file of texts, one per line, with optional references after tabs (for an
             encoder-only model, in the format of `dragoman encode`); directory of audio clips; or
             list of clips, with optional transcripts after tabs. None: the sources of `references`,
             else the checkpoint's held-out data, else random inputs

@@ -271,7 +271,7 @@ def in_option_names(message: str, command: click.Command) -> str:
 def renamed(message: str, names: Mapping[str, str]) -> str:
     """Return a message with other names in place of parameter names.
 
-    Outside quotes. An English word, such as `prefix`, is replaced only before a colon.
+    Quoted text is unchanged. A name that is also an English word is replaced only before a colon.
     """
     any_name = "|".join(sorted(names, key=len, reverse=True))
     quoted = r"""(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*\""""

@@ -173,7 +173,8 @@ class DistributionMeter:
 class DistanceMeter:
     """Measures the distance between distributions, over several batches of positions.
 
-    ties: other choices whose logit is as close to the oracle's best as the tolerance of tensors
+    Attributes:
+        ties: other choices whose logit is as close to the oracle's best as the tolerance of tensors
             at fp32, relative to the position's largest logit
     """
 
@@ -215,7 +216,7 @@ class DistanceMeter:
 def divergence(expected: Tensor, found: Tensor) -> Tensor:
     """Compute the Kullback-Leibler divergence of each position, float64 [P], from logits [P, V].
 
-    `NOT_FINITE` where logits are not finite.
+    It is `NOT_FINITE` where logits are not finite.
     """
     p, q = (logits.double().log_softmax(-1) for logits in (expected, found))
     # Rounding to 64 bits may leave a sum slightly below 0.

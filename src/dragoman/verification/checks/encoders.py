@@ -93,8 +93,8 @@ def compare_encoder(
 ) -> EncoderParity:
     """Compare the outputs of a bundle with the oracle's.
 
-    queries: the query of each source, whose documents are ranked; None: one for all
-            documents of one query
+    Args:
+        queries: the query of each source, whose documents are ranked; None: one for all
     """
     precision, head = model.manifest.precision, model.manifest.head
     assert head is not None
@@ -130,7 +130,8 @@ def encoded_batches(
 ) -> Iterator[EncodedBatch]:
     """Compute the outputs of oracle, rounded oracle and bundle in batches of similar length.
 
-    types: the segment of each token; None: those of `halved`
+    Args:
+        types: the segment of each token; None: those of `halved`
     """
     manifest = model.manifest
     graph, head = manifest.graphs["encoder"], manifest.head
@@ -309,8 +310,8 @@ def tied(scores: NDArray[Any], within: float = TIED) -> NDArray[np.int64]:
 def kendall_tau(expected: NDArray[Any], found: NDArray[Any]) -> float:
     """Compute Kendall's tau-b of two lists of scores (Kendall 1945).
 
-    The share of pairs in the same order minus that in the other, adjusted for ties; 0 if all scores
-    of a list are equal.
+    It is the share of pairs in the same order minus that in the other, adjusted for ties; 0 if all
+    scores of a list are equal.
     """
     one, other = (np.sign(np.subtract.outer(scores, scores)) for scores in (expected, found))
     ordered = float(np.count_nonzero(one)) * float(np.count_nonzero(other))

@@ -1,7 +1,7 @@
 """Level 3: metrics of the task, and the likelihood of references.
 
 Metrics are computed on the oracle's texts and on the bundle's. A loss fails if it is significantly
-more than the precision may cost; more on few texts is undecided.
+more than the precision may cost; a larger loss on few texts is undecided.
 
 References have a negative log-likelihood per token, which judges models without a metric: the
 difference is the logarithm of the ratio of the perplexities.

@@ -97,7 +97,8 @@ def compare_tokens(
 ) -> TokenParity:
     """Compare free-running outputs with the oracle's.
 
-    choices: the bundle's choices along some of them; None at fp32, where all must be identical
+    Args:
+        choices: the bundle's choices along some of them; None at fp32, where all must be identical
     """
     differing = tuple(divergences(oracle, sources, expected, found, limit))
     identical = len(expected) - len(differing)

@@ -41,7 +41,7 @@ def inputs_for(checkpoint: OpenedCheckpoint, comparison: Comparison) -> ParityIn
     checkpoint's held-out data, or random inputs.
 
     Raises:
-        DragomanError: a file cannot be used with this checkpoint, or a metric not be computed.
+        DragomanError: a file cannot be used with this checkpoint, or a metric cannot be computed.
     """
     config, tokenizers = checkpoint.model.config, checkpoint.tokenizers
     head = described_head(config)

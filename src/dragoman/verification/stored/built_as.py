@@ -270,7 +270,7 @@ def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> li
 
 
 def _of_operators(graphs: _Graphs, target: Target) -> Iterator[str]:
-    """List what contradicts a target; cpu has its own operators, no dequantized weight."""
+    """List what operators say against a target; only cpu has ONNX Runtime's own."""
     if target.name != "cpu":
         if graphs.for_processor:
             yield f"expected standard operators of target {target.name}, found others"

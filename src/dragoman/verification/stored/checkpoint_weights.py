@@ -92,7 +92,7 @@ class CheckpointWeights:
         return self._constant(held) if known is None else self._nearest_way(known, held)
 
     def alike(self, own: Array) -> str | None:
-        """Find the tensor that a matrix holds that lost its name when an exporter transposed it."""
+        """Find the tensor that a matrix without a name holds, transposed or not."""
         if own.ndim != 2 or own.dtype != np.float32 or not np.any(own):
             return None
         apart = {
