@@ -90,7 +90,6 @@ def _numbers(weight: QuantizedWeight, replacement: Replacement) -> Float:
 
 
 def _exact_input(places: tuple[int, int, int], graph: ir.Graph, node: ir.Node) -> list[ir.Node]:
-    """Make nodes that compute the input of a product of integers without rounding."""
     integers = node.inputs[places[0]]
     quantize = None if integers is None else integers.producer()
     reshape = quantize if quantize is not None and quantize.op_type == "Reshape" else None
@@ -147,7 +146,6 @@ def _multiply_exactly(
     node: ir.Node,
     replacement: Replacement,
 ) -> None:
-    """Replace a product of integers."""
     weight = read(node)
     if weight is not None:
         added = node.inputs[bias] if len(node.inputs) > bias else None

@@ -345,11 +345,8 @@ FORMANTS = ((250, 900), (850, 2500), (2300, 3500))
 def random_sound(generator: np.random.Generator, rate: int, samples: int) -> NDArray[np.float32]:
     """Make random sound: vowels and hisses with pauses, up to a random time, then near silence.
 
-    It has the loudness, spectrum and pauses of a voice: white noise would drive a trained encoder
-    to values that it never reaches on speech.
-
-    Returns:
-        [samples], in [-1, 1]
+    It is [samples] in [-1, 1], with the loudness, spectrum and pauses of a voice: white noise would
+    drive a trained encoder to values that it never reaches on speech.
     """
     signal = 1e-4 * generator.standard_normal(samples)
     end = int(samples * generator.uniform(0.2, 1))

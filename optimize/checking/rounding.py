@@ -2,7 +2,7 @@
 
 A graph that computes in 16 bits is compared with the same computation in float32. Any other is
 compared with itself after every weight has moved by its last bit, which shows where rounding
-grows, such as in masks of -10000 or where numbers are rounded to integers.
+grows, such as in masks of -10000.
 """
 
 from __future__ import annotations

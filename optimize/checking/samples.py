@@ -45,8 +45,8 @@ class Choices:
     total: tuple[str, ...] = ("past", "sequence")
     """The length that a mask's own axis covers: past, sequence, or both."""
     padding: str = "right"
-    """What masks leave out. "right": the last row is shorter; "left": the first row starts later, and
-    the last row masks everything; "inverted": the opposite of "left"; "all" or "none"."""
+    """What masks leave out. "right": the last row is shorter; "left": the first row starts later,
+    and the last row masks everything; "inverted": the opposite of "left"; "all" or "none"."""
     kept: float = 1.0
     masked: float = 0.0
     """`kept` and `masked`: the values of masks of floats."""

@@ -1,13 +1,12 @@
 """Attention over a complete source -> the operator that is fastest for it.
 
-In the decoder this is cross-attention. The rows of a source attend to its keys together: B rows of
-Q queries become G sources of B / G * Q queries and, afterwards, rows again. It becomes
+In the decoder, the rows of a source attend to its keys together: B rows of Q queries become G
+sources of B / G * Q queries and, afterwards, rows again. Cross-attention becomes
 `com.microsoft.MultiHeadAttention`, to which the padding mask stays [G, S] and is not expanded.
 
-In the encoder it is self-attention, which stays the standard operator, on inputs [B, S, H * Dh], in
-0.5 to 0.9 times the time of MultiHeadAttention. Two cases become MultiHeadAttention: relative
-position biases (T5), which are not expanded either; and the encoder of a speech model, which has no
-mask.
+In the encoder, self-attention stays the standard operator, on inputs [B, S, H * Dh], in 0.5 to 0.9
+times the time of MultiHeadAttention, except with relative position biases (T5), which need not be
+expanded, and in the encoder of a speech model, which has no mask.
 """
 
 from __future__ import annotations

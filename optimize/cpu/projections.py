@@ -1,9 +1,7 @@
 """Packing query, key and value projections into one product; and logits from a tied embedding.
 
-A packed product reads its input once, and an input that is quantized is quantized once.
-
-A projection by a tied embedding becomes `com.microsoft.FusedMatMul`, which needs no transposed copy
-of the table [V, D].
+A packed product reads, and quantizes, its input once. A projection by a tied embedding becomes
+`com.microsoft.FusedMatMul`, which needs no transposed copy of the table [V, D].
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Cached self-attention -> `com.microsoft.GroupQueryAttention`.
 
 The standard Attention scores every position in the cache's capacity; this operator reads only those
-that have been written. It accepts several queries at once from position 0, or for a single row,
-which covers decoding and scoring.
-
-Relative position biases (T5) are computed once per step, for the written positions only and without
-the mask, which the operator applies itself.
+that have been written. It accepts several queries from position 0, or for a single row. Relative
+position biases (T5) are computed once per step, for the written positions and without the mask.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Masks of attention scores, and what a query gets whose keys are all masked.
 
 The decomposed form gives such a query NaN where the mask is -inf, and an average where it is a
-number, even the lowest of its type. ONNX Runtime's Attention gives it zeros in both cases. The mask
-is therefore raised a little above the lowest number, and becomes NaN in rows that are -inf
-throughout, unless the graph turns NaN into zeros itself.
+number. ONNX Runtime's Attention gives it zeros in both cases. The mask is therefore raised a little
+above the lowest number, and becomes NaN in rows that are -inf throughout, unless the graph turns
+NaN into zeros itself.
 """
 
 from __future__ import annotations

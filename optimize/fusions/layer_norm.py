@@ -199,7 +199,6 @@ def _mean(value: ir.Value) -> ir.Value:
 
 
 def _same(a: ir.Value, b: ir.Value) -> bool:
-    """Return whether two values are equal: the same, cast, or computed twice."""
     a, b = _uncast(a), _uncast(b)
     if a is b:
         return True

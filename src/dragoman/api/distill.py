@@ -47,7 +47,11 @@ class Distillation:
 
 
 class DistillationFailedError(DragomanError):
-    """A student is further from its teacher than allowed. Its bundle was not written."""
+    """A student is further from its teacher than allowed. Its bundle was not written.
+
+    Attributes:
+        rows: figures of teacher and student, see `Distillation`
+    """
 
     def __init__(self, message: str, rows: Sequence[Judged]) -> None:
         super().__init__(message)

@@ -73,7 +73,7 @@ class Finding:
     """Something that is wrong, or worth knowing."""
 
     kind: Literal["error", "note"]
-    """How bad it is. "error": something does not work as it should; "note": nothing needs to be done."""
+    """Either "error": something does not work as it should; or "note": nothing needs to be done."""
     problem: str
     mend: str = ""
     """The command that mends it, or what to do; empty if there is nothing to do."""

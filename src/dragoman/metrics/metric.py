@@ -1,4 +1,4 @@
-"""The interface of metrics, checks of their arguments, and the paired bootstrap test."""
+"""The interface of metrics, and the paired bootstrap test."""
 
 from __future__ import annotations
 

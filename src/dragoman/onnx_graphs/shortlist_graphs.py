@@ -238,7 +238,6 @@ class _GatheredWeights:
 
 
 def _narrowed(value: ir.Value, gathered: _GatheredWeights) -> ir.Value:
-    """Return what a value of the decoder is for the shortlist, from its logits up to a product."""
     node = value.producer()
     if node is None:
         raise DragomanError("shortlist: expected logits that a product computes, found an input")

@@ -27,7 +27,7 @@ SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 @dataclass(frozen=True)
 class Bounds:
-    """The range of a number, from `least` to `most` inclusive."""
+    """The range of a number, inclusive."""
 
     words: str
     """Expected value in error messages."""

@@ -380,7 +380,11 @@ class GenerationOptions(TranscriptionOptions):
         return found
 
     def replace(self, **changes: Unpack[GenerationKeywords]) -> GenerationOptions:
-        """Return the options with some changed."""
+        """Return the options with some changed.
+
+        Raises:
+            DragomanError: an option is unknown or out of range.
+        """
         return replaced(self, changes)
 
 

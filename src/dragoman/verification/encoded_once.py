@@ -1,7 +1,4 @@
-"""Remembers what encoders computed, since the checks of speech read the same windows many times.
-
-An encoder of 30 s of audio takes longer than all steps of its decoder.
-"""
+"""Remembers what encoders computed, since the checks of speech read the same windows many times."""
 
 from __future__ import annotations
 

@@ -271,7 +271,6 @@ def _generated(
 def _with_likely(
     answer: GeneratedAnswer, manifest: Manifest, oracle: AutoregressiveModel, source: EncoderInput
 ) -> GeneratedAnswer:
-    """Add the oracle's log-probabilities along its output, or the bundle's after a prefix."""
     output = answer.tokens if answer.oracle is None else answer.oracle
     forced = oracle.generation.forced_first_token_id is not None
     if forced and answer.prefix:

@@ -210,7 +210,6 @@ def most_events(total: int, share: float, chance: float) -> int:
 
 
 def _probabilities(total: int, share: float) -> NDArray[np.float64]:
-    """Compute the probability of each number of events; logarithms keep rare events."""
     factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])
     events = np.arange(total + 1)
     ways = factorials[-1] - factorials - factorials[::-1]

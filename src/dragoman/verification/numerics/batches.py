@@ -125,7 +125,6 @@ def _batches(
 
 
 def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Outputs]:
-    """Compute probes in a batch, with `width` rows decoded from each source, all alike."""
     spec, manifest, backend = model.manifest.model, model.manifest, model.backend
     source, mask = batch_of(probes, spec, backend.limits.source_multiple)
     encoded = backend.encode(source, mask) if spec.has_encoder else {}

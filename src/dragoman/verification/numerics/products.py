@@ -154,7 +154,6 @@ def _sums(weight: QuantizedWeight, expected: Array, rows: Array) -> _Sums:
 def _observed(
     oracle: ReferenceModel, rounded: Mapping[str, int], most: int
 ) -> Iterator[dict[str, list[Array]]]:
-    """Record inputs [R, inputs] of each weight by name while the oracle runs."""
     parameters = dict(oracle.named_parameters(remove_duplicate=False))
     multiplying: dict[int, nn.Module] = {}
     for module in oracle.modules():

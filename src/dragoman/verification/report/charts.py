@@ -1,7 +1,4 @@
-"""Draws the charts of a report, except those of speed.
-
-They are matplotlib's figures as SVG, in the page's fonts and colours, light or dark.
-"""
+"""Draws the charts of a report, except those of speed."""
 
 from __future__ import annotations
 
@@ -125,7 +122,6 @@ def styles() -> Iterator[tuple[str, str]]:
 
 
 def _for_page(svg: str, name: str, alt: str) -> Markup:
-    """Turn an SVG file into an element with unique names and the page's colours."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)

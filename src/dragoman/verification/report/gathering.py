@@ -159,7 +159,6 @@ class _BundleReporter:
         )
 
     def _licences(self) -> tuple[Licence, ...]:
-        """Find the licences of bundle and checkpoint; a checkpoint of another model hides both."""
         own = licences_in(self._bundle.directory, "bundle")
         none = "no licence file next to the manifest"
         checkpoint = self._additions.checkpoint

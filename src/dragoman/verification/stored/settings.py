@@ -146,7 +146,6 @@ def _by_slot(manifest: Manifest) -> dict[str, dict[str, dict[str, TensorSpec]]]:
 
 
 def _expected_graphs(manifest: Manifest, model: ReferenceModel) -> dict[str, GraphSpec]:
-    """Specify the graphs of such a bundle, with the optional ones that it has."""
     graphs: dict[str, GraphSpec] = {name: graph_spec(model, name) for name in graph_names(model)}
     for name in ATTENTION_GRAPHS & manifest.graphs.keys():
         graphs[name] = _attention(model, name)

@@ -310,7 +310,6 @@ def _pieces(side: _Side) -> _Pieces:
 def _compare_templates(
     expected: TextCodec, found: TextCodec, languages: list[str | None], differences: Differences
 ) -> None:
-    """Compare the special tokens around a source text, in each language."""
     for language in languages:
         for text in ("a", "A", "1", "Hello world"):
             wanted, other = (_tokens(codec, text, language) for codec in (expected, found))
