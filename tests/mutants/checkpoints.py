@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import importlib
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ..random_weights import randomize_hugging_face
+from dragoman.export.shortlists import HEADER, MAGIC
+from dragoman.reference_model import ModelConfig
+from dragoman.reference_model.checkpoint import save_checkpoint
+
+from ..random_weights import random_transformer, randomize_hugging_face
 from ..speech_models import MODELS as SPEECH_MODELS
 from ..speech_models import save as save_speech_model
 
@@ -31,6 +37,7 @@ WORD_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop"
 BYTE_LEVEL = 288
 """Token ids of the byte-level pair encodings: the special tokens, 256 bytes and 27 merges."""
 POSITIONS = 40
+SSRU_SOURCES, SSRU_TARGETS = 61, 211
 END_OF_T5 = 24
 """A token that random models of T5 choose now and then."""
 
@@ -160,6 +167,29 @@ def write_whisper(directory: Path) -> None:
     save_speech_model(SPEECH_MODELS["multilingual"](), directory)
 
 
+def write_ssru(directory: Path) -> None:
+    """A recurrent decoder with tied embeddings and a bias of the logits, as Marian trains it."""
+    _save_ssru(directory, seed=4)
+
+
+def write_ssru_untied(directory: Path) -> None:
+    """A recurrent decoder whose logits have a matrix of their own."""
+    _save_ssru(directory, seed=5, tie_target_output=False)
+
+
+def write_shortlist(file: Path) -> None:
+    """A shortlist of Marian for a recurrent model: lists of various lengths, the first tokens."""
+    generator = np.random.default_rng(0)
+    lists = [
+        generator.choice(SSRU_TARGETS, 1 + source % 9, replace=False)
+        for source in range(SSRU_SOURCES)
+    ]
+    starts = np.cumsum([0, *map(len, lists)])
+    head = HEADER.pack(MAGIC, 0, 4, 100, len(starts), int(starts[-1]))
+    words = np.concatenate(lists).astype("<u4")
+    file.write_bytes(head + struct.pack(f"<{len(starts)}Q", *starts.tolist()) + words.tobytes())
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "t5": write_t5,
     "t5-odd": write_t5_odd,
@@ -168,8 +198,12 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "bert-embedding": write_bert_embedding,
     "bert-classifier": write_bert_classifier,
     "whisper": write_whisper,
+    "ssru": write_ssru,
+    "ssru-untied": write_ssru_untied,
 }
 """What writes a checkpoint into an empty directory, by the model's name."""
+WITH_SHORTLIST = ("ssru", "ssru-untied")
+"""The models whose bundles have a shortlist."""
 
 
 def _save_t5(directory: Path, *, seed: int, **fields: Any) -> None:
@@ -196,6 +230,27 @@ def _save_t5(directory: Path, *, seed: int, **fields: Any) -> None:
         pad_token_id=0, eos_token_id=END_OF_T5, decoder_start_token_id=0, max_length=32
     )
     model.save_pretrained(directory)
+
+
+def _save_ssru(directory: Path, *, seed: int, **fields: Any) -> None:
+    config = ModelConfig(
+        source_vocab_size=SSRU_SOURCES,
+        target_vocab_size=SSRU_TARGETS,
+        encoder_layers=2,
+        decoder_layers=2,
+        d_model=32,
+        num_heads=4,
+        d_ff=64,
+        max_source_positions=POSITIONS,
+        max_target_positions=POSITIONS,
+        dropout=0.0,
+        decoder_kind="ssru",
+        norm_order="post",
+        final_norm=False,
+        logits_bias=True,
+        **fields,
+    )
+    save_checkpoint(random_transformer(config, seed=seed, feed_forward_scale=2.0), directory)
 
 
 def _bert_config(**fields: Any) -> Any:

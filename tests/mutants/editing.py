@@ -125,7 +125,7 @@ class EditedBundle:
 
     Attributes:
         manifest: to be replaced by a changed one
-        files: by name, the bytes of tokenizer files that change
+        files: by name, the bytes of tokenizer files and of the shortlist that change
     """
 
     def __init__(self, bundle: Bundle) -> None:
@@ -159,8 +159,9 @@ class EditedBundle:
         else:
             for name in (WEIGHTS_FILE, *(spec.file for spec in self.manifest.graphs.values())):
                 writer.copy(self.bundle.path(name), name)
-        tokenizers = self.bundle.manifest.tokenizers
-        for name in () if tokenizers is None else tokenizers.files:
+        tokenizers, shortlist = self.bundle.manifest.tokenizers, self.bundle.manifest.shortlist
+        texts = () if tokenizers is None else tokenizers.files
+        for name in (*texts, *([] if shortlist is None else [shortlist.file])):
             writer.write(name, self.read(name))
         manifest: Manifest = self.manifest
         return writer.finish(manifest)

@@ -17,6 +17,7 @@ from dragoman.runtime.format.contract import GraphSpec, Owner
 from dragoman.runtime.format.manifest import Manifest
 from dragoman.runtime.format.model_spec import ModelSpec
 from dragoman.runtime.texts.codecs.tokenizer_file import panics_as_errors, read_tokenizer
+from dragoman.runtime.texts.shortlist import read_shortlist
 
 from ..many_texts import TEXTS as MANY_TEXTS
 from ..many_texts import random_texts
@@ -39,14 +40,26 @@ def same_behaviour(right: Bundle, directory: Path) -> bool:
     return (
         _settings(right.manifest) == _settings(faulty.manifest)
         and _same_tokenizers(right, faulty)
+        and _same_shortlists(right, faulty)
         and all(_same_graph(right, faulty, name) for name in right.manifest.graphs)
     )
 
 
 def _settings(manifest: Manifest) -> Manifest:
     """The fields that tell how a bundle behaves."""
-    return dataclasses.replace(
-        manifest, files=(), parity=None, passes=(), notes=(), tool_versions={}, architecture={}
+    nothing: dict[str, Any] = {"parity": None, "shortlist": None, "tool_versions": {}}
+    return dataclasses.replace(manifest, files=(), passes=(), notes=(), architecture={}, **nothing)
+
+
+def _same_shortlists(right: Bundle, faulty: Bundle) -> bool:
+    """Whether every source allows the same tokens."""
+    record, ends = right.manifest.shortlist, right.manifest.end_tokens
+    if record is None:
+        return True
+    ours, theirs = (read_shortlist(b.path(record.file), b.manifest.model) for b in (right, faulty))
+    return all(
+        np.array_equal(ours.allowed(source, ends), theirs.allowed(source, ends))
+        for source in {(), *ours.entries, *theirs.entries}
     )
 
 
@@ -182,7 +195,7 @@ def _same_steps(runs: list[Any], spec: GraphSpec, model: ModelSpec) -> bool:
             if found is None:
                 return False
             for tensor in spec.outputs:
-                if tensor.role in ("present_key", "present_value"):
+                if tensor.role in ("present_key", "present_value", "present_state"):
                     past = next(t for t in spec.inputs if t.slot == tensor.memory)
                     feed[past.name] = found[tensor.name]
     return True
@@ -209,6 +222,8 @@ def _feed(
         "query": query,
         "read": query,
         "capacity": capacity,
+        "shortlist": model.target_vocab_size,
+        "allowed": 64,
     }
     feed: Values = {}
     for tensor in spec.inputs:
@@ -232,8 +247,15 @@ def _feed(
             value = generator.integers(0, model.target_vocab_size, shape)
             if every_token:
                 value = np.arange(value.size).reshape(shape) % model.target_vocab_size
-        elif tensor.role in ("position", "past_key", "past_value"):
+        elif tensor.role in ("position", "past_key", "past_value", "past_state"):
             value = np.zeros(shape)
+        elif tensor.role == "shortlist":
+            value = np.arange(*shape)
+        elif tensor.role in ("allowed_token", "allowed_column"):  # the last ones are padding
+            value = np.arange(shape[1]) + 3 * np.arange(shape[0])[:, None] % 100
+            value[:, 50:] = -1 if tensor.role == "allowed_token" else 0
+        elif tensor.dtype == "int8":
+            value = generator.integers(-127, 128, shape)
         else:
             value = generator.standard_normal(shape)
         feed[tensor.name] = value.astype(np.dtype(tensor.dtype))

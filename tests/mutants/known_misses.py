@@ -23,12 +23,18 @@ KNOWN_MISSES: Mapping[str, str] = {
     "the scales of caches are a quarter / g2p-en cpu int4": CACHES,
     "the scales of keys are those of values / bart cpu int8": CACHES,
     "the scales of keys are those of values / gpt2 cpu int4": CACHES,
+    "states are rounded to 16 bits between steps / ssru cpu int8": (
+        "16 bits round far less than the 8 bits that the precision allows"
+    ),
 }
 """The reason why a case is not caught, by the name of the case."""
 
 WITHOUT_EFFECT: frozenset[str] = frozenset(
     {
         "distances are clipped one earlier / t5 cpu fp32",
+        # The runtime allows end tokens, whatever a file says.
+        "the end token is missing in the lists / ssru cpu fp32",
+        "the end token is missing in the lists / ssru cpu int8",
         # The runtime never truncates texts, whatever a file says.
         "texts are cut after 12 tokens / bart cpu fp32",
         "texts are cut after 12 tokens / bert-embedding cpu fp32",

@@ -25,7 +25,7 @@ from dragoman.runtime.format.writing import add_known_answers, write_manifest
 from .checkpoints import TEXTS
 from .editing import EditedBundle
 from .equivalence import same_behaviour
-from .faults.fault import BundleFault, Case, ExporterFault, PassFault
+from .faults.fault import BundleFault, Case, ExporterFault, PassFault, RuntimeFault
 from .zoo import BundleName, Zoo
 
 Outcome = Literal["caught", "missed", "no effect"]
@@ -72,6 +72,10 @@ def judge(case: Case, zoo: Zoo) -> Judgement:
         begun = time.monotonic()
         if isinstance(case.fault, BundleFault):
             problem = problem_of(faulty, case.bundle, zoo)
+        elif isinstance(case.fault, RuntimeFault):
+            with pytest.MonkeyPatch.context() as patch:
+                case.fault.patch(patch)
+                problem = problem_of(right, case.bundle, zoo)
         else:
             calibration = _calibration(Path(temporary)) if case.fault.calibrated else None
             problem = _problem_of_build(case.fault, case.bundle, faulty, calibration, zoo)
@@ -80,6 +84,8 @@ def judge(case: Case, zoo: Zoo) -> Judgement:
         seconds = time.monotonic() - begun
         if problem is not None:
             return Judgement("caught", problem, seconds)
+        if isinstance(case.fault, RuntimeFault):
+            return Judgement("missed", "", seconds)
         same = same_behaviour(read_bundle(right), faulty)
         return Judgement("no effect" if same else "missed", "", seconds)
 
@@ -131,6 +137,7 @@ def _problem_of_build(
                 calibration=calibration,
                 limit=name.limit,
                 threads=1,
+                shortlist=zoo.shortlist(name.model),
             )
         except (api.ParityFailedError, PassError) as error:
             return str(error)

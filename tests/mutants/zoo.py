@@ -17,10 +17,13 @@ import pytest
 from dragoman import api
 from dragoman.export import neutral_bundle
 from dragoman.export.exporter import export_graph
+from dragoman.export.shortlists import shortlist_of
+from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
 from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.writing import write_manifest
 
 from ..export_cache import cached_export
-from .checkpoints import WRITERS
+from .checkpoints import WITH_SHORTLIST, WRITERS, write_shortlist
 
 SHIPPED_LIMITS = {"g2p-en": 32, "bible-en-es": 8, "verses-en": 8}
 """The held-out inputs that bundles of models that come with Dragoman are verified on."""
@@ -76,6 +79,13 @@ BUNDLES: tuple[BundleName, ...] = (
     BundleName("bert-classifier", "neutral", "fp16"),
     BundleName("whisper", "cpu", "fp32"),
     BundleName("whisper", "cpu", "int8"),
+    BundleName("ssru", "cpu", "fp32"),
+    BundleName("ssru", "neutral", "fp16"),
+    BundleName("ssru", "neutral", "int8"),
+    BundleName("ssru", "cpu", "int8"),
+    BundleName("ssru", "cpu", "int4"),
+    BundleName("ssru-untied", "cpu", "fp32"),
+    BundleName("ssru-untied", "cpu", "int8"),
     BundleName("g2p-en", "cpu", "fp32"),
     BundleName("g2p-en", "neutral", "fp16"),
     BundleName("g2p-en", "cpu", "int8"),
@@ -109,12 +119,22 @@ class Zoo:
 
         return str(self._made(f"checkpoints/{model}", make))
 
+    def shortlist(self, model: str) -> Path | None:
+        """The file that `build` takes as the shortlist of a model; None: it has none."""
+        if model not in WITH_SHORTLIST:
+            return None
+        return self._made("shortlist.bin", write_shortlist)
+
     def bundle(self, name: BundleName) -> Path:
         """The directory of a right bundle, which is not changed."""
 
         def make(output: Path) -> None:
             if (name.target, name.precision) == ("neutral", "fp32"):
-                api.export(self.checkpoint(name.model), output)
+                bundle = api.export(self.checkpoint(name.model), output)
+                shortlist = self.shortlist(name.model)
+                if shortlist is not None:
+                    bundle = add_shortlist(bundle, shortlist_of(shortlist, bundle))
+                    write_manifest(bundle.manifest, output)
             else:
                 neutral = self.bundle(BundleName(name.model, "neutral", "fp32"))
                 api.optimize(neutral, output, target=name.target, precision=name.precision)
@@ -132,12 +152,13 @@ class Zoo:
                 precision=name.precision,
                 limit=name.limit,
                 threads=1,
+                shortlist=self.shortlist(name.model),
             )
 
         return self._made(f"answering/{str(name).replace(' ', '-')}", make)
 
     def _made(self, path: str, make: Callable[[Path], None]) -> Path:
-        """A directory that appears whole; of two processes that make it, the first one's stays."""
+        """A directory or file that appears whole; of two that make it, the first one's stays."""
         directory = self.directory / path
         if not directory.exists():
             partial = directory.with_name(f"{directory.name}.{os.getpid()}")

@@ -105,6 +105,16 @@ def test_a_state_that_is_lost_between_steps_is_found(
     assert "a step through the cache is not one pass" in found["steps"].problem
 
 
+def test_states_that_do_not_follow_their_beams_are_found(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, model = pair
+    monkeypatch.setattr(HostState, "reorder", lambda state, parents: None)
+    found = checked(reference, model)
+    assert found["batches"].passed and not found["steps"].passed
+    assert "a step through the cache is not one pass" in found["steps"].problem
+
+
 def test_a_gpu_refuses_them(pair: Pair, tmp_path: Path) -> None:
     _, model = pair
     assert default_backend(model.bundle) == "onnxruntime"

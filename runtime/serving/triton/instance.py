@@ -71,7 +71,11 @@ def read_request(request: Any) -> InferenceRequest:
     Raises:
         BodyError, TensorError: the request is malformed.
     """
-    tensors = {tensor.name(): _read_tensor(tensor) for tensor in request.inputs()}
+    tensors = {}
+    for tensor in request.inputs():
+        name, values = tensor.name(), tensor.as_numpy()
+        datatype = "BYTES" if values.dtype == np.object_ else "other"
+        tensors[name] = Tensor(name, datatype, values)
     parameters = json_object((request.parameters() or "{}").encode())
     options = {
         name: value
@@ -89,11 +93,6 @@ def read_request(request: Any) -> InferenceRequest:
     microseconds = request.timeout()
     seconds = microseconds / 1e6 if microseconds else None
     return InferenceRequest(tensors, options, stream, seconds)
-
-
-def _read_tensor(tensor: Any) -> Tensor:
-    values = tensor.as_numpy()
-    return Tensor(tensor.name(), "BYTES" if values.dtype == np.object_ else "other", values)
 
 
 MakeResponses = Callable[[], Sequence[Sequence[Tensor]]]
@@ -183,7 +182,12 @@ class ResponseStream:
         if self._ended:
             return
         try:
-            responses = [self._response(tensors) for tensors in make()]
+            responses = [
+                self._utils.InferenceResponse(
+                    [self._utils.Tensor(tensor.name, tensor.values) for tensor in tensors]
+                )
+                for tensors in make()
+            ]
         except Exception as error:
             responses, last = [self._utils.InferenceResponse(error=self._error(error))], True
         try:
@@ -198,11 +202,6 @@ class ResponseStream:
             self._ended = True
             self.cancel()
             self._on_end(self)
-
-    def _response(self, tensors: Sequence[Tensor]) -> Any:
-        return self._utils.InferenceResponse(
-            [self._utils.Tensor(tensor.name, tensor.values) for tensor in tensors]
-        )
 
     def _error(self, error: Exception) -> Any:
         """Return the error to report to the client; defects are reported without details."""

@@ -290,14 +290,9 @@ def _child(code: str, *arguments: str) -> tuple[list[Any], str]:
     except subprocess.TimeoutExpired as error:
         output, died = error.stdout or b"", f"after {SECONDS} s"
     else:
-        output, died = done.stdout, _ending(done.returncode)
+        output, status = done.stdout, done.returncode
+        died = signal.Signals(-status).name if status < 0 else f"status {status}" if status else ""
     return [json.loads(line) for line in output.splitlines()], died
-
-
-def _ending(status: int) -> str:
-    if status < 0:
-        return signal.Signals(-status).name
-    return f"status {status}" if status else ""
 
 
 GPU = """

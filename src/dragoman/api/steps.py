@@ -112,7 +112,7 @@ def compare(
         return parity
     progress.stage("comparing with the shortlist")
     with running(listed, threads, backend, device) as (model, _):
-        check, cost = compare_shortlist(model, inputs)
+        check, cost = compare_shortlist(model, inputs, threads)
     return dataclasses.replace(
         parity,
         passed=parity.passed and check.passed,

@@ -302,16 +302,14 @@ LINES: dict[str, Callable[[Any, Any], str]] = {
         f"{source[number] if tag.text is None else tag.text}/{tag.label}"
         for number, tag in enumerate(result.words)
     ),
-    "masked-language-model": lambda result, source: _filled(result),
+    "masked-language-model": lambda result, source: (
+        " ".join(str(candidates[0].token) for candidates in result.masks)
+        if result.text is None
+        else str(result.text)
+    ),
     "question-answering": lambda result, source: " ".join(result.text.split()),
 }
 """The functions that make a line from a result and its source, by the task of the head."""
-
-
-def _filled(result: Any) -> str:
-    if result.text is not None:
-        return str(result.text)
-    return " ".join(str(candidates[0].token) for candidates in result.masks)
 
 
 def _encode(

@@ -99,7 +99,12 @@ def score(
         with option_names(context.command):
             model.score([], options)  # checks the options before the first line arrives
         for lines in _groups(pairs):
-            _score(model, lines, options, writer)
+            read = [_pair(model, line) for line in lines]
+            scored = iter(
+                model.score([pair for pair in read if not isinstance(pair, str)], options)
+            )
+            for pair in read:
+                writer.write(rejected(pair) if isinstance(pair, str) else next(scored))
             sys.stdout.flush()
     writer.summarize()
     return 1 if writer.rejected else 0
@@ -145,13 +150,6 @@ class _Writer:
             value = perplexity_of(self.log_probability, self.tokens)
             pairs = self.number - self.rejected
             notify(f"perplexity {value:.6g} over {self.tokens} tokens of {pairs} pairs")
-
-
-def _score(model: Model, lines: Sequence[Line], options: Any, writer: _Writer) -> None:
-    pairs = [_pair(model, line) for line in lines]
-    results = iter(model.score([pair for pair in pairs if not isinstance(pair, str)], options))
-    for pair in pairs:
-        writer.write(rejected(pair) if isinstance(pair, str) else next(results))
 
 
 def _pair(model: Model, line: Line) -> tuple[Any, Any] | str:

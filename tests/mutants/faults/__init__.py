@@ -9,6 +9,8 @@ from . import (
     rows,
     scales,
     settings,
+    shortlists,
+    states,
     tokenizers,
     weights,
 )
@@ -26,5 +28,7 @@ CASES: tuple[Case, ...] = cases_of(
         *settings.FAULTS,
         *passes.FAULTS,
         *exporter.FAULTS,
+        *states.FAULTS,
+        *shortlists.FAULTS,
     ]
 )

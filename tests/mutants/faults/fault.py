@@ -23,11 +23,14 @@ Kind = Literal[
     "vocabulary",
     "tokenizers",
     "settings",
+    "recurrent states",
+    "shortlists",
 ]
 """What a fault is about."""
 
-Place = Literal["bundle", "pass", "exporter"]
-"""Where a fault is injected: into a finished bundle, a pass of the optimizer, or the exporter."""
+Place = Literal["bundle", "pass", "exporter", "runtime"]
+"""Where a fault is injected: into a finished bundle, a pass of the optimizer, the exporter, or the
+runtime."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,23 @@ class ExporterFault:
     place: ClassVar[Place] = "exporter"
 
 
-Fault = BundleFault | PassFault | ExporterFault
+@dataclass(frozen=True)
+class RuntimeFault:
+    """A runtime that is wrong on purpose while `verify` runs a right bundle.
+
+    Attributes:
+        name, bundles: as for `BundleFault`
+        patch: puts wrong code in the place of the runtime's
+    """
+
+    name: str
+    kind: Kind
+    bundles: tuple[str, ...]
+    patch: Callable[[pytest.MonkeyPatch], None]
+    place: ClassVar[Place] = "runtime"
+
+
+Fault = BundleFault | PassFault | ExporterFault | RuntimeFault
 
 
 @dataclass(frozen=True)

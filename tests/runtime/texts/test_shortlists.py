@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from dragoman.optimize.targets import find_target
 from dragoman.reference_model import GenerationConfig, ModelConfig, Transformer
 from dragoman.reference_model.models import as_batch
 from dragoman.runtime import Model, load, read_bundle
+from dragoman.runtime.backends import open_backend
 from dragoman.runtime.backends.interface import StepOutput
 from dragoman.runtime.backends.prediction import ShortlistPrediction
 from dragoman.runtime.decoding.request import as_batch as batch_of
@@ -537,6 +540,26 @@ def test_wrong_weights_of_a_shortlist_fail_the_check(
         check, _ = compare_shortlist(model, inputs)
     assert not check.passed
     assert "logits of a token of the shortlist differ" in check.problem
+
+
+def test_choices_of_suppressed_tokens_fail_the_check(bundles: Bundles, tmp_path: Path) -> None:
+    """Lists have no suppressed tokens, but required phrases and prefixes may."""
+    from dragoman.verification.checks.shortlist import compare_shortlist
+    from dragoman.verification.inputs.parity_inputs import ParityInputs
+
+    copy = tmp_path / "bundle"
+    shutil.copytree(bundles["tied", "cpu", "fp32"], copy)
+    bundle = read_bundle(copy)
+    path = bundle.graph_path("shortlist_decoder")
+    graph = ir.load(path)
+    graph.graph.initializers["shortlist/suppression"].const_value = ir.tensor(
+        np.zeros(TARGETS, np.float32)
+    )
+    ir.save(graph, path)
+    with Model(bundle, open_backend(bundle, "onnxruntime", 1)) as model:
+        check, _ = compare_shortlist(model, ParityInputs("random", sources_of(5)))
+    assert not check.passed
+    assert "by its logits" in check.problem or "the best of its logits" in check.problem
 
 
 def test_engines_and_files_that_are_missing_are_refused(lexicon: Path, tmp_path: Path) -> None:

@@ -155,6 +155,11 @@ def _response(
     if response_format == "json":
         return JSONResponse({"text": text, **warnings})
     language = "en" if task == "translate" and result.language is None else result.language
+    words = [
+        {"word": word.text.strip(), "start": round(word.start, 3), "end": round(word.end, 3)}
+        for segment in segments
+        for word in segment.words or ()
+    ]
     # Without fallback, segments have no probabilities; each reports that of the whole output.
     mean_log_probability = result.log_probability / max(1, len(result.tokens))
     return JSONResponse(
@@ -175,19 +180,10 @@ def _response(
                 }
                 for number, segment in enumerate(segments)
             ],
-            **(_words(result) if options.word_timestamps else {}),
+            **({"words": words} if options.word_timestamps else {}),
             **warnings,
         }
     )
-
-
-def _words(result: Result) -> dict[str, Any]:
-    words = [
-        {"word": word.text.strip(), "start": round(word.start, 3), "end": round(word.end, 3)}
-        for segment in result.segments or ()
-        for word in segment.words or ()
-    ]
-    return {"words": words}
 
 
 def _quality(segment: Segment, options: GenerationOptions, mean: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from dragoman import api
 from dragoman.errors import refuse_existing, refuse_unwritable_file
-from dragoman.verification.sensitivity.results import Effect, Keeping, Sensitivity
+from dragoman.verification.sensitivity.results import Effect, Sensitivity
 
 from ..shared.options import (
     PATH,
@@ -121,17 +121,14 @@ def _print(found: Sensitivity) -> None:
         products.add_row(name, error, *_figures(product.alone), size)
     for layer in sorted(found.layers, key=lambda layer: layer.alone.mean, reverse=True):
         layers.add_row(escape(layer.name), str(len(layer.products)), *_figures(layer.alone))
+    named = {0: "none", found.keeping[-1].count: "all"}
     for step in found.keeping:
-        keeping.add_row(*_step(step, found))
+        same = "" if step.effect.same_choice is None else f"{step.effect.same_choice:.2%}"
+        size = f"{step.weight_bytes / 1e6:.2f}"
+        count = named.get(step.count, str(step.count))
+        keeping.add_row(count, *_figures(step.effect), same, size)
     console.print(products, layers, keeping)
 
 
 def _figures(effect: Effect) -> tuple[str, str]:
     return f"{effect.mean:.2g}", f"{effect.largest:.2g}"
-
-
-def _step(step: Keeping, found: Sensitivity) -> tuple[str, ...]:
-    named = {0: "none", found.keeping[-1].count: "all"}
-    same = "" if step.effect.same_choice is None else f"{step.effect.same_choice:.2%}"
-    size = f"{step.weight_bytes / 1e6:.2f}"
-    return (named.get(step.count, str(step.count)), *_figures(step.effect), same, size)

@@ -2,8 +2,8 @@
 
 Both are the same function, whatever a quantizer did: a difference beyond rounding is a fault of
 positions, caches or masks. Steps go through a full cache to its last position, from a single token
-and from a prompt. The graph's own choice must be the most probable token that may be chosen, with
-the log-probability of the logits.
+and from a prompt. Rows join a batch, and continue each other as beams do. The graph's own choice
+must be the most probable token that may be chosen, with the log-probability of the logits.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def compare_steps(
     _step(model, rows, 1, most_steps(parameters), found)
     if longest > 2:
         _step(model, rows, max(2, longest - LAST_STEPS), longest, found)
-    _step_joined(model, _Rows.of(model, joining), found)
+    short = _Rows.of(model, joining)
+    _step_joined(model, short, found)
+    _step_beams(model, short, found)
     steps, choices, mean = found.steps, found.choices, slack.mean_excess(found.divergences)
     problem = steps.problem
     if mean > 1 and not problem:
@@ -216,6 +218,29 @@ def _step_joined(model: Model, rows: _Rows, found: _Outcome) -> None:
     finally:
         for state in states:
             state.close()
+
+
+def _step_beams(model: Model, rows: _Rows, found: _Outcome) -> None:
+    """Step two rows of a source, of which one reads a wrong token and then continues the other."""
+    if model.backend.limits.rows == 1:
+        return
+    length = min(int(rows.lengths[0]), STEPS_JOINED)
+    first, capacity = rows.read[:1, :1], rows.read.shape[1]
+    state = model.backend.start(rows.source[:1], rows.source_mask[:1], first, capacity, 2)
+    both, after = np.zeros(2, np.int64), rows.lengths[[0, 0]]
+    try:
+        for step in range(length):
+            right = step % 2  # the row that has read the target
+            position = np.where(both + np.arange(2) == right, step, after)
+            _compare_rows(state.advance(), rows, both, position, found)
+            if step + 1 == length:
+                return
+            state.reorder(both + right)
+            token = int(rows.read[0, step + 1])
+            other = (token + 1) % model.manifest.model.target_vocab_size
+            state.feed(np.array([other, token] if right == 0 else [token, other]))
+    finally:
+        state.close()
 
 
 def _compare_rows(
