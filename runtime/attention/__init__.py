@@ -1,4 +1,4 @@
 """Attention maps of an input, and word alignments.
 
-Reading order: maps, alignment, reader.
+Reading order: alignment, reader.
 """

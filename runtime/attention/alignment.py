@@ -1,4 +1,4 @@
-"""Aligns words of source and target: each target word with the source word it attends to most.
+"""Aligns each target word with the source word it attends to most.
 
 Tokens of speech are aligned with frames of audio by dynamic time warping.
 """
@@ -54,7 +54,7 @@ class Alignment:
 
 
 class SpeechAligner:
-    """Aligns tokens of transcripts with frames of their audio, of at most one window."""
+    """Aligns tokens of transcripts with frames of at most a window of audio."""
 
     def __init__(
         self,
@@ -71,12 +71,7 @@ class SpeechAligner:
     def alignments(
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck
     ) -> list[Alignment]:
-        """Align pairs of audio and text, or text tokens.
-
-        Raises:
-            BackendError: the bundle has no alignment graph, or the backend does not run it.
-            StoppedError: `check` raised it; holds the finished results.
-        """
+        """Align pairs of audio and text, or text tokens."""
         self._timer.check()
 
         def alignment(pair: Any) -> Alignment:
@@ -120,11 +115,7 @@ class SpeechAligner:
 def aligned_in_turn(
     pairs: Sequence[Any], alignment: Callable[[Any], Alignment], check: StopCheck
 ) -> list[Alignment]:
-    """Return the alignment of each pair.
-
-    Raises:
-        StoppedError: `check` raised it; holds the finished results.
-    """
+    """Return the alignment of each pair."""
     found: list[Alignment] = []
     try:
         for pair in pairs:
@@ -136,7 +127,7 @@ def aligned_in_turn(
 
 
 def spelled(token: int, codec: TextCodec | None) -> str:
-    """Return a target token as the vocabulary spells it; its number without tokenizers."""
+    """Return a target token's piece; its number without tokenizers."""
     piece = codec.target_piece(token) if codec else None
     return str(token) if piece is None else piece
 
@@ -146,14 +137,11 @@ def align(
     source_words: Sequence[int | None],
     target_words: Sequence[int | None],
 ) -> tuple[tuple[int, int], ...]:
-    """Align each target word with the source word that its tokens attend to most.
+    """Align each target word with the source word that its tokens attend to most in sum.
 
     Args:
         weights: [target tokens, source tokens]
         source_words, target_words: index of the word of each token; None: no word
-
-    Returns:
-        (source word, target word) pairs; weights are summed over the tokens of a word
     """
     sources = _together(weights.T, source_words)
     if not len(sources):
@@ -163,7 +151,7 @@ def align(
 
 
 def attended_word(weights: NDArray[np.float32], source_words: Sequence[int | None]) -> int | None:
-    """Return the source word that a target token attends to most; None if there are no words."""
+    """Return the source word that a target token attends to most, if any."""
     sources = _together(weights[:, None], source_words)
     return int(sources[:, 0].argmax()) if len(sources) else None
 
@@ -182,9 +170,8 @@ def words_of(tokens: Sequence[int], stream: TextStream) -> tuple[list[str], list
     """Decode tokens one by one into words separated by white space.
 
     Returns:
-        the words of the text, and for each token the index of its word; None for tokens without
-        text, such as special tokens. A token with parts of several words belongs to the last one.
-        A token of an incomplete character belongs to the word of that character.
+        the words, and for each token the index of its word: the last one that it is part of, also
+        of an incomplete character; None for tokens without text
     """
     text = ""
     found: list[int | None] = []
@@ -209,8 +196,8 @@ def words_of(tokens: Sequence[int], stream: TextStream) -> tuple[list[str], list
 class WordStream:
     """Decodes a stream of tokens in which an unknown token counts as a word.
 
-    Most decoders skip special tokens, and after a leading one also the space before the next
-    token. An ordinary word in place of the unknown token keeps that space.
+    Most decoders skip special tokens, and after a leading one also the space before the next token.
+    An ordinary word in place of the unknown token keeps it.
     """
 
     def __init__(self, stream: TextStream, unknown: int, stand_in: int) -> None:
@@ -228,8 +215,7 @@ class WordStream:
 def word_token(stream: Callable[[], TextStream], vocabulary: int, unknown: int) -> int:
     """Return a token that is a whole word in any context.
 
-    If there is none, as in a vocabulary of characters, the result is any token with text, or else
-    the unknown token.
+    Without one, it is any token with text, or else the unknown token.
     """
     other = unknown
     for token in range(vocabulary):

@@ -1,4 +1,4 @@
-"""Runs the graph that outputs attention weights, and aligns words with them."""
+"""Reads attention weights, and aligns words with them."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Attention:
     def aligning(self) -> Weights:
         """Mean cross-attention of the alignment heads, [T, S].
 
-        If the model names no alignment heads, all heads of the penultimate layer are used, which
-        align best according to Garg et al. 2019 (section 3.2).
+        Without alignment heads, those of the penultimate layer are used, which align best according
+        to Garg et al. 2019 (section 3.2).
 
         Raises:
             ValueError: there is no cross-attention.
@@ -102,11 +102,6 @@ class EncoderAttentionReader:
 
         Args:
             options: only `split_special_tokens` applies
-
-        Raises:
-            RejectedError: the source cannot be read.
-            BackendError: the bundle has no attention graph, or the backend does not run it.
-            DragomanError: there is a target, or another option.
         """
         splits = bool(options.split_special_tokens)
         others = dataclasses.asdict(options.replace(split_special_tokens=None))
@@ -152,13 +147,8 @@ class AttentionReader:
         """Return the attention maps of a source and a target.
 
         Args:
-            target: a text or token ids; None: the model's own output for the source, or no target
-                for a decoder-only model
-
-        Raises:
-            StoppedError: `check` raised it.
-            RejectedError: source or target cannot be read.
-            BackendError: the bundle has no attention graph, or the backend does not run it.
+            target: a text or token ids; None: the model's own output, or no target for a
+                decoder-only model
         """
         if target is None and self._manifest.model.has_encoder:
             (result,) = self._front_end.generate([source], generation_of(options), check)
@@ -178,10 +168,6 @@ class AttentionReader:
 
         Args:
             pairs: each source, and the output's tokens without the end token
-            unknown_replaced: whether unknown tokens were replaced by `with_unknown_replaced`
-
-        Raises:
-            StoppedError: `check` raised it; holds the finished results.
         """
         align_pair = partial(self.alignment, options=options, unknown_replaced=unknown_replaced)
         return aligned_in_turn(pairs, align_pair, check)
@@ -213,15 +199,10 @@ class AttentionReader:
         by: Literal["word", "token"] = "word",
         check: StopCheck = never_stopped,
     ) -> str | None:
-        """Replace each unknown token of an output by what it attends to most in the source.
+        """Replace each unknown token of an output by what it attends to most.
 
         Returns:
             the text; None if the output has no unknown tokens
-
-        Raises:
-            RejectedError: the source cannot be read.
-            StoppedError: `check` raised it.
-            DragomanError: `by` is neither, or the bundle has no words.
         """
         if by not in ("word", "token"):
             raise DragomanError(f"by: expected 'word' or 'token', found {shown(by)}")
@@ -257,7 +238,6 @@ class AttentionReader:
     def _aligning(
         self, source: Any, tokens: Sequence[int], options: ScoringOptions
     ) -> tuple[ForcedPair, NDArray[np.float32]]:
-        """Return an output and its attention to the source [target, S]."""
         pair = self._pair(source, token_ids(tokens), options.replace(end_token=False))
         weights = self._of_pair(pair).aligning
         return pair, weights[len(pair.given) - 1 :]
@@ -305,7 +285,6 @@ class AttentionReader:
     def _source_words(
         self, source: Any, pair: ForcedPair, options: ScoringOptions, *, each_token: bool = False
     ) -> tuple[list[str], list[int | None]]:
-        """Return the words, or tokens, of a source; those of a text may be out of vocabulary."""
         ids = [int(token) for token in pair.source]
         if self._codec is None:
             return list(map(str, ids)), list(range(len(ids)))
@@ -328,7 +307,6 @@ class AttentionReader:
     def _target_words(
         self, pair: ForcedPair, stream: TextStream | None
     ) -> tuple[list[str], list[int | None]]:
-        """Return the words of a target."""
         if self._codec is None:
             return list(map(str, pair.target)), list(range(len(pair.target)))
         return words_of(pair.target, stream or self._codec.stream())
@@ -337,12 +315,7 @@ class AttentionReader:
 def _first_words(
     words: list[str], of_token: list[int | None], ids: Sequence[int], special: Sequence[int]
 ) -> tuple[list[str], list[int | None]]:
-    """Return the words of a source, of which a truncated one has only the first.
-
-    Args:
-        words, of_token: the words of the whole source, see `Words`
-        special: the special tokens around a text, of which those at the end stay
-    """
+    """Return the words of a source, of which a truncated one has only the first."""
     if len(of_token) <= len(ids):
         return words, of_token
     last = sum(1 for _ in takewhile(special.__contains__, reversed(ids)))
@@ -356,11 +329,7 @@ def _first(weights: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
 
 
 def as_target(result: Result, options: ScoringOptions) -> tuple[list[int], ScoringOptions]:
-    """Return an output as a target, and the options for scoring it.
-
-    Raises:
-        RejectedError: the source was rejected.
-    """
+    """Return an output as a target, and the options for scoring it."""
     if result.error is not None:
         raise RejectedError(result.error)
     return list(result.tokens), options.replace(end_token=result.end_token is not None)

@@ -1,7 +1,6 @@
 """Reads audio and computes the features that a speech model takes.
 
-Features need only NumPy. Files are decoded with FFmpeg (`av`) and resampled with `soxr`, which are
-imported when a file is read.
+Features need only NumPy. FFmpeg (`av`) and `soxr` are imported when a file is read.
 """
 
 from .ffmpeg import AudioError

@@ -1,8 +1,4 @@
-"""Finds out from the structure of an audio file whether its end is missing.
-
-Lengths that headers state are hints: a file is decoded to its end whatever they say. They only
-tell an intact file from one that was cut, such as an interrupted download.
-"""
+"""Finds out from the structure of an audio file whether its end is missing."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ class Ending(NamedTuple):
 
 
 def ending_of(file: BinaryIO) -> Ending:
-    """Examine the end of a file; formats without a structure that tells it have no `missing`."""
+    """Examine the end of a file; some formats cannot tell, and have no `missing`."""
     size = file.seek(0, 2)
     file.seek(0)
     head = file.read(12)
@@ -50,7 +46,6 @@ def ending_of(file: BinaryIO) -> Ending:
 
 
 def _short(end: int | None, size: int) -> Ending:
-    """Return the ending of a file that should have `end` bytes; None: unknown."""
     if end is None or end <= size:
         return Ending()
     return Ending(f"expected {end} bytes, found {size}")
@@ -77,7 +72,7 @@ def _wav(file: BinaryIO, size: int, order: str) -> Ending:
 
 
 def _is_chunk(file: BinaryIO, begin: int, order: str) -> bool:
-    """Return whether a file ends, or has another chunk, at a position after its samples."""
+    """Return whether a file ends or has another chunk at a position."""
     left = file.seek(0, 2) - begin
     if left < 0:
         return False
@@ -106,7 +101,7 @@ def _end_of_boxes(file: BinaryIO, size: int) -> int | None:
 
 
 def _end_of_segment(file: BinaryIO) -> int | None:
-    """Return where the segment of a Matroska or WebM file ends (RFC 8794); None: not stated."""
+    """Return where the segment of a Matroska or WebM file ends, if stated (RFC 8794)."""
     file.seek(4)
     length = _variable_integer(file)
     if length is None:
@@ -128,7 +123,7 @@ def _variable_integer(file: BinaryIO) -> int | None:
 
 
 def _missing_page(file: BinaryIO, size: int) -> str | None:
-    """Return what an Ogg file lacks whose last page is cut or does not end a stream."""
+    """Return what an Ogg file lacks at its end."""
     file.seek(max(0, size - 2 * LARGEST_PAGE))
     tail = file.read()
     tail = tail[max(0, tail.rfind(b"OggS")) :]
@@ -139,7 +134,7 @@ def _missing_page(file: BinaryIO, size: int) -> str | None:
 
 
 def parts_of(file: BinaryIO) -> list[tuple[int, int]]:
-    """Return where the parts of a chained Ogg file begin and end; other files are one part."""
+    """Return where the parts of a chained Ogg file, or all of another, begin and end."""
     size = file.seek(0, 2)
     begins, at, was_first = [0], 0, True
     file.seek(0)
@@ -160,7 +155,7 @@ def parts_of(file: BinaryIO) -> list[tuple[int, int]]:
 
 
 def _end_of_frames(file: BinaryIO) -> int | None:
-    """Return where the frames of an MP3 file end, as its first frame states; None: not stated."""
+    """Return where the frames of an MP3 file end, if its first frame states it."""
     begin = 0
     while True:
         file.seek(begin)

@@ -1,4 +1,4 @@
-"""Decodes audio files with FFmpeg (package `av`), which is imported when a file is read."""
+"""Decodes audio files with FFmpeg (package `av`), imported when needed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AudioError(DragomanError):
 
 
 class _Content:
-    """A part of a file, without the name by which FFmpeg would guess the format."""
+    """A part of a file, without a name by which FFmpeg guesses the format."""
 
     def __init__(self, file: BinaryIO, begin: int, end: int, head: bytes = b"") -> None:
         self._file, self._begin, self._size, self._head = file, begin, end - begin, head
@@ -79,10 +79,7 @@ def decoded(file: BinaryIO, name: str, defects: list[str]) -> Iterator[tuple[int
         defects: receives what is missing or damaged, after the last samples
 
     Yields:
-        the rate and the samples of each frame, the mean of its channels
-
-    Raises:
-        AudioError: the file is not audio.
+        the rate and the mean of the channels of each frame
     """
     ending, parts = ending_of(file), parts_of(file)
     options, head = {"format_whitelist": DEMUXERS}, b""
@@ -109,7 +106,6 @@ def _decoded_part(
     missing: str | None,
     defects: list[str],
 ) -> Iterator[tuple[int, Samples]]:
-    """Decode a file that is not chained."""
     av, is_rifx = imported("av"), content.read(4) == b"RIFX"
     content.seek(0)
     try:
@@ -164,7 +160,6 @@ def _unknown(content: _Content, name: str) -> AudioError:
 
 
 def _begun_text(data: bytes) -> str:
-    """Return the text of the first bytes of a file, at most a line; "" if they are none."""
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(data)
     except UnicodeDecodeError:
@@ -174,7 +169,7 @@ def _begun_text(data: bytes) -> str:
 
 
 def _big_endian_decoder(av: Any, stream: Any) -> Any:
-    """Return the decoder of a stream of RIFX, whose samples FFmpeg takes for those of RIFF."""
+    """Return the decoder of RIFX, which FFmpeg takes for RIFF."""
     codec = stream.codec_context.name
     if not codec.endswith("le"):
         return stream.codec_context
@@ -184,11 +179,7 @@ def _big_endian_decoder(av: Any, stream: Any) -> Any:
 
 
 class _Packets:
-    """The packets of an audio stream, and how many of them cannot be decoded.
-
-    Attributes:
-        count: number of packets read
-    """
+    """The packets of an audio stream, and how many of them cannot be decoded."""
 
     def __init__(self, av: Any, container: Any, stream: Any, decoder: Any) -> None:
         self._av, self._container, self._stream, self._decoder = av, container, stream, decoder
@@ -197,7 +188,6 @@ class _Packets:
         """Whether the last packet is complete and can be decoded."""
 
     def frames(self) -> Iterator[Any]:
-        """Decode all packets that can be decoded."""
         packets = self._container.demux(self._stream)
         while True:
             try:
@@ -222,7 +212,6 @@ class _Packets:
 
 
 def _defects(form: str, stream: Any, packets: _Packets, missing: str | None) -> Iterator[str]:
-    """Yield what is missing or damaged in a decoded file."""
     counts_samples = form != "aiff" or stream.codec_context.name.startswith("pcm")  # or packets
     if missing is None and form in STATING and stream.duration is not None and counts_samples:
         stated = _stated_samples(stream)
@@ -246,10 +235,7 @@ def _stated_samples(stream: Any) -> int:
 
 
 def _trimmed(pieces: Iterator[tuple[int, Samples]], end: int) -> Iterator[tuple[int, Samples]]:
-    """Cut what follows the last sample in the last block of Vorbis.
-
-    FFmpeg cuts up to a block too much or too little of short files, so it is told to cut nothing.
-    """
+    """Cut the last block of Vorbis at the last sample, since FFmpeg cuts short files wrongly."""
     held: list[tuple[int, Samples]] = []
     count = 0
     for rate, piece in pieces:
@@ -285,11 +271,7 @@ def _mono(frame: Any, name: str) -> Samples:
 
 
 def imported(package: str) -> Any:
-    """Import a library that reads audio.
-
-    Raises:
-        AudioError: it is not installed.
-    """
+    """Import a library that reads audio."""
     try:
         return importlib.import_module(package)
     except (ImportError, OSError) as error:  # OSError: its library cannot be loaded

@@ -1,4 +1,4 @@
-"""The log-mel spectrogram of Whisper (Radford et al., 2022, section 2.2), and sound to try it."""
+"""The log-mel spectrogram of Whisper (Radford et al., 2022, section 2.2)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LogMel(AudioFeatures):
     def chunk(self, signal: Signal) -> Features:
         """Compute the features of the first window of a signal, padded with zeros: [bins, frames].
 
-        Frames with only padding are not computed, so that a short signal costs little.
+        Frames with only padding are not computed.
         """
         padded = np.zeros(min(len(signal) + self.n_fft, self.samples), np.float32)
         padded[: len(signal)] = signal[: len(padded)]
@@ -48,8 +48,7 @@ class LogMel(AudioFeatures):
     def whole(self, blocks: Iterable[Signal]) -> Features:
         """Compute the features of a signal of any length: [bins, samples // hop].
 
-        They differ from the features of its windows: the maximum of the whole signal sets the
-        floor, and the end is padded by reflection instead of zeros.
+        The maximum of the whole signal sets the floor, and the end is padded by reflection.
         """
         half, step = self.n_fft // 2, BLOCK * self.hop
         rows = np.empty((0, self.bins), np.float32)  # grows in place
@@ -78,8 +77,7 @@ class LogMel(AudioFeatures):
     def segment(self, features: Features, begin: int) -> Features:
         """Return the window that begins at a frame of the features from `whole`: [bins, frames].
 
-        The padding is 0 as in Hugging Face's long-form `generate`, although the features of
-        silence have another value.
+        The padding is 0, unlike features of silence, as in Hugging Face's long-form `generate`.
         """
         segment = np.zeros((self.bins, self.frames), np.float32)
         left = features[:, begin : begin + self.frames]
@@ -87,7 +85,6 @@ class LogMel(AudioFeatures):
         return segment
 
     def _log_power(self, padded: Signal, out: Features) -> None:
-        """Write the base-10 logarithm of the power of the first frames to `out`."""
         frames = sliding_window_view(padded, self.n_fft)[:: self.hop]
         window = _hann_window(self.n_fft)
         frequencies, weights, begins = _triangles(self.bins, self.n_fft, self.sampling_rate)
@@ -114,7 +111,7 @@ def _normalized(log_power: Features) -> Features:
 
 @functools.cache
 def _hann_window(size: int) -> NDArray[np.float32]:
-    """Return the periodic Hann window: one period of a raised cosine without its last point."""
+    """Return the periodic Hann window."""
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(size) / size)
     return window.astype(np.float32)
 
@@ -126,8 +123,8 @@ def _triangles(
     """Return the non-zero weights of the mel filters.
 
     Returns:
-        the frequencies of all filters one after another, their weights [numbers, 1], and the index
-        at which each filter begins
+        the frequencies of all filters in a row, their weights [numbers, 1], and the index where
+        each filter begins
     """
     filters = _mel_filters(bins, n_fft, sampling_rate)
     used = filters > 0
@@ -171,11 +168,7 @@ def _mel_to_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
 def sound(rate: int, seconds: float) -> NDArray[np.float32]:
     """Generate sound for a speech model: syllables with a gliding pitch and three formants.
 
-    It is computed by a formula, without random numbers, so that every version of NumPy gives the
-    same samples but for rounding.
-
-    Args:
-        rate: sampling rate in hertz
+    Every version of NumPy gives the same samples but for rounding.
 
     Returns:
         [samples], in [-1, 1]

@@ -1,7 +1,4 @@
-"""Reads audio files and arrays as the samples that models take.
-
-Files are decoded by `ffmpeg` and resampled with `soxr`, which is imported when a file is read.
-"""
+"""Reads audio files and arrays as the samples that models take."""
 
 from __future__ import annotations
 
@@ -43,10 +40,9 @@ def read_audio(
 ) -> Samples:
     """Read the mono samples of a file or an array: float32 [samples], finite, at least one.
 
-    The channels of a file are averaged, and the result is resampled if the file has another rate.
-    A file is decoded to its end, whatever length its header states. If its end is missing, or a
-    part of it is damaged, the rest is read with an `AudioWarning`. An array must be mono and at
-    `sampling_rate`; int16 is divided by 32768.
+    The channels of a file are averaged and resampled. It is decoded to its end, whatever length its
+    header states. If a part is missing or damaged, the rest is read with an `AudioWarning`. An
+    array must be mono and at `sampling_rate`; int16 is divided by 32768.
 
     Args:
         longest: maximum duration of a file in seconds
@@ -132,7 +128,7 @@ def _read_path(
 def _read(
     file: BinaryIO, name: str, sampling_rate: int, defects: list[str], longest: float
 ) -> Iterator[Samples]:
-    """Decode a file and resample it; parts of a chained file may have different rates."""
+    """Decode a file and resample it, each part of a chained file from its own rate."""
     seconds, found, rate, resampler = 0.0, 0, 0, _Resampler(sampling_rate, sampling_rate)
     for block_rate, block in _in_blocks(decoded(file, name, defects)):
         if block_rate != rate:
@@ -161,8 +157,6 @@ def _read(
 
 
 class _Resampler:
-    """Resamples a signal block by block; returns it unchanged if the rates are equal."""
-
     def __init__(self, rate: int, target_rate: int) -> None:
         self._stream = None
         if rate != target_rate:

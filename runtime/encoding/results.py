@@ -147,12 +147,7 @@ class Answer:
 
 
 def check_dimensions(dimensions: int | None, available: int) -> None:
-    """Check that an embedding has as many dimensions; None: all.
-
-    Raises:
-        DragomanError: it is not an integer of at least 1.
-        RejectedError: an embedding has fewer.
-    """
+    """Check that embeddings have as many dimensions; None: all."""
     if dimensions is None:
         return
     check_count("dimensions", dimensions)
@@ -161,12 +156,9 @@ def check_dimensions(dimensions: int | None, available: int) -> None:
 
 
 def shortened(vector: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
-    """Return the first components of an embedding (Kusupati et al. 2022, Matryoshka embeddings).
+    """Return the first components of an embedding, normalized if it is.
 
-    They are normalized if the embedding is.
-
-    Raises:
-        RejectedError: the embedding does not have as many.
+    Source: Matryoshka embeddings, Kusupati et al. 2022.
     """
     if dimensions is None:
         return vector
@@ -179,11 +171,7 @@ def shortened(vector: NDArray[np.float32], dimensions: int | None) -> NDArray[np
 
 
 def arrays(results: Sequence[Embedding | HiddenStates]) -> list[NDArray[np.float32]]:
-    """Return the array of each text, and warn about truncated texts.
-
-    Raises:
-        RejectedError: a text could not be read; names the first such text.
-    """
+    """Return the array of each text, and warn about truncated texts; a rejected one is an error."""
     for index, result in enumerate(results):
         if result.error is not None:
             raise RejectedError(f"text {index}: {result.error}")
@@ -203,7 +191,7 @@ def stacked(
 
 @contextmanager
 def finished_as_arrays() -> Iterator[None]:
-    """Let errors hold finished results as arrays, without those of texts that cannot be read."""
+    """Let errors hold finished results as arrays, without rejected texts."""
     try:
         yield
     except (StoppedError, UnfinishedError) as error:

@@ -1,4 +1,4 @@
-"""Interprets encoder outputs as each head requires: labels, entities, mask predictions, answers."""
+"""Interprets encoder outputs as each head requires."""
 
 from __future__ import annotations
 
@@ -40,17 +40,14 @@ MOST_CHARACTERS = 1000
 class Outputs:
     """The graph's outputs for one text of a batch.
 
-    Reading an output copies it, so that the batch's memory can be reused.
+    Reading copies an output, so that the batch's memory can be reused.
     """
 
     def __init__(self, found: Mapping[Role, NDArray[Any]], row: int, length: int) -> None:
         self._found, self._row, self._length = found, row, length
 
     def read(self, role: Role, token: int | None = None) -> NDArray[np.float32]:
-        """Copy an output: a vector, or a row for each token.
-
-        Args:
-            token: index of the token whose row is read; None: all tokens
+        """Copy an output: a vector, or a row for each token, or that of one token.
 
         Raises:
             BackendError: a value is not a finite number.
@@ -65,7 +62,7 @@ class Outputs:
 
 
 def classification(outputs: Outputs, head: Head, text: Tokenized) -> Classification:
-    """Return labels with their probabilities: softmax, or a sigmoid per label if multi-label."""
+    """Return labels with their probabilities: softmax, or sigmoids if multi-label."""
     logits = outputs.read("class_logits").astype(np.float64)
     if len(head.labels) == 1 and not head.multi_label:
         scores = logits
@@ -77,7 +74,7 @@ def classification(outputs: Outputs, head: Head, text: Tokenized) -> Classificat
 
 
 def _best_first(labels: Sequence[str], scores: NDArray[np.float64]) -> tuple[ScoredLabel, ...]:
-    """Return labels with their scores, best first; of equal scores, the first label first."""
+    """Return labels, best first; of equal scores, the first label first."""
     order = np.argsort(-scores, kind="stable")
     return tuple(ScoredLabel(labels[i], float(scores[i])) for i in order.tolist())
 
@@ -90,8 +87,8 @@ class ZeroShot:
     2019).
 
     Raises:
-        DragomanError: on construction: labels are missing, empty, repeated or too many, the
-            template has not exactly one `{}`, or a label or the template is too long.
+        DragomanError: labels are missing, empty, repeated, too many or too long, or the template is
+            too long or has not exactly one `{}`.
     """
 
     labels: tuple[str, ...]
@@ -126,7 +123,7 @@ class ZeroShot:
 
     @classmethod
     def of(cls, labels: Any, template: Any = TEMPLATE, multi_label: Any = False) -> ZeroShot:
-        """Create from the arguments of a call, whose labels are any list."""
+        """Create from the arguments of a call."""
         if isinstance(labels, str) or not isinstance(labels, Sequence):
             raise DragomanError(f"labels: expected a list of texts, found {shown(labels)}")
         return cls(tuple(labels), template, multi_label)
@@ -139,13 +136,10 @@ class ZeroShot:
     def classification(
         self, logits: NDArray[np.float64], head: Head, *, truncated: bool
     ) -> Classification:
-        """Return the labels of a text with their probabilities.
+        """Return the labels of a text with their probabilities from logits [labels, head.outputs].
 
-        Without `multi_label`, these are a softmax over the labels' logits of entailment. With it,
-        or with one label, they are a softmax of contradiction and entailment for each label.
-
-        Args:
-            logits: the model's logits for each label's hypothesis, [labels, head.outputs]
+        These are a softmax over the labels' logits of entailment; with `multi_label` or one label,
+        a softmax of contradiction and entailment for each label.
         """
         entailment = head.entailment
         assert entailment is not None  # noqa: S101 (checked by `check_able`)
@@ -165,7 +159,6 @@ def _check_characters(name: str, text: str) -> None:
 
 
 def _fields(template: str) -> list[tuple[str, str | None, str | None]]:
-    """Return the name, format and conversion of each field of a template; none if it is invalid."""
     try:
         parsed = list(Formatter().parse(template))
     except ValueError:
@@ -250,7 +243,7 @@ def _filled(
 def answer(outputs: Outputs, text: Tokenized, context: str, longest: int) -> Answer:
     """Return the most probable answer span in the context.
 
-    Its probability is that of the pipeline `question-answering` of transformers, in which a special
+    Its probability is that of the pipeline `question-answering` of transformers, where a special
     token at the beginning stands for no answer.
     """
     logits = outputs.read("token_logits").astype(np.float64)
@@ -284,10 +277,7 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _words(text: Tokenized, source: str | None) -> list[tuple[int, int, int]]:
-    """Return the first token and the character offsets of each word, without white space.
-
-    If the source is token ids, each token is a word.
-    """
+    """Return the first token and the character offsets of each word; token ids are words."""
     if source is None:
         return [(index, -1, -1) for index in range(len(text.ids))]
     words: list[tuple[int, int, int]] = []
@@ -306,7 +296,7 @@ def _words(text: Tokenized, source: str | None) -> list[tuple[int, int, int]]:
 
 
 def _entities(words: Sequence[Tag], source: str | None) -> list[Tag]:
-    """Group words labelled B-X, I-X, I-X; an I-X after another label also begins an entity."""
+    """Group words labelled B-X, I-X, I-X; I-X after another label also begins an entity."""
     entities: list[Tag] = []
     open_kind: str | None = None
     counts: list[int] = []

@@ -1,4 +1,4 @@
-"""The tokenizer of encoder-only models: token ids of texts and pairs, with character offsets."""
+"""The tokenizer of encoder-only models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WHOLE: dict[Cut, tuple[str, str]] = {
 
 
 class Hypothesis(NamedTuple):
-    """A pair of texts for zero-shot classification: only the first one is truncated."""
+    """A pair for zero-shot classification, of which only the first text is truncated."""
 
     text: Any
     hypothesis: str
@@ -99,11 +99,10 @@ class InputTokenizer:
 
         Args:
             cut: the text of the pair to truncate; None: as the task requires
-            truncate, split_special_tokens, prompt_name: see `ReadingKeywords`
 
         Raises:
-            TooManyTokensError: there are more tokens than the model reads, or the text that stays
-                whole leaves no room for the truncated one.
+            TooManyTokensError: there are too many tokens, or the text that stays whole leaves no
+                room.
             RejectedError: the text has unknown symbols, or the tokenizer fails.
             DragomanError: the model has no such prompt.
         """
@@ -140,9 +139,8 @@ class InputTokenizer:
         """Tokenize a question with each window of a context that is too long for the model.
 
         Raises:
-            TooManyTokensError: the question leaves no room for more than `stride` tokens of the
-                context, or there are too many windows.
-            RejectedError: a text has unknown symbols, or the tokenizer fails.
+            TooManyTokensError: the question leaves room for at most `stride` tokens of the context,
+                or there are too many windows.
         """
         split, question = split_special_tokens, self._prompts.before(prompt_name) + question
         with _rejections():
@@ -172,11 +170,11 @@ class InputTokenizer:
         return [_tokenized(each) for each in (encoding, *encoding.overflowing)]
 
     def piece(self, token: int) -> str | None:
-        """Return a token as the vocabulary spells it."""
+        """Return the piece of a token."""
         return self._codec.piece(token)
 
     def text(self, token: int) -> str:
-        """Decode a token as a word; special tokens as the vocabulary spells them."""
+        """Decode a token as a word; special tokens are their pieces."""
         return self._codec.decode([token]).strip() or self.piece(token) or ""
 
     def after(self, token: int, following: int) -> str | None:
@@ -187,10 +185,7 @@ class InputTokenizer:
         return added if goes_on and not added[0].isspace() else None
 
     def _check_room(self, text: str, name: str, other: str, *, split: bool, least: int = 1) -> None:
-        """Check that a text which stays whole leaves room for `least` tokens of the other one.
-
-        Only the other one is truncated, and without room for it the library fails.
-        """
+        """Check that a text that stays whole leaves room for `least` tokens of the other one."""
         room = max(0, self._longest - self._around - least)
         expected = f"expected at most {room}: only {other} is cut"
         if least > 1:
@@ -205,7 +200,6 @@ class InputTokenizer:
 
     @property
     def _around(self) -> int:
-        """The number of special tokens around a pair."""
         return self._reader.tokenizer.num_special_tokens_to_add(True)
 
     def _count(self, text: str, split: bool) -> int:
@@ -228,7 +222,6 @@ class InputTokenizer:
 
 @contextmanager
 def _rejections() -> Iterator[None]:
-    """Let errors of the library reject a text."""
     try:
         yield
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
 """Scoring: the log-probabilities that a model assigns to given targets.
 
-Reading order: results, options, teacher_forcing, texts, speech.
+Reading order: interface, teacher_forcing, texts, speech.
 """

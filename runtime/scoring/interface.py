@@ -18,14 +18,13 @@ class ScoringOptions(LanguageOptions):
     """Options of one call of `Model.score`.
 
     Attributes:
-        end_token: whether to append the end token to every target and score it. It is not appended
-            to token ids that end with one, nor for a model without an end token. None: True, or
-            False for a decoder-only model.
+        end_token: whether to append the end token to every target and score it, unless token ids
+            end with one, or the model has none. None: True, or False for a decoder-only model.
         source_language, target_language, language, task, split_special_tokens, strict_audio: see
             `LanguageOptions`
-        timestamps: for speech, whether targets have timestamps; they must be token ids then
-        truncate: for text, whether a source that is too long is cut, see `GenerationOptions`;
-            otherwise its pair is rejected
+        timestamps: for speech, whether targets, then token ids, have timestamps
+        truncate: for text, whether a source that is too long is cut instead of rejected, see
+            `GenerationOptions`
         max_batch_size: maximum number of pairs scored together
 
     Raises:
@@ -54,11 +53,7 @@ class ScoringOptions(LanguageOptions):
 
 
 def scoring_options_of(options: object, changes: ScoringKeywords) -> ScoringOptions:
-    """Return the options of a call with changes applied.
-
-    Raises:
-        DragomanError: `options` is not `ScoringOptions`, or a change is unknown or out of range.
-    """
+    """Return the options of a call with changes applied."""
     options = ScoringOptions() if options is None else options
     if not isinstance(options, ScoringOptions):
         raise DragomanError(f"options: expected ScoringOptions, found {shown(options)}")
@@ -66,7 +61,7 @@ def scoring_options_of(options: object, changes: ScoringKeywords) -> ScoringOpti
 
 
 class ScoringKeywords(LanguageKeywords, total=False):
-    """The fields of `ScoringOptions` as keyword arguments, for type checkers and editors."""
+    """The fields of `ScoringOptions` as keyword arguments."""
 
     end_token: bool | None
     timestamps: bool
@@ -100,7 +95,7 @@ def rejected(reason: str) -> ScoredPair:
 def perplexity(scored: Iterable[ScoredPair]) -> float:
     """Return the perplexity of several targets: exp of minus the mean token log-probability.
 
-    Scored end tokens count. Rejected pairs do not count.
+    Scored end tokens count, rejected pairs do not.
 
     Raises:
         DragomanError: there are no tokens.

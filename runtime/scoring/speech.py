@@ -60,11 +60,7 @@ class SpeechScorer:
     def score(
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
     ) -> list[ScoredPair]:
-        """Score pairs, with the features of at most `MAX_OPEN` pairs in memory.
-
-        Raises:
-            StoppedError, UnfinishedError: as for `score_in_batches`.
-        """
+        """Score pairs, with the features of at most `MAX_OPEN` pairs in memory."""
         return collected(self._scored(pairs, options, check), len(pairs))
 
     def _scored(
@@ -85,11 +81,7 @@ class SpeechScorer:
     def prepare(
         self, pairs: Sequence[Any], options: ScoringOptions
     ) -> list[ForcedPair | ScoredPair]:
-        """Prepare all pairs as inputs of the graphs; pairs that cannot be scored are rejected.
-
-        Raises:
-            DragomanError: as for `Model.score`.
-        """
+        """Prepare pairs as inputs of the graphs, or reject them."""
         request = self._request(options)
         read = self._read_all(pairs, request, options, never_stopped)
         return [self._prepared(each, request, options.end_token) for each in read]
@@ -97,7 +89,7 @@ class SpeechScorer:
     def read_texts(
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
     ) -> list[tuple[SpeechPair | ScoredPair, ForcedPair | ScoredPair]]:
-        """Read pairs, and prepare them with a prompt without timestamps and without end tokens."""
+        """Read pairs, and prepare them without timestamps and end tokens."""
         request = self._request(options).of_texts(self._speech)
         read = self._read_all(pairs, request, options, check)
         return [(pair, self._prepared(pair, request, False)) for pair in read]
@@ -187,12 +179,6 @@ class SpeechScorer:
         ]
 
     def _request(self, options: ScoringOptions) -> PromptRequest:
-        """Return the prompt for the options of a call.
-
-        Raises:
-            DragomanError: an option is for text models, or the model does not know the language,
-                the task or timestamps.
-        """
         if options.source_language is not None or options.target_language is not None:
             raise DragomanError(
                 "source_language and target_language are for text models; a speech model takes "

@@ -1,4 +1,4 @@
-"""Teacher forcing: one pass of encoder and decoder over sources and targets, in batches."""
+"""Teacher forcing: one pass over sources and targets."""
 
 from __future__ import annotations
 
@@ -41,9 +41,6 @@ def token_log_probabilities(
     """Return the log-probability of each token of each target, [target] in nats.
 
     The softmax is over the whole vocabulary; no token is suppressed.
-
-    Raises:
-        BackendError: the graphs fail, for example out of memory, or a logit is not finite.
     """
     sources = [pair.source for pair in pairs]
     source, source_mask = as_batch(sources, model, backend.limits.source_multiple)
@@ -82,14 +79,9 @@ def score_in_batches(
     max_batch_size: int,
     check: StopCheck = never_stopped,
 ) -> list[ScoredPair]:
-    """Score the pairs that have no result yet; return all results in the same order.
+    """Score the pairs without a result; return all results in order.
 
-    A batch that fails, for example out of memory, is halved. A pair that fails in a batch of its
-    own is rejected.
-
-    Raises:
-        StoppedError: `check` stopped the call; holds the finished results.
-        UnfinishedError: the device failed permanently; holds the finished results.
+    A batch that fails, for example out of memory, is halved; a pair that fails alone is rejected.
     """
     return collected(scored(backend, model, pairs, max_batch_size, check), len(pairs))
 
@@ -101,7 +93,7 @@ def scored(
     max_batch_size: int,
     check: StopCheck,
 ) -> Iterator[tuple[int, ScoredPair]]:
-    """Yield the index of each pair with its result, batch by batch; see `score_in_batches`."""
+    """Yield the index and result of each pair; see `score_in_batches`."""
     yield from ((i, pair) for i, pair in enumerate(pairs) if isinstance(pair, ScoredPair))
     left = {i: pair for i, pair in enumerate(pairs) if isinstance(pair, ForcedPair)}
     indices = list(left)
@@ -130,11 +122,8 @@ def forcing_batches(
 ) -> Iterator[list[int]]:
     """Group pairs of similar length so that their logits fit into memory.
 
-    Args:
-        max_logits: numbers among the logits of a batch; None: `MAX_LOGITS`
-
     Yields:
-        indices into `lengths`, each exactly once
+        indices into `lengths`
     """
     # All windows of audio have the same length.
     longer = [read if model.takes_audio else max(source, read) for source, read in lengths]

@@ -1,4 +1,4 @@
-"""Scores targets of text models; sources and targets are texts or token ids."""
+"""Scores targets of text models."""
 
 from __future__ import annotations
 
@@ -30,23 +30,14 @@ class TextScorer:
     def score(
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
     ) -> list[ScoredPair]:
-        """Score pairs in batches; return results in the same order.
-
-        Raises:
-            StoppedError, UnfinishedError: as for `score_in_batches`.
-        """
+        """Score pairs in batches."""
         model, prepared = self._manifest.model, self.prepare(pairs, options, check)
         return score_in_batches(self._backend, model, prepared, options.max_batch_size, check)
 
     def prepare(
         self, pairs: Sequence[Any], options: ScoringOptions, check: StopCheck = never_stopped
     ) -> list[ForcedPair | ScoredPair]:
-        """Prepare pairs as inputs of the graphs; pairs that cannot be scored are rejected.
-
-        Raises:
-            StoppedError: `check` stopped the call.
-            DragomanError, LanguageError: as for `Model.score`.
-        """
+        """Prepare pairs as inputs of the graphs, or reject them."""
         given, forced = self._given(options)
         has_encoder = self._manifest.model.has_encoder
         prepared: list[ForcedPair | ScoredPair] = []
@@ -93,15 +84,7 @@ class TextScorer:
         return ForcedPair(tokens, given, self._targets.finished(ids, given, options.end_token))
 
     def _given(self, options: ScoringOptions) -> tuple[tuple[int, ...], int | None]:
-        """Return the decoder tokens before every target, and the forced first token.
-
-        The former are the start token, the prompt and the forced first token, such as the target
-        language's.
-
-        Raises:
-            LanguageError: a language is unknown, missing, or given to a model without languages.
-            DragomanError: an option is for speech models.
-        """
+        """Return the decoder tokens before every target, and the forced first one among them."""
         check_languages(options, self._manifest)
         check_truncation(options.truncate, self._manifest)
         start, settings = start_of(self._manifest, options.target_language)
@@ -110,7 +93,7 @@ class TextScorer:
 
 
 def _unread(before: Sequence[int], given: Sequence[int]) -> Sequence[int]:
-    """Return the special tokens at the beginning of a target that the decoder has not read yet.
+    """Return special tokens at the beginning of a target that the decoder has not read yet.
 
     BART's texts begin with `<s>`, which only some checkpoints force as the first token.
     """
@@ -119,11 +102,7 @@ def _unread(before: Sequence[int], given: Sequence[int]) -> Sequence[int]:
 
 
 def split_pair(pair: Any) -> tuple[Any, Any]:
-    """Return source and target of a pair.
-
-    Raises:
-        RejectedError: `pair` is not a pair.
-    """
+    """Return source and target of a pair, or raise a `RejectedError`."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise RejectedError(f"expected a pair of source and target, found {shown(pair)}")
     return pair[0], pair[1]
@@ -139,12 +118,7 @@ class Targets:
         self._limit = "capacity of its engines" if capacity else "positions of this model"
 
     def encode(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
-        """Tokenize a target text.
-
-        Raises:
-            RejectedError: the bundle has no tokenizers, or the tokenizer does not know a symbol,
-                fails, or produces far too many tokens.
-        """
+        """Tokenize a target text, or raise a `RejectedError`."""
         if self._codec is None:
             raise RejectedError("this bundle has no tokenizers: expected token ids as target")
         try:
@@ -157,11 +131,7 @@ class Targets:
             raise self._too_long(str(error), self._positions) from error
 
     def ids(self, target: Any) -> list[int]:
-        """Validate a target of token ids.
-
-        Raises:
-            RejectedError: the target is not a list of the model's token ids.
-        """
+        """Validate a target of token ids, or raise a `RejectedError`."""
         tokens = token_ids(target, or_text="a text or ")
         try:
             check_ids(tokens, self._manifest.model.target_vocab_size)

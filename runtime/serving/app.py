@@ -1,4 +1,4 @@
-"""The ASGI application: the endpoints of all protocols, and a page to try models."""
+"""The ASGI application."""
 
 from __future__ import annotations
 
@@ -51,13 +51,7 @@ def create_app(
     """Create the application.
 
     Args:
-        directories: bundle directories by model name
-        preload: whether bundles are loaded before the first request; a bundle that fails to load
-            then stops the start
-
-    Raises:
-        BundleError: a directory does not hold a bundle.
-        DragomanError: the root path is also the beginning of a route.
+        preload: whether bundles are loaded before the start, which fails if one cannot be
     """
     _check_root_path(options.root_path)
     metrics = Metrics()
@@ -107,7 +101,7 @@ def create_app(
 
 
 def _check_root_path(root_path: str) -> None:
-    """Check that it is clear whether a proxy has removed the root path from a request."""
+    """Check that no route begins with the root path, which a proxy may have removed."""
     paths = [endpoint.path for protocol in PROTOCOLS for endpoint in protocol.endpoints]
     taken = [path for path in ["/page/", *paths] if f"{path}/".startswith(f"{root_path}/")]
     if root_path and taken:
@@ -117,10 +111,7 @@ def _check_root_path(root_path: str) -> None:
 
 
 def _cors(origins: Sequence[str]) -> list[Middleware]:
-    """Return the middleware that lets pages of other origins use the server.
-
-    It answers preflight requests, which have no API key, before keys are checked.
-    """
+    """Return the middleware that answers preflight requests, which have no API key."""
     if not origins:
         return []
     return [

@@ -1,8 +1,4 @@
-"""Selects the workers and threads that run a bundle, and loads the bundle for them.
-
-Options of the user come first, then the measurement of `dragoman bench --arrangement` on this
-machine, then one worker for each core, or for each GPU.
-"""
+"""Selects the workers and threads that run a bundle."""
 
 from __future__ import annotations
 
@@ -59,14 +55,13 @@ def arrangement(
 ) -> Arrangement:
     """Select the arrangement of a bundle.
 
-    By default, each core has a worker of one thread, which never waits for other threads. A GPU has
-    one worker: a step of many rows takes hardly longer than a step of few, and with ONNX Runtime,
-    another worker has another copy of the weights.
+    By default, each core has a worker of one thread, which never waits for others. A GPU has one
+    worker: a step of many rows takes hardly longer than one of few, and with ONNX Runtime, each
+    worker has a copy of the weights.
 
     Args:
-        workers, threads: if both are None, the best measured by `dragoman bench --arrangement` on
-            this machine, if any; if one is None, it is chosen to use all cores
-        on_gpu: whether the bundle runs on a GPU
+        workers, threads: without both, the best that `dragoman bench --arrangement` measured on
+            this machine, if any; without one, it is chosen to use all cores
 
     Raises:
         DragomanError: the total number of threads is too large.
@@ -88,11 +83,7 @@ def arrangement(
 
 
 def load_arranged(bundle: Bundle, options: EngineOptions) -> tuple[tuple[Model, ...], Arrangement]:
-    """Load a bundle for its arrangement, once for each device.
-
-    Raises:
-        KnownAnswersError, BackendError, DragomanError: as for `load`; no model stays loaded.
-    """
+    """Load a bundle for its arrangement, once for each device."""
     devices = options.devices or (None,)
     chosen = arrangement(
         bundle.manifest,
@@ -120,11 +111,7 @@ def load_arranged(bundle: Bundle, options: EngineOptions) -> tuple[tuple[Model, 
 
 
 def remember(manifest: Manifest, best: Arrangement, *, on_gpu: bool = False) -> str | None:
-    """Save the best arrangement of a bundle on this machine, for `arrangement`.
-
-    Returns:
-        a warning if the file cannot be written
-    """
+    """Save the best arrangement of a bundle on this machine; return a warning on failure."""
     file = _file(manifest, on_gpu)
     if file is None:
         return f"not kept for dragoman serve: {NO_HOME}"
@@ -136,7 +123,7 @@ def remember(manifest: Manifest, best: Arrangement, *, on_gpu: bool = False) -> 
 
 
 def recall(manifest: Manifest, *, on_gpu: bool = False) -> Arrangement | None:
-    """Return the arrangement saved by `remember`; None: there is no valid one."""
+    """Return the arrangement saved by `remember`, if valid."""
     file = _file(manifest, on_gpu)
     if file is None:
         return None
@@ -150,7 +137,6 @@ def recall(manifest: Manifest, *, on_gpu: bool = False) -> Arrangement | None:
 
 
 def _file(manifest: Manifest, on_gpu: bool) -> Path | None:
-    """Return the cache file; its name depends on the bundle's files, the machine and its cores."""
     of = [platform.node(), usable_cores(), *sorted(record.sha256 for record in manifest.files)]
     if on_gpu:
         of.append("cuda")

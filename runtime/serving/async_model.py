@@ -1,4 +1,4 @@
-"""The asyncio interface of the engines: `AsyncModel`, and what the server shares with it."""
+"""The asyncio interface of the engines: `AsyncModel`."""
 
 from __future__ import annotations
 
@@ -95,17 +95,15 @@ class AsyncModel(AsyncEncoderMethods):
     (continuous batching) and the weights; they may come from several event loops. `score`,
     `attention`, `align` and `replace_unknown` run in threads and share only the weights.
 
-    A call stops when its task is cancelled, for example by `asyncio.timeout`, and a stream when it
-    is closed: their rows are freed before the next step. A call with `timeout`, in seconds, raises
-    a `DeadlineError`, which holds its finished results.
+    A call stops when its task is cancelled, and a stream when it is closed: their rows are freed
+    before the next step. After `timeout` seconds, a call raises a `DeadlineError`, which holds its
+    finished results.
 
-    While `max_waiting` outputs wait, further calls raise an `OverloadedError`. A call of any size
-    is accepted if none waits.
+    While `max_waiting` outputs wait, further calls raise an `OverloadedError`. With none waiting,
+    any call is accepted.
 
     Args:
-        models: a loaded model, which is closed with this one; or the same one, loaded on several
-            GPUs
-        workers, batch_size, max_waiting, max_new_tokens: see `load`
+        models: a loaded model, which is closed with this one, on each GPU
     """
 
     def __init__(
@@ -153,16 +151,16 @@ class AsyncModel(AsyncEncoderMethods):
 
         Args:
             directory, backend, check, allow_fallback: see `load`
-            workers, threads: number of decoding loops, each with its own batch, and of the CPU
-                threads of each. None: what `dragoman bench --arrangement` measured as best on this
-                machine, or else one loop for each core, or for each GPU.
+            workers, threads: decoding loops, each with its own batch, and CPU threads of each.
+                None: the best by `dragoman bench --arrangement` on this machine, or else a loop for
+                each core or GPU.
             batch_size: maximum rows in the batch of a loop; a source has a row for each beam. None:
                 64, or as many as fit into the memory of a GPU
-            devices: names of devices, see `load`; each has a copy of the weights and `workers`
-                loops. Empty: the device that `load` selects.
-            max_waiting: maximum outputs that wait to be decoded
-            max_new_tokens: maximum new tokens of an output, for each of which memory is set aside;
-                None: 512, or the bundle's default if that is more
+            devices: see `load`; each has a copy of the weights and `workers` loops. Empty: the
+                device that `load` selects.
+            max_waiting: maximum waiting outputs
+            max_new_tokens: for each of which an output has memory set aside; None: 512, or the
+                bundle's default if more
 
         Raises:
             KnownAnswersError, BundleError, BackendError: as for `load`.
@@ -206,7 +204,7 @@ class AsyncModel(AsyncEncoderMethods):
 
     @property
     def model(self) -> Model:
-        """The loaded model, for its manifest and for what is done at once, such as `tokenize`."""
+        """The loaded model."""
         return self._engine.model
 
     @property
@@ -215,9 +213,9 @@ class AsyncModel(AsyncEncoderMethods):
         return self._engine.rows
 
     async def close(self) -> None:
-        """Wait until the calls that have begun are finished, and free the model.
+        """Wait until running calls are finished, and free the model.
 
-        Later calls raise a `ClosedModelError`. An `async with` statement closes the model, too.
+        Later calls raise a `ClosedModelError`.
         """
         await asyncio.shield(asyncio.wrap_future(self._start_closing()))
 
@@ -272,9 +270,7 @@ class AsyncModel(AsyncEncoderMethods):
         timeout: float | None = None,
         **changes: Unpack[GenerationKeywords],
     ) -> AsyncGenerator[Token, None]:
-        """Decode one input, and yield each token as soon as it is selected; see `Model.stream`.
-
-        Speech may have any length.
+        """Decode an input of any length, and yield each token at once; see `Model.stream`.
 
         Raises:
             RejectedError: the input cannot be decoded.
@@ -377,10 +373,7 @@ class AsyncModel(AsyncEncoderMethods):
     ) -> Iterator[dict[str, Any]]:
         """Check a call, and return its limits, as arguments of `prepare`.
 
-        Within the context, the model stays open; after it, reading and scoring stop.
-
-        Args:
-            method: the method of `Model` that the model must have; None: any
+        Within the context, the model stays open.
         """
         ended, since = Event(), time.monotonic()
         with self._changed:
@@ -420,6 +413,5 @@ class AsyncModel(AsyncEncoderMethods):
 
 
 def _close_unused(loading: Future[AsyncModel]) -> None:
-    """Close a model that was loaded for a task that has been cancelled."""
     if not loading.cancelled() and loading.exception() is None:
         loading.result()._start_closing()

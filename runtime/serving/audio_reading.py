@@ -1,4 +1,4 @@
-"""Reads the audio of requests, and bounds how much of it is in memory."""
+"""Reads the audio of requests, of which it bounds the amount in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READING = 4
 
 
 class _Turns:
-    """Lets some threads work at a time; those that wait get their turns in order."""
+    """Lets some threads work at a time, in order."""
 
     def __init__(self, count: int) -> None:
         self._free, self._waiting = count, deque[threading.Event]()
@@ -35,7 +35,6 @@ class _Turns:
         turn.wait()
 
     def give(self) -> None:
-        """Give the turn to the thread that has waited longest."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().set()
@@ -59,12 +58,11 @@ class OpenAudio:
 class AudioReader:
     """Reads audio files in any thread, block by block.
 
-    Requests take turns after each block, so that a short clip does not wait for long recordings.
+    Requests take turns, so that a short clip does not wait for long recordings.
 
     Args:
         longest: maximum seconds of a request
-        most: maximum seconds of all requests that are open at once; beyond it, only the request
-            that has been open longest is read on
+        most: maximum seconds of all open requests; beyond it, only the oldest is read on
     """
 
     def __init__(self, longest: float, most: float) -> None:
@@ -86,8 +84,7 @@ class AudioReader:
             pause: samples of silence that end speech; None: silence is kept
 
         Raises:
-            AudioError: a file is not an audio file, the files together are too long, or the request
-                has been closed.
+            AudioError: a file is not audio, the request is closed, or its files are too long.
             OverloadedError: too much audio of other requests is open.
         """
         log_mel = LogMel.of(settings)
@@ -113,7 +110,7 @@ class AudioReader:
             self._turns.give()
 
     def close(self, audio: OpenAudio) -> None:
-        """Forget the audio of a request. If it is being read, reading stops at the next block."""
+        """Forget the audio of a request, whose reading stops at the next block."""
         with self._lock:
             self._open.pop(audio, None)
             audio.seconds, audio.is_closed = 0.0, True

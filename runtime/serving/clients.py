@@ -1,4 +1,4 @@
-"""Who sends a request: the API keys that clients have, and their addresses, also behind proxies."""
+"""API keys and addresses of clients, also behind proxies."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ class UnauthorizedError(DragomanError):
 
 
 class ApiKeys:
-    """The API keys that a server accepts.
-
-    Args:
-        keys: the accepted keys; empty: requests need no key
-    """
+    """The API keys that a server accepts; without any, requests need none."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self.replace(keys)
@@ -35,14 +31,11 @@ class ApiKeys:
         self._keys = tuple(key.encode() for key in keys)
 
     def check(self, headers: Mapping[str, str], body_key: object = None) -> None:
-        """Check the key of a request.
+        """Raise an `UnauthorizedError` unless a request has a valid key.
 
         Args:
-            headers: headers of the request; a key is a bearer token (RFC 6750)
-            body_key: the key in the body of the request, used if the headers have none
-
-        Raises:
-            UnauthorizedError: the request has no valid key.
+            headers: a key is a bearer token (RFC 6750)
+            body_key: used if the headers have no key
         """
         if not self._keys:
             return
@@ -56,7 +49,7 @@ class ApiKeys:
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
-    """Read a file with one key per line, skipping empty lines and lines that begin with #.
+    """Read a file with one key per line, but for empty lines and comments with #.
 
     Raises:
         DragomanError: the file cannot be read, has no key, or has a key that no header can hold.
@@ -93,9 +86,6 @@ def read_proxies(texts: Sequence[str]) -> tuple[Network | str, ...]:
 
     Args:
         texts: addresses such as "10.0.0.2" or "::1", networks such as "10.0.0.0/8", or "unix"
-
-    Raises:
-        DragomanError: a text is none of them.
     """
     proxies: list[Network | str] = []
     for text in texts:
@@ -112,12 +102,8 @@ def read_proxies(texts: Sequence[str]) -> tuple[Network | str, ...]:
 def client_address(scope: Mapping[str, Any], trusted: Sequence[Network | str]) -> str:
     """Return the address of a request's client.
 
-    Each proxy appends the address of its own peer to `X-Forwarded-For`. The header is therefore
-    read from its end, and only as far as trusted proxies wrote it: what stands before that, anybody
-    may have sent. An entry that is not an address ends the reading.
-
-    Args:
-        trusted: proxies, see `read_proxies`
+    Each proxy appends its peer's address to `X-Forwarded-For`, so the header is read from its end,
+    and only as far as trusted proxies wrote it: what stands before that, anybody may have sent.
     """
     peer = scope.get("client")
     found = (_read(peer[0]) or peer[0]) if peer else UNIX_SOCKET
@@ -138,7 +124,7 @@ def _is_trusted(peer: Address | str, trusted: Sequence[Network | str]) -> bool:
 
 
 def _read(text: str) -> Address | None:
-    """Return an address; None: the text is none. IPv4 mapped into IPv6 is returned as IPv4."""
+    """Return an address, if the text is one; IPv4 mapped into IPv6 as IPv4."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -147,7 +133,7 @@ def _read(text: str) -> Address | None:
 
 
 def _read_hop(text: str) -> Address | None:
-    """Return the address of an entry of the header, which may have a port; None: it has none."""
+    """Return the address of an entry of the header, which may have a port."""
     host, _, port = text.removeprefix("[").rpartition("]:" if text.startswith("[") else ":")
     if "%" in text:  # the zone of an address, which means nothing on another machine
         return None

@@ -1,8 +1,4 @@
-"""Decodes a large file of lines in blocks, which are saved until the output is complete.
-
-After an interruption, only unfinished blocks are decoded again. The caller of `decode_file`
-decides where blocks are decoded.
-"""
+"""Decodes a large file of lines in blocks, which are saved until the output is complete."""
 
 from __future__ import annotations
 
@@ -68,11 +64,7 @@ class LineFile:
         return sum(block.lines for block in self.blocks)
 
     def read(self, block: Block) -> bytes:
-        """Read the lines of a block.
-
-        Raises:
-            DragomanError: the file has become shorter.
-        """
+        """Read the lines of a block."""
         with self.path.open("rb") as file:
             file.seek(block.offset)
             data = file.read(block.size)
@@ -81,7 +73,7 @@ class LineFile:
         return data
 
     def inputs(self, block: Block) -> tuple[bytes, bytes | None]:
-        """Read the lines of a block and their prefixes; see `read`."""
+        """Read the lines of a block and their prefixes."""
         if self.prefixes is None:
             return self.read(block), None
         return self.read(block), self.prefixes.read(self.prefixes.blocks[block.index])
@@ -91,7 +83,6 @@ def split(path: Path, block_lines: int, prefixes: Path | None = None) -> LineFil
     """Split a file into blocks, in one pass.
 
     Args:
-        block_lines: lines of each block; the last may have fewer
         prefixes: see `LineFile`
 
     Raises:
@@ -146,7 +137,7 @@ class DecodedBlock:
 class BlockDecoder:
     """Decodes blocks with a model.
 
-    The first method that needs the model loads it, and raises errors of loading.
+    The first method that needs the model loads it.
     """
 
     def __init__(
@@ -168,11 +159,7 @@ class BlockDecoder:
         return load(self._bundle, threads=self._threads, backend=self._backend, device=self._device)
 
     def check(self) -> None:
-        """Load the model, and check the options.
-
-        Raises:
-            DragomanError: the bundle cannot be loaded, or does not know an option.
-        """
+        """Load the model, and check the options."""
         self._model.generate([], self._options)
 
     def decode(self, data: bytes, prefixes: bytes | None = None) -> DecodedBlock:
@@ -180,9 +167,6 @@ class BlockDecoder:
 
         Args:
             prefixes: a line with the prefix of each of them; None: that of the options
-
-        Raises:
-            UnfinishedError: the device failed.
         """
         manifest = self._model.manifest
         takes_text = manifest.tokenizers is not None or manifest.speech is not None
@@ -216,11 +200,7 @@ class BlockDecoder:
 def check_format(
     manifest: Manifest, options: GenerationOptions, output_format: OutputFormat
 ) -> None:
-    """Check that each output is one line.
-
-    Raises:
-        DragomanError: an output may have several lines, or the model does not decode.
-    """
+    """Check that each output is one line."""
     check_able(manifest, "generate")
     if output_format == "text":
         if options.num_return_sequences > 1:
@@ -251,7 +231,7 @@ def describe_work(
     options: GenerationOptions,
     output_format: OutputFormat,
 ) -> dict[str, Any]:
-    """Describe everything that determines the outputs; the location of files does not."""
+    """Describe what determines the outputs; the location of files does not."""
     settings = {
         name: value
         for name, value in dataclasses.asdict(options).items()
@@ -268,11 +248,7 @@ def describe_work(
 
 
 class FinishedBlocks:
-    """The folder of an output's finished blocks, OUTPUT.blocks, created if necessary.
-
-    Raises:
-        DragomanError: the folder belongs to other work.
-    """
+    """The folder of an output's finished blocks, OUTPUT.blocks."""
 
     def __init__(self, output: Path, description: Mapping[str, Any]) -> None:
         self.output = output
@@ -299,11 +275,7 @@ class FinishedBlocks:
         _write(self._path(block), json.dumps(dataclasses.asdict(decoded), ensure_ascii=False))
 
     def write_output(self, source: LineFile) -> DecodedFile:
-        """Write the output atomically, and remove the folder.
-
-        Raises:
-            DragomanError: a block is missing.
-        """
+        """Write the output atomically, and remove the folder."""
         rejected: dict[int, str] = {}
         whole = self.folder / "output"
         with whole.open("w", encoding="utf-8", newline="\n") as file:
@@ -326,7 +298,6 @@ class FinishedBlocks:
         return self.folder / f"{block.index:08}.json"
 
     def _read(self, block: Block) -> DecodedBlock | None:
-        """Read a block; None: it is missing or incomplete."""
         try:
             values = _read_object(self._path(block))
         except (DragomanError, FileNotFoundError):
@@ -358,7 +329,6 @@ def decode_file(
 
     Args:
         decode_blocks: decodes blocks and yields each when finished, in any order
-        overwrite: whether an existing output is replaced
         prefixes: see `split`
 
     Raises:
@@ -397,7 +367,6 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file atomically."""
     beginning = path.with_suffix(".new")
     with beginning.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -106,7 +106,7 @@ class Metrics:
         return _EngineMetrics(self, model)
 
     def watch(self, models: ModelRegistry) -> None:
-        """Report queue lengths and loaded models whenever the metrics are read."""
+        """Report queue lengths and loaded models when metrics are read."""
         self._registry.register(_ModelCollector(models))
 
     def request_ended(
@@ -115,7 +115,7 @@ class Metrics:
         """Count a request.
 
         Args:
-            model: name of the model; None: the request named none that is served
+            model: None: the request named none that is served
             outcome: "ok", "client_error", "overloaded", "timeout", "server_error" or "gone"
         """
         labels = (model or "", protocol, route)
@@ -123,7 +123,7 @@ class Metrics:
         self._request_seconds.labels(*labels).observe(seconds)
 
     def admitted(self, model: str, times: Sequence[Times]) -> None:
-        """Record how long admitted outputs, or encoder-only requests, waited in the queue."""
+        """Record how long outputs or encoder-only requests waited in the queue."""
         for each in times:
             if each.begun is not None:
                 self._queue_seconds.labels(model).observe(each.begun - each.submitted)
@@ -131,11 +131,7 @@ class Metrics:
     def decoded(
         self, model: str, times: Sequence[Times], tokens: int, unknown: int, end: float
     ) -> None:
-        """Record the outputs of a request.
-
-        Args:
-            unknown: number of characters of its sources that the vocabulary lacks
-        """
+        """Record the outputs of a request, with `unknown` characters in its sources."""
         self._tokens.labels(model).inc(tokens)
         self._unknown_characters.labels(model).inc(unknown)
         self.admitted(model, times)
@@ -152,7 +148,6 @@ class Metrics:
 
 
 def _versions() -> dict[str, str]:
-    """Return versions by label; "": not installed."""
     versions = {"version": __version__, "python": platform.python_version()}
     for label, names in LIBRARIES.items():
         found = [one.version for name in names for one in metadata.distributions(name=name)]

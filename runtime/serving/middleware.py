@@ -63,12 +63,7 @@ class BodyDecoder:
         self._inflater: zlib._Decompress | None = None
 
     def decode(self, part: bytes, *, is_last: bool) -> bytes:
-        """Decode the next part of the body.
-
-        Raises:
-            BodyTooLargeError: the decoded body is larger than allowed; nothing beyond is decoded.
-            BodyError: the body is damaged, or ends early.
-        """
+        """Decode the next part of the body."""
         self._waiting += part
         found = b""
         try:
@@ -103,11 +98,10 @@ class RequestMiddleware:
     """Identifies, authorizes, decodes, logs and counts requests.
 
     Args:
-        protocols: protocols of the server; the first with a prefix of the path reports a missing
-            key
-        body_bytes: maximum size of a body, also once it is decoded
-        root_path: prefix of all paths that a proxy puts before them; it may remove it, too
-        trusted_proxies: proxies whose `X-Forwarded-For` is believed, see `read_proxies`
+        protocols: the first with a prefix of the path reports a missing key
+        body_bytes: maximum size of a body, also decoded
+        root_path: prefix of all paths, which a proxy may remove
+        trusted_proxies: see `read_proxies`
     """
 
     def __init__(
@@ -207,7 +201,7 @@ class RequestMiddleware:
     def _locate(self, scope: Scope) -> str:
         """Set the root path of a request, and return the path below it; "" is the root itself.
 
-        Slashes at the end and doubled ones are removed, since clients put URLs together.
+        Doubled slashes and those at the end are removed.
         """
         scope["path"] = re.sub("//+", "/", scope["path"])
         root = scope.get("root_path", "")
@@ -223,7 +217,6 @@ class RequestMiddleware:
         return path
 
     def _decoder(self, headers: Headers) -> BodyDecoder | None:
-        """Return the decoder of a request's body; None: it is not compressed."""
         stated = ", ".join(headers.getlist("content-encoding"))
         coding = stated.strip().lower().removeprefix("x-")
         if coding in ("", "identity"):
@@ -237,9 +230,8 @@ class RequestMiddleware:
     def _find(self, path: str) -> tuple[Endpoint | None, Protocol]:
         """Return the endpoint of a path, whatever the method, and the protocol that answers it.
 
-        They are known before a key is checked, so that refused requests are counted under the
-        route that they were sent to. Unknown paths have no endpoint and share one route: labels of
-        metrics never hold what a client sends.
+        They are known before a key is checked, so that refused requests are counted under their
+        route. Labels of metrics never hold an unknown path that a client sends.
         """
         for pattern, endpoint, protocol in self._endpoints:
             if pattern.match(path):
@@ -267,10 +259,7 @@ def _outcome(status: int) -> str:
 
 
 def _without_traceback(send: Send) -> Send:
-    """Return a `send` that reports why the application does not start in one line.
-
-    Starlette reports the whole traceback.
-    """
+    """Return a `send` that reports a failed start in one line, not with Starlette's traceback."""
 
     async def report(message: Message) -> None:
         error = sys.exception()

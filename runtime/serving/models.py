@@ -86,10 +86,6 @@ class ServedModel:
 
     Attributes:
         manifest: manifest of the engine; without an engine, of the newest readable version
-
-    Args:
-        observer_of: creates the observer of a model's engine from the model's name
-        share: share of the free memory of a GPU that batches may use
     """
 
     def __init__(
@@ -126,7 +122,7 @@ class ServedModel:
 
     @property
     def alive(self) -> bool:
-        """Whether the model can serve requests on all its devices, once loaded."""
+        """Whether the model can serve requests on all its devices."""
         if self._device_lost:
             return False
         return self._current is None or self._current.engine.alive
@@ -142,12 +138,12 @@ class ServedModel:
 
     @property
     def rows(self) -> int:
-        """The number of rows being decoded, including those of replaced versions."""
+        """The number of rows being decoded, in all versions."""
         return sum(version.engine.rows for version in self._versions)
 
     @property
     def steps(self) -> Steps | None:
-        """The number of decoding steps on GPUs, of all versions; None: there were none."""
+        """The decoding steps on GPUs, of all versions; None: there were none."""
         counts = [*self._earlier_steps, *(n for v in self._versions for n in v.engine.steps)]
         return Steps(*map(sum, zip(*counts, strict=True))) if counts else None
 
@@ -165,26 +161,18 @@ class ServedModel:
 
     @asynccontextmanager
     async def model(self) -> AsyncIterator[Model]:
-        """Load the model if necessary, and keep it open within the context.
-
-        Raises:
-            UnavailableError: the model cannot be loaded.
-        """
+        """Load the model if necessary, and keep it open within the context."""
         async with self._acquired() as engine:
             yield engine.model
 
     async def load(self) -> None:
-        """Load the engine if necessary.
-
-        Raises:
-            UnavailableError: the model cannot be loaded.
-        """
+        """Load the engine if necessary."""
         await self._ensure_loaded()
 
     async def refresh(self) -> None:
         """Replace the engine and manifest if the directory holds another bundle.
 
-        If that bundle cannot be loaded, both stay as they are.
+        Both stay as they are if that cannot be loaded.
         """
         identity = _identity(self.directory)
         if identity in (None, self._identity, self._refused):
@@ -288,15 +276,7 @@ class ServedModel:
 
 
 class ModelRegistry:
-    """All models of a server.
-
-    Args:
-        directories: bundle directories by model name; at least one
-        observer_of: creates the observer of a model's engine from the model's name
-
-    Raises:
-        BundleError: a directory does not hold a bundle.
-    """
+    """All models of a server."""
 
     def __init__(
         self,
@@ -317,14 +297,11 @@ class ModelRegistry:
 
     @property
     def alive(self) -> bool:
-        """Whether every model can serve requests; a lost device stays lost until a restart."""
+        """Whether every model can serve requests."""
         return all(model.alive for model in self._models.values())
 
     def get(self, name: str | None = None) -> ServedModel:
-        """Return a model by name.
-
-        Args:
-            name: name of the model; None: the only model
+        """Return a model by name; None: the only model.
 
         Raises:
             UnknownModelError: there is no such model, or several and no name.
@@ -359,9 +336,9 @@ class ModelRegistry:
 
 
 def _identity(directory: Path) -> FileIdentity | None:
-    """Return the identity of the bundle in a directory; None: there is no bundle.
+    """Return the identity of the bundle in a directory, if any.
 
-    A directory that may not be searched stands for its bundle, which is then refused by name.
+    A directory that may not be searched stands for its bundle.
     """
     for path in (directory / MANIFEST_FILE, directory):
         try:

@@ -1,4 +1,4 @@
-"""The options of a server and its replicas, and their parser."""
+"""The options of a server and its replicas."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class EngineOptions:
     """Options of the engine of every model.
 
     Raises:
-        DragomanError: a device has another form or occurs twice, or the processor is one of
-            several.
+        DragomanError: a device is wrong or occurs twice, or the processor is one of several.
     """
 
     workers: int | None = None
@@ -58,11 +57,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """Options and limits of a server.
-
-    Raises:
-        DragomanError: `cors_origins`, `root_path` or `trusted_proxies` have another form.
-    """
+    """Options and limits of a server."""
 
     engine: EngineOptions = EngineOptions()
     idle_unload: float | None = None
@@ -113,11 +108,7 @@ class ServerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ListenOptions:
-    """Options of a server's socket, TLS and shutdown.
-
-    Raises:
-        DragomanError: `host` is neither a name nor an address, or `drain_seconds` out of range.
-    """
+    """Options of a server's socket, TLS and shutdown."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -160,11 +151,7 @@ def _is_host(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaOptions:
-    """Options of autoscaling the replicas of a server.
-
-    Raises:
-        DragomanError: options contradict each other, or `drain_seconds` is out of range.
-    """
+    """Options of autoscaling the replicas of a server."""
 
     min_replicas: int = 1
     max_replicas: int = 4
@@ -200,11 +187,7 @@ class ApplicationOptions:
 
 
 def bundle_names(directories: Sequence[Path]) -> dict[str, Path]:
-    """Name each bundle by its directory.
-
-    Raises:
-        DragomanError: two bundles have the same name.
-    """
+    """Name each bundle by its directory."""
     names: dict[str, Path] = {}
     for directory in directories:
         name = directory.resolve().name
@@ -220,7 +203,7 @@ def read_options(values: Mapping[str, Any]) -> ApplicationOptions:
     """Parse options from plain values of command lines or configuration files.
 
     Args:
-        values: strings or numbers by name; names are options of `dragoman serve` and fields of
+        values: strings or numbers by the names of options of `dragoman serve` and fields of
             `ReplicaOptions`; `bundles` is a list of paths or a comma-separated string
 
     Raises:

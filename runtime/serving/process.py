@@ -56,12 +56,8 @@ def serve(
 ) -> None:
     """Serve requests until SIGTERM or SIGINT.
 
-    The server then refuses new requests, and running ones have `drain_seconds` to finish; after
-    that, they fail. A second signal ends the process at once. SIGHUP reads API keys and the TLS
-    certificate again.
-
-    Args:
-        directories: bundle directories by model name
+    Running requests then have `drain_seconds` to finish. A second signal ends the process at once.
+    SIGHUP reads API keys and the TLS certificate again.
 
     Raises:
         DragomanError: the address is not available, or keys or certificate cannot be read.
@@ -89,8 +85,7 @@ def run_app(
     """Run an application on a socket until the process is told to stop.
 
     Args:
-        service: the application's; its requests end when the time to drain has passed, and its
-            API keys are replaced by SIGHUP
+        service: ends its requests when the time to drain has passed; SIGHUP replaces its API keys
 
     Raises:
         DragomanError: the application could not start.
@@ -113,9 +108,7 @@ def run_app(
 
 @contextmanager
 def early_signals() -> Iterator[ExitStack]:
-    """Within the context, SIGTERM ends the process cleanly, and SIGHUP waits to be handled.
-
-    That is what happens before and after `Server.capture_signals`.
+    """Let SIGTERM end the process cleanly, and SIGHUP wait, outside `Server.capture_signals`.
 
     Yields:
         a stack of contexts, which end with this one, or before SIGTERM ends the process
@@ -146,7 +139,6 @@ def early_signals() -> Iterator[ExitStack]:
 
 
 def _handles_signals() -> bool:
-    """Return whether this thread handles signals, on a system that has SIGHUP."""
     return sys.platform != "win32" and threading.current_thread() is threading.main_thread()
 
 
@@ -177,7 +169,7 @@ def configuration(
 class HttpProtocol(HttpToolsProtocol):
     """Uvicorn's HTTP, where responses of unknown length to HTTP/1.0 end with the connection.
 
-    HTTP/1.0 has no chunks (RFC 9112, section 6.1); proxies use it, such as nginx by default.
+    HTTP/1.0, which nginx uses by default, has no chunks (RFC 9112, section 6.1).
     """
 
     def on_headers_complete(self) -> None:
@@ -188,8 +180,6 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class _OldCycle(RequestResponseCycle):
-    """A request in HTTP/1.0 and its response; the connection is closed in any case."""
-
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             names = {name.lower() for name, _ in message.get("headers", ())}
@@ -202,7 +192,7 @@ class _OldCycle(RequestResponseCycle):
 
 
 class Server(uvicorn.Server):
-    """A server that stops in order at a signal, and at once at a second one.
+    """A server that stops in order at a signal, at once at a second one.
 
     Attributes:
         stopped_by: number of the signal; None: there was none
@@ -236,7 +226,7 @@ class Server(uvicorn.Server):
             notify_manager("READY=1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the port, and wait for running requests, but no longer than the time to drain."""
+        """Close the port, and wait for running requests."""
         notify_manager("STOPPING=1")
         seconds = self._listen.drain_seconds
         if self._service is not None:
@@ -274,14 +264,12 @@ class Server(uvicorn.Server):
             self._leave(is_clean=not is_second)
 
     def _leave(self, *, is_clean: bool = True) -> None:
-        """End the process at once, without waiting for its threads."""
         self._bound.close()
         remove_path(self._listen)
         number = self.stopped_by or 0
         os._exit(0 if is_clean and number == signal.SIGTERM else 128 + number)
 
     def _disconnect(self) -> None:
-        """Close the connections of clients that do not read."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()
 
@@ -312,7 +300,7 @@ class Server(uvicorn.Server):
 
 
 def notify_manager(state: str) -> None:
-    """Report a state to the service manager, if it has asked for it; see sd_notify(3)."""
+    """Report a state to the service manager, if it asks for it; see sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
@@ -321,14 +309,7 @@ def notify_manager(state: str) -> None:
 
 
 def tls_context(listen: ListenOptions) -> ssl.SSLContext | None:
-    """Read the TLS certificate and its key.
-
-    Returns:
-        None: the server speaks plain HTTP
-
-    Raises:
-        DragomanError: the certificate or the key is missing or cannot be read.
-    """
+    """Read the TLS certificate and its key; None: plain HTTP."""
     certificate, key = listen.certificate, listen.private_key
     if certificate is None and key is None:
         return None
@@ -357,11 +338,7 @@ def listening(listen: ListenOptions) -> Iterator[socket.socket]:
 
 
 def bind(listen: ListenOptions) -> socket.socket:
-    """Open a listening socket.
-
-    Raises:
-        DragomanError: the address, port or path is not available.
-    """
+    """Open a listening socket."""
     if listen.unix_socket is not None:
         return _bind_path(listen.unix_socket)
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
@@ -381,7 +358,6 @@ def bind(listen: ListenOptions) -> socket.socket:
 
 
 def _bind_path(path: Path) -> socket.socket:
-    """Open a listening Unix socket, in place of one that a dead server has left behind."""
     if not hasattr(socket, "AF_UNIX"):
         raise DragomanError("unix_socket: expected a system with Unix sockets; use --port")
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -402,7 +378,7 @@ def _bind_path(path: Path) -> socket.socket:
 
 
 def remove_path(listen: ListenOptions) -> None:
-    """Remove the Unix socket of a server that has ended, unless another one listens on it."""
+    """Remove the Unix socket of a server, unless another one listens on it."""
     if listen.unix_socket is not None:
         with suppress(OSError), _locked(listen.unix_socket):
             _remove_unused(listen.unix_socket)
@@ -410,7 +386,7 @@ def remove_path(listen: ListenOptions) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep other servers from replacing or removing a Unix socket within the context."""
+    """Keep other servers from replacing a Unix socket within the context."""
     import fcntl  # not on Windows
 
     # The file of the lock stays: were it removed, two servers could hold locks of the same name.
@@ -420,7 +396,6 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _remove_unused(path: Path) -> None:
-    """Remove a Unix socket on which nobody listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # a server whose queue of connections is full listens, too
         try:
@@ -459,7 +434,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _StandardErrorHandler(logging.StreamHandler[TextIO]):
-    """Writes to the current `sys.stderr`, which may be replaced and closed."""
+    """Writes to the current `sys.stderr`, which may change."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr

@@ -1,4 +1,4 @@
-"""The asyncio interface of the engines, which the protocols use."""
+"""The requests of all protocols."""
 
 from __future__ import annotations
 
@@ -125,9 +125,6 @@ class Service:
         """Decode a source token by token, see `Model.stream`; the last item is the whole output.
 
         Closing the generator stops decoding.
-
-        Raises:
-            DragomanError: as in `generate`; or the options do not support streaming.
         """
         check_able(served.manifest, "stream")
         since, seconds = self._limits(seconds)
@@ -160,9 +157,6 @@ class Service:
         """Decode a recording segment by segment; the last item is the whole output.
 
         Closing the generator stops decoding.
-
-        Raises:
-            DragomanError: as in `generate`.
         """
         check_able(served.manifest, "transcribe")
         since, seconds = self._limits(None)
@@ -198,11 +192,7 @@ class Service:
         """Run an encoder-only model on texts.
 
         Args:
-            options: keyword arguments of the method, by default with the server's
-                `split_special_tokens`
-
-        Raises:
-            DragomanError: as in `generate`.
+            options: arguments of the method; `split_special_tokens` has the server's default
         """
         check_able(served.manifest, ABILITIES[method])
         since, seconds = self._limits(seconds)
@@ -222,11 +212,7 @@ class Service:
         *,
         seconds: float | None = None,
     ) -> Attention:
-        """Compute attention weights, see `Model.attention`.
-
-        Raises:
-            DragomanError: as in `generate`; or the bundle has no attention graph.
-        """
+        """Compute attention weights, see `Model.attention`."""
         manifest, options = served.manifest, self._with_default(options)
         if "attention" not in manifest.graphs:
             raise DragomanError(no_attention(served.name))
@@ -244,12 +230,7 @@ class Service:
     async def run_with_model(
         self, served: ServedModel, work: Callable[[Model], Outcome], *, seconds: float | None = None
     ) -> Outcome:
-        """Call a function with a model in a thread, while the model decodes other requests.
-
-        Raises:
-            DragomanError: the model cannot be loaded, the function fails, or the time limit has
-                passed.
-        """
+        """Call a function with a model in a thread, while the model decodes other requests."""
         since, seconds = self._limits(seconds)
         async with served.model() as model:
             working = asyncio.get_running_loop().run_in_executor(self._model_pool, work, model)
@@ -274,13 +255,8 @@ class Service:
         """Read audio files for a model, and keep them open within the context.
 
         Args:
-            vad: whether to leave out what is not speech; None: the server's default
+            vad: whether only speech is kept; None: the server's default
             cut: whether the recordings are divided at silence
-
-        Raises:
-            AudioError: a file is not an audio file, or the files together are too long.
-            OverloadedError: too much audio of other requests is open.
-            DragomanError: the model does not take audio.
         """
         settings = served.manifest.audio
         if settings is None:
@@ -309,7 +285,6 @@ class Service:
         return replaced(options, {"split_special_tokens": self.options.split_special_tokens})
 
     def _limits(self, seconds: float | None) -> tuple[float, float]:
-        """Return the arrival time of a request, which is now, and its time limit."""
         longest = self.options.timeout
         return time.monotonic(), longest if seconds is None else min(max(seconds, 0.0), longest)
 

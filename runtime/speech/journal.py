@@ -1,4 +1,4 @@
-"""Keeps transcripts in a file while they are made, so that a later call goes on from there.
+"""Keeps transcripts in a file while they are made, for a later call to go on.
 
 The file has a line of JSON for the bundle and the options, then one for each decoded window.
 """
@@ -51,8 +51,8 @@ class Journal:
     """An open journal, which no other process can use.
 
     Raises:
-        JournalError: the file is not a journal, is of another bundle or other options, is in use,
-            or cannot be read and written.
+        JournalError: the file is not a journal of this bundle and options, is in use, or cannot be
+            written.
     """
 
     def __init__(self, path: Path, manifest: Manifest, options: GenerationOptions) -> None:
@@ -78,11 +78,7 @@ class Journal:
         self._file.close()
 
     def of(self, source: Any, parts: Sequence[Recording]) -> RecordingJournal:
-        """Let the parts of a recording go on from where they were, and return their journal.
-
-        Raises:
-            JournalError: the recording cannot be read.
-        """
+        """Let the parts of a recording go on, and return their journal."""
         name = _digest_of(source)
         self._opened[name] += 1
         if self._opened[name] > 1:  # the same recording, once more in this call
@@ -93,11 +89,7 @@ class Journal:
         return RecordingJournal(self, name, parts)
 
     def write(self, entry: Entry) -> None:
-        """Append a line.
-
-        Raises:
-            JournalError: the file cannot be written.
-        """
+        """Append a line."""
         self._append(to_plain(entry))
 
     def _append(self, values: Mapping[str, Any]) -> None:
@@ -141,22 +133,13 @@ class RecordingJournal:
         self._written = [len(part.segments) for part in parts]
 
     def add(self, number: int, part: Recording) -> None:
-        """Add the last window of a part.
-
-        Raises:
-            JournalError: the file cannot be written.
-        """
+        """Add the last window of a part."""
         state = part.state(self._written[number])
         self._journal.write(Entry(self._recording, number, state))
         self._written[number] = len(part.segments)
 
 
 def _lock(file: BinaryIO) -> None:
-    """Keep other processes from using a file, where the system can.
-
-    Raises:
-        BlockingIOError: another process uses it.
-    """
     with suppress(ModuleNotFoundError):  # on Windows
         import fcntl
 

@@ -1,9 +1,8 @@
 """Transcribes speech while it arrives: words are committed once two passes agree on them.
 
-An utterance is what is said between two pauses. It is decoded again after each half second of it,
-with its committed words as the beginning of the output (local agreement: Liu et al. 2020, section
-3.2; Macháček et al. 2023), so that they never change. All depends on how many samples have arrived,
-never on how they were cut into chunks, or on a clock.
+An utterance, what is said between two pauses, is decoded again after each half second of it, and
+begins with its committed words (local agreement: Liu et al. 2020, section 3.2; Macháček et al.
+2023). Updates depend neither on the sizes of chunks nor on a clock.
 """
 
 from __future__ import annotations
@@ -55,11 +54,7 @@ REFUSED = (
 
 
 def live_options(options: GenerationOptions) -> GenerationOptions:
-    """Return the options of a live transcription, which is greedy unless they say otherwise.
-
-    Raises:
-        DragomanError: an option is for recordings.
-    """
+    """Return the options of a live transcription, by default greedy."""
     wrong = [name for name in options.given(REFUSED) if getattr(options, name) is not False]
     if wrong:
         raise DragomanError(f"{', '.join(wrong)}: for recordings, not for live speech")
@@ -72,7 +67,6 @@ class Listener:
     """Transcribes one stream of speech.
 
     Args:
-        plan: the plan of `live_options`
         vad: whether a voice activity detector finds pauses; otherwise, all is one utterance
     """
 
@@ -139,7 +133,7 @@ class Listener:
                 yield from self._pass(spoken)
 
     def _pass(self, spoken: _Utterance) -> Iterator[LiveUpdate]:
-        """Decode an utterance so far, and commit what the last pass said, too."""
+        """Decode an utterance so far, and commit what two passes agree on."""
         tokens, outcome = self._decoded(spoken)
         count = _agreed(tokens, spoken.expected, self._codec, self._language)
         text = spoken.commit(tokens[:count])
@@ -155,10 +149,7 @@ class Listener:
             yield LiveUpdate(text)
 
     def _end_of_committed(self, spoken: _Utterance, outcome: DecodedJob[int]) -> int:
-        """Return where the committed words of an utterance end.
-
-        That is its own end if the words after them have no times, or would leave no room for more.
-        """
+        """Return where the committed words of an utterance end; its own end if that is unknown."""
         end = len(spoken)
         if self._timer is None or outcome.encoded is None or not spoken.tokens:
             return end
@@ -203,7 +194,6 @@ class Listener:
         return Segment(start, stop, text, timed.tokens, timed.words)
 
     def _decoded(self, spoken: _Utterance) -> tuple[list[int], DecodedJob[int]]:
-        """Decode an utterance after its committed words."""
         audio = spoken.audio()[: self._log_mel.samples]
         features = self._log_mel.chunk(audio)
         recording = Recording(Spectrogram(features, self._log_mel.frames, len(audio) / RATE))
@@ -270,34 +260,27 @@ class _Utterance:
         return self._length
 
     def add(self, window: Signal, *, is_voiced: bool) -> None:
-        """Add samples."""
         self._blocks.append(window)
         self._length += len(window)
         self.voiced += len(window) * is_voiced
         self.quiet = 0 if is_voiced else self.quiet + len(window)
 
     def audio(self) -> Signal:
-        """Return all samples."""
         self._blocks = [np.concatenate(self._blocks)]
         return self._blocks[0]
 
     def commit(self, tokens: Sequence[int]) -> str:
-        """Commit tokens; return the text that they add."""
         self.tokens += tokens
         return "".join(map(self._stream.step, tokens))
 
     def rest(self) -> str:
-        """Return the text that is held back, at the end of a segment."""
         return self._stream.rest()
 
 
 def _agreed(
     tokens: Sequence[int], before: Sequence[int], codec: TextCodec, language: str | None
 ) -> int:
-    """Return the number of tokens that two passes agree on, up to the last word but one.
-
-    A pass ends with a word that may be incomplete, and a full stop.
-    """
+    """Return the number of tokens that two passes agree on, without the last word and full stop."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(tokens, before, strict=False))
     count = sum(1 for _ in same)
     spans = spans_of(tokens, codec.stream(), spaces=language not in WITHOUT_SPACES)
@@ -308,11 +291,7 @@ def _agreed(
 
 
 def samples_of(chunks: Iterable[Chunk]) -> Iterator[Signal]:
-    """Yield the samples of chunks, of which each may have any length.
-
-    Raises:
-        AudioError: a chunk is none, or has numbers that are not finite.
-    """
+    """Yield the samples of chunks of any length, which are checked."""
     odd = b""
     for chunk in chunks:
         if isinstance(chunk, bytes | bytearray | memoryview):
@@ -337,7 +316,7 @@ def samples_of(chunks: Iterable[Chunk]) -> Iterator[Signal]:
 
 
 def listening(listener: Listener, chunks: Iterable[Chunk]) -> Generator[LiveUpdate]:
-    """Yield the updates of a listener for all chunks; a wrong one ends them with an error."""
+    """Yield the updates of a listener for all chunks."""
     problem = None
     try:
         for samples in samples_of(chunks):

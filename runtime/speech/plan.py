@@ -1,4 +1,4 @@
-"""Resolves the options of a call for a speech model, and creates requests for windows."""
+"""Resolves options of speech models, and creates requests for windows."""
 
 from __future__ import annotations
 
@@ -52,13 +52,10 @@ def transcription_defaults(
     """Return the options of a transcription: what is unset is as in openai-whisper's command.
 
     Windows are decoded with timestamps and five beams, again if they are doubtful, and on condition
-    of the text before. What a voice activity detector does not take for speech is left out, if one
-    is installed. A call that samples has neither beams nor fallback. Parts of a recording that is
-    divided at silence do not know the text before, and have timestamps only if words are timed.
-    Options of text models stay as they are.
-
-    Args:
-        rows: maximum number of rows of a batch; None: unlimited
+    of the text before. Only speech is decoded if a voice activity detector is installed. A call
+    that samples has neither beams nor fallback. Parts of a recording that is divided at silence do
+    not know the text before, and have timestamps only if words are timed. Options of text models
+    stay as they are.
     """
     speech, audio, executable = manifest.speech, manifest.audio, manifest.executable
     if speech is None or audio is None:
@@ -84,7 +81,7 @@ def transcription_defaults(
 
 
 def greedy_transcription(options: GenerationOptions, manifest: Manifest) -> GenerationOptions:
-    """Return options whose unset ones are those of `Model.generate`, with greedy search."""
+    """Return options with the defaults of `Model.generate` and greedy search."""
     speech = manifest.speech
     if speech is None:
         return options
@@ -114,11 +111,7 @@ class SpeechPlan:
 
     @classmethod
     def of(cls, options: GenerationOptions, manifest: Manifest, speech: SpeechTokens) -> SpeechPlan:
-        """Resolve the options of a call.
-
-        Raises:
-            DragomanError: options contradict each other, or are not for this model.
-        """
+        """Resolve the options of a call."""
         limits = GenerationLimits.of(options, manifest)
         wrong = options.given(FOR_TEXTS)
         if wrong:
@@ -185,14 +178,10 @@ class SpeechPlan:
         )
 
     def strategy_of(self, window: int, attempt: int, rows: int | None) -> Strategy:
-        """Return the strategy for a window of a recording; each has its own random numbers.
+        """Return the strategy for a window of a recording, after `attempt` attempts.
 
         A doubtful window is sampled at higher and higher temperatures (Radford et al. 2022, section
         4.5). The random numbers of each window, attempt and sample are always the same.
-
-        Args:
-            attempt: number of earlier attempts at the window
-            rows: maximum number of rows of a batch; None: unlimited
         """
         if isinstance(self.strategy, Sample):
             return dataclasses.replace(self.strategy, index=window)
@@ -210,8 +199,8 @@ class SpeechPlan:
         """Return the maximum number of rows in a batch: windows times beams.
 
         Args:
-            fitting: number of rows that fit into the device's memory; None: unknown
-            most: the backend's maximum number of rows; None: unlimited
+            fitting: rows that fit into the device's memory; None: unknown
+            most: the backend's maximum; None: unlimited
         """
         rows = self.strategy.width * (self.limits.max_batch_tokens // positions)
         if self.limits.max_batch_size is None:
@@ -258,7 +247,7 @@ class WindowPlan:
     ) -> Request:
         """Create the request for a window.
 
-        An unknown language is detected in the same state, so that the window is encoded once. After
+        An unknown language is detected in the same state, so that the window is encoded once: after
         the start token, the decoder reads the most probable language, then the rest of the prompt.
 
         Args:
@@ -266,7 +255,6 @@ class WindowPlan:
             language: language token; None: unknown, or the model has no languages
             hotwords: tokens before the context; together they are cut to half of the positions
             beginning: tokens that the output begins with, which requires the language
-            keeps_encoded: see `Request`
 
         Raises:
             DragomanError: there is no room for a token after `beginning`.

@@ -46,7 +46,7 @@ ENGLISH_ONLY = {"language": "en", "task": "transcribe"}
 
 
 def language_code(name: str) -> str:
-    """Return the code of a language given by name, code or Whisper token, ignoring case."""
+    """Return the code of a language's name, code or Whisper token, ignoring case."""
     folded = name.strip().lower().removeprefix("<|").removesuffix("|>")
     return CODES.get(folded, folded)
 
@@ -69,11 +69,7 @@ class PromptRequest:
 
     @classmethod
     def of(cls, options: LanguageOptions, speech: SpeechTokens) -> PromptRequest:
-        """Create the request from the options of a call.
-
-        Raises:
-            DragomanError: the model does not know the language, the task or timestamps.
-        """
+        """Create the request from the options of a call."""
         name = options.language
         language = None if name is None else language_code(name)
         timestamps = options.timestamps
@@ -84,11 +80,7 @@ class PromptRequest:
         return request
 
     def check(self, speech: SpeechTokens) -> None:
-        """Check that the model supports the request.
-
-        Raises:
-            DragomanError: the model does not know the language, the task or timestamps.
-        """
+        """Check that the model knows the language, the task and timestamps."""
         problems = []
         language = None if self.language == DETECTED else self.language
         for name, value, known in (
@@ -110,14 +102,14 @@ class PromptRequest:
             raise DragomanError(problems=problems)
 
     def of_texts(self, speech: SpeechTokens) -> PromptRequest:
-        """Return the request whose prompt precedes a text without timestamps: it names a task."""
+        """Return the request of a text without timestamps: it names a task."""
         task = self.task or speech.default_task
         if task is None and "transcribe" in speech.tasks:
             task = "transcribe"
         return dataclasses.replace(self, task=task, timestamps=False)
 
     def language_token(self, speech: SpeechTokens) -> int | None:
-        """Return the language token; None if the prompt has none or the language is detected."""
+        """Return the language token; None if there is none or it is detected."""
         code = self.language or speech.default_language
         if code is None or code == DETECTED or not speech.languages:
             return None
@@ -136,10 +128,7 @@ class PromptRequest:
 
 
 def prompt_options(manifest: Manifest) -> GenerationOptions:
-    """Return the options of `Model.generate` that produce the prompt of the manifest.
-
-    They are used for parity and calibration. For text models, they are the default options.
-    """
+    """Return the options of `Model.generate` that produce the prompt of the manifest."""
     if manifest.speech is None:
         return GenerationOptions()
     prompt = manifest.generation.prompt

@@ -1,4 +1,4 @@
-"""Audio as a speech model takes it, and recordings that are being decoded window by window."""
+"""Recordings that are decoded window by window."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ AudioOrFeatures = Audio | NDArray[np.float32] | Spectrogram
 
 @dataclass(frozen=True)
 class RecordingState:
-    """The state of a recording after a window, but for the segments of earlier states."""
+    """The state of a recording after a window, without segments of earlier states."""
 
     position: int
     """First frame of the next window."""
@@ -72,7 +72,7 @@ class Recording:
     """A recording or a part of it, the position of its next window and the output so far.
 
     Args:
-        begin, end: first frame, and the one after the last; None: the whole recording
+        begin, end: first frame, and the one after the last
 
     Attributes:
         position: first frame of the next window
@@ -165,8 +165,7 @@ class Recording:
 
         Args:
             tokens: the tokens of the output, with those that it was made to begin with
-            timestamp_begin: the timestamp token of 0.00 s; None: the model has no timestamps, and
-                the window is the whole audio
+            timestamp_begin: the timestamp token of 0.00 s; None: the window is the whole audio
             words: adds the times of words to segments
         """
         self._begin_next()
@@ -192,12 +191,11 @@ class Recording:
         self.position += advance
 
     def leave_out(self, window: int) -> None:
-        """Advance to the next window; the current one has no speech."""
+        """Advance to the next window; this one has no speech."""
         self._begin_next()
         self.position += self._frames_of(window)
 
     def _frames_of(self, window: int) -> int:
-        """Return the number of frames of the current window that are not padding."""
         return min(window, self._end - self.position)
 
     def _begin_next(self) -> None:
@@ -207,8 +205,8 @@ class Recording:
     def _within(self, segment: TimedTokens, earlier: Sequence[TimedTokens]) -> TimedTokens:
         """Return a segment with times within the audio.
 
-        A window may be longer than the audio, and Whisper dates text to its padding. Text that
-        would begin there was spoken, if at all, after the previous segment.
+        Whisper may date text to the padding of a window. Such text begins after the previous
+        segment.
         """
         seconds = min(self.audio.seconds, self._end * SECONDS_PER_FRAME)
         if segment.start < seconds:
@@ -218,14 +216,10 @@ class Recording:
 
 
 def parts_of(audio: Spectrogram, window: int) -> list[Recording]:
-    """Divide a recording at pauses into parts of at most a window, where its pauses allow it.
+    """Divide a recording at pauses into parts of at most `window` frames, as far as they allow it.
 
     A part ends at the longest pause in the second half of a window; without one there, at the last
     one before, or else at the first one after the window.
-
-    Args:
-        audio: a recording with the pauses that a voice activity detector found
-        window: number of frames of a window
     """
     pauses = () if audio.voice is None else audio.voice.pauses
     frames = [(round(at / SECONDS_PER_FRAME), seconds) for at, seconds in pauses]
@@ -254,18 +248,17 @@ def read_spectrogram(
 ) -> Spectrogram:
     """Read audio and compute its features, block by block; features are used as they are.
 
-    Audio shorter than a window is padded with silence, which is also decoded, as in Hugging Face.
+    Audio shorter than a window is padded with silence, as in Hugging Face.
 
     Args:
         strict: whether to refuse a file of which a part is missing or damaged
         pause: samples of silence that end speech, see `ending_pause`; None: silence is kept
-        whole: whether to read all of it, and not just the first window
-        longest: maximum duration of a file in seconds
-        on_block: receives the seconds of each block before it is used; may raise an error to stop
+        whole: whether to read more than the first window
+        on_block: receives the seconds of each block before it is used; may raise an error
 
     Raises:
-        AudioError: see `read_audio` and `VoiceFilter`; or the features are not float32, not finite,
-            or have another number of bins.
+        AudioError: audio cannot be read, or features are not float32, not finite, or have another
+            number of bins.
     """
     audio = source
     if not isinstance(audio, Spectrogram):
@@ -277,12 +270,12 @@ def read_spectrogram(
 
 
 def is_features(source: object) -> TypeGuard[NDArray[np.float32]]:
-    """Return whether a source is features, which no detector can listen to."""
+    """Return whether a source is features."""
     return isinstance(source, np.ndarray) and source.ndim == 2
 
 
 def warn_of_defects(audio: Spectrogram) -> None:
-    """Warn of what is missing or damaged in a file, for results that have no place for it."""
+    """Warn of what is missing or damaged in a file."""
     for defect in audio.defects:
         warnings.warn(defect, AudioWarning, stacklevel=2)
 

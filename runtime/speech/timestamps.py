@@ -1,9 +1,7 @@
 """Whisper's timestamp tokens (Radford et al., 2022, section 2.3): decoding rules and segments.
 
-The tokens from `timestamp_begin` to the end of the vocabulary are times, 0.02 s apart.
-`TimestampProcessor` holds the rules by which they are generated. `split_segments` splits the tokens
-of a window into segments. Long audio is decoded window by window. Each window begins where the last
-complete segment of the previous one ends, so that only the incomplete segment is decoded again.
+The tokens from `timestamp_begin` to the end of the vocabulary are times, 0.02 s apart. Each window
+of long audio begins where the last complete segment of the previous one ends.
 """
 
 from __future__ import annotations
@@ -48,8 +46,7 @@ class TimestampProcessor:
         """Set the scores [V] of tokens that may not follow to -inf.
 
         Args:
-            scores: scores of the next token; other rules must have set suppressed tokens to -inf,
-                since the last rule compares the remaining tokens
+            scores: scores of the next token, of which suppressed ones are -inf already
         """
         scores[self.no_timestamps_token_id] = -np.inf
         self._exclude(scores, generated)
@@ -111,17 +108,16 @@ def split_segments(
 ) -> tuple[list[TimedTokens], int]:
     """Split the tokens of a window into segments.
 
-    The rules are those of `_retrieve_segment` in Hugging Face's long-form `generate`. If the last
-    timestamps are a pair, the tokens after it are dropped, and the next window begins at that time;
-    otherwise the next window begins after this one.
+    The rules are those of `_retrieve_segment` in Hugging Face. If the last timestamps are a pair,
+    the tokens after it are dropped, and the next window begins at that time, otherwise after this
+    one.
 
     Args:
-        tokens: tokens generated for the window, without prompt and end token
-        first_frame: the frame of the audio at which the window begins
+        first_frame: first frame of the window in the audio
         frames: number of the window's frames that are not padding
 
     Returns:
-        the segments, and the number of frames to advance to the next window
+        the segments, and the frames to advance to the next window
     """
     offset = first_frame * SECONDS_PER_TIMESTAMP / FRAMES_PER_TIMESTAMP
     is_timestamp = [token >= timestamp_begin for token in tokens]

@@ -1,4 +1,4 @@
-"""The front end of speech models: transcribes audio files, samples or features."""
+"""The front end of speech models."""
 
 from __future__ import annotations
 
@@ -46,11 +46,7 @@ from .word_times import WordTimer
 
 
 class PendingSpeech:
-    """A recording whose windows are decoded one after another, or some parts of it at once.
-
-    Raises:
-        DragomanError: see `Windows.job`.
-    """
+    """A recording whose windows are decoded in turn, or some parts at once."""
 
     prefix: Sequence[int] = ()
 
@@ -75,7 +71,7 @@ class PendingSpeech:
 
     @property
     def timed(self) -> bool:
-        """Whether segments are known after each window; without timestamps, one for each part."""
+        """Whether segments are known after each window."""
         return self._parts[0].timed or self._plan.options.cut_at_silence
 
     @property
@@ -136,7 +132,6 @@ class PendingSpeech:
             return rejected(str(failure))
 
     def _collect_segments(self) -> None:
-        """Collect the segments of windows that are decoded, as far as all before are, too."""
         skips = self._plan.options.skip_special_tokens
         while self._collecting < len(self._parts):
             part = self._parts[self._collecting]
@@ -154,11 +149,7 @@ class PendingSpeech:
         return new
 
     def result(self) -> Result:
-        """Return the result after the last window.
-
-        Raises:
-            TokenizerError: the tokenizer fails on the tokens.
-        """
+        """Return the result after the last window."""
         skips = self._plan.options.skip_special_tokens
         return self._windows.transcript(self._parts, self._segments, skip_special_tokens=skips)
 
@@ -169,7 +160,7 @@ def rejected(reason: str) -> Result:
 
 
 def silent(audio: Spectrogram) -> Result:
-    """Return the result of audio without speech, which the model does not decode."""
+    """Return the result of audio without speech."""
     voice = None if audio.voice is None else audio.voice.spans
     return Result("", (), 0.0, "empty", segments=(), warnings=audio.defects, voice=voice)
 
@@ -179,11 +170,7 @@ NOT_STREAMED = ("word_timestamps", "fallback", "cut_at_silence", "prefix")
 
 
 def check_streamed(options: GenerationOptions) -> None:
-    """Check that the tokens of speech can be streamed.
-
-    Raises:
-        DragomanError: an option excludes it.
-    """
+    """Check that the tokens of speech can be streamed."""
     for name in NOT_STREAMED:
         if getattr(options, name):
             raise DragomanError(f"{name}: expected false to stream")
@@ -286,7 +273,7 @@ class Transcriber:
     def begin(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
     ) -> PendingSpeech | Result:
-        """Read audio and create the job of its first window; see `TextFrontEnd.begin`."""
+        """Read audio and create its first job; see `TextFrontEnd.begin`."""
         check()
         return self._begin(source, self._plan(options), check)
 
@@ -346,7 +333,7 @@ class Transcriber:
         check: StopCheck = never_stopped,
         journal: Journal | None = None,
     ) -> Iterator[TranscriptUpdate]:
-        """Decode recordings, and yield what is transcribed after each window."""
+        """Decode recordings, and yield updates after each window."""
         plans = list(planned(options, len(sources), self._plan))
         usable = {id(plan): plan for plan in plans if isinstance(plan, SpeechPlan)}
         rows = min(map(self._rows, usable.values()), default=1)

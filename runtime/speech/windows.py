@@ -1,8 +1,7 @@
 """Creates jobs for windows of recordings, and transcripts from their outputs.
 
-The rules by which outputs are judged are those of openai-whisper (Radford et al. 2022, section
-4.5): a window whose text repeats itself or is improbable is decoded again. A window without speech
-is left out.
+Outputs are judged as by openai-whisper (Radford et al. 2022, section 4.5): a window whose text
+repeats itself or is improbable is decoded again, and one without speech is left out.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Windows:
         return bool(self.speech.languages) and recording.language is None
 
     def detects_first(self, recording: Recording) -> bool:
-        """Return whether the language is detected without the text before the window."""
+        """Return whether the language is detected without the text before."""
         return self.is_unknown(recording) and bool(
             recording.context or recording.hotwords or recording.prefix
         )
@@ -88,11 +87,7 @@ class Windows:
         return (*timestamp, *recording.prefix)
 
     def set_texts(self, recording: Recording, options: GenerationOptions) -> None:
-        """Set the tokens of a recording's initial prompt, hotwords and prefix.
-
-        Raises:
-            DragomanError: the tokenizer fails on a text, or the prefix has other tokens than text.
-        """
+        """Set the tokens of a recording's initial prompt, hotwords and prefix."""
         recording.context = self._read_before(options.initial_prompt)
         recording.hotwords = self._read_before(options.hotwords)
         recording.prefix = self._prefix(options.prefix)
@@ -119,11 +114,7 @@ class Windows:
         return tuple(prefix or ())
 
     def add(self, recording: Recording, plan: SpeechPlan, outcome: DecodedJob[Any]) -> None:
-        """Add the output of a window to its recording, or only count the attempt if it is doubtful.
-
-        Raises:
-            BackendError, TokenizerError: times of words or texts cannot be computed.
-        """
+        """Add the output of a window to its recording; only count the attempt if it is doubtful."""
         detects = self.detects_first(recording)
         if outcome.selected:
             ((recording.language, recording.language_probability),) = outcome.selected
@@ -193,7 +184,7 @@ class Windows:
         return segment.tokens[:-1] if repeated else segment.tokens
 
     def prompt(self, plan: SpeechPlan, language: int | None) -> tuple[int, ...]:
-        """Return the prompt that precedes a text without timestamps."""
+        """Return the prompt of a text without timestamps."""
         named = [] if language is None else [language]
         instructions = plan.prompt.of_texts(self.speech).instructions(self.speech)
         return (self._manifest.model.start_token_id, *named, *instructions)
@@ -201,11 +192,7 @@ class Windows:
     def segments(
         self, recording: Recording, begin: int, *, skip_special_tokens: bool
     ) -> list[Segment]:
-        """Return the segments of a recording from the one with index `begin` on.
-
-        Raises:
-            TokenizerError: the tokenizer fails on the tokens.
-        """
+        """Return the segments of a recording from index `begin` on."""
         audio = recording.audio
         return [
             Segment(
@@ -228,10 +215,7 @@ class Windows:
         """Create the result of a recording after its last window.
 
         Args:
-            segments: the segments of all parts; none if a recording is neither timed nor cut
-
-        Raises:
-            TokenizerError: the tokenizer fails on the tokens.
+            segments: of all parts; none if a recording is neither timed nor cut
         """
         audio, timed = parts[0].audio, [s for part in parts for s in part.segments]
         tokens = tuple(token for segment in timed for token in segment.tokens)
@@ -282,7 +266,6 @@ def quality_of(
     """Judge the output of an attempt.
 
     Args:
-        output: output whose score is that of distributions over the allowed tokens
         no_speech: probability of the token for no speech; None: the model was not run
     """
     penalty = strategy.length_penalty if isinstance(strategy, Beam) else 0.0
@@ -311,7 +294,7 @@ def is_doubtful(quality: Quality, options: GenerationOptions) -> bool:
 
 
 def is_silent(quality: Quality, options: GenerationOptions) -> bool:
-    """Return whether a window has no speech, and its text is to be left out."""
+    """Return whether a window has no speech."""
     least = options.log_probability_threshold
     is_probable = least is not None and quality.average_log_probability > least
     return _has_no_speech(quality, options) and not is_probable

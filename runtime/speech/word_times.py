@@ -1,9 +1,8 @@
 """Times of words by cross-attention, as openai-whisper computes them.
 
-The text of a window is read in one pass. Where attention of the alignment heads moves on, a token
-begins: dynamic time warping (Sakoe & Chiba 1978) finds the path through tokens and frames with the
-most attention. Words that are implausibly long at the ends of sentences and segments are shortened,
-and punctuation belongs to the word beside it.
+Dynamic time warping (Sakoe & Chiba 1978) finds the path through tokens and frames with the most
+attention. Implausibly long words at the ends of sentences and segments are shortened, and
+punctuation belongs to the word beside it.
 """
 
 from __future__ import annotations
@@ -100,11 +99,7 @@ class WordTimer:
         self._heads = tuple(np.array([(place[layer], head) for layer, head in heads]).T)
 
     def check(self) -> None:
-        """Check that words can be timed.
-
-        Raises:
-            BackendError: the bundle has no alignment graph, or the backend does not run it.
-        """
+        """Raise a `BackendError` if words cannot be timed."""
         if "alignment" not in self._manifest.graphs:
             raise BackendError(
                 f"times of words: expected a bundle with an alignment graph, found none in "
@@ -119,7 +114,7 @@ class WordTimer:
         window: SpokenWindow,
         stream: TextStream,
     ) -> list[TimedTokens]:
-        """Give segments of a window the times of their words, and words' times to the segments."""
+        """Set the times of a window's words and segments."""
         special = self._manifest.model.end_token_id
         texts = [[token for token in segment.tokens if token < special] for segment in segments]
         tokens = [token for text in texts for token in text]
@@ -147,11 +142,7 @@ class WordTimer:
     def times(
         self, encoded: Encoded, prompt: Sequence[int], tokens: Sequence[int], frames: int
     ) -> TokenTimes:
-        """Align the text tokens of a window.
-
-        Raises:
-            BackendError: the graph cannot be run, or its outputs are not finite.
-        """
+        """Align the text tokens of a window."""
         model = self._manifest.model
         read = [*prompt, *tokens, model.end_token_id][: model.max_target_positions]
         logits, attention = self._backend.align(encoded, np.array([read]))
@@ -208,8 +199,8 @@ def medians(values: NDArray[np.float32]) -> NDArray[np.float32]:
 def warped(cost: NDArray[np.float32]) -> NDArray[np.int64]:
     """Find the cheapest path through a matrix from its first to its last number.
 
-    Each step goes down, right, or both; where two are as cheap, right. Sums are float32, computed
-    along antidiagonals: a path to row i and column j is in place i of diagonal i + j.
+    Each step goes down, right, or both; where two are as cheap, right. Sums are float32. A path to
+    row i and column j is in place i of diagonal i + j.
 
     Returns:
         the rows and columns of the path, [steps, 2]
@@ -263,7 +254,7 @@ def spans_of(tokens: Sequence[int], stream: TextStream, *, spaces: bool) -> list
     """Split tokens into words, each with the space before it; punctuation is a word of its own.
 
     Args:
-        spaces: whether the language separates words by spaces; otherwise characters are words
+        spaces: whether words are separated by spaces; otherwise characters are words
     """
     spans, held = list[_Span](), 0
     pieces = [(stream.step(token), 1) for token in tokens]
@@ -311,10 +302,7 @@ def _shorten_at_sentences(spans: Sequence[_Span], longest: float) -> None:
 
 
 def _join_punctuation(spans: Sequence[_Span]) -> None:
-    """Move the text of punctuation to the word after or before it; a span may become empty.
-
-    Times stay those of the word.
-    """
+    """Move the text, not the times, of punctuation to the word beside it; it may be left empty."""
     following = len(spans) - 1
     for index in range(len(spans) - 2, -1, -1):
         span = spans[index]

@@ -54,8 +54,8 @@ class TextFrontEnd:
         """Decode texts of any number and lengths.
 
         Args:
-            options: the options of all sources; or a list with the options of each source, where
-                invalid options reject only their source
+            options: the options of all sources; or of each source, where invalid options reject
+                only their source
             check: called before each input is read, and before each step
 
         Raises:
@@ -73,27 +73,14 @@ class TextFrontEnd:
         check: StopCheck = never_stopped,
         check_count: Callable[[int], None] | None = None,
     ) -> PendingText | PendingSentences | Result:
-        """Tokenize a text and create its jobs; return its result if it is empty or rejected.
-
-        Args:
-            check_count: called with the number of sentences, if the text is split
-
-        Raises:
-            DragomanError, LanguageError: as for `generate`.
-        """
+        """Tokenize a text and create its jobs; return its result if it is empty or rejected."""
         check()
         return self._begin(source, self._plan(options), check, check_count)
 
     def stream(
         self, source: Any, options: GenerationOptions, check: StopCheck = never_stopped
     ) -> Iterator[SelectedToken]:
-        """Yield the tokens of one output as they are selected.
-
-        Raises:
-            StoppedError: `check` stopped the stream.
-            RejectedError: the input cannot be decoded.
-            DragomanError, LanguageError: as for `generate`.
-        """
+        """Yield the tokens of one output as they are selected."""
         plan = self._plan(options)
         check_unsplit(options)
         found, _ = self.encoded(source, options)
@@ -117,14 +104,9 @@ class TextFrontEnd:
     ) -> list[int]:
         """Return the source token ids of an input; empty for an empty input.
 
-        Args:
-            truncate: whether a source of an encoder that is too long is cut
-
         Raises:
-            LanguageError: the language of a text is unknown, or is required and missing.
             TooManyTokensError: the input has more tokens than the model or its engines can read.
-            RejectedError: the input has unknown symbols or ids, the bundle has no tokenizers for a
-                text, or the tokenizer fails.
+            RejectedError: symbols or ids are unknown, or the tokenizer is missing or fails.
         """
         try:
             return self._whole(source, source_language, split_special_tokens).tokens
@@ -177,12 +159,7 @@ class TextFrontEnd:
         return of_engines or model.input_positions
 
     def encoded(self, source: Any, options: GenerationOptions) -> tuple[EncodedSource, bool]:
-        """Return the token ids of an input, and whether it was truncated.
-
-        Raises:
-            LanguageError, RejectedError: as for `tokenize`; too many tokens only without
-                `truncate`.
-        """
+        """Return the token ids of an input, and whether it was truncated."""
         language, splits = options.source_language, bool(options.split_special_tokens)
         try:
             return self._whole(source, language, splits), False
@@ -195,7 +172,6 @@ class TextFrontEnd:
         return self._cut(source, language, splits), True
 
     def _cut(self, source: Any, language: str | None, splits: bool) -> EncodedSource:
-        """Return the first tokens of an input that is too long, and special ones at its end."""
         codec, longest = self._codec, self._longest
         if isinstance(source, str) and codec is not None:
             return codec.encode_beginning(source, language, longest, split_special_tokens=splits)
@@ -302,11 +278,9 @@ class TextFrontEnd:
                 yield index, result
 
     def _size(self, job: Job[Any]) -> tuple[int, int]:
-        """Return the width of a job, and the length of its source."""
         return job.strategy.width, source_length(job, self._manifest.model)
 
     def _batch_limits(self, accepted: Sequence[PendingText | PendingSentences]) -> tuple[int, int]:
-        """Return the maximum rows and source tokens of a batch of these inputs."""
         limits = [pending.plan.limits for pending in accepted]
         sizes = [limit.max_batch_size for limit in limits if limit.max_batch_size is not None]
         tokens = min(limit.max_batch_tokens for limit in limits)
@@ -329,7 +303,7 @@ def token_ids(
 
     Args:
         or_text: alternative to token ids in the error message
-        vocabulary: number of tokens; None: ids are not compared with it
+        vocabulary: number of tokens; None: unknown
 
     Raises:
         RejectedError: the source is not a sequence of integers, or an id is out of range.
@@ -352,11 +326,7 @@ def token_ids(
 
 
 def check_ids(tokens: Sequence[int], vocabulary: int) -> None:
-    """Check that token ids are in the vocabulary.
-
-    Raises:
-        RejectedError: an id is out of range.
-    """
+    """Raise a `RejectedError` unless token ids are in the vocabulary."""
     unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
     if unknown is not None:
         raise RejectedError(f"expected token ids in [0, {vocabulary}), found {shown(unknown)}")

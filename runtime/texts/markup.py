@@ -59,8 +59,6 @@ LEFT_ALONE = frozenset(
 
 @dataclass(frozen=True)
 class _Event:
-    """A part of HTML."""
-
     raw: str
     """The part as it is written; together the parts are the document."""
     text: str | None = None
@@ -84,7 +82,7 @@ class _Paragraph:
         self._open: list[tuple[str, Inline]] = []
 
     def add_text(self, raw: str, text: str) -> None:
-        """Add characters. White space in a row is a space."""
+        """Add characters; white space in a row is one space."""
         self.raw.append(raw)
         characters = self._characters
         for run in _RUNS.findall(text):
@@ -109,12 +107,10 @@ class _Paragraph:
 
     @property
     def before(self) -> str:
-        """White space before the text."""
         return "".join(self._before)
 
     @property
     def text(self) -> str:
-        """The text, in which white space is a space."""
         return "".join(self._characters)
 
     @property
@@ -122,22 +118,16 @@ class _Paragraph:
         return self._open[-1][1].children if self._open else self.inline
 
     def add_point(self, raw: str, *, is_cut: bool = False) -> None:
-        """Add something without text: a comment, an image, an element that is left alone.
-
-        Args:
-            is_cut: whether it is a tag by itself
-        """
+        """Add something without text: a comment, an image, an element that is left alone."""
         self.raw.append(raw)
         place = len(self._characters)
         self._siblings.append(Inline(raw, "", place, place, is_cut=is_cut))
 
     def open(self, raw: str, tag: str) -> None:
-        """Begin an inline element."""
         self.add_point(raw)
         self._open.append((tag, self._siblings[-1]))
 
     def close(self, raw: str, tag: str) -> None:
-        """End an inline element, unless it began in another paragraph."""
         place = next((n for n in reversed(range(len(self._open))) if self._open[n][0] == tag), None)
         if place is None:
             self.add_point(raw, is_cut=True)
@@ -155,14 +145,14 @@ class _Paragraph:
             element.children, element.is_cut = [], True
 
     def split(self, language: str, first: int, check: StopCheck) -> None:
-        """Find the sentences; there are none in a text without letters."""
+        """Find the sentences, if the text has letters."""
         self._leave_open(0)
         self.first = first
         if any(map(str.isalpha, self._characters)):
             self.spans = sentence_spans(self.text, language, lines=False, check=check)
 
     def written(self, begin: int, end: int) -> str:
-        """Return a part of the text between sentences, with its white space as it was written."""
+        """Return a part between sentences, with its original white space."""
         each = (self._spaces.get(n, self._characters[n]) for n in range(begin, end))
         return "".join(chain.from_iterable(each))
 
@@ -171,11 +161,11 @@ class Markup:
     """HTML, or another text with tags.
 
     Args:
-        entities: whether the text has character references, such as `&amp;`
+        entities: whether there are references such as `&amp;`
 
     Raises:
-        DragomanError: there are too many elements, or elements within each other; the tokenizer
-            does not find all of the text; or the package turbohtml is missing.
+        DragomanError: there are too many or too deep elements, parts are not found, or turbohtml is
+            missing.
     """
 
     def __init__(
@@ -202,7 +192,7 @@ class Markup:
 
     @property
     def aligned(self) -> list[int]:
-        """The numbers of the sentences among whose words tags are placed."""
+        """The numbers of the sentences with tags among their words."""
         return [
             part.first + n
             for part in self._parts
@@ -219,8 +209,7 @@ class Markup:
         """Return the document with outputs in place of its sentences.
 
         Args:
-            alignments: word alignments by the numbers of sentences; without one, words are aligned
-                by their places in the sentence
+            alignments: by the numbers of sentences; otherwise words are aligned by their places
         """
         pieces = []
         for part in self._parts:
@@ -259,7 +248,7 @@ class Markup:
 def _checked(
     events: Iterable[_Event], text: str, check: StopCheck = never_stopped
 ) -> Iterator[_Event]:
-    """Yield parts of HTML, after a check that together they are the text."""
+    """Yield parts of HTML, after a check that they are the whole text."""
     done, count, is_whole = 0, 0, True
     for event in events:
         check()
@@ -323,7 +312,7 @@ def _events(text: str, *, entities: bool) -> Iterator[_Event]:
 
 
 def _written(found: str, text: str, begin: int) -> Iterator[tuple[int, bool]]:
-    """Yield the sizes of the parts of a text, and whether a token has them or leaves them out."""
+    """Yield the sizes of parts of a text, and whether a token has them."""
     place = 0
     while place < len(found) and begin < len(text):
         size = 0

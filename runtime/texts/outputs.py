@@ -1,4 +1,4 @@
-"""Converts hypotheses and streamed tokens to the results of text models."""
+"""Converts hypotheses and tokens to results of text models."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ def result_of(
     *,
     skip_special_tokens: bool = True,
 ) -> Result:
-    """Create the result of one source.
-
-    Raises:
-        TokenizerError: the tokenizer fails on the tokens.
-    """
+    """Create the result of one source."""
 
     def decode(tokens: Sequence[int]) -> str | None:
         return codec.decode(tokens, skip_special_tokens=skip_special_tokens) if codec else None
@@ -83,11 +79,7 @@ def _hypothesis(
 
 
 class PendingText:
-    """A text with its jobs, a search or several samples, which can be decoded at once.
-
-    Raises:
-        RejectedError: see `TextPlan.request`.
-    """
+    """A text with its jobs, a search or several samples."""
 
     def __init__(
         self, source: EncodedSource, plan: TextPlan, codec: TextCodec | None, *, truncated: bool
@@ -111,7 +103,7 @@ class PendingText:
     def add(
         self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
     ) -> Result | Sequence[Job[int]]:
-        """Add the outcome of a job; return the result after the last one."""
+        """Add an outcome; return the result after the last one."""
         self._outcomes[number] = outcome
         return self._result() if len(self._outcomes) == len(self.jobs) else ()
 
@@ -150,8 +142,7 @@ class TokenStream:
     def tokens(self, choices: Iterable[SelectedToken]) -> Iterator[Token]:
         """Yield each chosen token with its text.
 
-        A token whose text is held back, as an incomplete character or what a tokenizer may clean
-        up, is yielded together with the next one or the rest.
+        A token whose text is held back is yielded together with the next one or the rest.
         """
         for choice in choices:
             if self._text is None:
@@ -170,7 +161,7 @@ class TokenStream:
                 yield token
 
     def rest(self) -> Iterator[Token]:
-        """Yield the token that is left when the output has ended, if any."""
+        """Yield the token that is left at the end, if any."""
         if self._text is not None and self._last is not None:
             last, self._last = self._last, None
             yield dataclasses.replace(last, text=f"{last.text}{self._text.rest()}")

@@ -32,15 +32,11 @@ class Phrases:
         codec: TextCodec | None,
         prompt: Sequence[int],
     ) -> Phrases:
-        """Resolve the options of a call.
-
-        Args:
-            prompt: decoder tokens before the output
+        """Resolve the options of a call; `prompt` comes before the output.
 
         Raises:
-            RejectedError: a phrase is empty, has unknown symbols or ids or an end token, is not
-                reproduced by the tokenizer, or contains a phrase of `must_not_contain`; or the
-                bundle has no tokenizers for a text.
+            RejectedError: a phrase is empty, is not reproduced by the tokenizer, contains one of
+                `must_not_contain`, or has unknown symbols or ids or an end token.
         """
         prohibitions = _prohibitions(options, manifest, codec, len(prompt))
 
@@ -108,7 +104,6 @@ def _ways(
     manifest: Manifest,
     codec: TextCodec | None,
 ) -> list[tuple[int, ...]]:
-    """Return the distinct token sequences of a phrase."""
     if isinstance(phrase, str):
         ways = [
             _encoded(option, phrase.strip(), space, options, manifest, codec) for space in before

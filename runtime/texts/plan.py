@@ -1,4 +1,4 @@
-"""Resolves the options of a call for a text model, and creates decoding requests."""
+"""Resolves options of text models, and creates requests."""
 
 from __future__ import annotations
 
@@ -52,13 +52,7 @@ class TextPlan:
         codec: TextCodec | None,
         shortlist: Shortlist | None = None,
     ) -> TextPlan:
-        """Resolve the options of a call.
-
-        Raises:
-            DragomanError: options contradict each other, or are not for this model.
-            LanguageError: a language is unknown, missing, or given to a model without languages.
-            RejectedError: the model cannot produce a prefix, a phrase or an end token.
-        """
+        """Resolve the options of a call."""
         given = options.given(TranscriptionOptions.__annotations__)
         of_speech = [name for name in given if getattr(options, name) is not False]
         if of_speech:
@@ -85,20 +79,12 @@ class TextPlan:
 
     @property
     def prefix(self) -> Sequence[int]:
-        """A forced first token and the prefix, with which the output begins.
-
-        Empty without a prefix.
-        """
+        """A forced first token and the prefix; empty without a prefix."""
         forced, prefix = self.settings.forced_first_token_id, self.phrases.prefix
         return (forced, *prefix) if prefix and forced is not None else prefix
 
     def request(self, source: list[int]) -> Request:
-        """Create the decoding request of a source.
-
-        Raises:
-            RejectedError: the limit leaves no room for an output or for the required phrases,
-                or the shortlist allows no token.
-        """
+        """Create the request of a source; a `RejectedError` says that limits leave no room."""
         limit, settings, prefix = self.limits.new_tokens(len(source)), self.settings, self.prefix
         prompt = self.prompt
         if not self.has_encoder:
@@ -154,11 +140,7 @@ class TextPlan:
 
 
 def with_rules(manifest: Manifest, options: GenerationOptions, codec: TextCodec | None) -> Manifest:
-    """Return a manifest whose generation settings have the rules and end tokens of a call.
-
-    Raises:
-        RejectedError: the vocabulary lacks an end token, or the model's settings suppress it.
-    """
+    """Return a manifest with the rules and end tokens of a call."""
     settings = options.rules(manifest.generation)
     if isinstance(options.end_token_id, tuple):
         ends = [_end_token(token, manifest, codec) for token in options.end_token_id]
@@ -194,14 +176,7 @@ def _end_token(token: int | str, manifest: Manifest, codec: TextCodec | None) ->
 
 
 def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
-    """Check the languages, and that no option is for speech models.
-
-    An invalid language is an error of the call, not of a single input.
-
-    Raises:
-        DragomanError: an option is for speech models.
-        LanguageError: a language is unknown, missing, or given to a model without languages.
-    """
+    """Check the languages, and that no option is for speech models, once for all inputs."""
     if (options.language, options.task) != (None, None) or (
         options.timestamps or options.strict_audio
     ):
@@ -222,11 +197,7 @@ def check_languages(options: LanguageOptions, manifest: Manifest) -> None:
 
 
 def check_truncation(truncate: bool, manifest: Manifest) -> None:
-    """Check that a model has sources that may be cut.
-
-    Raises:
-        DragomanError: it is decoder-only.
-    """
+    """Check that a model has sources to truncate."""
     if truncate and not manifest.model.has_encoder:
         raise DragomanError(
             "truncate: expected a model with an encoder; a decoder-only model continues the end of "
@@ -235,11 +206,7 @@ def check_truncation(truncate: bool, manifest: Manifest) -> None:
 
 
 def start_of(manifest: Manifest, target_language: str | None) -> tuple[int, GenerationSettings]:
-    """Return start token and generation settings for a language; None selects the default.
-
-    Raises:
-        LanguageError: the language is unknown, or None and there is no default.
-    """
+    """Return start token and generation settings for a language or the default."""
     start, settings = manifest.model.start_token_id, manifest.generation
     if manifest.languages is None:
         return start, settings

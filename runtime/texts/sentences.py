@@ -1,7 +1,6 @@
 """Splits texts into sentences, and joins their outputs with the white space that was between them.
 
-Line breaks end sentences. What is around the sentences is kept as it is: white space, line breaks,
-list markers, and parts without a letter.
+Line breaks end sentences. Parts without a letter are kept.
 """
 
 from __future__ import annotations
@@ -57,12 +56,7 @@ def splitter_is_installed() -> bool:
 
 
 def check_split(options: GenerationOptions, manifest: Manifest) -> None:
-    """Check that texts can be split with the options of a call.
-
-    Raises:
-        DragomanError: the model does not translate texts, an option is for a whole output, the
-            language has no code, or a package is missing.
-    """
+    """Check that texts can be split with the options of a call, and the packages are installed."""
     if not options.split:
         if options.split_language is not None:
             raise DragomanError("split_language: expected with split, found no split")
@@ -97,11 +91,7 @@ def check_split(options: GenerationOptions, manifest: Manifest) -> None:
 
 
 def check_unsplit(options: GenerationOptions) -> None:
-    """Check that an output can be streamed.
-
-    Raises:
-        DragomanError: sources are split.
-    """
+    """Check that an output can be streamed."""
     if options.split:
         raise DragomanError(
             "split: expected no stream, since the sentences of a text are decoded at once"
@@ -127,7 +117,7 @@ def _base_language(code: str) -> str | None:
 
 
 def language_of(options: GenerationOptions, manifest: Manifest) -> str:
-    """Return the language of the sentences of a call: that of the sources, or else English."""
+    """Return the language of the sources of a call, or else English."""
     languages = manifest.languages
     default = languages.default_source if languages else None
     named = languages_of_name(manifest.name)
@@ -144,7 +134,7 @@ def sentence_spans(
         lines: whether line breaks end sentences, and lines may begin with list markers
 
     Returns:
-        spans in order, each of which has a letter. If the text has none, all its parts.
+        spans in order that have a letter; all parts if the text has none
     """
     found: list[Span] = []
     begin = 0
@@ -165,8 +155,7 @@ def sentence_spans(
 def _segments(text: str, language: str, check: StopCheck) -> list[str]:
     """Return the sentences of a line, each with the white space after it.
 
-    The line is handed over in pieces, since sentencex takes quadratic time for quotes that are not
-    closed.
+    sentencex takes quadratic time for quotes that are not closed, so it gets the line in pieces.
     """
     edges, begin, is_open = list[int](), 0, False
     while begin < len(text):
@@ -184,7 +173,7 @@ def _segments(text: str, language: str, check: StopCheck) -> list[str]:
 
 
 def _end_of_piece(text: str, begin: int) -> int:
-    """Return where a piece of a line ends: after a line break, or else white space, if possible."""
+    """Return where a piece ends: after a line break, or else white space, if possible."""
     end = begin + LONGEST_PIECE
     if end >= len(text):
         return len(text)
@@ -215,11 +204,10 @@ def stripped(text: str, begin: int, end: int) -> Span:
 def fitting_spans(text: str, fits: Callable[[str], bool]) -> list[Span]:
     """Cut a text into parts that fit: at punctuation, or else at white space, or else anywhere.
 
+    They are stripped; there are none if no character fits.
+
     Args:
         fits: returns whether a part fits, as all shorter ones do
-
-    Returns:
-        spans in order, without the white space around them; none if no character fits
     """
     found: list[Span] = []
     size = len(text)
@@ -238,7 +226,6 @@ def fitting_spans(text: str, fits: Callable[[str], bool]) -> list[Span]:
 
 
 def _longest(text: str, begin: int, size: int, fits: Callable[[str], bool]) -> int:
-    """Return the end of the longest part that begins here and fits."""
     low, high = 0, len(text) - begin
     size = min(size, high)
     while low < high:
@@ -286,8 +273,8 @@ def joined(text: str, spans: Sequence[Span], outputs: Sequence[str]) -> str:
 def gaps(text: str, spans: Sequence[Span], outputs: Sequence[str]) -> list[str]:
     """Return what is before, between and after the sentences of a text.
 
-    Where sentences follow each other without white space in a script that has none, outputs in a
-    script with spaces are separated by one.
+    Where sentences of a script without spaces follow each other, outputs in a script with spaces
+    are separated by one.
     """
     edges = [0, *chain.from_iterable(spans), len(text)]
     found = [text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)]
@@ -304,7 +291,7 @@ class PendingSentences:
     """A text whose sentences are decoded at once.
 
     Args:
-        parts: what is begun for each of them, of which at least one is decoded
+        parts: what is begun for each; at least one is decoded
     """
 
     prefix: Sequence[int] = ()
@@ -354,11 +341,7 @@ class PendingSentences:
 def joined_result(
     text: str, spans: Sequence[Span], results: Sequence[Result], warnings: tuple[str, ...] = ()
 ) -> Result:
-    """Join the results of the sentences of a text; see `GenerationOptions.split`.
-
-    Args:
-        results: the result of each span, of which at least one was decoded
-    """
+    """Join the results of the sentences of a text; see `GenerationOptions.split`."""
     failed = [n for n, result in enumerate(results) if result.error is not None]
     if failed:
         reason = of_sentence(results[failed[0]].error or "", failed[0], len(results))
@@ -380,7 +363,6 @@ def joined_result(
 
 
 def _in_a_row(text: str, each: Sequence[Hypothesis]) -> Hypothesis:
-    """Return hypotheses of sentences as one, with the end tokens between their tokens."""
     if len(each) == 1:
         return dataclasses.replace(each[0], text=text)
     tokens: list[int] = []
@@ -401,7 +383,7 @@ def _in_a_row(text: str, each: Sequence[Hypothesis]) -> Hypothesis:
 
 
 def of_sentence(reason: str, number: int, count: int) -> str:
-    """Return why a text is rejected, one of whose sentences is."""
+    """Return why a text with a rejected sentence is rejected."""
     return f"sentence {number + 1} of {count}: {reason}" if count > 1 else reason
 
 
@@ -412,11 +394,7 @@ def begun_sentences(
     begin: Callable[[str], PendingText | Result],
     fits: Callable[[str], bool],
 ) -> PendingSentences | Result:
-    """Tokenize the sentences of a text, and cut those that are too long.
-
-    Raises:
-        RejectedError: a sentence cannot be read.
-    """
+    """Tokenize the sentences of a text, cutting those that are too long."""
     parts: list[Span] = []
     begun: list[PendingText | Result] = []
     cut: list[Span] = []

@@ -1,10 +1,8 @@
 """Shortlists: the target tokens that the tokens of a source allow.
 
-A translation model multiplies the rows of its whole vocabulary at each step, although few of its
-tokens can translate a given source. A shortlist lists, for each source token or sequence of source
-tokens, the target tokens that may follow from it (Jean et al. 2015, section 3.3; Kim et al. 2019,
-section 3.3). The tokens that a source allows are those of all its entries, and those that every
-source allows.
+A shortlist lists, for each source token or sequence of source tokens, the target tokens that may
+follow from it, so that a step need not compute the whole vocabulary (Jean et al. 2015, section 3.3;
+Kim et al. 2019, section 3.3). Some tokens are allowed for every source.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class Shortlist:
         return np.unique(np.concatenate(found)).astype(np.int64)
 
     def with_always(self, tokens: Iterable[int], never: Iterable[int] = ()) -> Shortlist:
-        """Return a shortlist in which every source allows some tokens, and no source others."""
+        """Return a shortlist that always allows some tokens and never others."""
         left_out = np.fromiter(never, np.int32)
         always = np.union1d(self.always, np.fromiter(tokens, np.int32))
         entries = {source: np.setdiff1d(found, left_out) for source, found in self.entries.items()}
@@ -76,7 +74,7 @@ class Shortlist:
         return sorted({len(source) for source in self.entries})
 
     def to_bytes(self) -> bytes:
-        """Return the contents of the bundle's file: a compressed archive of NumPy arrays."""
+        """Return the contents of its file, a compressed archive of NumPy arrays."""
         sources = sorted(self.entries)
         longest = max(map(len, sources), default=1)
         padded = np.full((len(sources), longest), -1, np.int32)
@@ -96,11 +94,7 @@ class Shortlist:
 
 
 def read_shortlist(path: Path, model: ModelSpec) -> Shortlist:
-    """Read the shortlist of a bundle.
-
-    Raises:
-        BundleError: the file is not such an archive, or lists tokens that the model does not have.
-    """
+    """Read the shortlist of a bundle."""
     try:
         arrays = _arrays(read_regular(path, LARGEST_FILE))
     except FileError as error:
@@ -137,11 +131,7 @@ def read_shortlist(path: Path, model: ModelSpec) -> Shortlist:
 
 
 def _arrays(data: bytes) -> dict[str, NDArray[np.integer[Any]]]:
-    """Read the arrays of an archive, which must be integers, without trusting their sizes.
-
-    Raises:
-        ValueError, KeyError, OSError, EOFError, BadZipFile, zlib.error: it is no such archive.
-    """
+    """Read the integer arrays of an archive, without trusting their sizes."""
     arrays = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = [archive.getinfo(f"{name}.npy") for name in _ARRAYS]
@@ -158,7 +148,7 @@ def _arrays(data: bytes) -> dict[str, NDArray[np.integer[Any]]]:
 
 
 def _array(name: str, data: bytes, axes: int) -> NDArray[np.integer[Any]]:
-    """Read an array in NumPy's format, of which nothing is allocated that is not there."""
+    """Read an array in NumPy's format, allocating nothing that is not there."""
     file = io.BytesIO(data)
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError(f"{name}: expected version 1.0 of NumPy's format, found another")

@@ -29,8 +29,7 @@ _BOUNDARY = b"\xff"
 class Surfaces:
     """The surface of each target token in UTF-8; empty for special tokens that texts omit.
 
-    A text is the concatenation of its tokens' surfaces, except for spaces around it and incomplete
-    characters.
+    They add up to a text, except for spaces around it and incomplete characters.
     """
 
     def __init__(self, surfaces: Iterable[bytes]) -> None:
@@ -41,7 +40,7 @@ class Surfaces:
         """Compute the surfaces of all tokens by decoding them.
 
         Raises:
-            TokenizerError: texts are not the concatenation of surfaces, or the tokenizer fails.
+            TokenizerError: surfaces do not add up to texts, or the tokenizer fails.
         """
         contents = {token: codec.special_tokens[token] for token in shown}
         for anchor in islice(_anchors(codec, vocabulary), ANCHORS):
@@ -88,12 +87,11 @@ class Surfaces:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """The position of the boundary after each surface in `_joined`."""
         return [end - 1 for end in accumulate(len(surface) + 1 for surface in self._surfaces)]
 
 
 class _Anchor(NamedTuple):
-    """A token that is decoded before and after another token to find the surface in between."""
+    """A token that is decoded around another one to find the surface in between."""
 
     token: int
     first: str
@@ -102,7 +100,6 @@ class _Anchor(NamedTuple):
     """Text that the anchor adds at the end."""
 
     def surface(self, codec: Codec, token: int) -> bytes | None:
-        """Return the surface of a token; None if it cannot be determined."""
         text = codec.decode([self.token, token, self.token])
         around = len(self.first) + len(self.last)
         if len(text) < around or not (text.startswith(self.first) and text.endswith(self.last)):
@@ -141,10 +138,7 @@ def _adds_up(codec: Codec, anchor: _Anchor, vocabulary: int) -> bool:
 
 
 def _bytes_of(piece: str) -> bytes:
-    """Return the bytes of a piece that is part of a character.
-
-    SentencePiece spells bytes in hexadecimal, GPT-2 with letters of the byte-level alphabet.
-    """
+    """Return the bytes of a piece, in SentencePiece's hexadecimal or GPT-2's alphabet."""
     byte = _BYTE.fullmatch(piece)
     if byte:
         return bytes([int(byte[1], 16)])
@@ -166,8 +160,8 @@ BYTE_OF_LETTER = _byte_level_alphabet()
 class ForbiddenTexts(Prohibition):
     """Excludes tokens that would complete a forbidden text; see `logits_processors.Prohibition`.
 
-    If the output ends with the beginning of a text, that ending selects the excluded tokens. The
-    time of a step therefore depends neither on the vocabulary nor on the number of texts.
+    The end of an output, if a text begins with it, selects the excluded tokens, so that the time of
+    a step depends neither on the vocabulary nor on the number of texts.
 
     Args:
         tokens: tokens that are always excluded

@@ -1,8 +1,8 @@
 """Places the tags of a paragraph among the words of its translation.
 
-An inline element goes to the words that its source words are aligned with. If these are not in a
-row, it goes to the stretch that has most of them and least others, and never overlaps another one.
-An element around a part of a word goes around the whole word.
+An inline element goes to the words aligned with its own. If these are not in a row, it goes to the
+stretch that has most of them and least others, and never overlaps another one. Part of a word
+becomes the whole word.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WordPairs(Protocol):
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of a source word and a target word."""
+        """Pairs of source and target word."""
 
 
 MOST_CUTS = 500
@@ -39,7 +39,7 @@ MOST_CUTS = 500
 
 @dataclass(eq=False)
 class Inline:
-    """An inline element, or anything else that has a place among the words."""
+    """An inline element, or anything else among the words."""
 
     opening: str
     closing: str
@@ -60,7 +60,7 @@ class Inline:
 
 
 class Words:
-    """The words of a paragraph and of its translation, and which belong together."""
+    """The aligned words of a paragraph and of its translation."""
 
     def __init__(
         self, text: str, encode: Callable[[str], str], check: StopCheck = never_stopped
@@ -117,7 +117,7 @@ class Words:
         return self._within(inline, edges, (0, len(self._spans)), (0, len(self._target)))
 
     def _within(self, inline: Sequence[Inline], edges: Span, units: Span, characters: Span) -> str:
-        """Return a part of the translation with tags, between those that belong elsewhere.
+        """Return a part of the translation with its tags.
 
         Args:
             inline: the elements in it, in the order of the source
@@ -141,7 +141,7 @@ class Words:
         return text + self._between(waiting, edges, units, characters)
 
     def _cut(self, begin: int, units: Span) -> int:
-        """Return the target word that best divides what is before a place of the source."""
+        """Return the target word that best matches a place of the source."""
         score = best = 0
         found = units[0]
         for number in range(*units):
@@ -191,7 +191,7 @@ class Words:
         return text + self._encode(self._target[done : characters[1]])
 
     def _taken(self, inline: Sequence[Inline], units: Span) -> dict[int, Span]:
-        """Return the words of each element that has any; those of two never overlap."""
+        """Return the words of each element that has any, without overlaps."""
         members = {}
         for n, one in enumerate(inline):
             self._check()
@@ -217,7 +217,6 @@ class Words:
         return first, max(first, last)
 
     def _place(self, begin: int, known: Sequence[Span], units: Span) -> int:
-        """Return the target word before which something without text stands."""
         following = bisect_right(self._source_spans, begin, key=lambda span: span[1])
         if following < len(self._source_spans) and self._source_spans[following][0] < begin:
             following += 1  # within a word, which it stands after
@@ -264,12 +263,11 @@ class Words:
 
 
 def _densest(members: Sequence[int], begins: Sequence[int], ends: Mapping[int, int]) -> Span | None:
-    """Return the stretch of words with the most of an element's, less the others in it.
+    """Return the stretch with the most words of an element, less the others in it.
 
     Args:
         members: the element's words, in order
-        begins, ends: where the stretches of other elements begin, in order, and end; these are not
-            entered
+        begins, ends: the stretches of other elements, in order, which are not entered
     """
     best, score = None, 0
     begin, total, last = 0, 0, -1
@@ -309,7 +307,7 @@ def _is_punctuation(text: str) -> bool:
 
 
 def _without_marks(text: str, begin: int, end: int) -> Span:
-    """Return the span of a word without punctuation around it; of all, if it is nothing else."""
+    """Return the span of a word without punctuation around it, if anything is left."""
     first, last = begin, end
     while first < last and not text[first].isalnum():
         first += 1

@@ -1,7 +1,4 @@
-"""Tokenizes sources and targets of a model, and rejects texts that are too long.
-
-Some tokenizers (`clean_up_tokenization_spaces`) remove spaces before punctuation from texts.
-"""
+"""Tokenizes sources and targets of a model, and rejects texts that are too long."""
 
 from __future__ import annotations
 
@@ -42,15 +39,12 @@ class TextCodec:
 
     Args:
         source, target: files of the `tokenizers` library, or SentencePiece models if they have a
-            vocabulary; source is None for a model without source texts
-        source_vocabulary, target_vocabulary: files of token ids of SentencePiece pieces
+            vocabulary; source None: no source texts
         template: special tokens around a source text; None: the source's file defines them
-        languages: languages of a multilingual model
-        cleans_up: whether decoded texts are passed to `clean_up`
 
     Raises:
-        BundleError: a file is not a tokenizer or vocabulary or fails on trial texts, or it is a
-            SentencePiece model and the package sentencepiece is missing.
+        BundleError: a file is not a tokenizer or vocabulary or fails on trial texts, or
+            sentencepiece is missing.
     """
 
     def __init__(
@@ -79,7 +73,7 @@ class TextCodec:
     def of(
         cls, tokenizers: Tokenizers, directory: Path, languages: Languages | None = None
     ) -> TextCodec:
-        """Create the codec of a manifest's tokenizers, whose files are in a directory."""
+        """Create the codec of a manifest's tokenizers."""
         source, source_vocabulary, target_vocabulary = (
             directory / name if name else None
             for name in (
@@ -125,13 +119,11 @@ class TextCodec:
 
         Args:
             most: maximum number of tokens; only the beginning of a far longer text is encoded
-            split_special_tokens: whether special tokens in the text are read as plain text
 
         Raises:
             TooLongError: there are far more tokens than `most`; a small excess is returned.
             TokenizerError: the tokenizer fails on the text.
-            UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
-                unknown token.
+            UnknownSymbolsError: symbols have no token, and there is no unknown token.
             LanguageError: the language is unknown, or is required and missing.
             DragomanError: sources of the model are not texts.
         """
@@ -150,10 +142,6 @@ class TextCodec:
         """Tokenize a source text, cut at its end to `most` tokens including special tokens.
 
         Special tokens at both ends are kept, as in Hugging Face's truncation.
-
-        Raises:
-            TokenizerError, UnknownSymbolsError, LanguageError, DragomanError: as for
-                `encode_source`.
         """
         text = self._beginning(text, most, split_special_tokens)
         around = len(self._template.around([], self._language_token(source_language)))
@@ -175,11 +163,7 @@ class TextCodec:
         split_special_tokens: bool = False,
         each_token: bool = False,
     ) -> Words:
-        """Return the words of a source text, or its tokens, and that of each token of `encode`.
-
-        Args:
-            most: only the beginning of a text with far more tokens is read
-        """
+        """Return the words of a source text, or its tokens, and that of each token of `encode`."""
         text = self._beginning(text, most, split_special_tokens)
         template = self._template
         before, after = [None] * len(template.prefix), [None] * len(template.suffix)
@@ -191,11 +175,7 @@ class TextCodec:
     def encode_target(
         self, text: str, *, most: int | None = None, split_special_tokens: bool = False
     ) -> EncodedTarget:
-        """Tokenize a target text, without the end token.
-
-        Raises:
-            TooLongError, TokenizerError, UnknownSymbolsError: as for `encode`.
-        """
+        """Tokenize a target text, without the end token."""
         _check(self._target, text, most, split_special_tokens)
         return self._target.encode_target(text, split_special_tokens=split_special_tokens)
 
@@ -213,11 +193,7 @@ class TextCodec:
         return uncleaned(text) if self._cleans_up else {text}
 
     def surfaces(self, vocabulary: int, shown: frozenset[int] = frozenset()) -> Surfaces:
-        """Return the text that each target token adds to an output; computed on the first call.
-
-        Raises:
-            TokenizerError: see `Surfaces.of`.
-        """
+        """Return the text that each target token adds to an output."""
         if shown not in self._surfaces:
             self._surfaces[shown] = Surfaces.of(self._target, vocabulary, shown)
         return self._surfaces[shown]
@@ -228,27 +204,19 @@ class TextCodec:
         return CleaningStream(stream) if self._cleans_up else stream
 
     def source_stream(self) -> TextStream:
-        """Return a decoder of a stream of source tokens.
-
-        Raises:
-            DragomanError: sources of the model are not texts.
-        """
+        """Return a decoder of a stream of source tokens."""
         return self._of_source.stream()
 
     def source_piece(self, token: int) -> str | None:
-        """Return a source token as the vocabulary spells it; None for ids without a token.
-
-        Raises:
-            DragomanError: sources of the model are not texts.
-        """
+        """Return a source token as the vocabulary spells it; None without a token."""
         return self._of_source.piece(token)
 
     def target_piece(self, token: int) -> str | None:
-        """Return a target token as the vocabulary spells it; None for ids without a token."""
+        """Return a target token as the vocabulary spells it; None without a token."""
         return self._target.piece(token)
 
     def target_token(self, piece: str) -> int | None:
-        """Return the id of a target token as the vocabulary spells it; None if there is none."""
+        """Return the id of a target token by its piece; None if there is none."""
         try:
             piece.encode()
         except UnicodeEncodeError:  # the libraries reject lone surrogates
@@ -257,12 +225,12 @@ class TextCodec:
 
     @property
     def special_targets(self) -> Mapping[int, str]:
-        """The special tokens of the target vocabulary by id."""
+        """The special target tokens by id."""
         return self._target.special_tokens
 
     @property
     def unknown_target(self) -> int | None:
-        """The id of the target vocabulary's unknown token; None if there is none."""
+        """The id of the unknown target token; None if there is none."""
         return self._target.unknown
 
     def _around(self, found: EncodedSource, source_language: str | None) -> EncodedSource:
@@ -271,7 +239,6 @@ class TextCodec:
         return EncodedSource(tokens, "".join(found.unknown.split()))
 
     def _beginning(self, text: str, most: int | None, splits: bool) -> str:
-        """Return a source text, or the beginning of one that is far longer than `most` tokens."""
         try:
             _check(self._of_source, text, most, splits)
         except TooLongError as error:
@@ -322,8 +289,7 @@ class TooLongError(ValueError):
 
     Attributes:
         tokens: lower bound of the number of tokens
-        beginning: beginning of the text whose first tokens, as many as are allowed, are those of
-            the text
+        beginning: beginning with the same first tokens, as many as are allowed, as the text
     """
 
     def __init__(self, tokens: int, beginning: str) -> None:
@@ -332,14 +298,10 @@ class TooLongError(ValueError):
 
 
 def check_length(codec: Codec, text: str, most: int, *, split: bool = False) -> None:
-    """Check that a text has at most `most` tokens, encoding only as much of it as needed.
+    """Check that a text has at most `most` tokens.
 
     Only tokens in the first half of an encoded beginning are counted, since later text cannot
-    change them. A text within the limit is never rejected; an accepted text may slightly exceed it.
-
-    Raises:
-        TooLongError: there are more tokens.
-        UnknownSymbolsError, TokenizerError: as for `Codec.encode`.
+    change them. An accepted text may slightly exceed the limit.
     """
     counted = CHARACTERS_PER_TOKEN * most + FURTHER_CHARACTERS
     while 2 * counted < len(text):

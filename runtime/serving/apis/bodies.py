@@ -1,7 +1,4 @@
-"""Request bodies: JSON objects, their fields and their generation options.
-
-Triton requests use them too, so this module needs no HTTP library.
-"""
+"""Request bodies in JSON; for Triton, too, so that no HTTP library is needed."""
 
 from __future__ import annotations
 
@@ -41,11 +38,7 @@ TYPE_NAMES: dict[type, str] = {
 
 @contextmanager
 def spelled(names: Mapping[str, str]) -> Iterator[None]:
-    """Name options in errors as the fields of an API.
-
-    Args:
-        names: the API's name of each option that it calls otherwise
-    """
+    """Name options in errors as an API does, which calls those in `names` otherwise."""
     try:
         yield
     except DragomanError as error:
@@ -59,11 +52,7 @@ class BodyError(DragomanError):
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """Read a JSON object in UTF-8, with or without a byte order mark.
-
-    Raises:
-        BodyError: the body is something else.
-    """
+    """Read a JSON object in UTF-8, with or without a byte order mark."""
     try:
         values = parse_json(body.decode("utf-8-sig"))
     except ValueError as error:
@@ -86,11 +75,7 @@ class Fields:
         self.known: list[str] = []
 
     def take(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
-        """Take an optional field.
-
-        Raises:
-            BodyError: the value is of another type.
-        """
+        """Take an optional field; a `BodyError` reports another type."""
         value = self.pop(name)
         if value is None:
             return default
@@ -103,11 +88,7 @@ class Fields:
         return value
 
     def require(self, name: str, kind: type | tuple[type, ...]) -> Any:
-        """Take a required field.
-
-        Raises:
-            BodyError: the field is missing, or the value is of another type.
-        """
+        """Take a required field; see `take`."""
         value = self.take(name, kind)
         if value is None:
             similar = self.similar(name)
@@ -121,21 +102,17 @@ class Fields:
         return self.rest.pop(name, None)
 
     def ignore(self, *names: str) -> None:
-        """Drop fields that clients send and that have no effect here."""
+        """Drop fields that have no effect here."""
         for name in names:
             self.pop(name)
 
     def similar(self, *names: str) -> str:
-        """Return the fields that are left and resemble missing ones, for an error message."""
+        """Describe fields that are left and resemble missing ones, for an error message."""
         left = [name for name in islice(self.rest, MOST_COMPARED) if len(name) <= LONGEST_VALUE]
         return listed({near for name in names for near in get_close_matches(name, left, 1, 0.75)})
 
     def end(self) -> None:
-        """Check that all fields were taken.
-
-        Raises:
-            BodyError: fields are left.
-        """
+        """Raise a `BodyError` if fields are left."""
         if self.rest:
             raise BodyError(f"unknown: {listed(self.rest)}{nearest(self.rest, self.known)}")
 
@@ -147,19 +124,12 @@ def split_option(fields: Fields) -> dict[str, Any]:
 
 
 def reading_options(fields: Fields, *, truncate: bool = False) -> dict[str, Any]:
-    """Take `truncate`, which has a default, and `split_special_tokens`."""
+    """Take `truncate` and `split_special_tokens`."""
     return {"truncate": fields.take("truncate", bool, truncate)} | split_option(fields)
 
 
 def check_results(results: Sequence[Any], before: str = "") -> None:
-    """Check that all inputs of a request were read.
-
-    Args:
-        before: beginning of the error, which the number of the first rejected input follows
-
-    Raises:
-        RejectedError: an input was rejected.
-    """
+    """Raise a `RejectedError`, which `before` begins, if an input of a request was rejected."""
     for index, result in enumerate(results):
         if result.error is not None:
             raise RejectedError(f"{before}{index}: {result.error}")
@@ -168,12 +138,8 @@ def check_results(results: Sequence[Any], before: str = "") -> None:
 def generation_options(values: dict[str, Any], fields: Sequence[str] = ()) -> GenerationOptions:
     """Create generation options from fields; null stands for the default.
 
-    Args:
-        fields: other fields of the request, which an unknown name may stand for
-
     Raises:
         BodyError: a name is not an option.
-        DragomanError: a value is out of range.
     """
     unknown = values.keys() - OPTION_NAMES
     if unknown:

@@ -85,7 +85,7 @@ def _in_base64(vector: Any) -> str:
 
 
 async def _embed(service: Service, request: Request) -> Response:
-    """Embed `inputs`, one text or several, as text-embeddings-inference does."""
+    """Embed `inputs`, as text-embeddings-inference does."""
     fields, served = await read_request(service, request)
     inputs = fields.require("inputs", (str, list))
     normalize = fields.take("normalize", bool, True)
@@ -109,10 +109,7 @@ async def _embed(service: Service, request: Request) -> Response:
 
 
 async def _predict(service: Service, request: Request) -> Response:
-    """Classify `inputs`, as text-embeddings-inference does.
-
-    They are a text, a pair of texts, or a list of lists of one text or two.
-    """
+    """Classify `inputs`: a text, a pair of texts, or a list of lists of one text or two."""
     fields, served = await read_request(service, request)
     inputs = fields.require("inputs", (str, list))
     raw = fields.take("raw_scores", bool, False)
@@ -156,8 +153,8 @@ def _check_count(name: str, values: Sequence[Any], most: int = MOST_SOURCES) -> 
 async def _rerank(service: Service, request: Request) -> Response:
     """Rank `documents`, or the `texts` of text-embeddings-inference, by relevance to `query`.
 
-    The answer has the form of the field: that of Cohere and Jina, or that of
-    text-embeddings-inference, whose scores are probabilities unless `raw_scores` is set.
+    The field selects the form of the answer: Cohere's, or that of text-embeddings-inference, whose
+    scores are probabilities unless `raw_scores` is set.
     """
     fields, served = await read_request(service, request)
     query, name = fields.require("query", str), "texts" if "texts" in fields.rest else "documents"
@@ -196,7 +193,6 @@ async def _rerank(service: Service, request: Request) -> Response:
 
 
 def _document(name: str, value: Any) -> str:
-    """Return the text of a document: a string, or an object that has it."""
     text = value.get("text") if isinstance(value, dict) else value
     if not isinstance(text, str):
         raise BodyError(f"{name}: expected texts, found {shown(value)}")
@@ -204,7 +200,7 @@ def _document(name: str, value: Any) -> str:
 
 
 def _score(score: float, raw: bool, is_probability: bool) -> float:
-    """Return a score as a probability or, if `raw`, as its logit, whatever the model gives."""
+    """Return a score as a probability or, if `raw`, as its logit."""
     if raw == is_probability:  # what the model does not give
         if not raw:
             return 1 / (1 + math.exp(-max(-700.0, score)))

@@ -1,4 +1,4 @@
-"""Shared parts of the HTTP protocols: endpoints, errors, event streams, disconnected clients."""
+"""Shared parts of the HTTP protocols."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STREAM_STATUS = "dragoman.stream_status"
 
 
 class Drain:
-    """The end of a server: new requests are refused, running ones have some time to finish.
+    """The end of a server.
 
     All methods run on the event loop.
     """
@@ -69,17 +69,13 @@ class Drain:
         asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def check(self) -> None:
-        """Check that requests are accepted.
-
-        Raises:
-            ClosedError: the server is shutting down.
-        """
+        """Raise a `ClosedError` if the server is shutting down."""
         if self._begun:
             raise ClosedError(CLOSED)
 
     @contextmanager
     def on_expiry(self, action: Callable[[], None]) -> Iterator[None]:
-        """Call a function when running requests have to end, if that is within the context."""
+        """Call a function if running requests have to end within the context."""
         if self._expired:
             action()
         self._actions.add(action)
@@ -197,10 +193,6 @@ async def read_request(
 
     Args:
         names_model: whether the body has to name a model, even if there is only one
-
-    Raises:
-        BodyError: the body is not a JSON object, or names no model.
-        UnknownModelError: there is no such model.
     """
     fields = Fields(json_object(await request.body()))
     name = fields.require("model", str) if names_model else fields.take("model", str)
@@ -213,7 +205,7 @@ def error_message(error: DragomanError) -> dict[str, str]:
 
 
 def attributed(request: Request, served: ServedModel) -> ServedModel:
-    """Attribute a request to a model in logs and metrics, and return the model."""
+    """Attribute a request to a model in logs and metrics."""
     request.scope[MODEL] = served.name
     return served
 
@@ -226,7 +218,6 @@ def _log_failure(error: Exception, scope: Scope) -> None:
 
 
 async def _read_body(request: Request, drain: Drain) -> None:
-    """Read the body of a request, which caches it."""
     try:
         async with asyncio.timeout(BODY_SECONDS) as limit:
             with drain.on_expiry(lambda: limit.reschedule(0)):
@@ -242,11 +233,7 @@ async def _read_body(request: Request, drain: Drain) -> None:
 async def opened_form(
     request: Request, *, max_files: int = 1, max_fields: int = 1000
 ) -> AsyncIterator[FormData]:
-    """Read a form and keep its files open within the context.
-
-    Raises:
-        BodyError: the body is not a form in UTF-8.
-    """
+    """Read a form and keep its files open within the context."""
     try:
         form = await request.form(max_files=max_files, max_fields=max_fields)
         for name, value in form.multi_items():
@@ -260,10 +247,9 @@ async def opened_form(
 
 
 class Events(Response):
-    """Server-sent events (WHATWG HTML, section 9.2).
+    """Server-sent events (WHATWG HTML, section 9.2), which end when the client disconnects.
 
-    Sending ends early when the client disconnects. After a failure, the last event reports the
-    error.
+    After a failure, the last event reports the error.
 
     Attributes:
         protocol: protocol that reports errors; set when a handler returns the events
@@ -320,7 +306,6 @@ class Events(Response):
             yield self._error_event(error, scope)
 
     def _error_event(self, error: Exception, scope: Scope) -> str:
-        """Return the event that reports an error, and note its status for the log."""
         known = reported_error(error)
         scope[STREAM_STATUS] = known.status
         if self.protocol is None:
@@ -329,22 +314,14 @@ class Events(Response):
 
 
 def server_sent_event(data: Any, name: str | None = None) -> str:
-    """Format a server-sent event.
-
-    Args:
-        data: text or a JSON value
-    """
+    """Format a text or a JSON value as a server-sent event."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, allow_nan=False)
     head = "" if name is None else f"event: {name}\n"
     return f"{head}data: {text}\n\n"
 
 
 async def started(items: AsyncGenerator[Outcome, None]) -> AsyncGenerator[Outcome, None]:
-    """Wait for the first item, so that an earlier error becomes an ordinary response.
-
-    Returns:
-        all items, including the first
-    """
+    """Wait for the first item, so that an earlier error becomes an ordinary response."""
     try:
         first = await anext(items)
     except StopAsyncIteration:
@@ -362,12 +339,7 @@ async def _with_first(
 
 
 async def _unless_over(work: Awaitable[Outcome], receive: Receive, drain: Drain) -> Outcome:
-    """Wait for work to finish.
-
-    Raises:
-        ClientGoneError: the client has disconnected; the work is cancelled.
-        ClosedError: the time that the server had to finish has passed; likewise.
-    """
+    """Wait for work; cancel it if the client disconnects or the time to drain has passed."""
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_wait_for_disconnect(receive))
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()

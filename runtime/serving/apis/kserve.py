@@ -1,7 +1,4 @@
-"""The Open Inference Protocol v2 (KServe) over HTTP, with its binary extension.
-
-`open_inference` describes the tensors. Generation options are parameters of a request.
-"""
+"""The Open Inference Protocol v2 (KServe) over HTTP, with binary data; see `open_inference`."""
 
 from __future__ import annotations
 
@@ -173,7 +170,6 @@ def _seconds(timeout: Any) -> float | None:
 
 
 def _requested_outputs(outputs: Any, names: Sequence[str], *, all_binary: bool) -> dict[str, bool]:
-    """Return which of all outputs are requested, and whether each is binary."""
     if outputs is None or outputs == []:
         return dict.fromkeys(names, all_binary)
     if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):

@@ -95,10 +95,7 @@ async def _detect(service: Service, request: Request) -> Response:
 async def _detected_source(
     service: Service, texts: Sequence[str], target: str, model: str | None
 ) -> tuple[str, dict[str, Any] | None]:
-    """Return the source language of texts, and what `/translate` says about it.
-
-    If there is only one language that is translated to the target, it need not be detected.
-    """
+    """Return the source language of texts, and what `/translate` says about it."""
     models = service.models.all if model is None else [_named(service, model)]
     pairs = [pair for served in models for pair in _language_pairs(served)]
     codes = {source for source, to in pairs if to == target}
@@ -109,16 +106,10 @@ async def _detected_source(
 
 
 def detected_languages(texts: Sequence[str], codes: Iterable[str]) -> list[dict[str, Any]]:
-    """Detect the language of texts.
-
-    Args:
-        codes: the languages among which it is, as models name them
+    """Detect the language of texts among those that models name with `codes`.
 
     Returns:
-        languages with confidences of at least one percent, the most probable one first
-
-    Raises:
-        DragomanError: the package is missing, or no language is among those that it knows.
+        languages with confidences of at least one percent, best first
     """
     for package in (DETECTOR, "langcodes"):
         if find_spec(package) is None:
@@ -156,7 +147,6 @@ def _identifier() -> Any:
 
 
 def _split(options: GenerationOptions, source: str) -> GenerationOptions:
-    """Return options with which texts are split by the rules of a language."""
     is_known = source != "auto" and base_language(source) is not None
     return options.replace(split=True, split_language=source if is_known else None)
 
@@ -164,7 +154,6 @@ def _split(options: GenerationOptions, source: str) -> GenerationOptions:
 async def _generated(
     service: Service, served: ServedModel, texts: Sequence[str], options: GenerationOptions
 ) -> list[list[str]]:
-    """Return the outputs of each text, the best first."""
     results = await service.generate(served, texts, [options] * len(texts))
     _check_results(results)
     return [[h.text or "" for h in result.hypotheses] or [result.text or ""] for result in results]
@@ -199,7 +188,6 @@ async def _translated_html(
     of_sentence = dict(zip(each, results, strict=True))
 
     async def with_tags(document: Document, own: Sequence[Result], rank: int) -> str:
-        """Return a document with the outputs of a rank, whose tags are aligned with their words."""
         check()
         pairs = pairs_to_align(document, own, served.manifest, rank)
         found: dict[int, WordPairs] = {}
@@ -229,7 +217,6 @@ def _check_results(results: Sequence[Result]) -> None:
 
 
 def _lines(texts: Sequence[str]) -> list[str]:
-    """Return the lines of texts that have words, each once."""
     lines = [line for text in texts for line in LINE_BREAK.split(text)[::2] if line.strip()]
     if len(lines) > MOST_SOURCES:
         raise BodyError(f"q: expected at most {MOST_SOURCES} lines, found {len(lines)}")
@@ -237,10 +224,7 @@ def _lines(texts: Sequence[str]) -> list[str]:
 
 
 def _with_breaks(texts: Sequence[str], found: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """Return translations of texts with the line breaks and blank lines of the texts.
-
-    There are as many of each text as of all its lines.
-    """
+    """Return translations with the line breaks of the texts, as many as of all lines of a text."""
     outputs = []
     for text in texts:
         parts = LINE_BREAK.split(text)
@@ -258,10 +242,7 @@ def _with_breaks(texts: Sequence[str], found: Mapping[str, Sequence[str]]) -> li
 
 
 async def _languages(service: Service, request: Request) -> Response:
-    """List the source languages with their target languages.
-
-    `libretranslatepy` sends a key in the body, although the method is GET.
-    """
+    """List the languages; `libretranslatepy` sends a key in the body of this GET."""
     form = await _form_fields(request)
     service.api_keys.check(request.headers, form.get("api_key"))
     targets: dict[str, set[str]] = {}
@@ -277,7 +258,7 @@ async def _languages(service: Service, request: Request) -> Response:
 
 
 async def _body_fields(service: Service, request: Request) -> Fields:
-    """Read a body, a form or JSON, whatever type `curl -d` gives it, and check its key."""
+    """Read a form or JSON, whatever type `curl -d` gives it, and check its key."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
     is_json = media_type.endswith("json") or body.lstrip().startswith((b"{", BOM_UTF8))
@@ -287,7 +268,7 @@ async def _body_fields(service: Service, request: Request) -> Fields:
 
 
 async def _form_fields(request: Request) -> dict[str, Any]:
-    """Read a form. A field that occurs several times is a list."""
+    """Read a form; a repeated field is a list."""
     async with opened_form(request) as form:
         fields = {name: form.getlist(name) for name in form}
     return {name: found if len(found) > 1 else found[0] for name, found in fields.items()}
@@ -299,10 +280,7 @@ def _translates(served: ServedModel) -> bool:
 
 
 def _language_pairs(served: ServedModel) -> list[tuple[str, str]]:
-    """Return the (source, target) pairs of a bundle, from its languages or else its name.
-
-    opus-mt-en-de is such a name.
-    """
+    """Return the (source, target) pairs of a bundle, or else of its name, such as opus-mt-en-de."""
     if not _translates(served):
         return []
     languages = served.manifest.languages
@@ -321,7 +299,6 @@ def _named(service: Service, name: str) -> ServedModel:
 
 
 def _translator(service: Service, source: str, target: str, model: str | None) -> ServedModel:
-    """Find a model that translates from one language to another."""
     if model is not None:
         return _named(service, model)
     candidates = [served for served in service.models.all if _translates(served)]

@@ -1,4 +1,4 @@
-"""Live speech over a WebSocket: samples in, words out as soon as they are certain.
+"""Live speech over a WebSocket.
 
 The first message is a JSON object: `model`, `api_key`, and the options of `Model.listen`. Binary
 messages are samples as `dragoman listen` reads them, and `{"end": true}` ends them. The answers are
@@ -79,7 +79,6 @@ class _Listeners:
         logger.info("live speech", extra={"path": PATH, "model": name, "seconds": seconds})
 
     async def _listen(self, websocket: WebSocket) -> None:
-        """Read the first message, and transcribe what follows."""
         service = self._service
         values = json_object(str(await _received(websocket, str)).encode())
         service.api_keys.check(websocket.headers, values.pop("api_key", None))
@@ -109,11 +108,7 @@ class _Listeners:
 
 
 class _Stream:
-    """A stream of speech between the event loop, which talks to the client, and its thread.
-
-    Args:
-        longest: maximum seconds of audio
-    """
+    """A stream of at most `longest` seconds between the client's event loop and its thread."""
 
     def __init__(self, model: Model, options: GenerationOptions, longest: float) -> None:
         audio = model.manifest.audio
@@ -127,7 +122,6 @@ class _Stream:
         self._received = self._decoded = 0  # bytes
 
     async def run(self, websocket: WebSocket, pool: ThreadPoolExecutor) -> None:
-        """Send the updates of all audio that the client sends."""
         decoding = self._loop.run_in_executor(pool, self._decode)
         receiving = asyncio.create_task(self._receive(websocket))
         try:
@@ -141,12 +135,10 @@ class _Stream:
             await decoding
 
     def stop(self) -> None:
-        """End the stream before its end."""
         self._cancel.set()
         self._chunks.put(None)
 
     async def _receive(self, websocket: WebSocket) -> None:
-        """Pass audio on until the client ends it."""
         try:
             while True:
                 message = await _received(websocket, bytes | str)
@@ -188,7 +180,6 @@ class _Stream:
 
 
 async def _received(websocket: WebSocket, kind: Any) -> str | bytes:
-    """Wait for the next message."""
     try:
         message = await asyncio.wait_for(websocket.receive(), WAITING_SECONDS)
     except TimeoutError as error:

@@ -1,4 +1,4 @@
-"""Dragoman's native API: all options and outputs, as one response or token by token."""
+"""Dragoman's native API."""
 
 from __future__ import annotations
 
@@ -107,8 +107,6 @@ async def _result_data(
 
 
 def _pieces(result: Result, skip_special_tokens: bool, model: Model) -> list[list[str] | None]:
-    """Return the text of each token of each hypothesis; None: the bundle has no tokenizer."""
-
     def pieces(tokens: Sequence[int]) -> list[str] | None:
         stream = model.text_stream(skip_special_tokens=skip_special_tokens)
         if stream is None:
@@ -123,7 +121,7 @@ async def _events(
     items: AsyncGenerator[Token | Result, None],
     write: Callable[[Result], Awaitable[dict[str, Any]]],
 ) -> AsyncGenerator[str, None]:
-    """Yield an event for each token, and an event "end" with the whole result."""
+    """Yield an event for each token, and "end" with the whole result."""
     async with aclosing(items):
         async for item in items:
             if isinstance(item, Result):
@@ -176,10 +174,7 @@ def _from_base64(text: str) -> bytes:
 
 
 async def _run_encoder(service: Service, request: Request, *, method: str) -> Response:
-    """Run a method of an encoder-only model on `texts`, which may be pairs.
-
-    With `labels`, texts are classified by them instead of the model's own.
-    """
+    """Run a method of an encoder-only model on `texts`, by `labels` if there are any."""
     fields, served = await read_request(service, request)
     seconds, texts = fields.take("timeout", (float, int)), fields.require("texts", list)
     options = reading_options(fields)
@@ -203,7 +198,6 @@ async def _run_encoder(service: Service, request: Request, *, method: str) -> Re
 
 
 def _zero_shot(fields: Fields, texts: int) -> ZeroShot | None:
-    """Take the labels to classify by; None: those of the model."""
     labels = fields.take("labels", list)
     template = fields.take("hypothesis_template", str)
     multi_label = fields.take("multi_label", bool)
@@ -230,7 +224,7 @@ def _count(fields: Fields, name: str, default: int) -> int:
 async def _attention(service: Service, request: Request) -> Response:
     """Return the cross-attention that aligns words, [target, source].
 
-    Encoder-only and decoder-only models return the mean over the heads of the last layer.
+    Models without it return the mean over the heads of the last layer.
     """
     fields, served = await read_request(service, request)
     async with _attention_source(service, served, fields) as source:
@@ -253,7 +247,6 @@ async def _attention(service: Service, request: Request) -> Response:
 async def _attention_source(
     service: Service, served: ServedModel, fields: Fields
 ) -> AsyncIterator[Any]:
-    """Open the only source of a request; for an encoder-only model, it may be a pair of texts."""
     if served.manifest.head is not None:
         source = fields.require("source", (str, list))
         is_pair = isinstance(source, list) and [type(text) for text in source] == [str, str]
@@ -268,7 +261,6 @@ async def _attention_source(
 
 
 def _grid(found: Attention) -> tuple[Sequence[str], Sequence[str], Weights]:
-    """Return the query tokens, the key tokens, and the weights between them."""
     if found.cross is not None:
         return found.target, found.source, found.aligning
     if found.decoder is not None:

@@ -1,8 +1,8 @@
 """Tensors of the Open Inference Protocol v2, which `dragoman serve` and Triton share.
 
-A model that decodes takes `text` [N] (BYTES), or `audio` (BYTES: files), and returns `text`,
-`score`, `log_probability` and `finish_reason`, each [N]. An encoder-only model takes `text` and
-returns `embedding` [N, D] (FP32) or, with another head, `result` [N] (BYTES: JSON).
+A decoding model takes `text` [N] (BYTES), or `audio` (BYTES: files), and returns `text`, `score`,
+`log_probability` and `finish_reason`, each [N]. An encoder-only model takes `text` and returns
+`embedding` [N, D] (FP32) or, with another head, `result` [N] (BYTES: JSON).
 """
 
 from __future__ import annotations
@@ -86,11 +86,7 @@ def output_specs(manifest: Manifest) -> list[TensorSpec]:
 
 
 def texts_of(tensors: Mapping[str, Tensor]) -> list[Any]:
-    """Read texts [N] or [N, 1], or pairs of texts [N, 2].
-
-    Raises:
-        TensorError: the tensors are not one such tensor, or have more than `MOST_SOURCES` texts.
-    """
+    """Read texts [N] or [N, 1], or pairs of texts [N, 2]."""
     tensor = _only_input(tensors, "text")
     shape = tensor.values.shape
     if not 1 <= len(shape) <= 2 or shape[1:] not in ((), (1,), (2,)):
@@ -105,21 +101,17 @@ def texts_of(tensors: Mapping[str, Tensor]) -> list[Any]:
 
 
 def files_of(tensors: Mapping[str, Tensor]) -> list[bytes]:
-    """Read audio files.
-
-    Raises:
-        TensorError: the tensors are not one such tensor, or have more than `MOST_SOURCES` files.
-    """
+    """Read audio files."""
     values = _only_input(tensors, "audio").values
     _check_count("audio", values.size)
     return values.ravel().tolist()
 
 
 def decoder_tensors(results: Sequence[Result]) -> list[Tensor]:
-    """Convert the results of a model that decodes to tensors.
+    """Convert the results of a model that decodes.
 
     Raises:
-        RejectedError: a source could not be decoded; the error names the first.
+        RejectedError: names the first source that could not be decoded.
     """
     check_results(results)
     texts = [" ".join(map(str, r.tokens)) if r.text is None else r.text for r in results]
@@ -132,11 +124,7 @@ def decoder_tensors(results: Sequence[Result]) -> list[Tensor]:
 
 
 def encoder_call(head: Head, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the method of `EncoderFrontEnd` for a head, and its arguments.
-
-    Raises:
-        BodyError: a parameter is unknown, or neither true nor false.
-    """
+    """Return the method of `EncoderFrontEnd` for a head, and its arguments."""
     accepted = ("truncate", "split_special_tokens")
     unknown = parameters.keys() - set(accepted)
     if unknown:
@@ -152,10 +140,10 @@ def encoder_call(head: Head, parameters: Mapping[str, Any]) -> tuple[str, dict[s
 
 
 def encoder_tensors(head: Head, results: Sequence[Any]) -> list[Tensor]:
-    """Convert the results of an encoder-only model to tensors.
+    """Convert the results of an encoder-only model.
 
     Raises:
-        RejectedError: a text could not be read; the error names the first.
+        RejectedError: names the first text that could not be read.
     """
     check_results(results)
     if head.task == "embedding":
@@ -171,14 +159,10 @@ def bytes_tensor(name: str, texts: Sequence[str]) -> Tensor:
 
 
 def read_tensor(data: dict[str, Any], binary: memoryview) -> tuple[Tensor, memoryview]:
-    """Read a tensor of a request.
+    """Read a tensor of a request, and return it with the rest of the binary data.
 
     Args:
-        data: the tensor in JSON
         binary: binary data that begins with this tensor's
-
-    Returns:
-        the tensor, and the rest of the binary data
 
     Raises:
         TensorError: a field is missing or does not match the others.
@@ -207,11 +191,7 @@ def read_tensor(data: dict[str, Any], binary: memoryview) -> tuple[Tensor, memor
 
 
 def write_tensor(tensor: Tensor, *, binary: bool) -> tuple[dict[str, Any], bytes]:
-    """Encode a tensor of a response.
-
-    Returns:
-        the JSON and the binary data of the tensor
-    """
+    """Return the JSON and the binary data of a tensor."""
     head: dict[str, Any] = {
         "name": tensor.name,
         "datatype": tensor.datatype,
@@ -298,7 +278,7 @@ def _reshaped(name: str, values: NDArray[Any], shape: list[int]) -> NDArray[Any]
 
 
 def _fp32_tensor(name: str, numbers: Sequence[float]) -> Tensor:
-    """Create an FP32 tensor; numbers beyond its range are clipped."""
+    """Create an FP32 tensor, clipping numbers."""
     most = np.finfo(np.float32).max
     return Tensor(name, "FP32", np.clip(np.array(numbers), -most, most).astype(np.float32))
 

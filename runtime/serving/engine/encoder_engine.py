@@ -1,7 +1,4 @@
-"""The engine of an encoder-only model: inputs of several requests share batches.
-
-`open_engine` returns the engine of any model.
-"""
+"""The engine of an encoder-only model: inputs of several requests share batches."""
 
 from __future__ import annotations
 
@@ -58,11 +55,11 @@ FRONT_END = {ability: method for method, ability in ABILITIES.items()} | {
 
 
 class AsyncEncoderMethods(ABC):
-    """The methods of `AsyncModel` for encoder-only models: those of `EncoderMethods`, awaited."""
+    """Those methods of `AsyncModel` that are `EncoderMethods`, awaited."""
 
     @abstractmethod
     def _encoder(self, method: str, inputs: object) -> EncoderFrontEnd:
-        """Return the front end, for a call of a method; see `EncoderMethods`."""
+        """Return the front end for a call."""
 
     @abstractmethod
     async def _encode(
@@ -78,7 +75,7 @@ class AsyncEncoderMethods(ABC):
         timeout: float | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> NDArray[np.float32]:
-        """Compute the embeddings of texts; see `Model.encode`, and `generate` for errors."""
+        """Compute embeddings; see `Model.encode`, and `generate` for errors."""
         size = self._encoder("encode", texts).head.outputs
         check_dimensions(dimensions, size)
         with finished_as_arrays():
@@ -92,7 +89,7 @@ class AsyncEncoderMethods(ABC):
         timeout: float | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[NDArray[np.float32]]:
-        """Compute the last hidden state of every token; see `Model.hidden_states`."""
+        """Compute hidden states; see `Model.hidden_states`."""
         with finished_as_arrays():
             found = await self._encode("hidden_states", texts, timeout, reading)
         return arrays(found)
@@ -104,7 +101,7 @@ class AsyncEncoderMethods(ABC):
         timeout: float | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Classification]:
-        """Classify texts, or pairs of texts; see `Model.classify`."""
+        """Classify texts; see `Model.classify`."""
         return await self._encode("classify", texts, timeout, reading)
 
     async def classify_zero_shot(
@@ -117,7 +114,7 @@ class AsyncEncoderMethods(ABC):
         timeout: float | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Classification]:
-        """Classify texts by labels that are given; see `Model.classify_zero_shot`."""
+        """Classify texts by given labels; see `Model.classify_zero_shot`."""
         self._encoder("classify_zero_shot", texts)
         own = ZeroShot.of(labels, hypothesis_template, multi_label)
         return await self._encode("classify_zero_shot", texts, timeout, reading, zero_shot=own)
@@ -131,7 +128,7 @@ class AsyncEncoderMethods(ABC):
         timeout: float | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[RankedDocument]:
-        """Rank documents by their relevance to a query; see `Model.rerank`."""
+        """Rank documents; see `Model.rerank`."""
         encoder = self._encoder("rerank", documents)
         # Tokenizing a long query takes time, in which other requests go on.
         pairs = await asyncio.to_thread(pairs_of, encoder, query, documents, top, reading)
@@ -144,7 +141,7 @@ class AsyncEncoderMethods(ABC):
         timeout: float | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Tagging]:
-        """Label every word of texts, and the entities that the words form; see `Model.tag`."""
+        """Label words and entities; see `Model.tag`."""
         return await self._encode("tag", texts, timeout, reading)
 
     async def fill(
@@ -155,7 +152,7 @@ class AsyncEncoderMethods(ABC):
         timeout: float | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Filling]:
-        """Predict the tokens at the masks of texts; see `Model.fill`."""
+        """Predict masked tokens; see `Model.fill`."""
         check_count("top", top)
         return await self._encode("fill", texts, timeout, reading, top=top)
 
@@ -168,7 +165,7 @@ class AsyncEncoderMethods(ABC):
         timeout: float | None = None,
         **reading: Unpack[ReadingKeywords],
     ) -> list[Answer]:
-        """Find the spans of contexts that answer questions; see `Model.answer`."""
+        """Answer questions; see `Model.answer`."""
         check_count("longest", longest)
         if stride is not None:
             check_count("stride", stride)
@@ -234,10 +231,6 @@ class EncodingWorker(EngineThread):
                 self._compute(wanted)
 
     def _compute(self, handles: Sequence[EncoderHandle]) -> None:
-        """Compute the results of requests; a rejected input has its own error.
-
-        Batches that no request needs any more are not computed.
-        """
         sources = [source for handle in handles for source in handle.sources]
         started = time.monotonic()
 
@@ -275,7 +268,6 @@ class EncoderEngine(Engine):
     """Encodes the inputs of requests in threads; see `DecodingEngine` for weights and devices.
 
     Args:
-        models, workers, max_waiting, share: likewise
         batch_size: maximum inputs in a batch; None: see `rows_of`
     """
 
@@ -309,13 +301,7 @@ class EncoderEngine(Engine):
         )
 
     def submit(self, handle: EncoderHandle) -> None:
-        """Add a request to the queue.
-
-        Raises:
-            OverloadedError: too many requests wait.
-            ClosedError: the engine is being closed.
-            DeviceLostError: all devices failed permanently.
-        """
+        """Add a request to the queue."""
         self._check_devices()
         self.queue.put([(handle, len(handle.sources))])
 
@@ -324,7 +310,7 @@ AnyEngine = DecodingEngine | EncoderEngine
 
 
 async def outcome_of(engine: EncoderEngine, handle: EncoderHandle) -> list[Any]:
-    """Submit a request and wait for its results; if the task is cancelled, so is the request."""
+    """Wait for the results of a request; if the task is cancelled, so is the request."""
     try:
         engine.submit(handle)
         return await asyncio.wrap_future(handle.future)
@@ -333,19 +319,14 @@ async def outcome_of(engine: EncoderEngine, handle: EncoderHandle) -> list[Any]:
 
 
 def open_engine(*models: Model, max_new_tokens: int | None = None, **batching: Any) -> AnyEngine:
-    """Return the engine of a model, of the kind that the model needs.
-
-    Args:
-        models, batching: see `DecodingEngine`
-        max_new_tokens: likewise; encoder-only models have no new tokens
-    """
+    """Return the engine that a model needs; see `DecodingEngine`."""
     if models[0].manifest.head is not None:
         return EncoderEngine(*models, **batching)
     return DecodingEngine(*models, max_new_tokens=max_new_tokens, **batching)
 
 
 def _distribute(finished: dict[int, Any], handles: Sequence[EncoderHandle]) -> None:
-    """Give each request its finished results, by the index of the input among those of all."""
+    """Give each request its finished results, by the index among all inputs."""
     first = 0
     for handle in handles:
         own = range(first, first + len(handle.sources))

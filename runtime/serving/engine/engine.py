@@ -1,4 +1,4 @@
-"""The engine of a model that decodes: its workers take requests from one queue."""
+"""The engine of a model that decodes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ limit: memory is set aside for each row."""
 
 
 class Engine:
-    """Threads that work on the requests of one queue, with a model on one device or several."""
+    """Threads that work on the requests of one queue."""
 
     _models: Sequence[Model]
     _workers: Sequence[EngineThread]
@@ -92,14 +92,10 @@ class DecodingEngine(Engine):
     workers of other devices go on.
 
     Args:
-        models: a model that decodes, loaded with `threads_of(workers, threads)`; on several GPUs,
-            one of each
-        workers: number of threads of each model, each of which decodes its own batch
-        batch_size: maximum rows in a worker's batch; a request has a row per beam. None: see
-            `rows_of`
-        max_waiting: maximum waiting jobs; further requests are refused
+        models: a model loaded with `threads_of(workers, threads)`, on each GPU
+        workers: threads of each model, each with its own batch
+        batch_size: maximum rows in a worker's batch; None: see `rows_of`
         max_new_tokens: maximum new tokens of a request; None: see `LONGEST_OUTPUT`
-        share: share of the free memory of a GPU that batches may use
     """
 
     def __init__(
@@ -157,8 +153,7 @@ class DecodingEngine(Engine):
             check: called while the input is read
 
         Raises:
-            DragomanError: an option is out of range or not supported, or the request exceeds a
-                limit of new tokens, outputs or rows.
+            DragomanError: an option is wrong, or new tokens, outputs or rows exceed a limit.
             LanguageError: a language is unknown, missing, or given to a model without languages.
         """
         if options.num_return_sequences > MOST_OUTPUTS:
@@ -198,12 +193,10 @@ class DecodingEngine(Engine):
         """Add all inputs of a request to the queue, or none.
 
         Args:
-            is_accepted: whether these are further inputs of a request that was accepted before
+            is_accepted: whether the request was accepted before
 
         Raises:
-            OverloadedError: too many jobs wait.
-            ClosedError: the engine is being closed.
-            DeviceLostError: all devices failed permanently.
+            OverloadedError, ClosedError, DeviceLostError: the engine accepts no jobs.
         """
         self._check_devices()
         jobs = [job for handle in handles for job in handle.jobs]
@@ -221,7 +214,6 @@ class DecodingEngine(Engine):
         return sum(worker.busy for worker in self._decoding)
 
     def _limited(self, options: GenerationOptions) -> GenerationOptions:
-        """Apply the server's limit if the request has none and the bundle's default exceeds it."""
         if options.max_new_tokens is None:
             default = self.model.manifest.default_max_new_tokens
             if default > self.max_new_tokens:
@@ -258,11 +250,7 @@ async def prepared(
     sources: Sequence[Any],
     options: Sequence[GenerationOptions],
 ) -> list[DecodingHandle | Result]:
-    """Read sources in a thread, or a single one that is read quickly on the event loop.
-
-    Args:
-        prepare: reads a source; see `DecodingEngine.prepare`
-    """
+    """Read sources in a thread, or a single one that is read quickly on the event loop."""
     if len(sources) == 1 and _is_read_quickly(sources[0], options[0]):
         return [prepare(sources[0], options[0])]
     read = map(prepare, sources, options)
@@ -272,7 +260,7 @@ async def prepared(
 def listener_of(
     arrived: asyncio.Queue[Sequence[Part] | None],
 ) -> Callable[[Sequence[Part] | None], None]:
-    """Return a listener that puts what is new of a request into a queue of the running loop."""
+    """Return a listener that puts what is new into a queue of the running loop."""
     loop = asyncio.get_running_loop()
 
     def listen(new: Sequence[Part] | None) -> None:
@@ -285,11 +273,7 @@ def listener_of(
 async def tokens_of(
     engine: DecodingEngine, handle: DecodingHandle, arrived: Arrived, output: TokenStream
 ) -> AsyncGenerator[Token, None]:
-    """Submit a request and yield its tokens; if the generator is closed, cancel the request.
-
-    Args:
-        arrived: the queue of the request's listener, see `listener_of`
-    """
+    """Submit a request and yield its tokens; a closed generator cancels the request."""
     async with aclosing(arriving(engine, handle, arrived)) as items:
         async for selected in items:
             for token in output.tokens(selected):
@@ -301,11 +285,7 @@ async def tokens_of(
 async def arriving(
     engine: DecodingEngine, handle: DecodingHandle, arrived: asyncio.Queue[Sequence[Part] | None]
 ) -> AsyncGenerator[Sequence[Part], None]:
-    """Submit a request and yield what is new of it; if the generator is closed, cancel the request.
-
-    Args:
-        arrived: the queue of the request's listener, see `listener_of`
-    """
+    """Submit a request and yield what is new of it; a closed generator cancels the request."""
     ended, loop = listener_of(arrived), asyncio.get_running_loop()
     handle.future.add_done_callback(lambda _: ended(None))
     try:
@@ -325,9 +305,9 @@ async def arriving(
 
 
 def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:
-    """Return whether a source is short, without phrases, which may decode the whole vocabulary.
+    """Return whether a source is short or was read before.
 
-    Audio may have been read before.
+    With phrases, the whole vocabulary may have to be decoded first.
     """
     texts = (options.initial_prompt, options.hotwords, options.prefix)
     if any(len(text or ()) > SHORT_SOURCE for text in texts):
@@ -350,8 +330,8 @@ def rows_of(model: Model, batch_size: int | None, capacity: int, share: float) -
     """Return the maximum number of rows of a worker's batch.
 
     Args:
-        batch_size: requested number; None: as many of the longest sources and outputs as fit into
-            the memory of a GPU, see `Backend.rows_that_fit`; `DEFAULT_BATCH_SIZE` on the processor
+        batch_size: requested number; None: `DEFAULT_BATCH_SIZE` on the processor; on a GPU as many
+            as fit into its memory, see `Backend.rows_that_fit`
         capacity: target positions of a row
         share: share of the GPU's free memory that the batch may use
     """

@@ -1,4 +1,4 @@
-"""Request handles: an engine receives a handle and sets its result."""
+"""Handles of requests, whose results an engine sets."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ Listener = Callable[[Sequence[SelectedToken]], None]
 
 
 class Pending(Protocol):
-    """An input between its decoding jobs and its result.
-
-    It has one job, several at once, or several one after another.
-    """
+    """An input with one job, several at once, or several one after another."""
 
     @property
     def jobs(self) -> Sequence[Job[int]]:
@@ -34,7 +31,7 @@ class Pending(Protocol):
 
     @property
     def prefix(self) -> Sequence[int]:
-        """The tokens that the output begins with before anything is decoded."""
+        """The tokens that the output begins with."""
 
     def add(
         self, number: int, outcome: DecodedJob[Any] | FailedJob[Any]
@@ -57,13 +54,11 @@ class RequestHandle(Generic[Outcome]):
     """The handle of a request, whose result an engine sets.
 
     Attributes:
-        future: the result or an error. If the caller cancels it, the request is evicted at the next
-            step.
-        deadline: when the request must be done, in seconds of `time.monotonic`; None: unlimited
-        finished: finished results of a request with several inputs, by index, when it is stopped
+        future: the result or an error; cancelling it evicts the request at the next step
+        deadline: seconds of `time.monotonic`; None: unlimited
+        finished: finished results of a request that is stopped, by index
 
     Args:
-        seconds: time limit; None: unlimited
         since: when the request arrived, in seconds of `time.monotonic`; None: now
     """
 
@@ -81,11 +76,11 @@ class RequestHandle(Generic[Outcome]):
         return future.done() and not future.cancelled() and future.exception() is None
 
     def is_unneeded(self, now: float) -> bool:
-        """Return whether the request has ended, or its deadline has passed."""
+        """Return whether the request has ended or is late."""
         return self.future.done() or (self.deadline is not None and now >= self.deadline)
 
     def is_over(self, now: float) -> bool:
-        """Return whether the request needs no more work; fail it if its deadline has passed."""
+        """Return whether the request needs no more work; fail it if it is late."""
         if self.deadline is not None and now >= self.deadline:
             message = f"the request was not done within {self.seconds:.3g} s"
             self.fail(DeadlineError(message, self.finished))
@@ -106,7 +101,6 @@ class DecodingHandle(RequestHandle[Result]):
     """The handle of a request that is decoded.
 
     Args:
-        pending: creates the jobs of the request, and its result from their outputs
         listener: receives each new token; for requests with one output
     """
 
@@ -139,8 +133,8 @@ class DecodingHandle(RequestHandle[Result]):
         """Send the new tokens of an output to the listener.
 
         Raises:
-            DragomanError: the output was decoded again after a failure, with other random numbers,
-                and differs from the tokens already sent.
+            DragomanError: the output was decoded again after a failure and differs from what was
+                sent.
         """
         if self.times.first is None and sequence.count:
             self.times.first = time.monotonic()
@@ -158,7 +152,7 @@ class DecodingHandle(RequestHandle[Result]):
     ) -> Sequence[Job[QueuedRequest]]:
         """Add the outcome of a job, and return further jobs, if any.
 
-        A failure of the backend fails the request, since its input is not at fault.
+        A failure of the backend fails the request.
         """
         if self.future.done():
             return ()
@@ -185,7 +179,7 @@ class DecodingHandle(RequestHandle[Result]):
 
 @dataclass(frozen=True, eq=False)
 class QueuedRequest:
-    """A job in the request queue, identified by its request and number."""
+    """A job in the request queue."""
 
     handle: DecodingHandle
     number: int

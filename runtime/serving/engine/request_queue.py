@@ -1,4 +1,4 @@
-"""The request queue: a bounded FIFO queue, shared by an engine's workers."""
+"""The bounded FIFO queue that an engine's workers share."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ class RequestQueue(Generic[Item]):
     """A queue of items with their sizes in rows of a batch.
 
     Args:
-        most: maximum waiting items
         rows: maximum rows of each worker that shares the queue
-        is_over: returns whether an item needs no more work at the given time
     """
 
     def __init__(
@@ -70,11 +68,10 @@ class RequestQueue(Generic[Item]):
         """Add items to the queue, all or none.
 
         Args:
-            is_accepted: add them to a full queue, too, since they belong to accepted ones
+            is_accepted: add them to a full queue, too
 
         Raises:
-            OverloadedError: the queue is full.
-            ClosedError: the queue is closed.
+            OverloadedError, ClosedError: the queue is full or closed.
         """
         with self._changed:
             if self._closed:
@@ -104,18 +101,14 @@ class RequestQueue(Generic[Item]):
     def take(
         self, worker: int, *, busy: int, most: int, fits: Callable[[Sequence[Item]], bool]
     ) -> list[Item] | None:
-        """Take the next items for a worker.
+        """Take the next items for a worker; None: the queue is closed and empty.
 
-        An idle worker waits until there are items. A busy worker gets none until there are enough,
-        or they have waited long enough; see `IDLE_SHARE`.
+        An idle worker waits for items. A busy one gets none until there are enough, or they have
+        waited long enough; see `IDLE_SHARE`.
 
         Args:
             busy: rows in use by the worker
             most: maximum rows of the worker
-            fits: returns whether items can be taken together
-
-        Returns:
-            the items; None: the queue is closed and empty
         """
         with self._changed:
             self._busy[worker] = busy
@@ -145,12 +138,9 @@ class RequestQueue(Generic[Item]):
             self._changed.notify_all()
 
     def withdraw(self, worker: int) -> list[Item]:
-        """Leave the waiting items to the other workers, since this one takes no more.
+        """Leave the waiting items to the other workers.
 
-        Without its last worker, the queue is closed.
-
-        Returns:
-            all items, which are removed, if no worker is left
+        The last worker closes the queue, and gets all items that are left.
         """
         with self._changed:
             for known in (self._rows, self._busy):
@@ -174,10 +164,9 @@ class RequestQueue(Generic[Item]):
     def _group(
         self, worker: int, busy: int, most: int, fits: Callable[[Sequence[Item]], bool]
     ) -> Iterator[tuple[Item, int, float]]:
-        """Yield the first items that fit, up to a worker's share of all work, by its rows.
+        """Yield the first items that fit, up to a worker's share of all work.
 
-        The last item may exceed the share; otherwise an item of several rows would wait although
-        there is room.
+        The last item may exceed it, so that no item waits while there is room.
         """
         everything = sum(rows for _, rows, _ in self._items) + sum(self._busy.values())
         share = math.ceil(everything * self._rows[worker] / sum(self._rows.values()))
@@ -206,7 +195,7 @@ class _Pace:
             self._taken.append((time.monotonic(), items))
 
     def seconds_for(self, items: int) -> float:
-        """Estimate the seconds until this many items are taken: 1 to 60, or 1 if unknown."""
+        """Estimate the seconds until so many items are taken: 1 to 60; 1 if unknown."""
         now = time.monotonic()
         recent = [(at, count) for at, count in self._taken if now - at <= self.SECONDS]
         if len(recent) < 2:

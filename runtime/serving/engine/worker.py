@@ -24,7 +24,7 @@ Jobs = Sequence[Job[QueuedRequest]]
 
 
 class EngineThread(Thread):
-    """A thread that works on the requests of a queue with a model, for as long as it can."""
+    """A thread that works on the requests of a queue with a model."""
 
     lost: DeviceLostError | None = None
     """Why it cannot go on."""
@@ -93,7 +93,6 @@ class Worker(EngineThread):
                 self._fail_all(taken or (), error)
 
     def _evict(self) -> None:
-        """Remove jobs of requests that are cancelled or past their deadlines."""
         now = time.monotonic()
         self._scheduler.evict(lambda job: job.key.handle.is_over(now))
 
@@ -107,7 +106,7 @@ class Worker(EngineThread):
             self._notify()
 
     def _batches(self, jobs: Jobs) -> Iterator[Jobs]:
-        """Yield batches of jobs that can be encoded together without much padding."""
+        """Yield batches of jobs without much padding."""
         now = time.monotonic()
         wanted = [job for job in jobs if not job.key.handle.is_over(now)]
         for job in wanted:
@@ -144,14 +143,13 @@ class Worker(EngineThread):
     def _settle(
         self, outcomes: Iterable[DecodedJob[QueuedRequest] | FailedJob[QueuedRequest]]
     ) -> None:
-        """Add finished jobs to the results of their requests, and queue the next jobs."""
         for outcome in outcomes:
             queued = outcome.job.key
             for job in queued.handle.add(queued.number, outcome):
                 self._queue.put_following(job, job.strategy.width)
 
     def _fits(self, jobs: Jobs) -> bool:
-        """Return whether jobs may be encoded between two steps, while running requests wait."""
+        """Return whether jobs may be encoded between two steps."""
         most = self.backend.limits.encoded or DEFAULT_BATCH_TOKENS
         return sum(map(self._length, jobs)) <= most
 

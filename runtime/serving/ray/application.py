@@ -22,17 +22,13 @@ NAME = "dragoman"
 
 
 class Server:
-    """The deployment class of Ray Serve: answers health checks, and passes requests to `app`."""
+    """The deployment class of Ray Serve, which passes requests to `app`."""
 
     app: Starlette
     """Application, created by Ray Serve with the function passed to `ingress`."""
 
     async def check_health(self) -> None:
-        """Check that the replica can serve requests, see `/health/ready`.
-
-        Raises:
-            DragomanError: the replica cannot serve requests; Ray Serve replaces it.
-        """
+        """Raise an error, so that Ray Serve replaces the replica, if it is not ready."""
         dead = [served.name for served in self.app.state.models.all if not served.alive]
         if dead:
             raise DragomanError(f"not ready: the device of {', '.join(dead)} was lost")
@@ -45,8 +41,8 @@ def application(
 ) -> Any:
     """Create an application for `ray.serve.run`: replicas of `dragoman serve`, with its routes.
 
-    A replica accepts as many requests as its batches have rows, plus `max_waiting`. Up to
-    `max_waiting` further requests wait for a replica. All others are refused with status 429.
+    A replica accepts as many requests as its batches have rows, plus `max_waiting`, and
+    `max_waiting` more wait for a replica. All others are refused with status 429.
 
     Args:
         bundles: bundle directories, which every machine must have; a list names models by

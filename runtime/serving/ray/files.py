@@ -1,8 +1,7 @@
 """Decodes large files on workers of Ray.
 
-Workers are actors, each of which loads the model once. Blocks saved as files provide order and
-resumption, so Ray Data is not used. Inputs and outputs pass through this process: machines need the
-bundle, but no shared disk.
+Workers are actors. Blocks saved as files provide order and resumption, so Ray Data is not used.
+Inputs and outputs pass through this process: machines need the bundle, but no shared disk.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ def connected(address: str | None, processors: int) -> Iterator[None]:
 
     Args:
         address: host:port of a running cluster; None: start a cluster on this machine
-        processors: number of processors of a started cluster, so that all workers can be placed
-
-    Raises:
-        DragomanError: there is no Ray cluster at the address.
+        processors: number in a started cluster
     """
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
@@ -70,7 +66,7 @@ def connected(address: str | None, processors: int) -> Iterator[None]:
 
 
 def _check_listening(address: str) -> None:
-    """Check that a server listens at an address; Ray would retry for over a minute."""
+    """Check that a server listens at an address, as Ray would retry for long."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise DragomanError(
@@ -108,23 +104,18 @@ def run_file(
 ) -> DecodedFile:
     """Decode a file line by line on a Ray cluster, in the same order of lines.
 
-    `ray.init` must have connected to the cluster. Finished blocks are saved in OUTPUT.blocks until
-    the output is complete, so that repeating an interrupted call resumes it. When a worker dies, it
-    is replaced, and another worker decodes its block.
+    `ray.init` must have connected to the cluster. Finished blocks are saved in OUTPUT.blocks, so
+    that repeating an interrupted call resumes it. A worker that dies is replaced.
 
     Args:
         bundle: bundle directory, which every machine must have at this path
-        prefixes: file with a line for each source, with which its output begins; blank lines are no
-            prefix. None: all have the prefix of `options`
-        workers: number of processes, each with a copy of the model
+        prefixes: file with the beginning of each output, a line each, which may be blank. None: all
+            have the prefix of `options`
+        workers: processes, each with a copy of the model
         threads: threads per worker, and processors that Ray reserves for it
-        block_lines: lines per block; an interruption loses one block per worker
-        form: whether a line of output is a text or a JSON object
+        block_lines: lines per block, which an interruption loses for each worker
         backend, device: see `load`; a worker sees only the GPUs that Ray gives it, the first as
             "cuda"
-
-    Returns:
-        the number of lines, and the rejected lines
 
     Raises:
         DragomanError: an argument is wrong, or workers die repeatedly.
@@ -163,7 +154,7 @@ def run_file(
 
 
 class _Pool:
-    """Workers that decode one block at a time; one that Ray has not yet placed gets none."""
+    """Workers that decode a block at a time, once Ray has placed them."""
 
     def __init__(self, actor: Any, arguments: Sequence[Any]) -> None:
         self._actor, self._arguments = actor, arguments
@@ -174,7 +165,6 @@ class _Pool:
     def decode(
         self, source: LineFile, blocks: Sequence[Block], workers: int
     ) -> Iterator[tuple[Block, DecodedBlock]]:
-        """Decode blocks and yield each when finished."""
         todo, unfinished = deque(blocks), len(blocks)
         for _ in range(workers):
             self._start()

@@ -1,5 +1,4 @@
 """Bundles in NVIDIA's Triton Inference Server: `dragoman deploy triton`.
 
-Reading order: repository, which writes model repositories; model, the file that Triton's Python
-backend runs; instance, which model uses.
+Reading order: repository, model, instance.
 """

@@ -1,4 +1,4 @@
-"""A model in Triton, which serves requests with continuous batching."""
+"""A model in Triton, with continuous batching."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class ResponseStream:
     Args:
         sender: `pb_utils.InferenceResponseSender` of the request
         utils: module `triton_python_backend_utils`
-        executor: executor with one thread, which sends responses while decoding continues
+        executor: executor with one thread, so that decoding goes on while responses are sent
         on_end: called after the last response
     """
 
@@ -134,10 +134,7 @@ class ResponseStream:
         self.end(make)
 
     def end_after(self, futures: Sequence[Future[Any]], make: MakeResponses) -> None:
-        """Send the last responses once all futures are done.
-
-        If one of them fails, the others are cancelled.
-        """
+        """Send the last responses once all futures are done; if one fails, cancel the others."""
         self._futures, left = futures, len(futures)
 
         def checked() -> Sequence[Sequence[Tensor]]:
@@ -168,11 +165,7 @@ class ResponseStream:
             future.cancel()
 
     def cancel_if_requested(self) -> bool:
-        """Cancel the request if the client has; call only on the executor's thread.
-
-        Returns:
-            whether the client has cancelled it
-        """
+        """Return whether the client has cancelled; call only on the executor's thread."""
         if self._ended or not self._sender.is_cancelled():
             return False
         self.cancel()
@@ -204,7 +197,6 @@ class ResponseStream:
             self._on_end(self)
 
     def _error(self, error: Exception) -> Any:
-        """Return the error to report to the client; defects are reported without details."""
         make = self._utils.TritonError
         if isinstance(error, CancelledError):
             return make("the request was cancelled", make.CANCELLED)
@@ -221,8 +213,7 @@ class ModelInstance:
     """Serves requests of Triton with a model.
 
     Args:
-        models, chosen: see `load_arranged`; `close` closes the models
-        utils: module `triton_python_backend_utils`
+        models, chosen: see `load_arranged`
         streaming: whether a request may have a response for each token
     """
 
@@ -364,15 +355,7 @@ class ModelInstance:
 
 
 def open_instance(args: Mapping[str, str], utils: Any) -> ModelInstance:
-    """Load a model of a repository.
-
-    Args:
-        args: arguments of Triton's `initialize`
-        utils: module `triton_python_backend_utils`
-
-    Raises:
-        DragomanError: the bundle cannot be loaded, or the configuration is invalid.
-    """
+    """Load a model of a repository with the arguments of Triton's `initialize`."""
     deployment = deployment_of(json.loads(args["model_config"]))
     directory = Path(args["model_repository"], args["model_version"], BUNDLE)
     on_gpu = args["model_instance_kind"] == "GPU"

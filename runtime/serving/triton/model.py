@@ -1,6 +1,6 @@
 """The model that Triton's Python backend runs.
 
-This file is copied into the model repository. It needs the package `dragoman` where Triton runs.
+This file is copied into the model repository.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes model repositories for Triton: a configuration, a Python file and a bundle per model."""
+"""Writes model repositories for Triton."""
 
 from __future__ import annotations
 
@@ -60,12 +60,11 @@ def write_repository(
     """Write a model repository atomically.
 
     Args:
-        directories: bundle directories by model name
         link: whether to link to the bundles instead of copying them
 
     Raises:
-        DragomanError: a name is not valid for Triton, or the destination cannot be written, exists
-            (without `overwrite`) or holds other files.
+        DragomanError: a name is not valid for Triton, or the destination exists (without
+            `overwrite`), holds other files or cannot be written.
         BundleError: a directory does not hold a bundle.
     """
     for name in directories:
@@ -91,7 +90,6 @@ def write_repository(
 
 
 def _copy(directory: Path, destination: Path) -> None:
-    """Copy all files of a bundle, including its signature."""
     for path in directory.rglob("*"):
         if path.is_file():
             copied = destination / path.relative_to(directory)
@@ -100,7 +98,7 @@ def _copy(directory: Path, destination: Path) -> None:
 
 
 def is_repository(directory: Path) -> bool:
-    """Return whether a directory holds only models that `write_repository` wrote."""
+    """Return whether a directory holds only what `write_repository` wrote."""
     return all(_is_ours(path / CONFIG_FILE) for path in directory.iterdir())
 
 
@@ -118,11 +116,7 @@ def config_text(name: str, manifest: Manifest, deployment: Deployment) -> str:
 
 
 def deployment_of(config: Mapping[str, Any]) -> Deployment:
-    """Parse the configuration that Triton passes to a model.
-
-    Raises:
-        DragomanError: a parameter is not a number.
-    """
+    """Parse the configuration that Triton passes to a model."""
     found = config.get("parameters", {})
     options: dict[str, int] = {}
     for name in PARAMETERS:

@@ -1,4 +1,4 @@
-"""The interface of tokenizers, and the words that their tokens belong to."""
+"""The interface of tokenizers, and words of tokens."""
 
 from __future__ import annotations
 
@@ -19,27 +19,17 @@ class UnknownSymbolsError(ValueError):
 
 
 class TokenizerError(RejectedError):
-    """A tokenizer fails on a text or on tokens, because its file is damaged."""
+    """A tokenizer fails, because its file is damaged."""
 
 
 class TextStream(Protocol):
-    """Decodes tokens one at a time.
-
-    The pieces and the rest add up to the text of all tokens.
-    """
+    """Decodes tokens one at a time; the pieces and the rest add up to the text of all tokens."""
 
     def step(self, token: int) -> str:
-        """Return the text that a token adds; empty while a character is incomplete.
-
-        Raises:
-            TokenizerError: the tokenizer fails on it.
-        """
+        """Return the text that a token adds; empty while a character is incomplete."""
 
     def rest(self) -> str:
-        """Return the text that is held back, since later tokens could have changed it.
-
-        An incomplete character at the end is U+FFFD, as in the text of all tokens.
-        """
+        """Return the text that is held back; an incomplete character at the end is U+FFFD."""
 
 
 class EncodedSource(NamedTuple):
@@ -64,7 +54,8 @@ class Codec(Protocol):
     """A tokenizer.
 
     Special tokens in a text are read as such or, with `split_special_tokens`, as plain text.
-    Decoded texts omit special tokens, unless `skip_special_tokens` is False.
+    Methods raise a `TokenizerError` if the tokenizer fails, and those that take a text an
+    `UnknownSymbolsError` if symbols have no token and there is none for unknown ones.
     """
 
     def encode_source(
@@ -76,11 +67,6 @@ class Codec(Protocol):
 
         Args:
             most: maximum number of tokens; further tokens of the text are cut, special tokens kept
-
-        Raises:
-            UnknownSymbolsError: the text has symbols without a token, and the tokenizer has no
-                token for unknown ones.
-            TokenizerError: the tokenizer fails on it.
         """
 
     @property
@@ -94,39 +80,25 @@ class Codec(Protocol):
 
         Words are separated by white space. With `each_token`, and for a tokenizer that joins tokens
         with spaces, tokens are words.
-
-        Raises:
-            UnknownSymbolsError, TokenizerError: as for `encode_source`.
         """
 
     def encode_target(self, text: str, *, split_special_tokens: bool = False) -> EncodedTarget:
-        """Return the token ids of a target text.
-
-        Raises:
-            UnknownSymbolsError, TokenizerError: as for `encode_source`.
-        """
+        """Return the token ids of a target text."""
 
     def count(self, text: str, end: int, *, split_special_tokens: bool = False) -> int:
         """Count the tokens, without the template, that end within the first `end` characters.
 
-        The count may be too low if the file has no character offsets.
-
-        Raises:
-            UnknownSymbolsError, TokenizerError: as for `encode_source`.
+        It may be too low if the file has no character offsets.
         """
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Decode tokens to a text.
-
-        Raises:
-            TokenizerError: the tokenizer fails on them.
-        """
+        """Decode tokens to a text, without special tokens unless `skip_special_tokens` is False."""
 
     def piece(self, token: int) -> str | None:
-        """Return a token as the vocabulary spells it; None for ids without a token."""
+        """Return a token as the vocabulary spells it; None without a token."""
 
     def token(self, piece: str) -> int | None:
-        """Return the id of a token as the vocabulary spells it; None if there is none."""
+        """Return the id of a token by its piece; None if there is none."""
 
     @property
     def unknown(self) -> int | None:
@@ -134,7 +106,7 @@ class Codec(Protocol):
 
     @property
     def special_tokens(self) -> Mapping[int, str]:
-        """The special tokens, which `skip_special_tokens` omits, by id."""
+        """The special tokens by id."""
 
     def stream(self, *, skip_special_tokens: bool = True) -> TextStream:
         """Return a decoder of a stream of tokens."""
@@ -172,7 +144,7 @@ def tokens_as_words(text: str, spans: Sequence[Span | None]) -> Words:
 def words_at(text: str, spans: Iterable[Span | None]) -> list[int | None]:
     """Return the index in `text.split()` of the word with the last character of each span.
 
-    The index of a missing or empty span, or of white space, is None.
+    It is None for a missing or empty span, or white space.
     """
     numbers: list[int | None] = []
     word, within = -1, False

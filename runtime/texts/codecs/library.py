@@ -28,7 +28,7 @@ from .tokenizer_file import failures_of, read_tokenizer
 class LibraryTokenizer:
     """A tokenizer that reads special tokens in a text as such or, on request, as plain text.
 
-    It may be called from several threads.
+    It is thread-safe.
 
     Args:
         kept: token that is never read as plain text, such as a mask
@@ -56,12 +56,7 @@ class LibraryTokenizer:
         """Encode a text or a pair of texts.
 
         Args:
-            special_tokens: whether to add the special tokens that the file defines around a text
             truncation: arguments of the library's `enable_truncation`; None: no truncation
-
-        Raises:
-            UnknownSymbolsError: the text has symbols without a token.
-            TokenizerError: the tokenizer fails on the text.
         """
         tokenizer = self.tokenizer
         with self._lock, failures_of(self._path):
@@ -88,8 +83,7 @@ class LibraryTokenizer:
     def _splitter(self) -> pre_tokenizers.PreTokenizer | None:
         """A pre-tokenizer that splits after the first character of a special token.
 
-        Otherwise T5, whose vocabulary has `</s>` as a piece with a high score, would encode a typed
-        `</s>` as the end token. None if no special token is a piece.
+        Otherwise T5, where `</s>` is a piece, would encode a typed `</s>` as the end token.
         """
         reachable = sorted(
             token.content
@@ -145,7 +139,7 @@ class LibraryCodec:
 
     @property
     def template_tokens(self) -> Sequence[int]:
-        """The special tokens that `encode_source` adds to a text."""
+        """The special tokens around a text."""
         empty = self._encode("", self._special_tokens, False)
         pairs = zip(empty.ids, empty.special_tokens_mask, strict=True)
         return [token for token, special in pairs if special]
@@ -153,7 +147,7 @@ class LibraryCodec:
     def words(
         self, text: str, *, split_special_tokens: bool = False, each_token: bool = False
     ) -> Words:
-        """Return the words of a text and the word of each token."""
+        """Return the words of a text and of each token."""
         encoding = self._encode(text, self._special_tokens, split_special_tokens)
         offsets = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
         spans = [None if special else span for span, special in offsets]
@@ -170,7 +164,7 @@ class LibraryCodec:
         return EncodedTarget(ids[:leading], text_ids)
 
     def count(self, text: str, end: int, *, split_special_tokens: bool = False) -> int:
-        """Count the tokens that end within the first `end` characters."""
+        """Count the tokens that end by `end`."""
         offsets = self._encode(text, False, split_special_tokens).offsets
         return sum(last <= end for _, last in offsets)
 
@@ -182,17 +176,17 @@ class LibraryCodec:
             )
 
     def piece(self, token: int) -> str | None:
-        """Return a token as the vocabulary spells it."""
+        """Return the piece of a token."""
         return self._tokenizer.id_to_token(token)
 
     def token(self, piece: str) -> int | None:
-        """Return the id of a token as the vocabulary spells it."""
+        """Return the id of a token."""
         found: int | None = self._tokenizer.token_to_id(piece)
         return found
 
     @cached_property
     def unknown(self) -> int | None:
-        """The id of the unknown token; None if there is none."""
+        """The id of the unknown token."""
         model: Any = self._tokenizer.model
         if isinstance(model, models.Unigram):
             index: int | None = json.loads(self._tokenizer.to_str())["model"].get("unk_id")
@@ -234,10 +228,9 @@ class LibraryCodec:
 
 
 class LibraryStream:
-    """Decodes a stream of tokens with the library's `DecodeStream`.
+    """Decodes tokens with the library's `DecodeStream`.
 
-    A run of bytes is held back until it ends: a byte that makes no character makes all of the run
-    U+FFFD.
+    A run of bytes is held back, since one that makes no character makes all of it U+FFFD.
     """
 
     def __init__(
@@ -263,7 +256,7 @@ class LibraryStream:
         return self._decoded([*self._run, token])
 
     def rest(self) -> str:
-        """Return the text that is held back: an incomplete character or a run of bytes."""
+        """Return the text that is held back."""
         text = self._decoded(self._run)
         with failures_of(self._path):
             text += self._tokenizer.decode(self._incomplete, skip_special_tokens=self._skips)
@@ -290,11 +283,7 @@ def _encodes_to(tokenizer: Tokenizer, content: str, token_id: int) -> bool:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer that reads special tokens in a text as plain text.
-
-    Raises:
-        BundleError: the file is not a tokenizer, or fails on trial texts.
-    """
+    """Read a tokenizer for which special tokens in a text are plain text."""
     reader = LibraryTokenizer(path)
     reader.set_splitting(True)
     return reader.tokenizer

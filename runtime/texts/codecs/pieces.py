@@ -29,7 +29,7 @@ from .tokenizer_file import MOST_GROWTH, TRIAL_TEXTS, failures_of, summary
 
 @dataclass(frozen=True)
 class AddedPiece:
-    """A token that is no piece of the SentencePiece model; see `tokenizers.AddedToken`."""
+    """A token besides the pieces; see `tokenizers.AddedToken`."""
 
     id: int
     content: str
@@ -90,13 +90,13 @@ class PieceCodec:
 
     @property
     def template_tokens(self) -> Sequence[int]:
-        """The special tokens that `encode_source` adds to a text: none."""
+        """The special tokens around a text: none."""
         return ()
 
     def words(
         self, text: str, *, split_special_tokens: bool = False, each_token: bool = False
     ) -> Words:
-        """Return the words of a text and the word of each token."""
+        """Return the words of a text and of each token."""
         spans: list[Span | None] = []
         for part, begin, added in self._parts(text, split_special_tokens):
             whole = [(begin, begin + len(part))]
@@ -121,7 +121,7 @@ class PieceCodec:
         return EncodedTarget([], source.tokens)
 
     def count(self, text: str, end: int, *, split_special_tokens: bool = False) -> int:
-        """Count the tokens that end within the first `end` characters."""
+        """Count the tokens that end by `end`."""
         counted = 0
         for part, begin, added in self._parts(text, split_special_tokens):
             if begin + len(part) <= end:
@@ -141,11 +141,7 @@ class PieceCodec:
         return len(self._ids(code + within))
 
     def _parts(self, text: str, split_special_tokens: bool) -> list[tuple[str, int, int | None]]:
-        """Split a text at added tokens.
-
-        Returns:
-            parts with their places in the text, and the id of each that is an added token
-        """
+        """Split a text at added tokens into parts, their places, and the ids of added tokens."""
         if split_special_tokens or not self._added:
             return [(text, 0, None)]
         parts = self._added_pattern.split(text)
@@ -169,7 +165,6 @@ class PieceCodec:
         return [(part, begin, token) for part, begin, token in found if part]
 
     def _pieces_of(self, text: str) -> list[str]:
-        """Split a source text into a code, if it has one, and pieces."""
         code, text = self._split_code(text)
         return code + self._split(text)
 
@@ -203,11 +198,11 @@ class PieceCodec:
         return self.special_tokens[token] + " " * self._vocabulary.leading_code
 
     def piece(self, token: int) -> str | None:
-        """Return a token as the vocabulary spells it."""
+        """Return the piece of a token."""
         return self._pieces.get(token) or self.special_tokens.get(token)
 
     def token(self, piece: str) -> int | None:
-        """Return the id of a token as the vocabulary spells it."""
+        """Return the id of a token."""
         if piece in self._added:
             return self._added[piece].id
         found: int | None = self._vocabulary.pieces.get(piece)
@@ -215,7 +210,7 @@ class PieceCodec:
 
     @property
     def unknown(self) -> int | None:
-        """The id of the unknown token; None if there is none."""
+        """The id of the unknown token."""
         return self._vocabulary.unknown
 
     def stream(self, *, skip_special_tokens: bool = True) -> PieceStream:
@@ -267,7 +262,7 @@ class PieceStream:
         return self._shown(text)
 
     def rest(self) -> str:
-        """Return the text that is held back: an incomplete character; texts end without a space."""
+        """Return the incomplete character that is held back."""
         held, self._held = self._held, ""
         return self._shown(held) if held else ""
 
@@ -281,12 +276,7 @@ class PieceStream:
 
 
 def load_sentencepiece(path: Path) -> Any:
-    """Load a `SentencePieceProcessor`.
-
-    Raises:
-        BundleError: the file is not a SentencePiece model or fails on trial texts, or the package
-            sentencepiece is missing.
-    """
+    """Load a `SentencePieceProcessor`."""
     try:
         library = import_module("sentencepiece")
     except ImportError as error:

@@ -1,7 +1,7 @@
 """Reads files of the `tokenizers` library that may be damaged or malicious.
 
-The library validates little: the first use of an invalid rule may panic, loop forever or exhaust
-memory. Rules are checked as far as the file shows them, and the tokenizer is run on trial texts.
+The library validates little: an invalid rule may panic, loop forever or exhaust memory. So rules
+are checked, and the tokenizer is run on trial texts.
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ def read_tokenizer(path: Path, *, text_token: int | None = None) -> Tokenizer:
 
     Args:
         text_token: special token that counts as text
-
-    Raises:
-        BundleError: the file is not a tokenizer, or makes the library fail.
     """
     try:
         content = read_regular(path, VOCABULARY_BYTES)
@@ -64,11 +61,7 @@ def read_tokenizer(path: Path, *, text_token: int | None = None) -> Tokenizer:
 
 
 def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
-    """Run a tokenizer on trial texts.
-
-    Raises:
-        BundleError: its rules make the library fail; names the file that they come from.
-    """
+    """Run a tokenizer on trial texts; a `BundleError` names its file if they fail."""
     problem = next(_problems(tokenizer), None)
     if problem is not None:
         raise BundleError(str(path), [problem])
@@ -92,7 +85,7 @@ def _charsmap_problems(content: bytes) -> Iterator[str]:
 
 
 def _problems(tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield a problem that makes a tokenizer fail; further checks might not terminate."""
+    """Yield the problems of a tokenizer; after one, further checks might not terminate."""
     for name in ("normalizer", "decoder"):
         problem = growth_problem(getattr(tokenizer, name))
         if problem is not None:
@@ -112,7 +105,7 @@ def _problems(tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _empty_tokens(tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield added tokens that normalize to nothing, which send the library into an endless loop."""
+    """Yield added tokens that normalize to nothing, on which the library loops forever."""
     normalizer = tokenizer.normalizer
     for token in tokenizer.get_added_tokens_decoder().values():
         if normalizer and token.normalized and not normalizer.normalize_str(token.content):
@@ -144,9 +137,9 @@ LONGEST_REPLACEMENT = 256
 
 
 def charsmap_problem(charsmap: bytes) -> str | None:
-    """Return the problem of normalization rules; None if they are valid.
+    """Return the problem of normalization rules, if any.
 
-    The trie must not point out of bounds, and replacements must be whole characters and short.
+    The trie must stay in bounds; replacements must be short and whole characters.
     """
     size = int.from_bytes(charsmap[:4], "little")
     if size == 0 or size % 4 or 4 + size > len(charsmap):
@@ -180,10 +173,10 @@ MOST_GROWTH = 16
 
 
 def growth_problem(component: Any) -> str | None:
-    """Return the problem of the replacements of a normalizer or decoder; None if they are valid.
+    """Return the problem of the replacements of a normalizer or decoder, if any.
 
-    A chain of replacements can lengthen a text exponentially, until memory is exhausted. The check
-    applies them one by one to their own patterns and contents, the texts that they match.
+    A chain of replacements can lengthen a text exponentially. They are tried one by one on their
+    own patterns and contents.
     """
     if component is None:
         return None
@@ -209,7 +202,6 @@ def growth_problem(component: Any) -> str | None:
 
 
 def _replacements(component: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the replacements of a component in the order of their application."""
     if component["type"] == "Replace":
         yield component
     for part in component.get("normalizers") or component.get("decoders") or ():
@@ -228,10 +220,7 @@ def _may_lengthen(rule: dict[str, Any]) -> bool:
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Raise a RuntimeError in place of a panic of Rust code, such as an index out of bounds.
-
-    A panic is a `BaseException`. Rust also prints it to standard error.
-    """
+    """Raise a RuntimeError in place of a panic of Rust code, which is a `BaseException`."""
     try:
         yield
     except BaseException as error:
@@ -244,7 +233,7 @@ def panics_as_errors() -> Iterator[None]:
 def failures_of(path: Path) -> Iterator[None]:
     """Raise a TokenizerError that names the file in place of the library's errors.
 
-    `UnknownSymbolsError`, which concerns the text, passes through.
+    `UnknownSymbolsError` passes through.
     """
     try:
         with panics_as_errors():

@@ -108,7 +108,7 @@ def _text(form: FormData, name: str) -> str | None:
 
 
 def _flag(form: FormData, name: str) -> bool | None:
-    """Read a truth value, as libraries write it in forms; None: it is missing."""
+    """Read a truth value, as libraries write it in forms."""
     text = _text(form, name)
     if not text:
         return None
@@ -121,7 +121,6 @@ def _flag(form: FormData, name: str) -> bool | None:
 async def _events(
     service: Service, served: ServedModel, data: bytes, options: GenerationOptions
 ) -> AsyncGenerator[str, None]:
-    """Yield an event with the text of each segment, and one with the whole text."""
     text, warnings = "", dict[str, Any]()
     async with (
         service.opened_audio(served, [data], vad=options.vad) as (audio,),

@@ -1,4 +1,4 @@
-"""OpenAI's API: completions, as one response or as a stream."""
+"""OpenAI's API: completions."""
 
 from __future__ import annotations
 
@@ -47,16 +47,12 @@ class CompletionRequest:
     """The fields of a completion request.
 
     Attributes:
-        prompts: texts, or lists of token ids
         with_usage: whether a stream ends with the token counts
         echo: whether texts begin with their prompts
-        logprobs: number of top tokens reported for each step; None: no log-probabilities
+        logprobs: number of top tokens reported for each step, if any
 
     Args:
         splits: the server's default of `split_special_tokens`
-
-    Raises:
-        BodyError: fields are wrong, unknown or incompatible.
     """
 
     def __init__(self, fields: Fields, *, splits: bool) -> None:
@@ -103,11 +99,7 @@ class CompletionRequest:
 
     @property
     def options(self) -> GenerationOptions:
-        """Return the generation options of each prompt.
-
-        Raises:
-            DragomanError: a value is out of range.
-        """
+        """Return the generation options of each prompt."""
         values: dict[str, Any] = {"temperature": self._temperature, "top_k": 0} | self._options
         beams = values.get("num_beams", 1) != 1
         if not values.setdefault("do_sample", bool(self._temperature) and not beams):
@@ -131,9 +123,7 @@ def _is_prompt(prompt: Any) -> bool:
 
 
 class StopBuffer:
-    """The text of an output up to a stop string; a possible beginning of a stop is held back.
-
-    The stop that is complete first ends the output.
+    """The text of an output up to the first complete stop string, whose beginning is held back.
 
     Attributes:
         stopped: whether a stop was found; then nothing more may be added
@@ -145,11 +135,7 @@ class StopBuffer:
         self._released, self._token_begins = 0, list[int]()
 
     def add(self, piece: str) -> str:
-        """Add the text of a token.
-
-        Returns:
-            the released text, which continues the text released before
-        """
+        """Add the text of a token, and return the text that is released."""
         self._token_begins.append(len(self.text))
         self.text += piece
         found = [
@@ -163,7 +149,7 @@ class StopBuffer:
         return self.text[before : self._released]
 
     def rest(self) -> str:
-        """Return the text still held back when the output has ended."""
+        """Return the text still held back at the end."""
         return self.text[self._released :]
 
     @property
@@ -175,7 +161,6 @@ class StopBuffer:
 
     @property
     def _held_back(self) -> int:
-        """Return how many of the last characters could begin a stop."""
         if self.stopped:
             return 0
         return max(
@@ -291,7 +276,7 @@ def _usage(prompt: int, completion: int) -> dict[str, int]:
 
 
 async def _checked(items: Items) -> Items:
-    """Yield items; the end of a prompt that was not decoded is an error."""
+    """Yield items; a rejected prompt is an error."""
     async with aclosing(items):
         async for item in items:
             if isinstance(item, Result):
@@ -302,7 +287,6 @@ async def _checked(items: Items) -> Items:
 async def _events(
     items: Items, completion: CompletionRequest, head: dict[str, Any], prompt: int
 ) -> AsyncGenerator[str, None]:
-    """Yield chunks of text, holding back a possible beginning of a stop, which ends decoding."""
     output, last, reason = StopBuffer(completion.stops), "", "stop"
     async with aclosing(items):
         async for item in items:
