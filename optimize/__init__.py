@@ -2,7 +2,7 @@
 
 A bundle of neutral graphs becomes one for a target (`target_bundle`), and any ONNX Transformer
 becomes a graph of standard operators (`onnx_file`). Every pass is checked by running the graph
-before and after it (`pipeline`).
+before and after it.
 
 Reading order: graph_pass, pipeline, fusions, targets, a target's folder, precision, target_bundle.
 """

@@ -93,7 +93,6 @@ def _integers(value: ir.Value | None) -> bool:
 def _by_column(
     value: ir.Value, integers: Array, scale: Array, zero: Array | None, bits: int, *, table: bool
 ) -> QuantizedWeight:
-    """Make a weight from integers [inputs, outputs] with a scale for each output."""
     inputs, outputs = integers.shape
     scales, zeros = (
         np.broadcast_to(np.asarray(given, np.float32), (1, outputs))
@@ -145,10 +144,7 @@ def _scales_of_table(node: ir.Node, value: ir.Value) -> Array | None:
 
 
 def block_product(node: ir.Node) -> QuantizedWeight | None:
-    """Return the weight of `MatMulNBits`.
-
-    Its inputs are A, B [N, G, bytes], scales [N, G], zero_points, g_idx and bias.
-    """
+    """Return the weight of `MatMulNBits`: B [N, G, bytes] and scales [N, G]."""
     packed, scales = array(node, 1), array(node, 2)
     value = node.inputs[1]
     if value is None or packed is None or scales is None or array(node, 4) is not None:
@@ -160,10 +156,7 @@ def block_product(node: ir.Node) -> QuantizedWeight | None:
 
 
 def block_lookup(node: ir.Node) -> QuantizedWeight | None:
-    """Return the weight of `GatherBlockQuantized`.
-
-    Its inputs are data [V, G, bytes], indices, scales [V, G, 1] and zero_points.
-    """
+    """Return the weight of `GatherBlockQuantized`: data [V, G, bytes], scales [V, G, 1]."""
     value, packed = node.inputs[0], array(node, 0)
     scales = None if value is None else _scales_of_table(node, value)
     if value is None or packed is None or scales is None or packed.ndim != 3:
@@ -184,7 +177,6 @@ def _of_blocks(
     *,
     table: bool,
 ) -> QuantizedWeight:
-    """Make a weight from unsigned integers [outputs, blocks, bytes] with a scale for each block."""
     outputs, blocks = scales.shape
     packed = packed.reshape(outputs, blocks, -1)
     middle: Array = np.full((outputs, blocks), 2.0 ** (bits - 1), np.float32)
@@ -205,7 +197,6 @@ def _of_blocks(
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
-    """Return the integers in bytes, the first of two in the lower half."""
     if bits == 8:
         return packed
     both = np.stack([packed & 15, packed >> 4], axis=-1)
@@ -247,7 +238,6 @@ def dequantized(node: ir.Node) -> QuantizedWeight | None:
 
 
 def _is_table(node: ir.Node) -> bool:
-    """Return whether a dequantized weight [V, D] is looked up, or transposed before a product."""
     return any(user.op_type in ("Gather", "Transpose") for user in users(node.outputs[0]))
 
 

@@ -1,9 +1,8 @@
 """The exact form of a graph: the same computation without any rounding, in float32.
 
 Weights that are integers become the numbers that they represent, nothing is rounded to integers or
-to 16 bits, and caches hold float32. If the two sides of a quantization disagree, such as different
-scales for division and multiplication, the exact form is as wrong as the graph. It therefore shows
-every fault of a graph except rounding, at the tolerance of fp32.
+to 16 bits, and caches hold float32. A quantization whose two sides disagree stays as wrong as it
+is: every fault of a graph except rounding shows, at the tolerance of fp32.
 """
 
 from __future__ import annotations
@@ -69,15 +68,7 @@ def make_exact(model: ir.Model, replacement: Replacement = own_weights) -> None:
 def exact_model(
     bundle: Bundle, replacement: Replacement = own_weights, threads: int | None = None
 ) -> Model:
-    """Return the exact form of a bundle of graphs, in fp32, on ONNX Runtime, in memory.
-
-    Args:
-        threads: CPU threads; None: all cores
-
-    Raises:
-        PassError: a graph has no exact form that ONNX Runtime loads, although every correct graph
-            has one.
-    """
+    """Return the exact form of a bundle of graphs, in fp32, on ONNX Runtime, in memory."""
     left_out = {"candidates", *SHORTLIST_GRAPHS}
     known = {n: spec for n, spec in bundle.manifest.graphs.items() if n not in left_out}
     graphs = {name: load_graph(bundle.graph_path(name)) for name in known}
@@ -94,17 +85,11 @@ def exact_model(
 
 
 def _numbers(weight: QuantizedWeight, replacement: Replacement) -> Float:
-    """Return the numbers to use for a weight, [inputs, outputs]."""
     new = replacement(weight.name, weight)
     return np.asarray(weight if new is None else new, np.float32)
 
 
 def _exact_input(places: tuple[int, int, int], graph: ir.Graph, node: ir.Node) -> list[ir.Node]:
-    """Make nodes that compute the input of a product of integers without rounding.
-
-    Args:
-        places: input indices of the integers, their scale and their zero point
-    """
     integers = node.inputs[places[0]]
     quantize = None if integers is None else integers.producer()
     reshape = quantize if quantize is not None and quantize.op_type == "Reshape" else None
@@ -138,7 +123,6 @@ def _replace_by_product(
     replacement: Replacement,
     bias: ir.Value | None,
 ) -> None:
-    """Replace a node by the nodes `x` and the product of their result and a weight."""
     numbers = _numbers(weight, replacement)
     if numbers.T.flags.c_contiguous:  # the checkpoint's own memory, without a copy
         rows = new_weight(graph, f"{weight.name}.exact_rows", numbers.T)
@@ -162,12 +146,6 @@ def _multiply_exactly(
     node: ir.Node,
     replacement: Replacement,
 ) -> None:
-    """Replace a product of integers.
-
-    Args:
-        exact_input: makes nodes that compute the product's input
-        bias: the place of the bias among the node's inputs
-    """
     weight = read(node)
     if weight is not None:
         added = node.inputs[bias] if len(node.inputs) > bias else None
@@ -189,16 +167,12 @@ def _look_up_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -
 
 
 def _steps_of_rows(weight: QuantizedWeight, block: int) -> Float:
-    """Return the scale of each block of each row of a table, [rows, blocks]."""
     parts = parts_of_outputs(weight.shape, NUMBERS_AT_ONCE)
     return np.concatenate([weight.read(part).step[::block].T for part in parts])
 
 
 def _look_up_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
-    """Divide blocks by the table's scales and multiply them by the scales that the node reads.
-
-    The two may differ in a wrong graph.
-    """
+    """Divide blocks by the table's scales, multiply by the node's; a fault makes them differ."""
     weight, ids, scales = block_lookup(node), node.inputs[1], node.inputs[2]
     if weight is None or ids is None or scales is None:
         return

@@ -1,7 +1,6 @@
 """Graph passes, which change a graph in place and report what they changed and refused.
 
-Fusions are rewrite rules of `onnxscript.rewriter`. A `RulePass` applies them and reports why the
-remaining candidates were not rewritten.
+A `RulePass` applies rules of `onnxscript.rewriter` and reports why other candidates stay.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ Property = str
 
 
 class PassError(DragomanError):
-    """A pass cannot be applied to a graph, or changes its outputs too much.
-
-    The message names the pass and, if known, the node.
-    """
+    """A pass cannot be applied to a graph, or changes its outputs too much."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +70,7 @@ class GraphPass:
     `Changes.rounding`."""
 
     def apply(self, model: ir.Model) -> Changes:
-        """Change the model in place.
-
-        Raises:
-            PassError: the pass cannot be applied to this model.
-        """
+        """Change the model in place."""
         raise NotImplementedError
 
 
@@ -106,11 +98,7 @@ class FusionRule(RewriteRuleClassBase):
         return result.fail(reason) if reason else result
 
     def refusal(self, context: Any, **bound: Any) -> str:
-        """Return why a match is not rewritten; "" if it is.
-
-        Raises:
-            UnsupportedPatternError: the same, from a function that reads a part of the match.
-        """
+        """Return why a match is not rewritten; "" if it is."""
         return ""
 
 
@@ -149,8 +137,6 @@ MATCHED = 1_000_000
 
 @dataclass
 class _Refusals(MatchingTracer):
-    """Records, for each node, why its longest failed match failed."""
-
     reasons: dict[ir.Node, tuple[int, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

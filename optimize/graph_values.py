@@ -136,8 +136,7 @@ def infer_shapes(model: ir.Model) -> None:
 def name_uniquely(model: ir.Model) -> None:
     """Give values of subgraphs names that occur once in the model.
 
-    Both branches of an If may use the same names, but ONNX's inference refuses the second, and
-    nodes that passes add to a branch may get names that are used outside.
+    Both branches of an If may use the same names, but ONNX's inference refuses the second.
     """
     used: set[str | None] = set()
     for graph in model.graphs():
@@ -165,11 +164,7 @@ def is_number(value: ir.Value | None, expected: float, *, relative: float = 1e-4
 
 
 def first_input(node: ir.Node) -> ir.Value:
-    """Return the first input of a node.
-
-    Raises:
-        UnsupportedPatternError: the node has none.
-    """
+    """Return the first input of a node."""
     value = node.inputs[0]
     if value is None:
         raise UnsupportedPatternError(f"{node.op_type} {node.name or ''} without its first input")
@@ -177,10 +172,7 @@ def first_input(node: ir.Node) -> ir.Value:
 
 
 def split_constant(node: ir.Node) -> tuple[ir.Value, float] | None:
-    """Return the variable input and the constant number of a node with two inputs.
-
-    They may be in either order. Returns None if the node does not have one of each.
-    """
+    """Return the variable and the constant number of a node with two inputs, in either order."""
     for value, other in (node.inputs[:2], node.inputs[1::-1]):
         constant_number = number(other)
         if value is not None and constant_number is not None and number(value) is None:
@@ -199,10 +191,7 @@ def permutation(node: ir.Node) -> tuple[int, ...]:
 
 
 def reduction_axes(node: ir.Node) -> list[int] | None:
-    """Return the axes of a reduction; None if unknown.
-
-    They are an attribute or, since opset 18, an input.
-    """
+    """Return the axes of a reduction: an attribute or, since opset 18, an input."""
     attribute = node.attributes.get("axes")
     if attribute is not None:
         return list(attribute.as_ints())

@@ -37,15 +37,11 @@ def optimize_file(
 
     Args:
         target: "neutral" fuses to standard operators; "cpu" then fuses to ONNX Runtime's own
-        samples: values for the graph's inputs, or several sets of them; None: random ones, by
-            names, types and shapes, that execute every branch if such are found
-        compare: whether to run the graph before and after each pass and compare the outputs; names,
-            number, order and types of inputs and outputs are checked in any case
+        samples: one or several sets of inputs; None: random ones that execute every branch if found
+        compare: whether to compare the outputs before and after each pass; the interface is always
 
     Raises:
-        DragomanError: the source is not an ONNX file, or the destination exists or cannot be
-            written.
-        PassError: a pass failed or changed an output by more than its tolerance; names it.
+        PassError: a pass failed or changed an output by more than its tolerance.
     """
     refuse_existing(destination, overwrite)
     own_passes = find_target(target).recipe.file_passes
@@ -82,7 +78,6 @@ def optimize_file(
 
 
 def _save(model: ir.Model, destination: Path) -> None:
-    """Write one file, with a second one for weights if they exceed protobuf's limit."""
     weights = sum(
         value.const_value.nbytes
         for value in model.graph.initializers.values()

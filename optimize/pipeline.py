@@ -36,16 +36,13 @@ def apply_passes(
     """Apply passes to a graph, in place.
 
     Args:
-        samples: inputs, or several sets of them, on which the outputs before and after each pass
-            are compared; None: outputs are not compared
-        interface: the inputs and outputs that the graph keeps. Its own rounding is then measured,
-            and a pass may change an output by about as much. None: the contract of a bundle's graph
-            is checked elsewhere
+        samples: one or several sets of inputs on which outputs are compared; None: they are not
+        interface: what the graph keeps. Its own rounding is then measured, and a pass may change an
+            output by about as much. None: the contract of a bundle's graph is checked elsewhere
 
     Raises:
-        PassError: a pass requires a property that the graph does not have, fails, or changes the
-            interface, or an output by more than its tolerance; names it and the passes before it.
-            Or ONNX Runtime cannot run the graph, neither before nor after the passes.
+        PassError: a pass fails, lacks a property of the graph, or changes too much; or the graph
+            runs neither before nor after the passes.
     """
     records: list[PassRecord] = []
     sets = [samples] if isinstance(samples, Mapping) else list(samples or ())
@@ -112,10 +109,7 @@ def _apply(
 
 
 class _Outputs:
-    """The outputs of a graph as it changes.
-
-    Some graphs run on ONNX Runtime only after a pass has repaired them; comparison starts there.
-    """
+    """The outputs of a graph as it changes, from the first pass on after which it runs."""
 
     def __init__(self, model: ir.Model, sets: Sequence[Samples], *, foreign: bool) -> None:
         self._sets = sets
@@ -141,11 +135,7 @@ class _Outputs:
     def change(self, model: ir.Model, allowed: float) -> tuple[float | None, float]:
         """Return the difference from the previous outputs that is nearest to its limit, and this.
 
-        The difference is None if there are no previous outputs.
-
-        Raises:
-            PassError: the difference exceeds what is allowed, or the graph ran before and no longer
-                does.
+        It is None if there are no previous outputs.
         """
         if not self._sets:
             return None, allowed
@@ -176,7 +166,6 @@ class _Outputs:
         return {name: distance(old[name], new[name]) for name in old}
 
     def _check(self, index: int, name: str, change: float, allowed: float) -> float:
-        """Check an output that changes by more than a tolerance; return what is allowed then."""
         yardstick = self._yardstick
         if yardstick is not None:
             rounding = yardstick.rounding(index, name)

@@ -1,7 +1,4 @@
-"""Running graphs on ONNX Runtime: sample inputs, sessions in memory, and comparing outputs.
-
-Graphs run exactly as they are, without ONNX Runtime's own optimizations.
-"""
+"""Running graphs on ONNX Runtime exactly as they are, and comparing outputs."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ WINDOWS = 2
 def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Samples:
     """Make sample inputs of a graph of the contract, from a seed.
 
-    Rows have unequal lengths and positions, and caches are filled up to them. There are two rows of
+    Rows have unequal lengths and positions, up to which caches are filled. There are two rows of
     each source if the graph lets rows share sources.
     """
     generator = np.random.default_rng(seed)
@@ -75,7 +72,6 @@ def samples_for_graph(spec: GraphSpec, model: ModelSpec, *, seed: int = 0) -> Sa
 
 
 def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
-    """Return a size for each dynamic axis of the contract; fixed axes keep theirs."""
     sizes = {
         "batch": 6,
         "source_batch": 3,
@@ -108,8 +104,7 @@ class InMemorySession:
     """A session of a graph in memory, whatever the graph's size; no file is written.
 
     A serialized graph may not exceed 2 GB (protobuf). Large initializers are therefore declared as
-    external data, and the session reads them where they are. ONNX Runtime's own optimizations,
-    which would read the declared file, are disabled.
+    external data, which ONNX Runtime's own optimizations, disabled here, would read.
 
     Attributes:
         session: ONNX Runtime's own; valid as long as this object
@@ -117,9 +112,6 @@ class InMemorySession:
 
     def __init__(self, model: ir.Model, options: onnxruntime.SessionOptions) -> None:
         """Load a graph, which stays unchanged.
-
-        Args:
-            options: options of the session, which are changed
 
         Raises:
             Exception: ONNX Runtime cannot load the graph; its errors share no other base.
@@ -141,20 +133,13 @@ class InMemorySession:
         inputs: Mapping[str, NDArray[np.generic]],
         options: onnxruntime.RunOptions | None = None,
     ) -> dict[str, NDArray[np.generic]]:
-        """Return all outputs of the graph, by name.
-
-        Raises:
-            Exception: ONNX Runtime cannot run the graph on these inputs.
-        """
+        """Return all outputs of the graph, by name."""
         outputs = self.session.run(self.output_names, dict(inputs), options)
         return dict(zip(self.output_names, outputs, strict=True))
 
 
 def _detach_weights(model: ir.Model) -> dict[str, OrtValue]:
-    """Take the large initializers out of a graph, in place, and return them by name.
-
-    Those of subgraphs stay: a session takes external tensors for the main graph only.
-    """
+    """Take large initializers out of the main graph, the only one with external tensors."""
     weights = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
@@ -169,7 +154,7 @@ def _detach_weights(model: ir.Model) -> dict[str, OrtValue]:
 
 
 def _ort_value(tensor: ir.TensorProtocol) -> OrtValue:
-    """Make a tensor of ONNX Runtime that shares memory; elements of less than a byte are copied."""
+    """Make a tensor of ONNX Runtime that shares memory, except for elements of less than a byte."""
     if tensor.dtype.bitwidth < 8:
         # The shape is taken from the array, which has a byte per element; only the packed elements
         # at its start are read.
@@ -211,20 +196,12 @@ RESOLUTION: dict[ir.DataType, float] = {ir.DataType.FLOAT16: 1e-2, ir.DataType.B
 class Runner:
     """A graph that runs exactly as it is, without ONNX Runtime's own optimizations.
 
-    Only products by a large table are computed without a transposed copy of it. 16-bit types are
-    emulated, see `emulation`; the outputs are then float32. Where this processor's 8-bit products
-    saturate, weights become unsigned, whose products are exact.
+    Only products by a large table avoid a transposed copy of it, 16-bit types are emulated (see
+    `emulation`; outputs are then float32), and int8 weights become unsigned where this processor's
+    8-bit products would saturate.
     """
 
     def __init__(self, model: ir.Model, threads: int | None = 1) -> None:
-        """Load a graph, which stays unchanged.
-
-        Args:
-            threads: of the processor; None: all cores
-
-        Raises:
-            PassError: ONNX Runtime cannot load the graph.
-        """
         if has_halves(model):
             model = model.clone()
             InlinePass()(model)
@@ -245,9 +222,6 @@ class Runner:
 
         Args:
             seconds: the time after which the run fails, since a loop may not end; None: unlimited
-
-        Raises:
-            PassError: ONNX Runtime cannot run the graph on these samples.
         """
         feeds = {name: value.astype(self._dtypes[name]) for name, value in samples.items()}
         options = onnxruntime.RunOptions()
@@ -288,7 +262,6 @@ def _multiplied_tables(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Value]]:
 
 
 def _without_transposition(model: ir.Model) -> ir.Model:
-    """Let one operator transpose large tables and multiply by them, in a copy of the model."""
     if not any(_multiplied_tables(model.graph)):
         return model
     model = model.clone()
@@ -302,7 +275,6 @@ def _without_transposition(model: ir.Model) -> ir.Model:
 
 
 def _avoid_saturation(graph: ir.Graph) -> None:
-    """Let products of integers read constant int8 weights, and their zero points, as uint8."""
     for node in graph:
         weight, zero = _PRODUCTS.get((node.domain, node.op_type), (0, 0))
         inputs = [*node.inputs, *[None] * (zero + 1 - len(node.inputs))]
@@ -339,7 +311,6 @@ _PRODUCTS: Mapping[tuple[str, str], tuple[int, int]] = {
 
 
 def _arrays(outputs: Mapping[str, Any]) -> Outputs:
-    """Return outputs that are sequences, maps or optional as arrays, too."""
     arrays: Outputs = {}
     for name, value in outputs.items():
         if isinstance(value, list):
@@ -367,9 +338,9 @@ def _try(call: Callable[..., Any], *arguments: Any) -> Any:
 def difference(before: Samples, after: Samples) -> tuple[str, float]:
     """Return the output that differs most, and its difference.
 
-    The difference is the largest absolute one, divided by max(1, the largest absolute value
-    before). Integer and boolean outputs, also those that have become integers, are compared only if
-    there are no others; their difference is the fraction of unequal elements.
+    That is the largest absolute one, divided by max(1, the largest absolute value before). Integer
+    and boolean outputs, even if they have only become so, count only if there are no others, by the
+    fraction of unequal elements.
     """
     floats = [n for n, value in before.items() if _is_float(value) and _is_float(after[n])]
     # Token choices and masks follow from the float outputs.

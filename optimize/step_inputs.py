@@ -1,7 +1,6 @@
 """Inputs of a model's graphs: random ones, and real ones recorded step by step.
 
-Recorded inputs are also written as files for Polygraphy, NVIDIA's tool for comparing inference
-backends, which gives an independent opinion on graphs and engines.
+Recorded inputs are also written as files for Polygraphy, NVIDIA's tool for comparing backends.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ def record_steps(
 ) -> StepInputs:
     """Decode a few sources greedily on the CPU and record inputs of graphs.
 
-    The inputs of the first two steps, of one in the middle and of the last are recorded. A prompt
-    is read token by token. The sources of a decoder-only model are prompts.
+    The first two steps, one in the middle and the last are recorded. Prompts are read by tokens;
+    the sources of a decoder-only model are prompts.
 
     Args:
         graphs: ONNX graphs that ONNX Runtime runs, with an axis for the caches' capacity
@@ -67,7 +66,6 @@ def record_steps(
             decoded, since values at padding, which no operator reads, may differ.
 
     Raises:
-        BackendError: ONNX Runtime cannot run the graphs.
         DragomanError: no source fits, or the receiver's numbers are bfloat16.
     """
     receiver = receiver or graphs
@@ -114,7 +112,6 @@ def _decoder_feeds(
     encoded: Mapping[Slot, NDArray[Any]],
     prompt: NDArray[np.int64],
 ) -> dict[int, Feed]:
-    """Return inputs of some steps, while prompts [rows, tokens] are read and continued."""
     rows, length = prompt.shape
     _, _, capacity = _sizes(receiver)
     spec = receiver.manifest.graphs["decoder"]
@@ -143,7 +140,6 @@ def _decoder_feeds(
 
 
 def _sizes(bundle: Bundle) -> tuple[int, Range, int]:
-    """Return the number of rows, the tokens of a source, and the capacity of caches."""
     model, engines = bundle.manifest.model, bundle.manifest.executable
     rows = 1 if model.takes_audio else ROWS
     longest = min(LONGEST, model.input_positions)
@@ -163,7 +159,6 @@ def _sizes(bundle: Bundle) -> tuple[int, Range, int]:
 
 
 def _fitting(sources: Sequence[EncoderInput], rows: int, lengths: Range) -> list[EncoderInput]:
-    """Return sources of the most frequent length that fits, repeated where they are too few."""
     fitting = [s for s in sources if isinstance(s, np.ndarray) or len(s) <= lengths.largest]
     if not fitting:
         raise DragomanError(
@@ -210,12 +205,8 @@ def write_polygraphy_files(
 
     Args:
         directory: a path that does not exist yet; it appears whole or not at all
-        graphs: ONNX graphs of the same model, which the bundle is compared with. They are needed if
-            it holds engines, which run on a GPU only, with inputs that graphs have computed.
+        graphs: ONNX graphs of the same model to compare with; needed if the bundle holds engines
         sources: see `record_steps`
-
-    Raises:
-        BackendError, DragomanError: see `record_steps` and `new_directory`.
     """
     from polygraphy.json import save_json
 
@@ -329,7 +320,6 @@ def _compared(graph: str, precision: Precision) -> str:
 
 
 def _shapes(graph: GraphSpec, feed: Feed, *, smallest: bool = False) -> str:
-    """Return shapes in Polygraphy's notation, `name:[2,16]`; the smallest has 1 on dynamic axes."""
     words = []
     for tensor in graph.inputs:
         sizes = feed[tensor.name].shape
@@ -344,7 +334,6 @@ def _inputs(graph: str) -> str:
 
 
 def _outputs(graph: str) -> str:
-    """Return the file of ONNX Runtime's outputs, which the commands write."""
     return f"{graph}-outputs.json"
 
 
@@ -356,14 +345,8 @@ FORMANTS = ((250, 900), (850, 2500), (2300, 3500))
 def random_sound(generator: np.random.Generator, rate: int, samples: int) -> NDArray[np.float32]:
     """Make random sound: vowels and hisses with pauses, up to a random time, then near silence.
 
-    It has no words, but the loudness, spectrum and pauses of a voice. White noise would drive a
-    trained encoder to values that it never reaches on speech.
-
-    Args:
-        rate: sampling rate in hertz, such as 16,000
-
-    Returns:
-        [samples], in [-1, 1]
+    It is [samples] in [-1, 1], with the loudness, spectrum and pauses of a voice: white noise would
+    drive a trained encoder to values that it never reaches on speech.
     """
     signal = 1e-4 * generator.standard_normal(samples)
     end = int(samples * generator.uniform(0.2, 1))
@@ -378,7 +361,6 @@ def random_sound(generator: np.random.Generator, rate: int, samples: int) -> NDA
 
 
 def _vowel(generator: np.random.Generator, rate: int, length: int) -> NDArray[np.float64]:
-    """Make harmonics of a gliding pitch, strongest near random formants."""
     pitch = generator.uniform(80, 250) * np.linspace(1, generator.uniform(0.8, 1.2), length)
     phase = 2 * np.pi * np.cumsum(pitch) / rate
     harmonics = np.arange(1, int(0.4 * rate / pitch.max()))
@@ -391,20 +373,13 @@ def _vowel(generator: np.random.Generator, rate: int, length: int) -> NDArray[np
 
 
 def _hiss(generator: np.random.Generator, rate: int, length: int) -> NDArray[np.float64]:
-    """Make noise that grows louder with frequency, like s and f."""
     return 0.3 * np.diff(generator.standard_normal(length + 1))
 
 
 def random_sources(
     manifest: Manifest, lengths: Sequence[int], generator: np.random.Generator
 ) -> list[EncoderInput]:
-    """Make sources, or prompts of a decoder-only model, of uniformly random tokens.
-
-    For a speech model, make as many windows of random sound, as features.
-
-    Args:
-        lengths: number of tokens of each source
-    """
+    """Make sources or prompts of random tokens; for speech, as many windows of sound."""
     vocabulary = manifest.model.source_vocab_size
     if not manifest.model.has_encoder:
         vocabulary = manifest.model.target_vocab_size

@@ -52,23 +52,14 @@ def optimize_bundle(
 ) -> Bundle:
     """Optimize a neutral fp32 bundle for a target and write the result into an existing directory.
 
-    For a target that builds engines, the result holds the graphs that they are built from. The
-    graphs that show attention are made again from the others; engines have none.
+    For engines, the result holds the graphs that they are built from. The graphs that show
+    attention are made again from the others; engines have none. The result is not verified.
 
     Args:
-        calibration: source token ids or features on which errors are weighed and measured, and
-            ranges observed; random if None
-        calibration_types: the token types of the sources of an encoder-only model; None: all 0
+        calibration: token ids or features on which errors and ranges are measured; None: random
+        calibration_types: token types for an encoder-only model; None: all 0
         keep_fp32: names of products, modules or layers whose weights int8 and int4 leave in fp32
         writer: how files are written; `ScratchWriter` for a temporary bundle
-
-    Returns:
-        the bundle, with a record of every pass, not verified
-
-    Raises:
-        DragomanError: the bundle is not neutral fp32, the target lacks the precision, or no product
-            has a name of `keep_fp32`.
-        PassError: a pass failed; names it.
     """
     chosen = find_target(target)
     chosen.check_source(bundle, precision)
@@ -130,11 +121,7 @@ def optimize_bundle(
 def fused_graphs(
     bundle: Bundle, target: Target, precision: Precision, progress: Progress
 ) -> tuple[Graphs, dict[str, list[PassRecord]]]:
-    """Return a neutral bundle's graphs after the target's fp32 passes, and the records of each.
-
-    Raises:
-        PassError: a pass failed; names it.
-    """
+    """Return a neutral bundle's graphs after the target's fp32 passes, and the records of each."""
     manifest, recipe = bundle.manifest, target.recipe
     graphs = {
         name: (load_graph(bundle.path(spec.file)), spec)

@@ -1,7 +1,6 @@
 """The targets that bundles are optimized for, and their recipes.
 
-A new target is a row of `TARGETS` and a module with its `RECIPE`. The rows are light: the command
-line shows and checks them without importing ONNX.
+A new target is a row of `TARGETS` and a module with its `RECIPE`. Rows do not import ONNX.
 """
 
 from __future__ import annotations
@@ -101,11 +100,7 @@ class Target:
         return recipe
 
     def check_precision(self, precision: Precision) -> None:
-        """Check that the target offers a precision.
-
-        Raises:
-            DragomanError: the target does not offer the precision.
-        """
+        """Check that the target offers a precision."""
         if precision not in self.precisions:
             raise DragomanError(
                 f"target {self.name}: expected precision {', '.join(self.precisions)}, found "
@@ -113,12 +108,7 @@ class Target:
             )
 
     def check_source(self, bundle: Bundle, precision: Precision) -> None:
-        """Check that a bundle can be optimized for the target in this precision.
-
-        Raises:
-            DragomanError: the bundle is not neutral in fp32, the result would be the same, or the
-                target does not offer the precision, the decoder's kind or the shortlist.
-        """
+        """Check that a bundle can be optimized for the target in this precision."""
         manifest = bundle.manifest
         if self.executable == "tensorrt" and manifest.model.state_size is not None:
             raise DragomanError(
@@ -152,11 +142,7 @@ TARGETS: tuple[Target, ...] = (
 
 
 def find_target(name: str) -> Target:
-    """Return the target of that name.
-
-    Raises:
-        DragomanError: there is no such target; lists the known ones.
-    """
+    """Return the target of that name."""
     for target in TARGETS:
         if target.name == name:
             return target
@@ -165,11 +151,7 @@ def find_target(name: str) -> Target:
 
 
 def choose_target(name: str | None, precision: Precision) -> Target:
-    """Return the target of that name; without one, the first that offers the precision.
-
-    Raises:
-        DragomanError: there is no such target or precision, or it does not offer the precision.
-    """
+    """Return the target of that name; without one, the first that offers the precision."""
     if precision not in ALL_PRECISIONS:
         raise DragomanError(
             f"precision: expected one of {', '.join(ALL_PRECISIONS)}, found {shown(precision)}"

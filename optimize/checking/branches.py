@@ -1,7 +1,7 @@
 """Which branches and loop bodies of a graph samples execute.
 
-A copy of the graph counts how often each subgraph runs. A count leaves its subgraph as one more
-output of the If, Loop or Scan: zero from the branch that is not taken, and a sum over iterations.
+A count leaves its subgraph as one more output of the If, Loop or Scan: zero from the branch that
+is not taken, and a sum over iterations.
 """
 
 from __future__ import annotations
@@ -32,11 +32,6 @@ class Branches:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        """Load a copy of a graph that counts.
-
-        Raises:
-            PassError: ONNX Runtime cannot load it.
-        """
         counting = model.clone()
         InlinePass()(counting)
         counts = _count(counting.graph)
@@ -51,11 +46,7 @@ class Branches:
         self._runner = Runner(counting)
 
     def executed(self, samples: Samples, *, seconds: float | None = None) -> frozenset[str]:
-        """Return the names of the subgraphs that samples execute.
-
-        Raises:
-            PassError: ONNX Runtime cannot run the graph on these samples.
-        """
+        """Return the names of the subgraphs that samples execute."""
         counts = self._runner.run(samples, seconds=seconds)
         return frozenset(self._keys[key] for key, count in counts.items() if count.sum() > 0)
 
@@ -73,7 +64,6 @@ def not_executed(model: ir.Model, sets: Sequence[Samples]) -> tuple[str, ...]:
 
 
 def _count(graph: ir.Graph) -> list[tuple[str, ir.Value]]:
-    """Let a graph count the executions of its subgraphs; return names and scalar counts."""
     counts: list[tuple[str, ir.Value]] = []
     for node in list(graph):
         bodies = {

@@ -49,9 +49,6 @@ def keep_interface(model: ir.Model, interface: Interface) -> None:
     """Give a graph's outputs their names again, and check number, names and types.
 
     Outputs of subgraphs become values that the subgraph computes itself, each once.
-
-    Raises:
-        PassError: the inputs or outputs are others.
     """
     for graph in model.graphs():
         if graph is not model.graph:
@@ -152,7 +149,6 @@ def _name_outputs(graph: ir.Graph, ports: tuple[Port, ...]) -> None:
 
 
 def _copy(graph: ir.Graph, value: ir.Value, name: str | None) -> ir.Value:
-    """Return the output of an Identity at the end of a graph."""
     node = ir.node("Identity", [value])
     graph.append(node)
     (result,) = node.outputs

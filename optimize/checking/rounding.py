@@ -2,7 +2,7 @@
 
 A graph that computes in 16 bits is compared with the same computation in float32. Any other is
 compared with itself after every weight has moved by its last bit, which shows where rounding
-grows, such as in masks of -10000 or where numbers are rounded to integers.
+grows, such as in masks of -10000.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class Yardstick:
     """The rounding of a graph in its outputs, measured when it is first needed."""
 
     def __init__(self, model: ir.Model, sets: Sequence[Samples]) -> None:
-        """Keep a copy of a graph."""
         self._model, self._sets = model.clone(), sets
         self._others: list[list[Outputs]] | None = None
         self._own: list[Outputs] = []
@@ -54,7 +53,6 @@ class Yardstick:
 
     @staticmethod
     def _apart(one: Outputs, other: Outputs, name: str) -> float:
-        """Return a distance; values that are not finite say nothing about rounding."""
         if name not in one or name not in other:
             return 0.0
         apart = distance(one[name], other[name])
@@ -96,7 +94,6 @@ def _with_moved_weights(model: ir.Model, seed: int) -> ir.Model:
 
 
 def _moved(value: NDArray[Any], generator: np.random.Generator) -> NDArray[Any]:
-    """Move numbers by up to one unit in the last place; integers, as masks have, stay."""
     if value.dtype not in (np.float32, np.float64):
         return value
     step = np.finfo(value.dtype).eps * generator.uniform(-1, 1, value.shape)

@@ -1,7 +1,7 @@
 """Sample inputs of a graph of which only names, types and shapes are known.
 
-Several sets are made, since one does not show everything: flags take both values, masks leave a
-query without keys, and inputs are sought that execute every branch.
+Several sets are made: flags take both values, masks leave a query without keys, and inputs are
+sought that execute every branch.
 """
 
 from __future__ import annotations
@@ -86,9 +86,6 @@ def samples_for_model(model: ir.Model, *, seed: int = 0) -> Samples:
 
     Integers are token ids, unless the name contains "mask" or "position". Floats are normally
     distributed.
-
-    Raises:
-        PassError: the type or the number of axes of an input is unknown.
     """
     return _Sampler(model).draw(Choices(seed=seed))
 
@@ -98,9 +95,6 @@ def sample_sets(model: ir.Model, repairs: Sequence[GraphPass] = ()) -> list[Samp
 
     Args:
         repairs: passes without which ONNX Runtime may not run the graph; the model stays unchanged
-
-    Raises:
-        PassError: the type or the number of axes of an input is unknown.
     """
     sampler = _Sampler(model)
     found = _first_layout(model, sampler)
@@ -348,7 +342,6 @@ def _is_past(value: ir.Value) -> bool:
 
 
 def _is_tokens(value: ir.Value) -> bool:
-    """Return whether an input has the axes batch and sequence."""
     axes = len(value.shape or ())
     tokens = _is_integer(value) and axes == 2
     embedded = not _is_integer(value) and axes == 3 and not _is_past(value)
@@ -371,7 +364,6 @@ def _mask(shape: tuple[int, ...], padding: str) -> NDArray[np.bool_]:
 
 
 def _symbols(axis: str) -> frozenset[str]:
-    """Return the names in an axis such as `past + sequence`; none in a number."""
     if axis.isdigit():
         return frozenset()
     try:
@@ -391,7 +383,6 @@ def _evaluates(axis: str, names: frozenset[str]) -> bool:
 
 
 def _axis_name(axis: ir.SymbolicDim, index: int) -> str:
-    """Return the name of an axis; unnamed axes are named by their place."""
     return f"axis {index}" if axis.value is None else str(axis.value)
 
 
@@ -408,7 +399,6 @@ def _size(axis: int | ir.SymbolicDim, index: int, sizes: Mapping[str, int]) -> i
 
 
 def _size_by_name(name: str) -> int:
-    """Return a size that depends on the name only."""
     return 2 if "batch" in name.lower() else 3 + sum(name.encode()) % 5
 
 
@@ -416,12 +406,7 @@ PASS_ON = frozenset({"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Fla
 
 
 def _rows(ids: ir.Value, model: ir.Model) -> int | None:
-    """Return the rows of the smallest table that ids are looked up in.
-
-    Returns:
-        the rows of the smallest table of the graph if the ids are looked up in none that is known;
-        None if there is no table
-    """
+    """Return the rows of the smallest table that ids are looked up in, or else of the graph."""
     found, seen, waiting = [], {ids}, [ids]
     while waiting:
         value = waiting.pop()

@@ -1,14 +1,13 @@
 """Attention over a complete source -> the operator that is fastest for it.
 
-In the decoder this is cross-attention. The rows of a source attend to its keys together: B rows of
-Q queries become G sources of B / G * Q queries and, afterwards, rows again. It becomes
+In the decoder, the rows of a source attend to its keys together: B rows of Q queries become G
+sources of B / G * Q queries and, afterwards, rows again. Cross-attention becomes
 `com.microsoft.MultiHeadAttention`, to which the padding mask stays [G, S] and is not expanded.
 
-In the encoder it is self-attention, which stays the standard operator, as does all attention of a
-decoder that reads a source once more (BART for classification), on inputs [B, S, H * Dh], in 0.5 to
-0.9 times the time of MultiHeadAttention. Two cases become MultiHeadAttention: relative
-position biases (T5), which are not expanded either; and the encoder of a speech model, which has no
-mask.
+In the encoder, self-attention stays the standard operator, on inputs [B, S, H * Dh], in 0.5 to 0.9
+times the time of MultiHeadAttention, except with relative position biases (T5), which need not be
+expanded, and in the encoder of a speech model, which has no mask. So does all attention of a decoder
+that reads a source once more (BART for classification).
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ def check_heads(attended: ir.Value, split: ir.Value) -> tuple[int, int]:
     """Return the number and size of heads of an Attention.
 
     Raises:
-        UnsupportedPatternError: they are unknown, or it has attributes that have no direct
-            equivalent in ONNX Runtime's own operators.
+        UnsupportedPatternError: also if attributes have no equivalent in ONNX Runtime's operators.
     """
     heads = known_heads(split)
     if unknown := sorted(set(made_by(attended).attributes) - {"scale"}):
@@ -217,8 +215,6 @@ class _MaskedAttention(FusionRule):
 
 
 class _WholeSelfAttention(_MaskedAttention):
-    """Self-attention -> the standard operator on inputs [B, S, H * Dh]."""
-
     def __init__(self, *, causal: bool = False) -> None:
         super().__init__(split_keys=False, causal=causal)
 
@@ -238,7 +234,6 @@ class _WholeSelfAttention(_MaskedAttention):
 
 
 def _shares_sources(query: ir.Value, query_heads: ir.Value) -> bool:
-    """Return whether splitting heads changes the first axis, from rows to their sources."""
     if query.shape is None or query_heads.shape is None:
         return False
     rows, sources = (
@@ -250,8 +245,7 @@ def _shares_sources(query: ir.Value, query_heads: ir.Value) -> bool:
 def _by_source(op: Any, query: Any, query_heads: ir.Value, source_mask: ir.Value) -> Any:
     """Reshape [B, Q, H * Dh] to [G, B / G * Q, H * Dh].
 
-    The shape is computed from values that all layers share, so that its nodes are merged
-    afterwards.
+    The shape is computed from values that all layers share, so that its nodes are merged.
     """
     heads, graph = known_heads(query_heads), query_heads.graph
     assert heads is not None and isinstance(graph, ir.Graph)

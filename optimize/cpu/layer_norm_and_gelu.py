@@ -19,7 +19,7 @@ from ..graph_values import MICROSOFT, is_weight, made_by
 
 
 class _LayerNorm(FusionRule):
-    """LayerNormalization (opset 17) of x [B, T, D] -> InstanceNormalization(x) * gain + bias."""
+    """x [B, T, D] -> InstanceNormalization(x) * gain + bias."""
 
     name = "layer-norm"
 
@@ -67,11 +67,7 @@ class _LayerNorm(FusionRule):
 
 
 def _same_axis(x: ir.Value, graph: ir.Graph | ir.Function | None) -> tuple[ir.Value, int]:
-    """Return a graph input that has the second axis of x, by name, and the index of that axis.
-
-    Returns:
-        x itself and 1 if no graph input has it
-    """
+    """Return a graph input, or x, that has the second axis of x by name, and the axis's index."""
     assert x.shape is not None
     name = getattr(x.shape[1], "value", None)
     for value in () if graph is None or name is None else graph.inputs:
@@ -93,8 +89,6 @@ TANH_TOLERANCE = 1e-4
 
 
 class _BiasGelu(FusionRule):
-    """Gelu(x + bias [D]) (opset 20) -> BiasGelu(x, bias), or FastGelu for the tanh form."""
-
     name = "bias-gelu"
 
     def pattern(self, op: Any, x: Any, bias: Any) -> Any:

@@ -1,9 +1,7 @@
 """Packing query, key and value projections into one product; and logits from a tied embedding.
 
-A packed product reads its input once, and an input that is quantized is quantized once.
-
-A projection by a tied embedding becomes `com.microsoft.FusedMatMul`, which needs no transposed copy
-of the table [V, D].
+A packed product reads, and quantizes, its input once. A projection by a tied embedding becomes
+`com.microsoft.FusedMatMul`, which needs no transposed copy of the table [V, D].
 """
 
 from __future__ import annotations
@@ -27,8 +25,6 @@ from ..graph_values import (
 
 
 class _CachedQueryKeyValue(FusionRule):
-    """Query, key and value of a GroupQueryAttention, which accepts them packed in one tensor."""
-
     name = "cached-query-key-value"
 
     def pattern(self, op: Any, query: Any, key: Any, value: Any) -> Any:
@@ -97,8 +93,6 @@ PACKED_PROJECTIONS = RulePass(
 
 
 class _TiedOutput(FusionRule):
-    """x [B, Q, D] @ Transpose(table [V, D]) -> FusedMatMul(x, table) [B, Q, V]."""
-
     name = "tied-output"
 
     def pattern(self, op: Any, x: Any, table: Any) -> Any:

@@ -58,7 +58,6 @@ class QuantizedCaches(GraphPass):
         return Changes(matches, tuple(refusals))
 
     def _written(self, node: ir.Node) -> tuple[NDArray[np.float32], NDArray[np.float32]] | str:
-        """Return the largest keys and values that a node writes, [H, Dh], or a refusal's reason."""
         if any(product(value) is not None for value in _sources(node)):
             return "its keys and values are computed in fp32"
         cache = node.inputs[PAST_KEY]
@@ -89,7 +88,6 @@ def largest_written(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Mag
 
 
 def _sources(node: ir.Node) -> list[ir.Value]:
-    """Return the keys and values of a node, or the queries that they are packed with."""
     query, key, value = node.inputs[:3]
     return [x for x in ([query] if key is None else [key, value]) if x is not None]
 

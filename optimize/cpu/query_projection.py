@@ -67,7 +67,6 @@ class _QueryScale(FusionRule):
 
 
 def _fault_of_projection(value: ir.Value | None) -> str:
-    """Say why no factor can be folded into a value: it is no product by weights of float32."""
     part = product(value)
     if part is None:
         return "expected a query that is a product by a weight"
@@ -83,10 +82,7 @@ def _projected(query: ir.Value) -> ir.Value | None:
 
 
 def _scaled(op: Any, weight: ir.Value, scale: float) -> ir.Value:
-    """Make a scaled copy of a weight.
-
-    Each attention gets a copy, since others may share the weight and scale it differently.
-    """
+    """Make a scaled copy of a weight, which others may share and scale differently."""
     assert weight.graph is not None
     name = f"{weight.name}.scaled"
     while name in weight.graph.initializers:
@@ -101,11 +97,7 @@ def _scaled_cross_attention(node: ir.Node) -> bool:
 
 
 def _scale(node: ir.Node) -> float | None:
-    """Return the scale of a cross-attention, which is recognized by its keys [B, H, S, Dh].
-
-    Returns:
-        1 / sqrt(Dh) without the attribute, or if it is 0; None for other attentions
-    """
+    """Return the scale of a cross-attention, known by its keys [B, H, S, Dh]; None for others."""
     key = node.inputs[1] if len(node.inputs) > 1 else None
     shape = None if key is None else key.shape
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int):
@@ -149,7 +141,6 @@ class _BilinearScores(FusionRule):
 
 
 def _folded(op: Any, weight: ir.Value, matrices: NDArray[np.float32]) -> ir.Value:
-    """Multiply each head of a weight [..., H * Dh] by its matrix."""
     numbers = floats(weight)
     heads = numbers.reshape(*numbers.shape[:-1], *matrices.shape[:2])
     name = f"{weight.name}.bilinear"

@@ -1,11 +1,8 @@
 """Cached self-attention -> `com.microsoft.GroupQueryAttention`.
 
 The standard Attention scores every position in the cache's capacity; this operator reads only those
-that have been written. It accepts several queries at once from position 0, or for a single row,
-which covers decoding and scoring.
-
-Relative position biases (T5) are computed once per step, for the written positions only and without
-the mask, which the operator applies itself.
+that have been written. It accepts several queries from position 0, or for a single row. Relative
+position biases (T5) are computed once per step, for the written positions and without the mask.
 """
 
 from __future__ import annotations
@@ -173,10 +170,7 @@ def relative_bias(
 ) -> Any:
     """Map positions of keys [K] and queries [B, Q, 1] to biases [B, H, Q, K].
 
-    It serves as the pattern and as the replacement.
-
-    Args:
-        by_distance: the biases [distances, H]
+    It serves as the pattern and as the replacement. `by_distance` is [distances, H].
     """
     distance = op.Clip(op.Sub(key, query), lowest, highest)
     return op.Transpose(op.Gather(by_distance, op.Add(distance, first)), perm=[0, 3, 1, 2])

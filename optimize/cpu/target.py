@@ -50,9 +50,9 @@ def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[Graph
 def schemes(precision: Precision, graphs: Collection[str], widths: Collection[int]) -> Schemes:
     """Return the schemes of int8 or int4.
 
-    With int4, the encoder's products are int8, because 8 bits are faster than 4 for many tokens at
-    once, and more accurate: the cosine of MiniLM's embeddings with the trained model's is 0.97 with
-    4 bits instead of 0.99.
+    With int4, the encoder's products are int8, because 8 bits are faster for many tokens at once,
+    and more accurate: the cosine of MiniLM's embeddings with the trained model's is 0.99 instead of
+    0.97.
     """
     int8, blocks = Int8(), BlockQuantized(4, BLOCK, error=0.2)
     if precision == "int8":
@@ -70,11 +70,7 @@ def quantized_caches(decoder: ir.Model, observed: Sequence[CalibrationBatch]) ->
 def check_counts(
     records: Mapping[str, Sequence[PassRecord]], attentions: Mapping[str, int], model: ModelSpec
 ) -> None:
-    """Check that every pattern of the exporter is fused or refused for a stated reason.
-
-    Raises:
-        PassError: a fusion does not match all of its intended nodes.
-    """
+    """Check that every pattern of the exporter is fused or refused for a stated reason."""
     expectations: list[tuple[str, GraphPass, int, int]] = []
     if "decoder" in records:
         cached = _record(records["decoder"], SELF_ATTENTION)

@@ -3,8 +3,8 @@
 Self-attention, cached or not, and cross-attention are fused. A query whose keys are all masked gets
 what the decomposed form gave it, see `attention_masks`.
 
-ONNX allows a mask with one row for all queries (Attention, opset 23: it must be broadcastable to
-the scores). ONNX Runtime's CPU kernel does not accept one, so that the row is expanded.
+ONNX allows a mask with one row for all queries (Attention, opset 23). ONNX Runtime's CPU kernel
+does not, so that the row is expanded.
 """
 
 from __future__ import annotations
@@ -67,8 +67,6 @@ EXPAND_MASKS = _ExpandMasks()
 
 
 class _FuseAttention(FusionRule):
-    """softmax(scores) @ values -> Attention(query, key, values, mask)."""
-
     name = "attention"
 
     def setup(self) -> None:
@@ -116,10 +114,7 @@ class _FuseAttention(FusionRule):
         return op.Attention(*inputs, **attributes)
 
     def _mask(self, op: Any, graph: Any, *, zeros: bool) -> Any:
-        """Make the sum of the masks, expanded to the scores in the last two axes.
-
-        ONNX Runtime's CPU kernel broadcasts only the other axes.
-        """
+        """Expand the masks' sum in the two axes that ONNX Runtime's kernel does not broadcast."""
         scores = self.scores
         if not scores.masks:
             return None

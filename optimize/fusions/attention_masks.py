@@ -1,9 +1,9 @@
 """Masks of attention scores, and what a query gets whose keys are all masked.
 
 The decomposed form gives such a query NaN where the mask is -inf, and an average where it is a
-number, even the lowest of its type. ONNX Runtime's Attention gives it zeros in both cases. The mask
-is therefore raised a little above the lowest number, and becomes NaN in rows that are -inf
-throughout, unless the graph turns NaN into zeros itself.
+number. ONNX Runtime's Attention gives it zeros in both cases. The mask is therefore raised a little
+above the lowest number, and becomes NaN in rows that are -inf throughout, unless the graph turns
+NaN into zeros itself.
 """
 
 from __future__ import annotations
@@ -54,11 +54,7 @@ class Mask:
         return Range(min(0.0, own.lowest * self.factor) + within.lowest, infinite)
 
     def build(self, op: Any, within: Any) -> Any:
-        """Make nodes for the additive mask, in the type of the queries.
-
-        Args:
-            within: the additive mask that is applied before; None: none
-        """
+        """Make nodes for the additive mask, in the type of the queries, after the mask `within`."""
         numpy = self.dtype.numpy()
         if self.fill is not None:
             if within is None:
@@ -119,9 +115,6 @@ def range_of(masks: Sequence[Mask]) -> Range:
 def check_type(masks: Sequence[Mask], *, zeros: bool) -> None:
     """Refuse masks with which Attention may give a query without keys something else.
 
-    Args:
-        zeros: see `total_mask`
-
     Raises:
         UnsupportedPatternError: 16-bit numbers are neither -inf nor small: in 16 bits they absorb
             the scores, in float32 they do not, and runtimes do either. Or NaN of float64 becomes 0.
@@ -148,8 +141,7 @@ def total_mask(op: Any, masks: Sequence[Mask], *, zeros: bool) -> Any:
     """Make the sum of masks, such that Attention computes what the decomposed form computed.
 
     Args:
-        masks: the masks, in the order in which they are applied
-        zeros: whether the graph gives zeros to a query whose scores are all -inf
+        masks: in the order in which they are applied
     """
     numpy = masks[0].dtype.numpy()
     lowest_of_type = float(ml_dtypes.finfo(numpy).min)

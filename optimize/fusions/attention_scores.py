@@ -1,7 +1,4 @@
-"""Recognizing attention scores, the input of the Softmax.
-
-Queries, keys, scale and masks are found in any supported order.
-"""
+"""Recognizing attention scores, the input of the Softmax."""
 
 from __future__ import annotations
 
@@ -50,11 +47,7 @@ class Scores:
 
 
 def find_scores(value: ir.Value) -> Scores:
-    """Decompose a value into attention scores.
-
-    Raises:
-        UnsupportedPatternError: the value is not an attention score in a supported form.
-    """
+    """Decompose a value into attention scores."""
     masks: list[Mask] = []
     scale = 1.0
     while (product := producer(value, "MatMul")) is None:
@@ -131,7 +124,6 @@ def _factor(node: ir.Node) -> tuple[ir.Value, float]:
 
 
 def _unscaled(value: ir.Value) -> tuple[ir.Value, float]:
-    """Return a value before constant scaling, and the scale."""
     scale = 1.0
     while (node := producer(value, "Mul", "Div")) is not None:
         try:
@@ -143,7 +135,6 @@ def _unscaled(value: ir.Value) -> tuple[ir.Value, float]:
 
 
 def _replaced(node: ir.Node) -> tuple[ir.Value, Mask]:
-    """Return the scores and the mask of a Where that replaces scores by a number."""
     condition, yes, no = node.inputs[:3]
     keep = number(no) is not None
     value, fill = (yes, no) if keep else (no, yes)
@@ -188,10 +179,7 @@ def _comes_from_product(value: ir.Value | None) -> bool:
 
 
 def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
-    """Return the key before transposition, the order of its axes, and its scale.
-
-    The order is `Scores.key_order`. It is None if the key is transposed without a Transpose node.
-    """
+    """Return the key before transposition, its order of axes (`Scores.key_order`), its scale."""
     value, scale = _unscaled(value)
     if (node := producer(value, "Transpose")) is not None:
         perm = permutation(node)
@@ -217,7 +205,6 @@ def _key(value: ir.Value) -> tuple[ir.Value, tuple[int, ...] | None, float]:
 
 
 def _may_be_transposed(key: ir.Value, transposed: ir.Value) -> bool:
-    """Return whether known sizes agree with a transposition of the last two axes."""
     if key.shape is None or transposed.shape is None:
         return True
     order = (0, 1, 3, 2)

@@ -1,7 +1,6 @@
 """Converting the opset, and removing operators that change nothing.
 
-Such operators would hide patterns from the fusions. After fusions, `Tidy` folds constants and
-merges common subexpressions.
+Such operators would hide patterns from the fusions.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ OPSET = 23
 
 
 class _UpgradeOpset(GraphPass):
-    """Converts a graph of an older opset to opset 23.
-
-    From opset 18 on it uses onnxscript's version converter, below that ONNX's.
-    """
+    """Converts an older graph to opset 23: below opset 18 with ONNX's version converter."""
 
     name = "opset"
     ensures = frozenset({f"opset {OPSET}"})
@@ -65,15 +61,11 @@ OPSET_PASS = _UpgradeOpset()
 
 
 class _ToInput(FusionRule):
-    """A node that changes nothing -> its input."""
-
     def rewrite(self, op: Any, x: ir.Value, **_: Any) -> Any:
         return op.Identity(x)
 
 
 class _SameShape(_ToInput):
-    """A Reshape or Expand that keeps the shape."""
-
     def __init__(self, operator: str) -> None:
         super().__init__(f"no-op-{operator.lower()}")
         self.operator = operator
@@ -98,8 +90,6 @@ class _SameShape(_ToInput):
 
 
 class _TransposeChain(FusionRule):
-    """Two successive Transposes -> one or none."""
-
     name = "transpose-chain"
 
     def pattern(self, op: Any, x: Any) -> Any:
@@ -119,8 +109,6 @@ class _TransposeChain(FusionRule):
 
 
 class _SameOrder(_ToInput):
-    """A Transpose that keeps the order of the axes."""
-
     name = "no-op-transpose"
 
     def pattern(self, op: Any, x: Any) -> Any:
@@ -133,8 +121,6 @@ class _SameOrder(_ToInput):
 
 
 class _SameType(_ToInput):
-    """A Cast that keeps the type."""
-
     name = "no-op-cast"
 
     def pattern(self, op: Any, x: Any) -> Any:
@@ -146,10 +132,7 @@ class _SameType(_ToInput):
 
 
 class _FlattenedSoftmax(FusionRule):
-    """Reshape(Softmax(Flatten(x))) -> Softmax(x), over the last axis.
-
-    ONNX's version converter writes it for opset 13.
-    """
+    """Reshape(Softmax(Flatten(x))), which ONNX's converter writes for opset 13 -> Softmax(x)."""
 
     name = "flattened-softmax"
 
@@ -169,8 +152,6 @@ class _FlattenedSoftmax(FusionRule):
 
 
 class _InferenceDropout(_ToInput):
-    """A Dropout in inference mode whose mask is not read."""
-
     name = "dropout"
 
     def pattern(self, op: Any, x: Any) -> Any:
@@ -198,10 +179,7 @@ Shapes inferred in one round enable more folding in the next."""
 
 
 class _Cleanup(GraphPass):
-    """Inlines functions, folds constants and shapes, and removes operators that change nothing.
-
-    It counts the operators removed, and one for each round in which folding removed nodes.
-    """
+    """Removes operators that change nothing; counts them, and each round of folding."""
 
     name = "cleanup"
     ensures = frozenset({"clean"})
@@ -241,10 +219,7 @@ SMALL = 1024
 
 
 class Tidy(GraphPass):
-    """Folds constants, merges common subexpressions, and removes unused nodes.
-
-    It counts the nodes removed.
-    """
+    """Folds constants, merges common subexpressions, and removes unused nodes."""
 
     name = "tidy"
 

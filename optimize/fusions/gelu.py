@@ -1,7 +1,4 @@
-"""Fusing decomposed GELU, in its erf or tanh form, to Gelu (ONNX, opset 20).
-
-Factors may be in any order.
-"""
+"""Fusing decomposed GELU, in its erf or tanh form, to Gelu (ONNX, opset 20)."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ class _FuseGelu(FusionRule):
     """0.5 x (1 + f(polynomial of x)) -> Gelu(x).
 
     Args:
-        function: f, "Erf" or "Tanh"
-        half: where the factor 0.5 is multiplied, or the divisor 2 applied; see `pattern`
+        half: where the factor 0.5 or the divisor 2 is applied; see `pattern`
     """
 
     def __init__(self, function: str, half: str) -> None:
@@ -78,11 +74,7 @@ class _FuseGelu(FusionRule):
 
 
 def polynomial(value: ir.Value | None, x: ir.Value) -> Polynomial:
-    """Return a value as a polynomial in x.
-
-    Raises:
-        UnsupportedPatternError: the value is not a polynomial in x.
-    """
+    """Return a value as a polynomial in x."""
     if value is x:
         return {1: 1.0}
     if (constant := number(value)) is not None:
@@ -150,10 +142,7 @@ def _rules() -> Sequence[RewriteRule]:
 
 
 def _is_gate(node: ir.Node) -> bool:
-    """Return whether a node is an Erf, or a Tanh to which 1 is added.
-
-    Other Tanh nodes belong to other functions.
-    """
+    """Return whether a node is an Erf, or a Tanh to which 1 is added."""
     if node.op_type != "Tanh":
         return node.op_type == "Erf"
     return any(

@@ -42,11 +42,7 @@ class Norm:
 
 
 class _Normalize(FusionRule):
-    """x / sqrt(mean of squares + epsilon) [* gain] -> LayerNormalization or RMSNormalization.
-
-    Args:
-        form: how the division is written; see `pattern`
-    """
+    """x / sqrt(mean of squares + epsilon) [* gain] -> LayerNormalization or RMSNormalization."""
 
     def __init__(self, form: str, *, cast: bool, gain: bool) -> None:
         super().__init__("-".join(["norm", form, *["cast"] * cast, *["gain"] * gain]))
@@ -90,7 +86,6 @@ class _Normalize(FusionRule):
         return ""
 
     def _before_cast(self, nodes: Sequence[ir.Node]) -> ir.Value:
-        """Return the input before it was cast for the norm; the operators cast it themselves."""
         last_cast = next(node for node in nodes if node.op_type == "Cast")
         to = ir.DataType(last_cast.attributes["to"].as_int())
         first_cast = producer(self.norm.x, "Cast")
@@ -128,8 +123,6 @@ class _Normalize(FusionRule):
 
 
 class _AddBias(FusionRule):
-    """LayerNormalization(x, gain) + bias -> LayerNormalization(x, gain, bias)."""
-
     name = "layer-norm-bias"
 
     def pattern(self, op: Any, x: Any, gain: Any, bias: Any) -> Any:
@@ -150,11 +143,7 @@ class _AddBias(FusionRule):
 
 
 def find_norm(quotient: ir.Value, radicand: ir.Value) -> Norm:
-    """Recognize quotient / sqrt(radicand) as a norm.
-
-    Raises:
-        UnsupportedPatternError: it is not a norm in a supported form.
-    """
+    """Recognize quotient / sqrt(radicand) as a norm."""
     total = producer(radicand, "Add")
     parts = split_constant(total) if total is not None else None
     if parts is None:
@@ -195,7 +184,6 @@ def find_norm(quotient: ir.Value, radicand: ir.Value) -> Norm:
 
 
 def _mean(value: ir.Value) -> ir.Value:
-    """Return the value whose mean this is, over the last axis, with that axis kept."""
     node = producer(value, "ReduceMean")
     if node is None:
         raise UnsupportedPatternError(f"expected a mean, found {describe(value)}")
@@ -211,7 +199,6 @@ def _mean(value: ir.Value) -> ir.Value:
 
 
 def _same(a: ir.Value, b: ir.Value) -> bool:
-    """Return whether two values are equal: the same, cast, or computed twice."""
     a, b = _uncast(a), _uncast(b)
     if a is b:
         return True
@@ -228,7 +215,6 @@ def _uncast(value: ir.Value) -> ir.Value:
 
 
 def _gain_of(node: ir.Node, norm: ir.Value) -> ir.Value | None:
-    """Return the gain by which a node multiplies a norm, also after a cast; None if none."""
     if node.op_type == "Cast":
         out = node.outputs[0]
         return next((g for n, _ in out.uses() if (g := _gain_of(n, out)) is not None), None)
@@ -251,7 +237,6 @@ def _rules() -> Sequence[RewriteRule]:
 
 
 def _is_root_of_mean(node: ir.Node) -> bool:
-    """Return whether a node is sqrt(mean + number), which occurs only in norms."""
     total = producer(node.inputs[0], "Add") if node.op_type == "Sqrt" else None
     parts = split_constant(total) if total is not None else None
     return parts is not None and producer(parts[0], "ReduceMean") is not None

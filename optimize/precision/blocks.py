@@ -1,6 +1,6 @@
 """Block-quantized weights in 4 or 8 bits: `com.microsoft.MatMulNBits`.
 
-Each block of inputs has one scale. The kernel quantizes activations to 8 bits, block by block
+Each block of inputs has one scale. The kernel also quantizes activations by blocks to 8 bits
 (accuracy level 4).
 """
 
@@ -76,17 +76,13 @@ class BlockQuantized(OneForm):
     def _weights(
         self, graph: ir.Graph, name: str, rounded: IntegerWeight
     ) -> tuple[ir.Value, ir.Value]:
-        """Add integers [N, G, block * bits / 8] and scales [N, G] to the graph."""
         return (
             new_weight(graph, f"{name}.int{self.bits}", self._packed(rounded)),
             new_weight(graph, f"{name}.scale", np.ascontiguousarray(rounded.scales.T)),
         )
 
     def _packed(self, rounded: IntegerWeight) -> NDArray[np.uint8]:
-        """Pack unsigned integers, the first of two in the lower half of a byte.
-
-        Inputs are padded to complete blocks.
-        """
+        """Pack unsigned integers, the first in the lower half of a byte, padded to whole blocks."""
         inputs, outputs = rounded.integers.shape
         blocks = len(rounded.scales)
         middle = 2 ** (self.bits - 1)

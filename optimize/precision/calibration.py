@@ -1,7 +1,4 @@
-"""Calibration data: inputs of graphs, recorded while they run, and statistics of product inputs.
-
-Errors of quantization are weighed and measured on them.
-"""
+"""Calibration data: inputs of graphs, recorded while they run, and statistics of product inputs."""
 
 from __future__ import annotations
 
@@ -59,13 +56,8 @@ def calibration_batches(
     Each batch of a decoder holds all target positions at once.
 
     Args:
-        bundle: a neutral fp32 bundle
-        sources: token ids or features, of which an evenly spaced subset is used if there are many;
-            None: random sources
-        types: the token types of the sources of an encoder-only model; None: all 0
-
-    Raises:
-        DragomanError: `sources` is empty.
+        sources: many are thinned out evenly; None: random sources
+        types: token types for an encoder-only model; None: all 0
     """
     manifest, model = bundle.manifest, bundle.manifest.model
     random = sources is None
@@ -108,7 +100,6 @@ def calibration_batches(
 
 
 def _targets(model: Model, sources: Sequence[EncoderInput]) -> list[list[int]]:
-    """Return the decoder's tokens for each source: prompt and output."""
     manifest, spec = model.manifest, model.manifest.model
     limit = min(LONGEST, manifest.default_max_new_tokens)
     results = model.generate(sources, greedy_options(manifest), max_new_tokens=limit)
@@ -180,7 +171,7 @@ class InputStatistics:
     def usable_moments(self) -> NDArray[np.float32] | None:
         """The moments, if they are finite and of enough different rows to hold for other inputs.
 
-        The first layer of a decoder that gives one token always reads the start token, for example.
+        A decoder's first layer that gives one token always reads the start token, for example.
         """
         if self.moments is None or not self.finite:
             return None

@@ -1,7 +1,7 @@
 """Weights and activations in 16 bits, with fp32 where the range requires it.
 
-A node stays in fp32 if an observed value comes near the largest number of the 16-bit type, if a
-weight exceeds it, or if its operator sums or exponentiates many numbers. LayerNormalization always
+A node stays in fp32 if an observed value comes near the 16-bit type's largest number, if a weight
+exceeds it, or if its operator sums or exponentiates many numbers. LayerNormalization always
 computes its statistics in fp32 (`stash_type` 1, opset 17).
 """
 
@@ -100,7 +100,6 @@ class Half(GraphPass):
         return Changes(matches, tuple(refusals))
 
     def _halve(self, node: ir.Node) -> bool:
-        """Convert the outputs of a node; return whether there were any to convert."""
         values = [value for value in node.outputs if value.dtype == FLOAT]
         for value in values:
             value.type = ir.TensorType(self.dtype)
@@ -109,7 +108,6 @@ class Half(GraphPass):
         return bool(values)
 
     def _halve_weights(self, graph: ir.Graph, wide: set[ir.Node]) -> None:
-        """Convert the weights that only 16-bit nodes read; the others are copied when cast."""
         for value in list(graph.initializers.values()):
             if value.dtype != FLOAT or any(node in wide for node in users(value)):
                 continue
@@ -117,7 +115,6 @@ class Half(GraphPass):
             value.const_value, value.type = tensor, ir.TensorType(self.dtype)
 
     def _reason(self, node: ir.Node) -> str:
-        """Return why a node must stay in fp32; empty if 16 bits suffice."""
         computes = any(value.dtype == FLOAT for value in node.outputs)
         if computes and node.op_type in IN_FP32 and not node.domain:
             return f"{node.op_type} is computed in fp32"
@@ -144,8 +141,6 @@ class Half(GraphPass):
 
 
 class _Casts:
-    """Values in another type; each is cast once."""
-
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
         self.known: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
@@ -183,8 +178,8 @@ class _Casts:
 def largest_magnitudes(model: ir.Model, batches: Sequence[Samples]) -> dict[str, float]:
     """Return the largest magnitude of every float32 value, including graph inputs, by name.
 
-    It is NaN if a value contains NaN. -inf, which 16 bits represent, does not count. The graph
-    itself reduces each value to one number, so that no tensors need to be copied out.
+    It is NaN if a value contains NaN; -inf, which 16 bits represent, does not count. The graph
+    itself reduces each value, so that no tensors need to be copied out.
     """
     reducing = model.clone()
     graph = reducing.graph

@@ -1,11 +1,9 @@
 """8-bit weights and activations: `com.microsoft.MatMulIntegerToFloat`.
 
-Weights have one scale per output. Inputs have a fixed scale, or one for each row: the integers of a
-row depend only on this row, so that a product is batch-invariant. `DynamicQuantizeLinear` would
-choose one scale for a whole tensor.
+Weights have one scale per output. Inputs have a fixed scale, or one for each row, so that products
+are batch-invariant; `DynamicQuantizeLinear` would choose one for a whole tensor.
 
-Weights and inputs use all 8 bits. If sums of such products would saturate, the backend requests
-exact kernels.
+If sums of 8-bit products would saturate, the backend requests exact kernels.
 """
 
 from __future__ import annotations
@@ -87,10 +85,7 @@ class FixedScale:
 
 @dataclass(frozen=True)
 class RowScales:
-    """A scale for each row [..., K], relative to its largest magnitude.
-
-    The products of the row are multiplied by it.
-    """
+    """A scale for each row [..., K], which multiplies its products."""
 
     nonnegative: bool = False
     """Whether no input is ever negative, so that all 8 bits are for magnitudes."""
@@ -152,7 +147,6 @@ def choose(known: InputStatistics | None) -> tuple[Activations, str]:
 
 
 def _error(activations: Activations, rows: Float) -> float:
-    """Return the root mean square of the relative errors of rows, without rows of zeros."""
     sizes = np.linalg.norm(rows, axis=1)
     rows, sizes = rows[sizes > 0], sizes[sizes > 0]
     if not len(rows):
@@ -232,8 +226,8 @@ class Int8Form(ProductForm):
     ) -> list[ir.Node]:
         """Make the nodes of a product by a table.
 
-        `com.microsoft.QGemm` accepts the table in the layout of embeddings, but only 2 axes. It
-        takes a bias only as integers, which costs more than adding it to the logits.
+        `com.microsoft.QGemm` accepts the table in the layout of embeddings, but only 2 axes. Its
+        bias is integers, which costs more than adding it to the logits.
         """
         width, rows = rounded.integers.shape
         weight, scale = table(graph, name, rounded)
@@ -253,7 +247,6 @@ class Int8Form(ProductForm):
 
 
 def _scaled(product: ir.Value, integers: QuantizedInput, bias: ir.Value | None) -> list[ir.Node]:
-    """Make the nodes that follow a product of integers: row scales and bias."""
     nodes = []
     if integers.row_scale is not None:
         nodes.append(ir.node("Mul", [product, integers.row_scale]))

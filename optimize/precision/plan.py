@@ -43,7 +43,6 @@ def precision_passes(
     """Return the precision passes of each graph.
 
     Args:
-        graphs: after the target's own passes
         observed: recorded inputs of each graph; see `calibration.calibration_batches`
         kept: names of weights that int8 and int4 leave in fp32
     """
@@ -74,10 +73,7 @@ def _half(
 def cache_passes(
     graphs: Graphs, recipe: TargetRecipe, observed: Mapping[str, Sequence[CalibrationBatch]]
 ) -> dict[str, tuple[GraphPass, ...]]:
-    """Return the passes with which int8 and int4 quantize caches, after weights.
-
-    The arguments are those of `precision_passes`.
-    """
+    """Return the passes with which int8 and int4 quantize caches, after weights."""
     if recipe.caches is None or "decoder" not in graphs:
         return {}
     return {"decoder": (recipe.caches(graphs["decoder"][0], observed["decoder"]),)}
@@ -92,8 +88,7 @@ def weight_passes(
 ) -> dict[str, QuantizeWeights]:
     """Return the passes with which int8 and int4 quantize the weights of each graph.
 
-    Embeddings are rounded once for all graphs, to suit the product that they are tied to. The
-    arguments are as for `precision_passes`.
+    Embeddings are rounded once for all graphs, to suit the product that they are tied to.
     """
     schemes = recipe.schemes(precision, graphs, embedding_widths(graphs))
     known = {name: calibrate(model, observed[name]) for name, (model, _) in graphs.items()}

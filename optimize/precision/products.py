@@ -1,7 +1,7 @@
 """The weights that int8 and int4 round, by the modules of the trained model.
 
-A weight of a graph may belong to several modules whose products are one: query, key and value that
-are packed; or an embedding and the projection to logits that it is tied to.
+Products may be one: query, key and value that are packed, or an embedding and the projection to
+logits that it is tied to.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from ..targets import Graphs
 
 
 def embedding_tables(graphs: Mapping[str, tuple[ir.Model, GraphSpec]]) -> dict[str, ir.Value]:
-    """Return the tables in which token ids are looked up, by name.
-
-    A table that both graphs hold appears once.
-    """
+    """Return the tables in which token ids are looked up, by name, each once."""
     tables: dict[str, ir.Value] = {}
     for model, spec in graphs.values():
         ids = {t.name for t in spec.inputs if t.role in ("source", "token")}
@@ -99,11 +96,7 @@ def rounded_products(graphs: Graphs) -> list[RoundedProduct]:
 def kept_products(
     products: Sequence[RoundedProduct], names: Collection[str]
 ) -> tuple[RoundedProduct, ...]:
-    """Return the products with these names, or with modules of these names or within them.
-
-    Raises:
-        DragomanError: there is no product of a name.
-    """
+    """Return the products with these names, or with modules of these names or within them."""
     kept = set()
     for name in names:
         meant = [p for p in products if name in (p.name, *p.modules)]
@@ -116,7 +109,6 @@ def kept_products(
 
 
 def _weights(node: ir.Node, tables: Collection[str]) -> Iterator[tuple[ir.Value, Sequence[str]]]:
-    """Return the weight that a node multiplies by or looks up, with its modules."""
     if node.op_type == "Gather":
         table = node.inputs[0]
         if table is not None and table.name in tables:

@@ -1,9 +1,8 @@
 """Quantizing weights to integers, with a smaller error than rounding each weight to the nearest.
 
-Scales are searched: clipping the largest weight of a block may reduce the error of the others.
-Errors are compensated: the error that rounding one input's weights causes in the product is reduced
-by adjusting the weights of the inputs that are still to be rounded (Frantar et al. 2022, "GPTQ",
-algorithm 1, with inputs in their original order).
+Scales are searched: clipping the largest weight of a block may reduce the error of the others. The
+error that rounding one input's weights causes in the product is reduced by adjusting the weights of
+later inputs (Frantar et al. 2022, "GPTQ", algorithm 1, with inputs in their original order).
 
 Dimensions: K inputs, N outputs, G blocks of inputs that share one scale per output.
 """
@@ -66,8 +65,8 @@ def round_weight(
     Args:
         bits: 8, 7 or 4
         block: number of inputs that share a scale; None: all of them
-        moments: second moments of the inputs, x^T x [K, K], over calibration rows x; None: inputs
-            are assumed independent and of equal variance, so that no error can be compensated
+        moments: of the inputs, x^T x [K, K], over calibration rows x; None: as if inputs were
+            independent and of equal variance, so that no error can be compensated
     """
     inputs, outputs = weight.shape
     size = block or inputs
@@ -104,7 +103,6 @@ def _round(
     factor: Float | None,
     scale_type: type[np.floating[Any]],
 ) -> tuple[NDArray[np.int8], Float]:
-    """Return the integers [K, N] and the scales [G, N] of a weight, which is overwritten."""
     limit = 2 ** (bits - 1) - 1
     integers = np.zeros(left.shape, np.int8)
     scales = []
@@ -129,10 +127,7 @@ def _round_compensating(
     scale: Float,
     limit: int,
 ) -> None:
-    """Round the weights of these inputs one after another, adjusting the weights of later inputs.
-
-    Within a group of inputs, adjustments are applied at once; to later groups, once per group.
-    """
+    """Round inputs one after another, adjusting later ones: other groups once per group."""
     inputs = len(left)
     for start in range(rows.start, rows.stop, GROUP):
         stop = min(start + GROUP, rows.stop)
@@ -154,8 +149,8 @@ GROUP = 32
 def _inverse_factor(moments: Float) -> Float:
     """Return the upper triangular U with U^T U = H^-1, for the damped moments H.
 
-    H in reverse order has a Cholesky factor L with H = (J L J) (J L J)^T, where J reverses; J L J
-    is upper triangular, and U is its inverse.
+    H reversed has a Cholesky factor L with H = (J L J) (J L J)^T, where J reverses; U inverts J L
+    J.
     """
     damped: NDArray[np.float64] = moments.astype(np.float64)
     mean = float(np.mean(np.diag(damped)))
@@ -165,7 +160,6 @@ def _inverse_factor(moments: Float) -> Float:
 
 
 def _inverse_of_upper(matrix: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-    """Invert an upper triangular matrix, by the inverses of its quarters."""
     size = len(matrix)
     if size <= GROUP:
         return np.asarray(np.triu(np.linalg.inv(matrix)))
@@ -180,7 +174,6 @@ def _inverse_of_upper(matrix: NDArray[np.floating[Any]]) -> NDArray[np.floating[
 def _search_scale(
     weight: Float, importance: Float, limit: int, shrinkages: NDArray[np.float64]
 ) -> Float:
-    """Return the scale with the smallest squared error, weighted by importance, for each output."""
     largest = np.abs(weight).max(axis=0)
     largest[largest == 0] = 1.0
     best = np.full(weight.shape[1], np.inf, np.float32)

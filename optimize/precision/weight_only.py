@@ -1,7 +1,6 @@
 """Weight-only quantization: `DequantizeLinear` (opset 21) before each product.
 
-It uses standard operators only, which TensorRT supports and ONNX Runtime fuses. The neutral target
-applies no other pass.
+TensorRT supports these standard operators, and ONNX Runtime fuses them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class WeightOnly(OneForm):
     ) -> Schemes:
         """Return the schemes of int8 or int4.
 
-        Embeddings have 8 bits in both: DequantizeLinear has no 4-bit tables to look up tokens in.
+        Embeddings have 8 bits: DequantizeLinear has no 4-bit tables to look up tokens in.
         """
         rows = cls(8, None, error=0.05)
         products = rows if precision == "int8" else cls(4, BLOCK, error=0.2)
@@ -58,10 +57,7 @@ class WeightOnly(OneForm):
     def table_product(
         self, graph: ir.Graph, name: str, rounded: IntegerWeight, x: ir.Value, bias: ir.Value | None
     ) -> list[ir.Node]:
-        """Make the nodes of a product by a table, which keeps the layout of embeddings.
-
-        The table is [V, D], with one scale for each row.
-        """
+        """Make the nodes of a product by a table [V, D], with one scale for each row."""
         integers, scale = table(graph, name, rounded)
         dequantize = ir.node("DequantizeLinear", [integers, scale], {"axis": 0})
         transpose = ir.node("Transpose", dequantize.outputs, {"perm": [1, 0]})
@@ -71,19 +67,13 @@ class WeightOnly(OneForm):
 
 
 class EngineWeightOnly(WeightOnly):
-    """Weight-only quantization for TensorRT.
-
-    Only DequantizeLinear may read integers there, and scales have the type of the result, fp16.
-    """
+    """Weight-only quantization for TensorRT, where only DequantizeLinear reads integers."""
 
     scale_type = np.float16
 
     @staticmethod
     def lookup(graph: ir.Graph, name: str, rounded: IntegerWeight, ids: ir.Value) -> list[ir.Node]:
-        """Make the nodes that look up rows of a table.
-
-        The graph dequantizes the whole table; the engine's kernel only the rows that it reads.
-        """
+        """Make the nodes that look up rows of a table; engines dequantize only these."""
         integers, scale = table(graph, name, rounded)
         dequantize = ir.node("DequantizeLinear", [integers, scale], {"axis": 0})
         return [dequantize, ir.node("Gather", [dequantize.outputs[0], ids])]

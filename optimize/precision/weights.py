@@ -1,7 +1,7 @@
 """Quantizing the weights of products and embeddings.
 
-A weight is quantized if the relative error of its product, measured on calibration data, is at most
-the scheme's `error`; otherwise it stays in fp32, and the refusal states the measured error.
+A weight is quantized if the relative error of its product on calibration data is at most the
+scheme's `error`; otherwise the refusal states the measured error.
 """
 
 from __future__ import annotations
@@ -46,11 +46,7 @@ class Scheme:
     """Number format of the scales."""
 
     def form(self, known: InputStatistics | None) -> ProductForm:
-        """Return how a product by a weight is computed.
-
-        Args:
-            known: statistics of the observed inputs; None if they were not observed
-        """
+        """Return how a product by a weight is computed, by its inputs' statistics, if known."""
         raise NotImplementedError
 
     def lookup(
@@ -189,7 +185,6 @@ class QuantizeWeights(GraphPass):
         return value is not None and value.name in self.tables and is_weight(value, 2)
 
     def _weight(self, node: ir.Node) -> ir.Value | None:
-        """Return the table or the weight of a candidate; None for a product of two activations."""
         value = node.inputs[0 if node.op_type == "Gather" else 1]
         producer = None if value is None else value.producer()
         if producer is not None and producer.op_type == "Transpose":
@@ -205,7 +200,6 @@ class QuantizeWeights(GraphPass):
         return rounded, ProductError(rounded.error, self.products.scheme.error)
 
     def _replace(self, graph: ir.Graph, node: ir.Node) -> ProductForm | str:
-        """Replace a candidate; return the form of its product, or the reason for keeping it."""
         weight = self._weight(node)
         if weight is None:
             return "expected a product by a weight, found a product of two activations"
@@ -237,8 +231,7 @@ def round_for(
     """Round a weight [K, N], choose the form of its product, and measure its error.
 
     Args:
-        x: the input of the product, whose own quantization adds to the error; None if the weight is
-            not multiplied: the error is then that of the weight itself
+        x: the product's input, whose own quantization counts; None: the weight's error is measured
     """
     known = None if x is None else calibration.of(x)
     usable = known if known is not None and known.finite else None
@@ -265,12 +258,9 @@ NUMBERS_AT_ONCE = 2**22
 def _error_of_product(rounded: IntegerWeight, numbers: Float, rows: Float, read: Float) -> float:
     """Return the root mean square of the relative errors of a product's rows.
 
-    Every position counts equally: otherwise, one with values a hundred times larger would hide that
-    its scale rounds the others to zero. The norms of rows far below the median are taken as a tenth
-    of the median.
-
-    Args:
-        rows, read: inputs [R, K], and the same as the rounded product reads them
+    Every position counts equally, or one with values a hundred times larger would hide that its
+    scale rounds the others to zero. Norms of rows [R, K] far below the median count as a tenth of
+    it.
     """
     sizes, errors = np.zeros((2, len(rows)))
     for part in parts_of_outputs(numbers.shape, NUMBERS_AT_ONCE):
@@ -292,7 +282,6 @@ def _error_of_weight(rounded: IntegerWeight, numbers: Float) -> float:
 
 
 def _added_bias(node: ir.Node) -> ir.Value | None:
-    """Return the bias that is added to a product, if the sum is the product's only use."""
     following = users(node.outputs[0])
     if len(following) != 1 or following[0].op_type != "Add" or node.outputs[0].is_graph_output():
         return None

@@ -66,9 +66,8 @@ def build_engine(
         spec: the graph's specification; the dynamic axes are batch, source_batch and source
 
     Raises:
-        EngineError: an operator is not supported, the build fails, or the engine would compute
-            wrong results; says where and why.
-        DragomanError: TensorRT refuses a profile; names the tensor and the range.
+        EngineError: an operator is not supported, or the build or what it would compute is wrong.
+        DragomanError: TensorRT refuses a profile.
         KeyboardInterrupt: the user interrupted the build, which has ended.
     """
     trt = package.module
@@ -154,14 +153,10 @@ def make_monitor(trt: Any, progress: Progress, cancelled: threading.Event) -> An
 
 
 def parse(trt: Any, builder: Any, graph: Path) -> Any:
-    """Parse an ONNX file into a TensorRT network.
-
-    Returns:
-        INetworkDefinition, strongly typed: the graph determines the precision
+    """Parse an ONNX file into a strongly typed TensorRT network (INetworkDefinition).
 
     Raises:
-        EngineError: an operator is not supported; names it, its node and the module of the model
-            that it comes from.
+        EngineError: an operator is not supported; names it, its node and its module of the model.
     """
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     parser = trt.OnnxParser(network, logger_of(trt))
@@ -188,8 +183,7 @@ def _reason(error: Any, graph: Path) -> str:
 def timing_cache_file(package: Package) -> Path | None:
     """Return the path of the timing cache; None: the package does not time kernels.
 
-    TensorRT times kernels when it builds engines. TensorRT-RTX compiles kernels where they run
-    instead, and has another cache for that (`runtime.backends.tensorrt.workspace`).
+    TensorRT-RTX compiles kernels where they run, with a cache of its own.
     """
     return None if package.name == "tensorrt-rtx" else cache_file(package, "timing")
 
@@ -198,7 +192,7 @@ def load_timing_cache(config: Any, file: Path) -> str | None:
     """Let a build (IBuilderConfig) use and extend the cache.
 
     Returns:
-        a warning if the file cannot be used, which makes the build slower
+        a warning if the file cannot be used
     """
     known = read_cache(file)
     cache = config.create_timing_cache(known)
@@ -235,11 +229,7 @@ They cause more memory traffic than a 16-bit weight."""
 
 
 def report(package: Package, network: Any, graph: Path, plan: bytes) -> EngineReport:
-    """Describe the contents of an engine, as far as they can be known without a GPU.
-
-    Args:
-        network: INetworkDefinition, from the graph
-    """
+    """Describe the contents of an engine, as far as they can be known without a GPU."""
     trt = package.module
     layers = list(map(network.get_layer, range(network.num_layers)))
     kinds = Counter(str(layer.type).rpartition(".")[2].lower() for layer in layers)

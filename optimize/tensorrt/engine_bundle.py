@@ -1,9 +1,7 @@
 """Building the bundle of engines from a bundle of graphs for a TensorRT target, and refitting it.
 
-Engines are built from a decoder step with one token per step and caches of a fixed capacity.
-
-Refitting puts new weights of the same architecture into existing engines, which keep their kernels.
-It needs a GPU, and engines that were built refittable.
+The decoder takes one token per step and caches of a fixed capacity. Refitting puts new weights of
+the same architecture into engines that were built refittable, and needs a GPU.
 """
 
 from __future__ import annotations
@@ -47,8 +45,7 @@ from .request import EngineOptions, check_capabilities, check_refittable
 class PinShapes(GraphPass):
     """Replaces dynamic axes by constants, and folds the shape computations that follow from them.
 
-    TensorRT updates caches in place only if their capacity is static, and has an attention kernel
-    for exactly one query, which self-attention gets.
+    TensorRT updates only static caches in place, and has an attention kernel for exactly one query.
     """
 
     spec: GraphSpec
@@ -101,9 +98,7 @@ def build_engines(
         progress: called from the thread that builds
 
     Raises:
-        BackendError: the target's package is missing or too old.
-        DragomanError: the options do not fit the package or the model.
-        EngineError: TensorRT cannot build an engine from a graph; says where and why.
+        DragomanError: the options do not fit the package or the model, or no engine can be built.
     """
     progress = progress or Silent()
     manifest, package = graphs.manifest, find_package(graphs.manifest.target)
@@ -135,8 +130,8 @@ def build_engines(
 def _for_precision(options: EngineOptions, precision: Precision) -> EngineOptions:
     """Widen profiles of exactly one row where weights are quantized.
 
-    Matrix products of TensorRT-RTX 1.7 read int8 weights directly if a profile allows two rows; for
-    exactly one row, a separate kernel first expands the weights to fp16.
+    With two rows TensorRT-RTX 1.7 reads int8 weights directly; for one it first expands them to
+    fp16.
     """
     if precision not in ("int8", "int4"):
         return options
@@ -148,13 +143,7 @@ def _for_precision(options: EngineOptions, precision: Precision) -> EngineOption
 def pinned_bundle(
     graphs: Bundle, directory: Path, capacity: int, *, progress: Stage = lambda stage: None
 ) -> Bundle:
-    """Write the graphs that engines are built from into an existing directory.
-
-    They have one query and this capacity.
-
-    Raises:
-        PassError: pinning changed what the decoder computes.
-    """
+    """Write the graphs that engines are built from, with one query and this capacity."""
     manifest = graphs.manifest
     models = {name: ir.load(graphs.graph_path(name)) for name in manifest.model_graphs}
     sizes = {"query": 1, "read": 1, "capacity": capacity}
@@ -184,8 +173,6 @@ def pinned_bundle(
 
 
 class _Phases:
-    """Reports each phase of an engine's build as a stage, with its progress in percent."""
-
     def __init__(self, progress: Progress, graph: str) -> None:
         self._progress, self._graph, self._phase = progress, graph, ""
 
@@ -248,11 +235,7 @@ def refit_engines(
         graphs: the result of `optimize_bundle` for the new checkpoint
 
     Raises:
-        DragomanError: the engines are of another architecture, target or precision, or were not
-            built refittable.
-        BackendError: the engines cannot be loaded here; says why.
-        EngineError: an engine cannot be loaded here, or its weights differ from the graph's; names
-            them.
+        DragomanError: the engines are others, cannot be loaded here, or have other weights.
     """
     built = _check_same(engines, graphs)
     package = usable_package(engines, built)
@@ -297,11 +280,7 @@ def _check_same(engines: Bundle, graphs: Bundle) -> TensorRTEngines:
 
 
 def refit(package: Package, engine: Path, graph: Path) -> bytes:
-    """Return a serialized engine with the weights of a graph, which are matched by name.
-
-    Raises:
-        EngineError: the engine cannot be loaded here, or its weights are not the graph's.
-    """
+    """Return a serialized engine with the weights of a graph, which are matched by name."""
     trt = package.module
     with Messages() as messages:
         logger = logger_of(trt)

@@ -31,10 +31,7 @@ class PositionLimits(Protocol):
 
 
 def default_source_range(model: PositionLimits) -> Range:
-    """Return the lengths that the model accepts, tuned for a sentence, or the length of a window.
-
-    A decoder-only model has no source; its profiles have length 1.
-    """
+    """Return the accepted lengths, tuned for a sentence; 1 for decoder-only models."""
     longest = max(1, model.max_source_positions)
     if model.takes_audio:
         return Range(longest, longest, longest)
@@ -42,12 +39,7 @@ def default_source_range(model: PositionLimits) -> Range:
 
 
 def check_profiles(profiles: Sequence[Profile], capacity: int, model: PositionLimits) -> None:
-    """Check profiles and capacity against the positions of a model.
-
-    Raises:
-        DragomanError: there are no profiles, the sizes of one are not in order, or the model has
-            fewer positions; names the profile.
-    """
+    """Check profiles and capacity against the positions of a model."""
     if not profiles:
         raise DragomanError("expected at least one optimization profile, found none")
     for index, profile in enumerate(profiles):
@@ -68,11 +60,7 @@ def check_profiles(profiles: Sequence[Profile], capacity: int, model: PositionLi
 
 
 def check_range(name: str, sizes: Range) -> None:
-    """Check that the sizes of a range are in order.
-
-    Raises:
-        DragomanError: the sizes are not in order.
-    """
+    """Check that the sizes of a range are in order."""
     if not sizes.in_order:
         raise DragomanError(
             f"{name}: expected 1 <= smallest <= best <= largest, found "
@@ -85,11 +73,7 @@ def add_profiles(builder: Any, config: Any, spec: GraphSpec, profiles: Sequence[
 
     Args:
         builder, config: a package's Builder and IBuilderConfig
-        spec: the specification of the graph; its only dynamic axes are batch, source_batch and
-            source
-
-    Raises:
-        DragomanError: TensorRT refuses a shape; names the tensor and its range.
+        spec: its only dynamic axes are batch, source_batch and source
     """
     for index, profile in enumerate(profiles):
         trt_profile = builder.create_optimization_profile()
@@ -118,10 +102,7 @@ def _describe(sizes: Range) -> str:
 
 
 def _sizes(profile: Profile) -> list[dict[str, int]]:
-    """Return the sizes of the axes at the profile's smallest, best and largest.
-
-    The number of sources is between one, shared by all rows as beams, and one for each row.
-    """
+    """Return the smallest, best and largest sizes: one source for all rows to one for each."""
     batch, source = profile.batch, profile.source
     return [
         {"batch": rows, "source_batch": sources, "source": length}

@@ -50,15 +50,7 @@ TURING = "7.5"
 
 
 def check_capabilities(package: Package, requested: Sequence[str], precision: Precision) -> None:
-    """Check that a package builds engines for GPUs in a precision.
-
-    Args:
-        requested: compute capabilities, such as "8.9"; if empty, the package's default
-
-    Raises:
-        DragomanError: the package does not build for one of them, or not in this precision; says
-            what it builds for.
-    """
+    """Check that a package builds engines for GPUs in a precision."""
     known = compute_capabilities(package)
     if not known:
         if requested:
@@ -162,11 +154,7 @@ class EngineRequest:
 
 
 def check_refittable(engines: Bundle) -> TensorRTEngines:
-    """Return the engines of a bundle if new weights can be put into them.
-
-    Raises:
-        DragomanError: the bundle has no engines, or they cannot be refitted.
-    """
+    """Return the engines of a bundle if new weights can be put into them."""
     built = engines.manifest.executable
     if not isinstance(built, TensorRTEngines):
         raise DragomanError(f"{engines.directory}: expected engines to refit, found graphs")

@@ -1,8 +1,8 @@
 """The TensorRT targets: the recipe for graphs that engines are built from.
 
-Attention is decomposed into primitives where no fused kernel supports the head size: the compiler
-of TensorRT-RTX 1.7 fails in 16 bits with several queries and a head size that is not a multiple of
-8. In the decoder, attention over a source has several queries too, those of all rows of the source.
+Attention is decomposed where no fused kernel supports the head size: the compiler of TensorRT-RTX
+1.7 fails in 16 bits with several queries and a head size that is not a multiple of 8. In the
+decoder, attention over a source has several queries too, those of all rows of the source.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ class _DecomposeAttention(FusionRule):
 
 
 def _to_source(node: ir.Node) -> bool:
-    """Return whether a node is attention, but not over a cache, which has one query."""
     known = node.op_type == "Attention" and not node.domain
     return known and producer(node.inputs[1], "TensorScatter") is None
 

@@ -1,7 +1,7 @@
 """The Python API of the commands.
 
 The functions are `export`, `optimize`, `build`, `distill`, `verify`, `verify_known_answers`,
-`sensitivity`, `report`, `sign`, and `write_polygraphy`, which implements `inspect --polygraphy`.
+`sensitivity`, `report`, `sign`, and `write_polygraphy` (`inspect --polygraphy`).
 
 ```python
 from dragoman.api import build
@@ -9,8 +9,8 @@ built = build("g2p-en", "bundles/g2p-en", precision="int8")
 print(built.bundle.size, built.parity.tokens.identical)
 ```
 
-Each takes a progress callback, returns a typed result, and raises `DragomanError` if an argument
-is wrong. Paths and options are checked before PyTorch or ONNX is imported.
+Each takes a progress callback and raises `DragomanError` if an argument is wrong. Paths and options
+are checked before PyTorch or ONNX is imported.
 """
 
 from typing import TYPE_CHECKING

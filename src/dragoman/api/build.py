@@ -91,48 +91,40 @@ def build(
 ) -> BuiltBundle:
     """Export a checkpoint, optimize it for a target and verify the result.
 
-    For the TensorRT targets, parity is checked in ONNX Runtime before engines are built. The target
-    tensorrt-rtx needs no GPU for either. Where a GPU runs the engines, their own outputs are
-    compared, too; elsewhere, the manifest records no figures of engines.
+    For the TensorRT targets, parity is checked in ONNX Runtime before engines are built. Where a
+    GPU runs the engines, their own outputs are compared, too; elsewhere, the manifest has no
+    figures of them.
 
     Args:
-        checkpoint: checkpoint directory; id of a model at the Hugging Face Hub, such as
+        checkpoint: directory; id of a model at the Hugging Face Hub, such as
             "Helsinki-NLP/opus-mt-en-de"; or name of a shipped model, such as "g2p-en"
         output: directory of the bundle, written atomically and only if parity holds
         revision: branch, tag or commit of a model at the hub; None: main
-        adapters: directories of LoRA adapters of PEFT, which are merged into the checkpoint's
-            weights in this order
+        adapters: directories of LoRA adapters of PEFT, merged into the weights in this order
         audio_window: seconds of audio that a speech model's encoder reads at once, fewer than it
             was trained with, which is faster and less exact; None: as many
         target: name in `optimize.targets.TARGETS`; None: the first that offers the precision
-        precision: fp32, fp16, bf16, int8 or int4
         calibration: inputs that determine scales and number formats: a file of texts, one per line
             (for an encoder-only model, in the format of `dragoman encode`), or a directory of
             audio clips; None: random inputs
         keep_fp32: names of products, modules or layers, as listed by `sensitivity`, whose weights
             are not quantized
-        engines: options of engines; None: defaults
-        refit: bundle whose engines are refitted with the checkpoint's weights, instead of building
-            new ones
+        refit: bundle whose engines are refitted with the checkpoint's weights
         inputs, references, metrics, source_language, target_language, limit: see `verify`
         threads: processor threads for the bundle; None: all cores
         keep_failed: whether to keep a bundle that fails, marked as failed in its manifest
         attention: whether to add the attention graph; not with engines
         shortlist: a file that lists the target tokens that source tokens allow, to decode with
             those of a source only; not with engines
-        shortlist_from: a file of pairs of texts, with tabs between them, that such a list is
-            learned from
+        shortlist_from: a file of pairs of texts, with tabs between them, to learn such a list from
         overwrite: whether to replace an existing bundle
-        progress: receives each stage and its progress
-        compared: called with the graphs and the parity figures before engines are built, which may
-            take minutes
+        compared: called with the graphs and parity figures before engines are built
 
     Raises:
         ParityFailedError: the bundle or its engines do not match the checkpoint.
         CheckpointError, ConfigError: the model cannot be read; the error lists all problems.
         BackendError: the target's package is missing.
-        PassError, EngineError: a graph cannot be optimized or built; the error names the pass or
-            the node.
+        PassError, EngineError: a graph cannot be optimized or built.
         DragomanError: a path or an option is wrong, or the output cannot be written.
     """
     began = time.monotonic()
@@ -267,11 +259,9 @@ def export(
     """Export a checkpoint to a bundle of neutral ONNX graphs in fp32 and opset 24, not verified.
 
     Args:
-        checkpoint, revision, adapters, audio_window: see `build`
+        checkpoint, revision, adapters, audio_window, attention: see `build`
         output: directory of the bundle, written atomically
-        attention: whether to add the attention graph
         overwrite: whether to replace an existing bundle
-        progress: receives each stage and its progress
 
     Raises:
         CheckpointError, ConfigError: the model cannot be read; the error lists all problems.

@@ -84,13 +84,13 @@ def distill(
     """Train a student on its teacher's translations, build it, and judge it against the teacher.
 
     The teacher translates all sources by beam search (sequence-level knowledge distillation, Kim &
-    Rush 2016). The student is trained on these pairs, its shortlist is learned from them, and it is
-    built. Its bundle is kept if the student, which decodes greedily, loses at most `within` points
-    against the teacher with its beams.
+    Rush 2016). The student and its shortlist are trained on these pairs. Its bundle is kept if the
+    student, which decodes greedily, loses at most `within` points against the teacher with its
+    beams.
 
-    Everything is written to one directory: `translations.tsv`, `checkpoint`, `bundle`,
-    `figures.json` and, with the extra `report`, `figures.png` and `report.html`. A repeated call
-    goes on where the last one stopped.
+    The directory gets `translations.tsv`, `checkpoint`, `bundle`, `figures.json` and, with the
+    extra `report`, `figures.png` and `report.html`. A repeated call goes on where the last one
+    stopped.
 
     Args:
         teacher: directory of the teacher's bundle, an encoder-decoder model of texts
@@ -101,22 +101,21 @@ def distill(
         test: data to judge on, in the same form; none: those of `dev`
         data: folder of the data of the recipe that trained the teacher, in place of these files
         sources: files of further texts for the teacher to translate, one per line
-        student: JSON or YAML file with the sections model, vocabulary, training, cleaning and
-            metrics, as for `dragoman train`, or some of them. By default, the student has the
-            preset "student" and the tokenizers of its teacher
+        student: JSON or YAML file with some of the sections model, vocabulary, training, cleaning
+            and metrics, as for `dragoman train`. By default, the student has the preset "student"
+            and the tokenizers of its teacher
         originals: whether to train on the references, too
         beams: number of beams of the teacher
         source_language, target_language: languages of a multilingual teacher
-        precision: precision of the student's bundle
-        shortlist: whether the student's bundle has a shortlist
+        precision, shortlist: of the student's bundle
         within: the largest loss of the first metric, in points of 100
         metrics: see `dragoman.metrics`, the one that decides first; None: those of the student's
             file, or else of the recipe that trained the teacher, or else BLEU and chrF
-        epochs: number of epochs; None: as the student's file says
+        epochs: None: as the student's file says
         threads: processor threads; None: all cores
         overwrite: whether to replace the bundle of an earlier call
-        progress: opens what receives each stage. It is closed while the student is trained, which
-            reports its epochs on standard error.
+        progress: opens what receives each stage; closed while the student is trained, which
+            reports its epochs on standard error
 
     Raises:
         DistillationFailedError: the student loses more than allowed.

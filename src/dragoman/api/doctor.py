@@ -1,7 +1,7 @@
 """Examines an installation of Dragoman and its machine, as `dragoman doctor` shows it.
 
-A probe yields facts and findings. A probe that fails is a finding itself, and what may end the
-process, such as a damaged native library, is imported in a child process.
+A probe that fails is a finding itself. What may end the process, such as a damaged native library,
+is imported in a child process.
 """
 
 from __future__ import annotations
@@ -101,11 +101,7 @@ Found = Iterator[Fact | Finding]
 def examine(bundles: Sequence[str | Path] = ()) -> Examination:
     """Examine this installation, the machine, and bundles.
 
-    Args:
-        bundles: directories of bundles, whose files are compared with their manifests
-
-    Returns:
-        facts and findings; nothing is raised
+    Bundles are compared with their manifests. Nothing is raised.
     """
     packages: list[Package] = []
     probes: list[tuple[str, Callable[[], Found]]] = [
@@ -140,7 +136,6 @@ def _run(probe: tuple[str, Callable[[], Found]]) -> list[Fact | Finding]:
 
 
 def _versions(packages: list[Package]) -> Found:
-    """Compare installed versions with the stated ranges; fill `packages`."""
     here = Path(dragoman.__file__).parent
     yield Fact("Versions", "Dragoman", f"{dragoman.__version__}, {here}")
     python = f"{platform.python_version()} ({platform.python_implementation()})"
@@ -171,7 +166,6 @@ def _versions(packages: list[Package]) -> Found:
 
 
 def _source(own: metadata.Distribution, here: Path) -> Found:
-    """Compare what is imported with what is installed."""
     url = json.loads(own.read_text("direct_url.json") or "{}")
     folder = str(url.get("url", "")).removeprefix("file://")
     if url.get("dir_info", {}).get("editable") and not here.is_relative_to(folder):
@@ -183,7 +177,6 @@ def _source(own: metadata.Distribution, here: Path) -> Found:
 
 
 def _extras(packages: Sequence[Package]) -> Found:
-    """Say which extras are complete, and what others lack."""
     lacks: dict[str, list[str]] = {}
     has: dict[str, int] = {}
     for package in packages:
@@ -218,7 +211,6 @@ def _machine() -> Found:
 
 
 def _onnxruntimes() -> Found:
-    """Find distributions that overwrite each other's files, and whether there is any backend."""
     found = [name for name in distributions_of("onnxruntime") if installed_version(name)]
     if len(found) > 1:
         named = " and ".join(f"{name} {installed_version(name)}" for name in found)
@@ -252,7 +244,6 @@ for name in sys.argv[1:]:
 
 
 def _libraries() -> Found:
-    """Import native libraries in a child process."""
     names = [name for name in NATIVE if installed_version(name) or PathFinder.find_spec(name)]
     if "onnxruntime" not in names and distributions_of("onnxruntime"):
         names.append("onnxruntime")  # of onnxruntime-gpu, say
@@ -291,7 +282,6 @@ def answer(value):
 
 
 def _child(code: str, *arguments: str) -> tuple[list[Any], str]:
-    """Run Python with the same path; return its answers, and how it died if it did."""
     command = [sys.executable, "-c", CHILD + code, json.dumps(sys.path), *arguments]
     try:
         done = subprocess.run(  # noqa: S603 (this Python, and code of ours)
@@ -329,7 +319,6 @@ answer(found)
 
 
 def _gpu() -> Found:
-    """Find the driver and the GPU as the backends do, and what packages expect of them."""
     built = dict(_cuda_packages())
     if built:
         named = (f"{name} (CUDA {cuda})" for name, cuda in built.items())
@@ -362,7 +351,6 @@ def _gpu() -> Found:
 
 
 def _of_gpu(gpu: Mapping[str, str], built: Mapping[str, str]) -> Found:
-    """Compare the driver with the packages' versions of CUDA."""
     capability, supported = gpu["compute_capability"], gpu["cuda"]
     text = f"{gpu['name']}, compute capability {capability}, driver for CUDA up to {supported}"
     yield Fact("GPU", "NVIDIA", text)
@@ -378,7 +366,6 @@ def _major(version: str) -> int:
 
 
 def _cuda_packages() -> Iterator[tuple[str, str]]:
-    """Yield the installed backends of GPUs, and the versions of CUDA that they were built for."""
     for name, module in ENGINES.items():
         if version := installed_version(name):
             yield f"{name} {version}", cuda_version(module)
@@ -396,7 +383,6 @@ def _torch_has_cuda() -> bool:
 
 
 def _user() -> Found:
-    """Examine the user's cache and encoding."""
     cache = user_cache()
     yield Fact("User", "cache", str(cache or "none"))
     if cache is None:
@@ -435,7 +421,6 @@ else:
 
 
 def _bundle(directory: Path) -> Found:
-    """Compare a bundle with its manifest, and its known answers in a child process."""
     if not directory.exists():
         yield Finding("error", f"{directory} does not exist", "name the directory of a bundle")
         return

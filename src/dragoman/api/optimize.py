@@ -1,7 +1,4 @@
-"""Optimizes a neutral bundle, or an ONNX file from any exporter, for a target.
-
-PyTorch is not needed, and ONNX is imported after arguments are checked.
-"""
+"""Optimizes a neutral bundle, or an ONNX file from any exporter, for a target, without PyTorch."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ def optimize(
         output: directory of the new bundle, written atomically
         target, precision, calibration, keep_fp32, engines: see `build`
         overwrite: whether to replace an existing bundle
-        progress: receives each stage and its progress
 
     Raises:
         BundleError: the source is damaged.
@@ -108,7 +104,6 @@ def optimize_onnx(
         target: name of a target whose graphs need no bundle; None: cpu
         compare: whether to measure the difference that each pass causes
         overwrite: whether to replace an existing file
-        progress: receives each stage
 
     Returns:
         the records of the passes; `not_compared` names branches that no input was found for
@@ -173,7 +168,7 @@ def optimize_graphs(
     """Optimize a neutral bundle.
 
     Args:
-        directory: directory of the bundle; the source graphs of engines go to a scratch directory
+        scratch: gets the source graphs of engines
         keep_fp32: see `optimize_bundle`
     """
     from dragoman.optimize.target_bundle import optimize_bundle

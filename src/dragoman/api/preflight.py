@@ -42,24 +42,13 @@ class Sized(Protocol):
 
 
 def check_output(output: Path, overwrite: bool) -> None:
-    """Check that an output directory can be created, as `new_directory` does.
-
-    Raises:
-        DragomanError: the output exists (without `overwrite`) or cannot be written.
-    """
+    """Check that an output directory can be created, as `new_directory` does."""
     refuse_unwritable(output)
     check_destination(output, overwrite)
 
 
 def check_room(output: Path, weights: Iterable[Sized], precision: Precision) -> None:
-    """Check that there is room for a bundle, and for the exported graphs beside it.
-
-    Args:
-        weights: the model's parameters
-
-    Raises:
-        DragomanError: the file system has less space.
-    """
+    """Check that there is room for a bundle, and for the exported graphs beside it."""
     count = sum(weight.numel() for weight in weights)
     needed = int(count * (BYTES["fp32"] + BYTES[precision]))
     existing = next(p for p in (output.absolute(), *output.absolute().parents) if p.exists())
@@ -73,14 +62,7 @@ def check_room(output: Path, weights: Iterable[Sized], precision: Precision) -> 
 
 
 def check_memory(weights: Iterable[Sized], precision: Precision) -> None:
-    """Check that the rest of a build fits into memory, once the model is read.
-
-    Args:
-        weights: the model's parameters
-
-    Raises:
-        DragomanError: less memory is available, or this container may use less.
-    """
+    """Check that the rest of a build fits into memory, once the model is read."""
     count = sum(weight.numel() for weight in weights)
     needed = LEAST_TO_BUILD + count * BYTES_TO_BUILD.get(precision, MOST_TO_BUILD)
     _, available = memory()
@@ -101,11 +83,7 @@ def check_memory(weights: Iterable[Sized], precision: Precision) -> None:
 def check_shortlist(
     path: str | Path | None, pairs: str | Path | None, target: Target, precision: Precision
 ) -> None:
-    """Check the file of a shortlist, or of pairs to learn it from, and the target.
-
-    Raises:
-        DragomanError: there is no such file, both are given, or the target is one of engines.
-    """
+    """Check the file of a shortlist, or of pairs to learn it from, and the target."""
     if path is not None and pairs is not None:
         raise DragomanError("shortlist: expected a file or shortlist_from, found both")
     path = pairs if path is None else path
@@ -125,24 +103,14 @@ def check_shortlist(
 
 
 def check_inputs(path: str | Path | None) -> Path | None:
-    """Check that inputs exist.
-
-    Raises:
-        DragomanError: a file or directory of inputs does not exist.
-    """
+    """Check that inputs exist."""
     if path is not None and not Path(path).exists():
         raise DragomanError(f"expected a file or a directory of inputs, found nothing at {path}")
     return None if path is None else Path(path)
 
 
 def check_texts(path: Path) -> None:
-    """Check that a file of texts can be read.
-
-    Pipes are skipped, since they can be read only once.
-
-    Raises:
-        DragomanError: the file is not text in UTF-8.
-    """
+    """Check that a file is text in UTF-8, unless it is a pipe, which can be read only once."""
     if not (path.is_file() or path.is_dir()):
         return
     try:
@@ -154,11 +122,7 @@ def check_texts(path: Path) -> None:
 
 
 def check_calibration(path: str | Path | None, precision: Precision) -> Path | None:
-    """Check the calibration inputs.
-
-    Raises:
-        DragomanError: the inputs do not exist, or the precision needs no calibration.
-    """
+    """Check the calibration inputs."""
     if path is not None and precision == "fp32":
         raise DragomanError(
             f"calibration: expected none at fp32, which keeps every number as it is, found {path}"
@@ -170,8 +134,7 @@ def check_kept(names: Sequence[str], target: Target, precision: Precision) -> No
     """Check that modules can be kept in fp32.
 
     Raises:
-        DragomanError: the precision does not quantize, or the target builds engines, which run all
-            other modules in 16 bits.
+        DragomanError: nothing is quantized, or engines run all other modules in 16 bits.
     """
     if not names:
         return
@@ -197,12 +160,7 @@ def check_comparison(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> Comparison:
-    """Check the options of a comparison.
-
-    Raises:
-        DragomanError: the inputs or references do not exist, a metric is unknown or its library is
-            missing, or the limit or the number of threads is out of range.
-    """
+    """Check the options of a comparison."""
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise DragomanError(f"limit: expected at least 1 input, found {shown(limit)}")
     check_threads(threads)
@@ -225,13 +183,7 @@ def check_comparison(
 def check_target(
     target: str | None, precision: Precision, engines: EngineRequest | None
 ) -> tuple[Target, EngineRequest | None]:
-    """Select the target, and the engine request if the target builds engines.
-
-    Raises:
-        DragomanError: the target is unknown, lacks the precision or builds no engines, or its
-            package cannot build them.
-        BackendError: the target's package is missing.
-    """
+    """Select the target, and the engine request if the target builds engines."""
     chosen = choose_target(target, precision)
     if chosen.executable == "onnx":
         if engines is not None:

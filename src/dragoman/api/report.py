@@ -38,16 +38,14 @@ def report(
 ) -> Report:
     """Write a report of bundles as one self-contained HTML page.
 
-    The report describes the bundles, the training, their parity with the trained model, the
-    sensitivity of each product, the passes, and size, memory and speed. Parity comes from the
-    manifests, where `verify` records it.
+    It describes the bundles, the training, their parity with the trained model, the sensitivity of
+    each product, the passes, and size, memory and speed. Parity comes from the manifests.
 
     Args:
         bundles: directories; the first is the baseline
         output: HTML file, written atomically
         checkpoint: checkpoint of the bundles, see `build`; adds licences, the training, attention
-            on held-out data, and sensitivities not passed in `sensitivities`. Bundles of another
-            model get none of these
+            on held-out data, and missing sensitivities. Bundles of another model get none of these
         revision, adapters: see `build`
         sensitivities: files written by `Sensitivity.write` for any of the bundles
         inputs: inputs to show attention on, for bundles with an attention graph: a file of texts,
@@ -57,17 +55,13 @@ def report(
         json: file for the data of the page as JSON
         overwrite: whether to replace existing files
         command: command line to show on the page
-        progress: receives each stage and its progress
-
-    Returns:
-        the data of the page
 
     Raises:
         BundleError: a bundle is damaged.
         ModuleNotFoundError: a library of the extra `report` is missing, or, with a checkpoint, of
             the extra `export`.
-        DragomanError: a path is wrong, the checkpoint cannot be read or matches none of the
-            bundles, a sensitivity belongs to another bundle, or a file cannot be written.
+        DragomanError: a path is wrong, the checkpoint cannot be read, it or a sensitivity matches
+            no bundle, or a file cannot be written.
     """
     progress, output = progress or Silent(), Path(output)
     written = [output, *([] if json is None else [Path(json)])]
@@ -160,10 +154,7 @@ def report(
 def _foreign(
     bundles: Sequence[Bundle], located: LocatedCheckpoint, name: str | Path, progress: Progress
 ) -> dict[Path, str]:
-    """Return the reasons why bundles do not match the checkpoint, by directory.
-
-    The page must not show the licences of another model.
-    """
+    """Return why bundles do not match the checkpoint, whose licences they must not show."""
     from .verify import check_same_model, open_like
 
     progress.stage("reading the checkpoint")

@@ -36,9 +36,9 @@ def sensitivity(
 ) -> Sensitivity:
     """Measure how quantizing each matrix product changes the predictions.
 
-    The checkpoint is exported and quantized like the bundle. Each product, and each layer, is
-    quantized while everything else stays in fp32. Then all products but the worst 1, 2, 4, ... are
-    quantized. Every variant is compared with the checkpoint in PyTorch on the same outputs.
+    The checkpoint is exported and quantized like the bundle: each product and each layer alone, and
+    all products but the worst 1, 2, 4, ... Every variant is compared with the checkpoint in PyTorch
+    on the same outputs.
 
     Args:
         bundle: bundle with graphs in int8 or int4
@@ -48,7 +48,6 @@ def sensitivity(
         limit: maximum number of inputs; None: `SOURCES`, or `WINDOWS` of audio
         calibration: calibration inputs of the bundle; None: random inputs
         threads: processor threads; None: all cores
-        progress: receives each stage and its progress
 
     Raises:
         BundleError: the bundle is damaged.
@@ -100,11 +99,7 @@ def sensitivity(
 
 
 def check_measurable(bundle: Bundle) -> None:
-    """Check that the sensitivity of a bundle can be measured.
-
-    Raises:
-        DragomanError: the weights are not quantized, or the bundle has engines.
-    """
+    """Check that the sensitivity of a bundle can be measured."""
     manifest = bundle.manifest
     if manifest.precision == "fp32":
         raise DragomanError(

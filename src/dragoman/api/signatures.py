@@ -47,16 +47,12 @@ def sign(
 
     Args:
         key: private key in PEM: elliptic curve P-256, P-384 or P-521
-        password: password of an encrypted key; not with a certificate
+        password: of an encrypted key; not with a certificate
         certificate: certificate of the key in PEM, which `verify_signature` checks with `chain`;
             None: verification uses the public key
         chain: intermediate certificates in PEM
-        signature: file to write; None: `SIGNATURE_FILE` in the bundle
+        signature: file to write, which is returned; None: `SIGNATURE_FILE` in the bundle
         overwrite: whether to replace an existing signature
-        progress: receives each stage
-
-    Returns:
-        the path of the signature
 
     Raises:
         BundleError: the bundle is damaged.
@@ -119,7 +115,6 @@ def verify_signature(
         chain: root certificate, and intermediate certificates missing from the signature, in PEM;
             replaces `key` for a signature with a certificate. Expiry is not checked
         signature: file of the signature; None: `SIGNATURE_FILE` in the bundle
-        progress: receives each stage
 
     Raises:
         SignatureError: a file was changed, added or removed, the signer is another, or the
@@ -176,7 +171,6 @@ def _check_files(*paths: str | Path) -> None:
 
 
 def _check_kind(path: Path, expected: str) -> None:
-    """Check whether a signature was made with a key or with a certificate."""
     names = {_KEY: "a public key", _CERTIFICATE: "a chain of certificates"}
     found = None
     expectation = f"{path}: expected a signature of OpenSSF Model Signing"
@@ -194,7 +188,6 @@ def _check_kind(path: Path, expected: str) -> None:
 
 
 def _hashing(directory: Path, signature: Path) -> HashingConfig:
-    """Return the configuration to hash every file but the signature, including Git's files."""
     from model_signing.hashing import Config
 
     inside, root = signature.parent.resolve() / signature.name, directory.resolve()
@@ -204,7 +197,6 @@ def _hashing(directory: Path, signature: Path) -> HashingConfig:
 
 @contextlib.contextmanager
 def _refusing(expectation: str) -> Iterator[None]:
-    """Convert exceptions of the libraries, which have no common base but Exception."""
     try:
         yield
     except DragomanError:
@@ -222,7 +214,6 @@ def _refusing(expectation: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the library's message without the digests of files, which it lists as bytes."""
     kind, _, differences = str(error).partition("Signature mismatch: ")
     if kind or not differences:
         return str(error).partition(" This behavior can be changed")[0]

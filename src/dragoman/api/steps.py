@@ -40,7 +40,7 @@ def make_graphs(
     """Export a checkpoint and optimize it.
 
     Args:
-        directory: directory of the bundle; the source graphs of engines go to a scratch directory
+        scratch: gets the source graphs of engines
         keep_fp32: see `optimize_bundle`
 
     Returns:
@@ -80,7 +80,7 @@ def compare(
 ) -> Parity:
     """Check parity and report progress.
 
-    The bundle is not run if its settings or tokenizers differ from the checkpoint's.
+    A bundle whose settings or tokenizers differ from the checkpoint's is not run.
     """
     progress.stage("comparing settings and tokenizers")
     listed, bundle = bundle, without_shortlist(bundle)
@@ -124,8 +124,8 @@ def compare(
 def can_be_located(parity: Parity, bundle: Bundle) -> bool:
     """Return whether finding the first tensor that differs helps to explain a failure.
 
-    It does not help if the bundle was not run. Below fp32, tensors of correct bundles differ too,
-    so it does not help if a check already names the fault.
+    It does not if the bundle was not run, or, below fp32, where correct tensors differ too, if a
+    check already names the fault.
     """
     named = any(not check.passed for check in parity.checks)
     return bool(parity.tensors) and not (named and bundle.manifest.precision != "fp32")
@@ -134,11 +134,7 @@ def can_be_located(parity: Parity, bundle: Bundle) -> bool:
 def describe_problem(
     parity: Parity, neutral: Bundle, bundle: Bundle, inputs: ParityInputs
 ) -> str | None:
-    """Describe the failed check, and the first tensor that differs from the neutral bundle's.
-
-    Returns:
-        the description, or None if parity holds
-    """
+    """Describe the failed check, if any, and the first tensor that differs from the neutral one."""
     if parity.passed:
         return None
     if not can_be_located(parity, bundle):

@@ -77,19 +77,16 @@ def verify(
             list of clips, with optional transcripts after tabs. None: the sources of `references`,
             else the checkpoint's held-out data, else random inputs
         references: file of references, one per input, or of tab-separated sources and references
-            (for speech, paths relative to the file and transcripts). Their probabilities are
-            compared, and metrics are computed on them. None: the references in `inputs`, if every
-            line has one
+            (for speech, paths relative to the file and transcripts), for probabilities and
+            metrics. None: those in `inputs`, if every line has one
         metrics: names in `metrics.METRIC_NAMES`, the most important first; None: the default
             metrics of the model's task
-        source_language, target_language: languages of the references, for a multilingual model;
-            None: the model's defaults
+        source_language, target_language: of the references; None: the model's defaults
         limit: maximum number of inputs; None: all
         backend, device: see `runtime.load`
         threads: processor threads for the bundle; None: all cores
         record: whether to write the figures into the manifest, which invalidates a signature; None:
             only without a limit and if the bundle is not signed
-        progress: receives each stage and its progress
 
     Raises:
         BundleError: the bundle is damaged.
@@ -171,10 +168,9 @@ def verify_known_answers(
 ) -> AnswersVerification:
     """Compare the outputs of a bundle on this machine with its known answers, without a checkpoint.
 
-    Every input runs alone, in one batch and in a batch of reversed order, on one thread and on all.
-    A bundle that may run on a GPU is also compared with the outputs of the trained model that it
-    stores. If all outputs are right, `load` need not check them on this machine again; otherwise it
-    does.
+    Every input runs alone, in one batch and in reversed order, on one thread and on all. A bundle
+    that may run on a GPU is also compared with the trained model's outputs that it stores. Only if
+    all are right, `load` need not check them on this machine again.
 
     Args:
         backend, device: see `runtime.load`
@@ -226,9 +222,7 @@ def compare_engines(
     """Compare the outputs of engines with those of the trained model, if this machine runs them.
 
     Args:
-        bundle: a bundle that is being written, whose directory is not named in messages
-        known: the known answers of the bundle, which store the outputs of the trained model; None:
-            the bundle has none
+        known: store the outputs of the trained model; None: the bundle has none
 
     Returns:
         the figures, or why the engines were not run
@@ -256,7 +250,6 @@ def _without_directory(error: BackendError, bundle: Bundle) -> str:
 
 
 def _check_engines(bundle: Bundle, device: str | None) -> None:
-    """Check that engines run on this machine, if the bundle has any."""
     engines = bundle.manifest.executable
     if not isinstance(engines, TensorRTEngines):
         return
@@ -269,16 +262,11 @@ def _check_engines(bundle: Bundle, device: str | None) -> None:
 
 
 def _named(backend: str, machine: Machine) -> str:
-    """Name a backend and its device, for the record."""
     return backend if machine.gpu is None else f"{backend}, {machine.gpu.name}"
 
 
 def open_like(bundle: Bundle, located: LocatedCheckpoint) -> OpenedCheckpoint:
-    """Read a checkpoint, whose window of audio is shortened if that of a bundle is.
-
-    Raises:
-        CheckpointError, ConfigError, DragomanError: see `open_checkpoint`.
-    """
+    """Read a checkpoint, whose window of audio is shortened if that of a bundle is."""
     from dragoman.export.checkpoints import open_checkpoint, shorten_window
     from dragoman.export.exporter import audio_features
 
@@ -290,11 +278,7 @@ def open_like(bundle: Bundle, located: LocatedCheckpoint) -> OpenedCheckpoint:
 
 
 def check_same_model(bundle: Bundle, checkpoint: OpenedCheckpoint, name: str | Path) -> None:
-    """Check that a bundle has the configuration of a checkpoint's model, and the same adapters.
-
-    Raises:
-        DragomanError: the configurations or the adapters differ.
-    """
+    """Check that a bundle has the configuration of a checkpoint's model, and the same adapters."""
     from dragoman.verification.stored.settings import stated_architecture
 
     recorded, given = bundle.manifest.adapters, checkpoint.adapters
@@ -324,7 +308,6 @@ def _problem(
     inputs: ParityInputs,
     progress: Progress,
 ) -> str | None:
-    """Describe the failed check; export the model again to find the first tensor that differs."""
     from dragoman.export.neutral_bundle import export_bundle
     from dragoman.runtime.format.writing import ScratchWriter
 
@@ -356,16 +339,13 @@ def write_polygraphy(
 ) -> PolygraphyFiles:
     """Write inputs of the graphs as files for Polygraphy, with the commands to run.
 
-    Decoder inputs are those of the first two, a middle and the last step of decoding. Numbers are
-    stored as text, which takes a third more space.
+    Decoder inputs are those of the first two, a middle and the last step. Numbers are text, which
+    takes a third more space.
 
     Args:
         directory: new directory, written atomically
         graphs: bundle with ONNX graphs of the same model, to compare with; required for engines
         inputs: file of texts, one per line, or directory of audio clips; None: random inputs
-
-    Returns:
-        the rows of every input, the numbers of the written decoder steps, and the files' size
 
     Raises:
         BundleError: a bundle is damaged.

@@ -128,7 +128,6 @@ def attention(
 
 
 def _source(manifest: Manifest, text: str) -> Any:
-    """Parse TEXT as a source of the bundle; None: it is not one."""
     if manifest.speech is None and manifest.tokenizers is None:
         return token_ids(text)
     return text if manifest.head is None else source_of_line(text, manifest.head)

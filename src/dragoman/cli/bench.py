@@ -106,7 +106,6 @@ def bench(
 
 
 def _arrange(bundle: Path, backend: str | None, device: str | None) -> None:
-    """Measure all numbers of workers and threads, and save the best for `dragoman serve`."""
     with Console(stderr=True).status("measuring") as status:
         tried = try_arrangements(bundle, backend=backend, device=device, progress=status.update)
     table = Table("workers x threads", "a second", title_justify="left")

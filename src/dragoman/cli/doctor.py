@@ -62,7 +62,6 @@ def _page(found: Examination) -> Iterator[str]:
 
 
 def _packages(installed: Sequence[Package]) -> Iterator[str]:
-    """Yield a table of packages, after a line of minor ones whose versions are those tested."""
     if not installed:
         return
     shown = {"numpy", "tokenizers", *RUNTIMES}

@@ -249,7 +249,6 @@ def rerank(
 
 
 def _zero_shot(labels: str | None, template: str | None, multi_label: bool) -> ZeroShot | None:
-    """Return the labels to classify by; None: those of the model."""
     if labels is None:
         if template is not None or multi_label:
             option = "--multi-label" if template is None else "--hypothesis-template"
@@ -264,8 +263,6 @@ def _lines(texts: Sequence[str]) -> Iterator[Sequence[Line]]:
 
 
 class _Writer:
-    """Writes a line for each result, or keeps its embedding."""
-
     def __init__(self, task: str, dimensions: int | None, *, as_json: bool, keep: bool) -> None:
         self._line, self._as_json, self._keep = LINES[task], as_json, keep
         self._dimensions = dimensions
@@ -351,11 +348,7 @@ def _encode(
 
 
 def _source(model: Model, head: Head, line: Line, *, is_text: bool) -> Any:
-    """Parse a line as a text, a pair of texts or token ids, or return why it is invalid.
-
-    Args:
-        is_text: whether the line is one text, tabs included
-    """
+    """Parse a line as a text (tabs included), a pair or token ids; or return why it is invalid."""
     if isinstance(line, UnicodeDecodeError):
         return RejectedError(unreadable(line))
     if is_text:
@@ -382,7 +375,6 @@ def _rejected(task: str, reason: str) -> Any:
 
 
 def _save(path: Path, vectors: Sequence[Any], size: int) -> None:
-    """Write embeddings atomically, with NaN for rejected lines."""
     rows = [vector if len(vector) else np.full(size, np.nan, np.float32) for vector in vectors]
     array = np.array(rows, np.float32).reshape(len(rows), size)
 

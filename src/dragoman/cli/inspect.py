@@ -106,7 +106,6 @@ def _print(bundle: Bundle) -> None:
 
 
 def _engines(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return the row on the engines' own outputs; none for graphs."""
     engines = manifest.executable
     if not isinstance(engines, TensorRTEngines):
         return []
@@ -172,7 +171,6 @@ def _parity(parity: Parity | None) -> str:
 
 
 def _tensor_rows(bundle: Bundle) -> list[tuple[str, ...]]:
-    """Return a row for each tensor role of each graph, with all layers combined."""
     rows: list[tuple[str, ...]] = []
     for graph, spec in bundle.manifest.graphs.items():
         for side, tensors in (("in", spec.inputs), ("out", spec.outputs)):

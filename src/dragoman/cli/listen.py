@@ -90,10 +90,7 @@ def _pieces(updates: Iterable[LiveUpdate], *, timestamps: bool, as_json: bool) -
 
 
 def _chunks(model: Model, *, microphone: bool) -> Iterator[bytes]:
-    """Yield raw samples until the input ends, or Ctrl-C: what was said before is transcribed.
-
-    A second Ctrl-C interrupts that, too.
-    """
+    """Yield raw samples until the input ends or Ctrl-C; a second Ctrl-C interrupts all."""
     audio = model.manifest.audio
     if audio is None:
         return

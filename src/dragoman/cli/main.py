@@ -122,10 +122,7 @@ class OutputClosedError(Exception):
 
 
 class Commands(click.Group):
-    """The commands of `COMMANDS`.
-
-    Closed pipes are left to `main`: click would exit with 1, which means that something failed.
-    """
+    """The commands of `COMMANDS`. For closed pipes, click would exit with 1."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -172,7 +169,6 @@ def cli(verbose: bool) -> None:
 
 @contextmanager
 def _shown_warnings() -> Iterator[None]:
-    """Write warnings of Dragoman's as lines, without the place in its code."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
@@ -188,7 +184,6 @@ def _shown_warnings() -> Iterator[None]:
 
 @contextmanager
 def _log_messages() -> Iterator[None]:
-    """Write log messages to standard error for as long as the command runs."""
     logger, handler = logging.getLogger("dragoman"), logging.StreamHandler()
     level = logger.level
     logger.setLevel(logging.INFO)
@@ -240,10 +235,7 @@ def main() -> None:
 
 
 def _library(error: ImportError) -> str | None:
-    """Return the package of `EXTRAS` that cannot be imported; None: it is none of them.
-
-    The error names it, or it is the one whose code raised it, such as a missing native library.
-    """
+    """Return the package of `EXTRAS` that an error names or that raised it; None: none of them."""
     return next((package for package in packages_of(error) if package in EXTRAS), None)
 
 
@@ -255,12 +247,10 @@ def requirement_of(package: str) -> str:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Exit as after Ctrl-C: partial output is removed."""
     sys.exit(TERMINATED)
 
 
 def _abandon_output() -> None:
-    """Discard buffered output, so that flushing it at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

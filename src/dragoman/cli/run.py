@@ -248,7 +248,6 @@ def _subtitle_format(name: str | None, recordings: Sequence[str]) -> SubtitleFor
 
 
 def _check_stream(given_options: dict[str, Any], written: dict[str, bool]) -> None:
-    """Check that the output can be streamed, which has no timestamps."""
     _exclude(
         "--stream",
         {
@@ -267,7 +266,6 @@ def _check_stream(given_options: dict[str, Any], written: dict[str, bool]) -> No
 
 
 def _check(model: Model, options: GenerationOptions, *, stream: bool) -> None:
-    """Check the options against the bundle, before the first line arrives."""
     model.generate([], options)
     if stream:
         beams = strategies(options, model.manifest)[0].width
@@ -303,7 +301,6 @@ def _transcript_form(
 
 
 def _warn_without_detector(manifest: Manifest, options: GenerationOptions, *, greedy: bool) -> None:
-    """Say that silence is decoded, too, if no detector is installed and nobody chose that."""
     usable = manifest.audio is not None and manifest.audio.sampling_rate == RATE
     if usable and options.vad is None and not greedy and not detector_is_installed():
         notify(
@@ -333,7 +330,6 @@ def _inputs(
     prefixes: Iterator[Line] | None,
     done: int,
 ) -> Iterator[Input]:
-    """Yield the input of each line; `done` lines precede them."""
     takes_text = _takes_words(model)
     for number, line in enumerate(lines, done):
         source = _source(model, line)
@@ -360,7 +356,6 @@ def _generate(
     unknown: UnknownCharacters,
     aligner: Aligner | None = None,
 ) -> None:
-    """Decode lines and write their results; if the device fails, unfinished lines are rejected."""
     good = [each for each in inputs if not isinstance(each, DragomanError)]
     lost = None
     try:
@@ -395,7 +390,6 @@ def _transcribe(
     output: Output,
     resume: Path | None,
 ) -> None:
-    """Transcribe recordings and write each as it arrives, with a progress bar beside a file."""
     sources = [each[0] for each in inputs if not isinstance(each, DragomanError)]
     done: dict[int, float] = {}
     with nullcontext() if sys.stdout.isatty() else shown_progress() as progress:
@@ -424,7 +418,6 @@ def _transcribe(
 def _stream(
     model: Model, inputs: Sequence[Input], output: Output, unknown: UnknownCharacters
 ) -> None:
-    """Write the tokens of each line as soon as they are selected."""
     front_end = parts_of(model).front_end
     for each in inputs:
         output.number += 1

@@ -72,13 +72,7 @@ class Output:
 
 
 def best(count: int, *, scores: bool) -> Callable[[Result], Iterator[str]]:
-    """Return a function that formats a result as `count` lines, the best output first.
-
-    Missing outputs give empty lines.
-
-    Args:
-        scores: whether to write a score and a tab before each output
-    """
+    """Return a formatter of a result as `count` lines, best first; missing ones are empty."""
 
     def lines(result: Result) -> Iterator[str]:
         decoded = result.finish_reason in ("end", "length")
@@ -107,7 +101,6 @@ class Transcript:
         self._updates, self._index = updates, index
 
     def __iter__(self) -> Iterator[Segment]:
-        """Yield the segments as they arrive."""
         result = None
         while result is None:
             update = self._updates.next_of(self._index)
@@ -124,7 +117,7 @@ class Updates:
     """The updates of a call, sorted by recording.
 
     Args:
-        lost: the result of recordings that are not finished when the device fails
+        lost: the result of unfinished recordings when the device fails
     """
 
     def __init__(
@@ -210,17 +203,7 @@ DOCUMENT_BYTES = 64 << 20
 
 
 def write_document(model: Model, path: str | None, form: str, options: GenerationOptions) -> int:
-    """Translate a document and write it to standard output.
-
-    Args:
-        path: the file; None: standard input
-
-    Returns:
-        the exit status
-
-    Raises:
-        DragomanError: the file cannot be read or is too large, or as for `translate_document`.
-    """
+    """Translate a document and write it to standard output."""
     known = {each: each for each in DOCUMENT_FORMS}
     if form not in known:
         raise click.UsageError(
@@ -268,11 +251,7 @@ def check_aligned_options(
 
 
 class Aligner:
-    """Adds word alignments to results, or replaces unknown tokens.
-
-    Args:
-        options: decoding options, of which those for sources also count here
-    """
+    """Adds word alignments to results, or replaces unknown tokens."""
 
     def __init__(
         self, model: Model, options: GenerationOptions, *, alignments: bool, replace: bool
@@ -287,11 +266,7 @@ class Aligner:
         self._skips_special_tokens = options.skip_special_tokens
 
     def check(self) -> None:
-        """Check that the bundle can align words, before the first line arrives.
-
-        Raises:
-            DragomanError: the bundle cannot align words, or has no words to replace tokens by.
-        """
+        """Check that the bundle can align words, before the first line arrives."""
         check_able(self._model.manifest, "replace_unknown")
         if self._replace and self._model.manifest.tokenizers is None:
             raise DragomanError(NO_WORDS)
@@ -299,10 +274,7 @@ class Aligner:
         self._model.check_attention()
 
     def replaced(self, source: Any, result: Result) -> Result:
-        """Replace unknown tokens of a result by source words, if requested.
-
-        The result has an error if replacement fails.
-        """
+        """Replace unknown tokens by source words, if requested; a failure is the result's error."""
         if not self._replace or result.error is not None or not result.hypotheses:
             return result
         try:

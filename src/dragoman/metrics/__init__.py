@@ -1,7 +1,4 @@
-"""Metrics that compare texts with references.
-
-Reading order: metric, segment_metrics, sacrebleu_metrics, table.
-"""
+"""Metrics that compare texts with references."""
 
 from .metric import Metric
 from .table import (

@@ -1,4 +1,4 @@
-"""The interface of metrics, checks of their arguments, and the paired bootstrap test."""
+"""The interface of metrics, and the paired bootstrap test."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class Metric(Protocol):
         """Describe how a figure was computed, in the form of sacrebleu's signatures.
 
         Args:
-            references: the references, whose number is stated; empty: one for each text
+            references: empty: one for each text
         """
 
     def chance(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
         """Compute the p-value of the difference between two outputs for the same sources.
 
-        The test is a two-sided paired bootstrap. A difference with a value below 0.05 is usually
-        called significant. The value is 1 if the figures are equal, and for a single text. For a
-        few texts it is too small.
+        The test is a two-sided paired bootstrap. Below 0.05, a difference is usually called
+        significant. The value is 1 for equal figures or a single text, and too small for a few
+        texts.
 
         Raises:
             DragomanError: as `figure`
@@ -74,11 +74,7 @@ class Metric(Protocol):
 
 
 def check_pairs(hypotheses: Sequence[str], references: References) -> None:
-    """Check that every text has a reference.
-
-    Raises:
-        DragomanError: there are no texts, the number of references differs, or a text has none.
-    """
+    """Check that every text has a reference."""
     if not hypotheses:
         raise DragomanError("expected at least one text to score, found none")
     if len(hypotheses) != len(references):
@@ -91,11 +87,7 @@ def check_pairs(hypotheses: Sequence[str], references: References) -> None:
 
 
 def check_library(metric: str, module: str) -> None:
-    """Check that the library of a metric is installed.
-
-    Raises:
-        DragomanError: the library is missing.
-    """
+    """Check that the library of a metric is installed."""
     if importlib.util.find_spec(module) is None:
         raise DragomanError(
             f"{metric} needs the package {module.replace('_', '-')}: pip install "
@@ -108,10 +100,7 @@ def bootstrap_chance(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -
 
     The test is that of "Statistical Significance Tests for Machine Translation Evaluation" (Koehn
     2004) with the shift of "On Some Pitfalls in Automatic Evaluation and Significance Testing for
-    MT" (Riezler and Maxwell 2005). Implementation and seed are those of `sacrebleu`.
-
-    Args:
-        oracle, bundle: numerators and denominators [N, 2] of the same segments
+    MT" (Riezler and Maxwell 2005), as in `sacrebleu`, by numerators and denominators [N, 2].
     """
     observed = abs(ratio(oracle.sum(0)) - ratio(bundle.sum(0)))
     if len(oracle) == 1 or observed == 0:
@@ -126,11 +115,7 @@ def bootstrap_chance(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -
 
 
 def bootstrap_spread(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
-    """Compute the standard error of the difference between two ratios of sums over segments.
-
-    Args:
-        oracle, bundle: as for `bootstrap_chance`
-    """
+    """Compute the standard error of the difference between two ratios of sums over segments."""
     generator = np.random.default_rng(SEED)
     differences = np.empty(RESAMPLES)
     for n in range(RESAMPLES):

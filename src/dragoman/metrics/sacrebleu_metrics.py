@@ -106,11 +106,7 @@ BLEU_TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "flores200")
 
 
 def bleu_with(tokenizer: str) -> SacreBleu:
-    """Return BLEU with a tokenizer that the user chose.
-
-    Raises:
-        DragomanError: there is no such tokenizer, or what it needs is missing.
-    """
+    """Return BLEU with a tokenizer that the user chose."""
     from sacrebleu import BLEU
 
     if tokenizer not in BLEU_TOKENIZERS:
@@ -131,16 +127,13 @@ def bleu_with(tokenizer: str) -> SacreBleu:
 def streams(references: References) -> list[Sequence[str]]:
     """Group the first references of all texts, the second ones, and so on, as sacrebleu does.
 
-    Missing references are None, which sacrebleu's documentation allows and its types do not.
+    Missing references are None, as sacrebleu's documentation allows.
     """
     return cast(list[Sequence[str]], list(zip_longest(*references)))
 
 
 def tokenization(language: str | None) -> str:
-    """Choose how BLEU splits texts of a language into words.
-
-    It is sacrebleu's "zh" for Chinese, characters for other languages that are written without
-    spaces, and sacrebleu's default otherwise.
+    """Choose BLEU's tokenizer: "zh" for Chinese, characters for languages without spaces.
 
     Args:
         language: a code such as "zh", "zh_CN" or "zho_Hans"; None: unknown

@@ -64,10 +64,7 @@ class SegmentMetric(RatioMetric):
 
 
 def words_of(text: str) -> list[str]:
-    """Split a text into words in lower case.
-
-    Punctuation and symbols, such as a hyphen, separate words. Apostrophes belong to words.
-    """
+    """Split a text at punctuation, symbols and spaces into lower case words with apostrophes."""
     plain = (
         unicodedata.normalize("NFKC", text).lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     )
@@ -87,10 +84,6 @@ def _errors(split: Callable[[str], Sequence[str]]) -> Score:
     from rapidfuzz.distance import Levenshtein
 
     def score(hypothesis: str, references: Sequence[str]) -> tuple[float, float]:
-        """Count errors and parts of the reference with the smallest share of errors.
-
-        Errors are insertions, deletions and substitutions.
-        """
         parts = split(hypothesis)
         candidates = map(split, references)
         counts = [(Levenshtein.distance(parts, right), len(right)) for right in candidates]

@@ -80,8 +80,7 @@ def metrics_that_judge(
 ) -> tuple[list[Metric], str]:
     """Replace BLEU where it is 0 for every output, as for references of one to three words.
 
-    BLEU needs four words in a row, and texts that are written without spaces are one word for most
-    of its tokenizers. chrF and exact match judge such texts.
+    BLEU needs four words in a row, which texts without spaces are not to most of its tokenizers.
 
     Returns:
         the metrics, and a remark on what was replaced; empty if nothing was
@@ -118,7 +117,6 @@ def describe_undecided(name: str, loss: float, allowed: float, texts: int, more:
 
     Args:
         name: the metric's `name`, such as "BLEU"
-        loss, allowed: the loss and the allowed loss, in the units of the metric
         more: an estimate of the number of further texts needed; None: unknown
     """
     base = name.partition(" (")[0]

@@ -1,7 +1,6 @@
 """Writes graphs as files of a bundle, each as ONNX, and one file with all their weights.
 
-Graphs that are loaded map this file into memory, once for the whole process. The system may drop
-its pages at any time, since it can read them again.
+Loaded graphs map this file, once for the whole process; the system may drop its pages at any time.
 """
 
 from __future__ import annotations
@@ -37,9 +36,6 @@ def write_graphs(
     """Write the weights of all graphs, each tensor once, and then the graphs, which refer to them.
 
     Tensors that hold the same bytes are stored once, whichever graph and name they belong to.
-
-    Args:
-        specs: name the file of each graph
 
     Raises:
         BundleError: a graph has an operator that bundles may not have.
@@ -81,7 +77,6 @@ def write_graphs(
 
 
 def _data(tensor: ir.TensorProtocol) -> memoryview:
-    """Return the bytes of a tensor, without a copy where they are in memory as they are written."""
     if tensor.dtype.bitwidth < 8 or sys.byteorder != "little":
         return memoryview(tensor.tobytes())
     return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
@@ -96,7 +91,7 @@ _maps: weakref.WeakValueDictionary[tuple[int, ...], np.memmap[Any, Any]] = (
 def load_graph(path: Path) -> ir.Model:
     """Load a graph. Its external weights are mapped, read-only; those of less than a byte are not.
 
-    Whoever reads the same file reads the same memory, so nothing may be changed in place.
+    Nothing may be changed in place, since readers of the same file share the memory.
     """
     model = ir.load(path)
     for graph in model.graphs():
@@ -132,7 +127,6 @@ def _mapped(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 
 def _file(path: Path) -> np.memmap[Any, Any]:
-    """Map a file. What is written into the memory stays there and does not reach the file."""
     status = path.stat()
     key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     mapped = _maps.get(key)

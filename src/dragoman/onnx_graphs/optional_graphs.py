@@ -1,13 +1,10 @@
 """Makes the optional graphs of a bundle, which do not compute the model.
 
-Two of them show attention in one teacher-forced pass. They are made of the graphs that compute the
-model, as they are deployed, with empty caches, and share their weights.
-
-The attention graph shows all attention; the encoder's outputs become the decoder's inputs. The
-alignment graph of a speech model reads the encoder's outputs, and shows the cross-attention of the
-layers that align words with audio, beside the logits.
-
-A third one selects the most probable next tokens, so that logits stay on a GPU.
+Attention is shown in one teacher-forced pass, by the deployed graphs with empty caches; weights are
+shared. In the attention graph, the encoder's outputs become the decoder's inputs. The alignment
+graph of a speech model reads the encoder's outputs, and shows logits and the cross-attention of the
+layers that align words with audio. A third graph selects the best tokens, so that logits stay on a
+GPU.
 """
 
 from __future__ import annotations
@@ -52,9 +49,6 @@ def attention_graph(
 ) -> tuple[ir.Model, GraphSpec]:
     """Make the graph that shows attention, and its specification.
 
-    Args:
-        models: the graphs that compute the model, which are not changed
-
     Raises:
         DragomanError: an attention has no output for its weights.
     """
@@ -76,11 +70,7 @@ def alignment_graph(
     """Make the graph that aligns the words of a speech model, and its specification.
 
     Args:
-        models, specs, model: as for `attention_graph`
         named: the alignment heads of the checkpoint, see `aligning_heads`
-
-    Raises:
-        DragomanError: an attention has no output for its weights.
     """
     parts = _parts(models, ("decoder",))
     graph = parts["decoder"].graph
@@ -98,7 +88,6 @@ def alignment_graph(
 
 
 def _parts(models: Mapping[str, ir.Model], names: Sequence[str]) -> dict[str, ir.Model]:
-    """Copy graphs, with names that do not occur in each other."""
     parts = {name: models[name].clone() for name in names if name in models}
     for name, part in parts.items():
         _rename(part.graph, name)
@@ -127,10 +116,7 @@ def _rename(graph: ir.Graph, prefix: str) -> None:
 
 
 def _attentions(graph: ir.Graph, name: str, spec: GraphSpec) -> list[tuple[Role, ir.Node]]:
-    """Find the attention operators in the order of layers, and the role of their weights.
-
-    Of a decoder that reads the source once more, for a head, nothing is shown.
-    """
+    # Of a decoder that reads the source once more, for a head, nothing is shown.
     of_source = {tensor.name for tensor in spec.inputs if tensor.role == "cross_key"}
     found: list[tuple[Role, ir.Node]] = []
     for node in list(graph):
@@ -147,7 +133,6 @@ def _attentions(graph: ir.Graph, name: str, spec: GraphSpec) -> list[tuple[Role,
 
 
 def _passed_on(value: ir.Value | None) -> str | None:
-    """Find the name of a value before nodes that only reshape or cast it."""
     while value is not None and (node := value.producer()) is not None:
         if node.op_type not in PASS_ON:
             break
@@ -156,7 +141,6 @@ def _passed_on(value: ir.Value | None) -> str | None:
 
 
 def _with_weights(graph: ir.Graph, node: ir.Node) -> ir.Value:
-    """Add the weights [B, H, Q, K] of an attention to its outputs."""
     count = len(node.outputs)
     if count > WEIGHTS_OUTPUT:
         raise DragomanError(
@@ -180,7 +164,6 @@ def _with_weights(graph: ir.Graph, node: ir.Node) -> ir.Value:
 def _spec(
     expected: GraphSpec, specs: Mapping[str, GraphSpec], found: Mapping[Role, Sequence[ir.Value]]
 ) -> GraphSpec:
-    """Specify the graph with its number of layers, in the types of the other graphs."""
     types = {t.role: t.dtype for spec in specs.values() for t in (*spec.inputs, *spec.outputs)}
     inputs = tuple(
         TensorSpec(t.name, t.role, types.get(t.role, t.dtype), _source_shape(t, specs), t.layer)
@@ -196,7 +179,6 @@ def _spec(
 
 
 def _source_shape(tensor: TensorSpec, specs: Mapping[str, GraphSpec]) -> tuple[int | str, ...]:
-    """Take the shape of the source from the encoder's graph; it may be features of audio."""
     if tensor.role in OF_SOURCE and "encoder" in specs:
         known = {t.role: t.shape for t in specs["encoder"].inputs}
         return known.get(tensor.role, tensor.shape)
@@ -250,8 +232,6 @@ def _joined(
 
 
 class _Sizes:
-    """Shapes computed from the inputs, and zeros of these shapes."""
-
     def __init__(self, inputs: Mapping[Slot, ir.Value]) -> None:
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
@@ -302,8 +282,7 @@ class _Sizes:
 def _stacked(layers: Sequence[ir.Value], result: ir.Value, shape: ir.Value) -> list[ir.Node]:
     """Stack the weights [B, H, Q, K] of each layer to float32 [B, layers, H, Q, K].
 
-    Args:
-        shape: [B, 1, H, Q, K]; ONNX infers another one for the weights of Attention
+    ONNX infers another `shape` than [B, 1, H, Q, K] for the weights of Attention.
     """
     casts = [ir.node("Cast", [layer], {"to": ir.DataType.FLOAT}) for layer in layers]
     wide = [ir.node("Reshape", [cast.outputs[0], shape]) for cast in casts]
@@ -345,8 +324,8 @@ def candidates_spec(decoder: GraphSpec, suppressed: Sequence[int]) -> GraphSpec:
 def candidates_graph(spec: GraphSpec, suppressed: Sequence[int]) -> ir.Model:
     """Make the graph from logits [B, Q, V] to the best tokens after the last query.
 
-    Its outputs are the tokens int64 [B, K], best first, and their log-probabilities float32 [B, K]
-    among all tokens.
+    The tokens are int64 [B, K], best first, and their log-probabilities float32 [B, K] among all
+    tokens.
 
     Args:
         suppressed: tokens that are never selected, but count as possible ones in log-probabilities

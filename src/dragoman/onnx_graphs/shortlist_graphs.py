@@ -1,9 +1,8 @@
 """Makes the graphs that compute the logits of a shortlist instead of the whole vocabulary.
 
-They are made of the decoder as it is deployed. Whatever has an axis of the vocabulary between its
-last product and its logits is gathered by the graph of weights, once for a batch, and is an input
-of the decoder of the shortlist. A row takes the logits of the tokens that its own source allows, so
-that its output does not depend on other rows. Weights are shared with the other graphs.
+Whatever has an axis of the vocabulary between the deployed decoder's last product and its logits is
+gathered by the graph of weights, once for a batch, for the decoder of the shortlist. A row takes
+the logits that its own source allows, so that it does not depend on other rows. Weights are shared.
 """
 
 from __future__ import annotations
@@ -37,12 +36,8 @@ def shortlist_graphs(
 ) -> tuple[dict[str, ir.Model], dict[str, GraphSpec]]:
     """Make the graphs of a shortlist, and their specifications, by name.
 
-    Args:
-        decoder: the decoder's step, which is not changed
-
     Raises:
-        DragomanError: the logits are not the product of weights that have an axis of the
-            vocabulary.
+        DragomanError: the logits are not a product of weights with an axis of the vocabulary.
     """
     model = decoder.clone()
     graph, logits = model.graph, spec.output("logits")
@@ -131,7 +126,6 @@ class _GatheredWeights:
         """Return the decoder's input that holds a weight's numbers of the shortlist.
 
         Args:
-            axis: the axis of the vocabulary
             transposed: whether the two axes of the weight are exchanged
         """
         found = self._of_shortlist(value, axis)
@@ -140,11 +134,7 @@ class _GatheredWeights:
         return self._output(found)
 
     def gather_blocks(self, node: ir.Node, inputs: int) -> ir.Value:
-        """Return the decoder's input that holds the dequantized weights of a product of blocks.
-
-        Args:
-            inputs: number of inputs of the product; blocks may have more
-        """
+        """Return the decoder's input that holds the dequantized weights of a product of blocks."""
         weight, scale = map(self._constant, node.inputs[1:3])
         column = self._node("Unsqueeze", [scale, self._known("last_axis", -1)])
         attributes = {name: node.attributes[name].as_int() for name in ("bits", "block_size")}
@@ -169,7 +159,6 @@ class _GatheredWeights:
         return turned
 
     def _output(self, found: ir.Value) -> ir.Value:
-        """Make a value an output of the graph; return the decoder's input for it."""
         assert found.shape is not None and found.dtype is not None
         number = len(self.tensors)
         shape = tuple(size if isinstance(size, int) else "shortlist" for size in found.shape)
@@ -183,7 +172,6 @@ class _GatheredWeights:
         return self.inputs[-1]
 
     def _of_shortlist(self, value: ir.Value, axis: int) -> ir.Value:
-        """Return the numbers of the shortlist along an axis of a weight, as dequantized or cast."""
         node = value.producer()
         if node is None:
             constant = self._constant(value)
@@ -250,11 +238,6 @@ class _GatheredWeights:
 
 
 def _narrowed(value: ir.Value, gathered: _GatheredWeights) -> ir.Value:
-    """Return what a value of the decoder is for the shortlist, from its logits up to a product.
-
-    Raises:
-        DragomanError: an operator on the way is none of those that make logits.
-    """
     node = value.producer()
     if node is None:
         raise DragomanError("shortlist: expected logits that a product computes, found an input")
@@ -333,8 +316,7 @@ def _choice(
     Args:
         scores: logits of the shortlist [B, Q, U]
         token, column: tokens that each row allows, and their places in the shortlist, int64 [B, A]
-        outputs: the outputs by role: logits, next token and its log-probability
-        suppression: what is added to the logit of each token before one is selected; None: nothing
+        suppression: is added to each token's logit for the selection
     """
     dtype = outputs["logits"].dtype or ir.DataType.FLOAT
     last = constant_of("shortlist/last", np.array(-1))
@@ -367,7 +349,6 @@ def _choice(
 
 
 def _rename_unused(graph: ir.Graph, kept: Sequence[ir.Value]) -> None:
-    """Rename values that have the name of an output and are none any more."""
     names = {value.name for value in kept}
     for node in graph:
         for value in node.outputs:
@@ -378,10 +359,7 @@ def _rename_unused(graph: ir.Graph, kept: Sequence[ir.Value]) -> None:
 def add_shortlist(bundle: Bundle, shortlist: Shortlist) -> Bundle:
     """Add a shortlist to a bundle of graphs in its directory.
 
-    The graphs refer to the weights that the bundle has. The manifest is not written.
-
-    Raises:
-        DragomanError: the decoder's logits are not a product by weights.
+    The manifest is not written.
     """
     manifest, files = bundle.manifest, BundleWriter(bundle.directory)
     models, specs = shortlist_graphs(

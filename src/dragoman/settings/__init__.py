@@ -1,7 +1,6 @@
 """Settings of models and options of calls: dataclasses with checks.
 
-The PyTorch model, the manifest, the runtime and the command line share them, so that a setting is
-declared once. They are independent of tensors and file formats.
+They are independent of tensors and file formats.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """Declares the allowed values of dataclass fields with `Annotated`.
 
-Checks, command-line options and groups of generation settings are derived from these annotations.
+Checks, command-line options and groups of generation settings are derived from them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 @dataclass(frozen=True)
 class Bounds:
-    """The range of a number, from `least` to `most` inclusive."""
+    """The range of a number, inclusive."""
 
     words: str
     """Expected value in error messages."""
@@ -95,8 +95,6 @@ def number(words: str, bounds: Bounds | None, within: Callable[[float], bool]) -
 
     Args:
         words: text that follows "a number"
-        bounds: bounds for the command line
-        within: returns whether a number is allowed
     """
     return Check(
         f"a number{words}",
@@ -141,11 +139,7 @@ def wrong_bounds(record: DataclassInstance) -> list[str]:
 
 
 def replaced(options: Options, changes: Mapping[str, Any]) -> Options:
-    """Return options with some values changed by name.
-
-    Raises:
-        DragomanError: an option is unknown or out of range.
-    """
+    """Return options with some values changed by name."""
     known = [field.name for field in dataclasses.fields(options)]
     unknown = [name for name in changes if name not in known]
     if unknown:
@@ -190,7 +184,6 @@ def type_of(hint: Any) -> Any:
 
 
 def _has_float(value: Any) -> bool:
-    """Return whether a number fits a float; large integers do not."""
     try:
         float(value)
     except OverflowError:

@@ -1,8 +1,7 @@
 """Generation options of calls.
 
-To add an option, declare it in `GenerationSettings` (if models define it), in `GenerationOptions`
-and in `GenerationKeywords`, and implement it in `runtime.decoding`. The manifest, the command line,
-the server's fields and the checks follow.
+To add an option, declare it in `GenerationSettings` (if models define it), `GenerationOptions` and
+`GenerationKeywords`, and implement it in `runtime.decoding`. Everything else follows.
 """
 
 from __future__ import annotations
@@ -86,73 +85,6 @@ _TOKENS_PER_TOKEN = Check(
 class GenerationOptions(TranscriptionOptions):
     """Options of one call of `Model.generate` or `Model.stream`.
 
-    Attributes:
-        max_new_tokens: maximum tokens to generate per input, or per window of speech, including the
-            end token; None: the bundle's default
-        max_new_tokens_per_source_token: texts: maximum tokens to generate per source token, rounded
-            up; the lower of the two limits applies
-        min_new_tokens: minimum new tokens before an end token; None: the bundle's default
-        end_token_id: the token that ends an output, as an id or as the vocabulary spells it, or
-            several; stored as a tuple. Empty: only the limit ends an output; None: the bundle's
-            default
-        repetition_penalty: divisor of positive, and factor of negative, scores of tokens that have
-            occurred; 1: off
-        no_repeat_ngram_size: size of n-grams that must not repeat; 0: off
-        renormalize_logits: whether scores are those of distributions over the tokens that all
-            rules allow; otherwise forbidden tokens keep their share, see
-            `Hypothesis.score`. For these three, None: the bundle's default
-        shortlist: texts: whether an output has only tokens that the bundle's shortlist allows for
-            its source; without effect if the bundle has none
-        truncate: texts: whether a source that is too long is cut at its end, as the checkpoint's
-            tokenizer does, special tokens kept; otherwise it is rejected
-        split: texts: whether each text is split into sentences, which are decoded at once, and
-            whose outputs are joined with the white space, line breaks and list markers of the text.
-            Line breaks end sentences. A sentence that is too long is cut, and a warning says so.
-            Limits of tokens and forbidden phrases apply to each sentence. The n-th output has the
-            n-th of each sentence; scores and log-probabilities are sums. `tokens` are those of all
-            sentences, with the end tokens between them. A text with a sentence that cannot be
-            decoded is rejected. Excludes streams, `prefix` and `must_contain`
-        split_language: with `split`: the language whose rules find sentences, such as "de"; None:
-            `source_language`, or that of the bundle, or English
-        num_beams: number of beams; 1: greedy search or sampling; None: 1 with `do_sample`, else the
-            bundle's default
-        num_return_sequences: number of outputs per input: at most `num_beams` beams, or
-            `MOST_SAMPLES` samples
-        length_penalty: beams: hypotheses are ranked by log-probability / length **
-            length_penalty; None: the bundle's default
-        early_stopping: beams: search ends with `num_beams` finished hypotheses (True), when no
-            better one is likely (False), or when no better one is possible ("never"); None: the
-            bundle's default
-        do_sample: whether to sample; None: the bundle's default
-        temperature: sampling: divisor of the logits; 0: greedy search
-        top_k: sampling: number of most probable tokens to sample from; 0: all
-        top_p: sampling: total probability of the most probable tokens to sample from
-        min_p: sampling: minimum probability relative to the most probable token. For these four,
-            None: the bundle's default
-        seed: sampling: random seed; outputs are reproducible and batch-invariant; None: a random
-            seed per input
-        alternatives: number of most probable tokens to report for each step
-        prefix: forced beginning of the output, as text or token ids, for speech of its first
-            window; its tokens count in `max_new_tokens`, for texts in `min_new_tokens`, not in
-            scores; None or no token ids: none
-        must_contain: phrases that every output must contain, as texts or token ids (lexically
-            constrained beam search, Post & Vilar 2018). Requires beams, and uses a multiple of
-            `num_beams` if the phrases have at least as many tokens. May return fewer outputs than
-            `num_return_sequences`
-        must_not_contain: phrases that must not occur, with any strategy; texts are matched in any
-            tokenization and within words, token ids as an exact sequence
-        skip_special_tokens: whether texts of outputs omit special tokens
-        max_batch_size: maximum sequences per batch, counting beams; None: as many as fit into GPU
-            memory, or `DEFAULT_BATCH_SIZE` on a processor
-        max_batch_tokens: maximum source tokens per batch, including padding; None:
-            `DEFAULT_BATCH_TOKENS`, for speech `DEFAULT_WINDOWS` windows
-        source_language, target_language, language, task, timestamps: see `LanguageOptions`
-        split_special_tokens, strict_audio: see `LanguageOptions`
-        vad, word_timestamps, fallback, initial_prompt, hotwords: see `TranscriptionOptions`
-        cut_at_silence, condition_on_previous_text: see `TranscriptionOptions`
-        compression_ratio_threshold, log_probability_threshold, no_speech_threshold: see
-            `TranscriptionOptions`
-
     Raises:
         DragomanError: options are out of range; the error lists all.
     """
@@ -162,17 +94,22 @@ class GenerationOptions(TranscriptionOptions):
         integer(1),
         CommandOption("content", "At most N new tokens for each line [the bundle's]."),
     ] = None
+    """Maximum tokens to generate per input, or per window of speech, including the end token; None:
+    the bundle's default."""
     max_new_tokens_per_source_token: Annotated[
         float,
         _TOKENS_PER_TOKEN,
         CommandOption("content", "At most X new tokens for each source token.", hidden=True),
     ] = math.inf
+    """Texts: maximum tokens to generate per source token, rounded up; the lower of the two limits
+    applies."""
     min_new_tokens: Annotated[
         int | None,
         integer(0),
         Part.RULES,
         CommandOption("content", "At least N new tokens before the end [the bundle's]."),
     ] = None
+    """Minimum new tokens before an end token; None: the bundle's default."""
     end_token_id: Annotated[
         int | str | Sequence[int | str] | None,
         _END_TOKENS,
@@ -183,24 +120,31 @@ class GenerationOptions(TranscriptionOptions):
             metavar="ID|TOKEN",
         ),
     ] = None
+    """The token that ends an output, as an id or as the vocabulary spells it, or several; stored as
+    a tuple. Empty: only the limit ends an output; None: the bundle's default."""
     repetition_penalty: Annotated[
         float | None,
         number(f" {POSITIVE_FLOAT32.words}", Bounds("", 0, above=True), POSITIVE_FLOAT32.hold),
         Part.RULES,
         CommandOption("content", "Divide scores of tokens that have occurred by X; 1: off."),
     ] = None
+    """Divisor of positive, and factor of negative, scores of tokens that have occurred; 1: off;
+    None: the bundle's default."""
     no_repeat_ngram_size: Annotated[
         int | None,
         integer(0),
         Part.RULES,
         CommandOption("content", "No N tokens occur twice in a row; 0: off."),
     ] = None
+    """Size of n-grams that must not repeat; 0: off; None: the bundle's default."""
     renormalize_logits: Annotated[
         bool | None,
         FLAG,
         Part.RULES,
         CommandOption("output", "Scores count allowed tokens only [the bundle's].", hidden=True),
     ] = None
+    """Whether scores are those of distributions over the tokens that all rules allow; otherwise
+    forbidden tokens keep their share, see `Hypothesis.score`; None: the bundle's default."""
     shortlist: Annotated[
         bool,
         SWITCH,
@@ -212,16 +156,27 @@ class GenerationOptions(TranscriptionOptions):
             hidden=True,
         ),
     ] = True
+    """Texts: whether an output has only tokens that the bundle's shortlist allows for its source;
+    without effect if the bundle has none."""
     truncate: Annotated[
         bool,
         SWITCH,
         CommandOption("content", "Cut sources that are too long, instead of rejecting them."),
     ] = False
+    """Texts: whether a source that is too long is cut at its end, as the checkpoint's tokenizer
+    does, special tokens kept; otherwise it is rejected."""
     split: Annotated[
         bool,
         SWITCH,
         CommandOption("content", "Translate each sentence of a line by itself.", sets=True),
     ] = False
+    """Texts: whether each text is split into sentences, which are decoded at once, and whose
+    outputs are joined with the white space, line breaks and list markers of the text. Line breaks
+    end sentences. A sentence that is too long is cut, and a warning says so. Limits of tokens and
+    forbidden phrases apply to each sentence. The n-th output has the n-th of each sentence; scores
+    and log-probabilities are sums. `tokens` are those of all sentences, with the end tokens between
+    them. A text with a sentence that cannot be decoded is rejected. Excludes streams, `prefix` and
+    `must_contain`."""
     split_language: Annotated[
         str | None,
         TEXT,
@@ -229,6 +184,8 @@ class GenerationOptions(TranscriptionOptions):
             "content", "With --split: the language of the sentences.", metavar="CODE", hidden=True
         ),
     ] = None
+    """With `split`: the language whose rules find sentences, such as "de"; None: `source_language`,
+    or that of the bundle, or English."""
     num_beams: Annotated[
         int | None,
         integer(1),
@@ -237,17 +194,22 @@ class GenerationOptions(TranscriptionOptions):
             "search", "Beam search with N beams; 1: greedy search or sampling.", "--beams"
         ),
     ] = None
+    """Number of beams; 1: greedy search or sampling; None: 1 with `do_sample`, else the bundle's
+    default."""
     num_return_sequences: Annotated[
         int,
         integer(1, optional=False),
         CommandOption("output", "Write N outputs for each line: beams, samples.", "--n-best"),
     ] = 1
+    """Number of outputs per input: at most `num_beams` beams, or `MOST_SAMPLES` samples."""
     length_penalty: Annotated[
         float | None,
         number(f" from {PENALTY_RANGE.words}", None, PENALTY_RANGE.hold),
         Part.BEAMS,
         CommandOption("search", "Beams: rank by log-probability / length ** X."),
     ] = None
+    """Beams: hypotheses are ranked by log-probability / length ** length_penalty; None: the
+    bundle's default."""
     early_stopping: Annotated[
         EarlyStopping | None,
         _EARLY_STOPPING,
@@ -258,6 +220,8 @@ class GenerationOptions(TranscriptionOptions):
             metavar="WHEN",
         ),
     ] = None
+    """Beams: search ends with `num_beams` finished hypotheses (True), when no better one is likely
+    (False), or when no better one is possible ("never"); None: the bundle's default."""
     do_sample: Annotated[
         bool | None,
         FLAG,
@@ -266,36 +230,46 @@ class GenerationOptions(TranscriptionOptions):
             "search", "Draw tokens at random, as the next options say.", "--sample/--no-sample"
         ),
     ] = None
+    """Whether to sample; None: the bundle's default."""
     temperature: Annotated[
         float | None,
         number(" in [0, inf)", Bounds("", 0), _is_finite),
         Part.SAMPLING,
         CommandOption("search", "Divide logits by X; 0: greedy search."),
     ] = None
+    """Sampling: divisor of the logits; 0: greedy search; None: the bundle's default."""
     top_k: Annotated[
         int | None,
         integer(0),
         Part.SAMPLING,
         CommandOption("search", "Draw from the N most probable tokens; 0: from all."),
     ] = None
+    """Sampling: number of most probable tokens to sample from; 0: all; None: the bundle's
+    default."""
     top_p: Annotated[
         float | None,
         number(" of more than 0 and at most 1", _TOP_P, _TOP_P.hold),
         Part.SAMPLING,
         CommandOption("search", "Draw from the most probable tokens that sum up to X."),
     ] = None
+    """Sampling: total probability of the most probable tokens to sample from; None: the bundle's
+    default."""
     min_p: Annotated[
         float | None,
         number(" from 0 to 1", SHARE, SHARE.hold),
         Part.SAMPLING,
         CommandOption("search", "Drop tokens below X times the highest probability."),
     ] = None
+    """Sampling: minimum probability relative to the most probable token; None: the bundle's
+    default."""
     seed: Annotated[
         int | None,
         _SEED,
         Part.SAMPLING,
         CommandOption("search", "Draw the same tokens in every run with this seed."),
     ] = None
+    """Sampling: random seed; outputs are reproducible and batch-invariant; None: a random seed per
+    input."""
     alternatives: Annotated[
         int,
         integer(0, optional=False),
@@ -303,21 +277,30 @@ class GenerationOptions(TranscriptionOptions):
             "output", "With --json: the K most probable tokens of each step.", metavar="K"
         ),
     ] = 0
+    """Number of most probable tokens to report for each step."""
     prefix: Annotated[
         Phrase | None,
         _PHRASE,
         CommandOption("content", "Begin every output with this text.", metavar="TEXT"),
     ] = None
+    """Forced beginning of the output, as text or token ids, for speech of its first window; its
+    tokens count in `max_new_tokens`, for texts in `min_new_tokens`, not in scores; None or no token
+    ids: none."""
     must_contain: Annotated[
         Sequence[Phrase],
         _PHRASES,
         CommandOption("content", "Beams: generate this text in every output; repeatable."),
     ] = ()
+    """Phrases that every output must contain, as texts or token ids (lexically constrained beam
+    search, Post & Vilar 2018). Requires beams, and uses a multiple of `num_beams` if the phrases
+    have at least as many tokens. May return fewer outputs than `num_return_sequences`."""
     must_not_contain: Annotated[
         Sequence[Phrase],
         _PHRASES,
         CommandOption("content", "Never generate this text; repeatable."),
     ] = ()
+    """Phrases that must not occur, with any strategy; texts are matched in any tokenization and
+    within words, token ids as an exact sequence."""
     skip_special_tokens: Annotated[
         bool,
         SWITCH,
@@ -329,6 +312,7 @@ class GenerationOptions(TranscriptionOptions):
             hidden=True,
         ),
     ] = True
+    """Whether texts of outputs omit special tokens."""
     max_batch_size: Annotated[
         int | None,
         integer(1),
@@ -339,7 +323,11 @@ class GenerationOptions(TranscriptionOptions):
             metavar="N|auto",
         ),
     ] = DEFAULT_BATCH_SIZE
+    """Maximum sequences per batch, counting beams; None: as many as fit into GPU memory, or
+    `DEFAULT_BATCH_SIZE` on a processor."""
     max_batch_tokens: Annotated[int | None, integer(1)] = None
+    """Maximum source tokens per batch, including padding; None: `DEFAULT_BATCH_TOKENS`, for speech
+    `DEFAULT_WINDOWS` windows."""
 
     def __post_init__(self) -> None:
         problems = wrong_fields(self)
@@ -358,7 +346,6 @@ class GenerationOptions(TranscriptionOptions):
             raise DragomanError(problems=problems)
 
     def _contradictions(self) -> Iterator[str]:
-        """Yield a line for each pair of options that exclude each other."""
         shortest, longest = self.min_new_tokens, self.max_new_tokens
         if longest is not None and shortest is not None and shortest > longest:
             most = f"max_new_tokens {shown(longest)}"
@@ -383,10 +370,7 @@ class GenerationOptions(TranscriptionOptions):
         return dataclasses.replace(settings, **given)
 
     def with_defaults(self, settings: GenerationSettings, names: Iterable[str]) -> dict[str, Any]:
-        """Return options by name; the model's settings replace None.
-
-        Names that are not model settings are omitted.
-        """
+        """Return options by name; the model's settings, which alone are included, replace None."""
         found = {}
         for name in names:
             if hasattr(settings, name):
@@ -443,7 +427,6 @@ def _is_finite(value: float) -> bool:
 
 
 def _listed(value: Any) -> Sequence[Any]:
-    """Return a value, or the items of a list, as a sequence."""
     plain = unwrapped(value)
     return plain if isinstance(plain, list | tuple) else [plain]
 
@@ -457,5 +440,4 @@ def _is_phrase(value: object) -> bool:
 
 
 def _comparable(phrase: Phrase) -> Phrase:
-    """Return a phrase in a form that supports ==, unlike an array."""
     return phrase if isinstance(phrase, str) else tuple(int(token) for token in phrase)

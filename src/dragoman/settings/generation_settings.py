@@ -123,8 +123,7 @@ class GenerationSettings:
     def last_token(self, count: int) -> int | None:
         """Return the forced last token if the count-th new token is the last.
 
-        Hugging Face suppresses tokens after forcing one. If the forced token is suppressed, none is
-        left, and the argmax is 0.
+        Hugging Face suppresses tokens after forcing one; if none is left, the argmax is 0.
         """
         suppressed = self.first_suppressed_token_ids if count == self.first_free else ()
         return 0 if self.forced_last_token_id in suppressed else self.forced_last_token_id

@@ -48,10 +48,7 @@ class Head(HeadTask):
 
     @property
     def entailment(self) -> int | None:
-        """The logit that says a hypothesis follows from a text, as transformers finds it.
-
-        None: this is not a model of natural language inference.
-        """
+        """The logit of entailment, as transformers finds it; None without such a label."""
         if self.task != "sequence-classification" or len(self.labels) < 2:
             return None
         found = (label.lower().startswith("entail") for label in self.labels)

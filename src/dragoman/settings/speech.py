@@ -97,7 +97,6 @@ class SpeechTokens:
         return self._beside_no_timestamps(-2)
 
     def _beside_no_timestamps(self, distance: int) -> int | None:
-        """Return a token of Whisper's fixed order: previous text, no speech, no timestamps, 0 s."""
         last = self.no_timestamps_token_id
         return None if last is None or last + distance < 0 else last + distance
 

@@ -1,7 +1,4 @@
-"""Remembers what encoders computed, since the checks of speech read the same windows many times.
-
-An encoder of 30 s of audio takes longer than all steps of its decoder.
-"""
+"""Remembers what encoders computed, since the checks of speech read the same windows many times."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ class EncodedBatches(Generic[T]):
 
         Args:
             source: tokens [N, S], or features [N, mel bins, frames]
-            mask: [N, S]
         """
         hashed = hashlib.blake2b(source.tobytes()).digest()
         key = (hashed, source.dtype.str, source.shape, mask.tobytes())

@@ -1,7 +1,4 @@
-"""Finds the first tensor, in the order of computation, in which a bundle differs from its model.
-
-Passes keep the names of values, by which they are compared.
-"""
+"""Finds the first tensor, in the order of computation, in which a bundle differs from its model."""
 
 from __future__ import annotations
 
@@ -45,9 +42,6 @@ def first_difference(
 ) -> FirstDifference | None:
     """Compare a bundle with a neutral one of the same model.
 
-    Args:
-        sources: token ids or features; the first few are decoded
-
     Returns:
         None if every tensor is within the tolerance
     """
@@ -75,7 +69,7 @@ def first_difference(
 def describe_first_difference(
     neutral: Bundle, bundle: Bundle, sources: Sequence[EncoderInput]
 ) -> str:
-    """Describe the first difference beyond the tolerance of the bundle's precision."""
+    """Describe the first difference beyond the tolerance of the precision."""
     if bundle.manifest.executable.format != "onnx":
         return "engines are opaque: the first differing tensor cannot be located"
     tolerance = TOLERANCES[bundle.manifest.precision]

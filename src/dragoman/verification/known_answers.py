@@ -1,8 +1,8 @@
 """Chooses the known answers of a bundle, and computes them where it is built.
 
-They include a batch of ragged lengths, the shortest and a long input, a position beyond 128, and
-beams where the bundle decodes with them; `load` checks the first ones. Bundles that may run on a
-GPU also hold the outputs of the trained model, see `runtime.oracle_comparison`.
+They include ragged lengths, the shortest and a long input, a position beyond 128, and beams where
+the bundle decodes with them; `load` checks the first ones. Bundles that may run on a GPU also hold
+the trained model's outputs, see `runtime.oracle_comparison`.
 """
 
 from __future__ import annotations
@@ -71,9 +71,6 @@ def make_known_answers(
     Args:
         bundle: the bundle of graphs, also for engines, which are built later
         inputs: the inputs of parity; generated ones are added
-
-    Raises:
-        DragomanError: the bundle cannot be run.
     """
     machine, elsewhere = machine_of(bundle, "onnxruntime"), bundle.manifest.target != "cpu"
     known = KnownAnswers(
@@ -126,7 +123,6 @@ class _Input:
 
 
 def _sizes(model: ReferenceModel) -> dict[str, int]:
-    """Count the weights that a token is multiplied with, of encoder and decoder."""
     counts = {"encoder": 0, "decoder": 0}
     for name, weight in model.named_parameters():
         side = name.partition(".")[0]
@@ -139,7 +135,6 @@ def _sizes(model: ReferenceModel) -> dict[str, int]:
 def _inputs(
     inputs: ParityInputs, sources: Sequence[EncoderInput], vocabulary: int, longest: int
 ) -> Iterator[_Input]:
-    """Choose ragged inputs, the shortest and a long one among them."""
     pool: dict[tuple[int, ...], _Input] = {}
     for number, source in enumerate(sources):
         ids = tuple(map(int, source))
@@ -181,7 +176,6 @@ def numbered_ids(length: int, vocabulary: int, seed: int = 0) -> tuple[int, ...]
 def _chosen(
     manifest: Manifest, reference: AutoregressiveModel, inputs: ParityInputs
 ) -> Iterator[GeneratedAnswer]:
-    """Choose the inputs and limits of a model with a decoder; their outputs are empty."""
     model, weights = manifest.model, _sizes(reference)["decoder"]
     steps = min(max(PRODUCTS // (ROWS * weights), LEAST_STEPS), MOST_STEPS)
     room = model.max_target_positions - len(manifest.generation.prompt) - 1
@@ -277,7 +271,6 @@ def _generated(
 def _with_likely(
     answer: GeneratedAnswer, manifest: Manifest, oracle: AutoregressiveModel, source: EncoderInput
 ) -> GeneratedAnswer:
-    """Add the oracle's log-probabilities along its output, or along the bundle's after a prefix."""
     output = answer.tokens if answer.oracle is None else answer.oracle
     forced = oracle.generation.forced_first_token_id is not None
     if forced and answer.prefix:
@@ -321,7 +314,6 @@ def _rounded(value: float) -> float:
 
 
 def _limited(model: Model, precision: Precision, known: KnownAnswers) -> KnownAnswers:
-    """Below fp32, set the distance from the oracle that is allowed on another device."""
     measured = compare_with_oracle(model, known, (), backend="onnxruntime")
     if measured is None or precision == "fp32":
         return known
@@ -385,7 +377,6 @@ def _encoded(model: Model, weights: int, inputs: ParityInputs) -> Iterator[Encod
 
 
 def _fitting_file(known: KnownAnswers, answers: Sequence[Answer]) -> KnownAnswers:
-    """Keep as many answers as the file may hold, those of `load` first."""
     distinct = {answer.name: answer for answer in answers}.values()
     kept = sorted(distinct, key=lambda answer: not answer.at_load)
     while True:

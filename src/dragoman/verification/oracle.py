@@ -1,9 +1,9 @@
 """The oracle: the reference model in fp32, which decodes greedily without a cache.
 
-Oracle and bundle also run along the oracle's own outputs, in one teacher-forced pass each. What a
-precision costs differs between trained models by a factor of a hundred and more. A bundle is
-therefore held to a multiple of the distance of its own oracle with weights rounded to the nearest,
-without the compensation of errors (GPTQ) that bundles have.
+Oracle and bundle also run along the oracle's outputs, teacher-forced. What a precision costs
+differs between trained models by a factor of a hundred and more, so that a bundle is held to a
+multiple of the distance of its own oracle with weights rounded to the nearest, without compensation
+(GPTQ).
 """
 
 from __future__ import annotations
@@ -54,13 +54,10 @@ def oracle_for(
     """Configure the reference model to generate one language.
 
     Args:
-        target_language: the language; None: the bundle's default, or else its first language
+        target_language: None: the bundle's default, or else its first language
 
     Returns:
-        the model and the language, which is None for a model without languages
-
-    Raises:
-        LanguageError: the model does not have the language.
+        the model and the language, None for a model without languages
     """
     languages = manifest.languages
     if languages is None:
@@ -175,10 +172,7 @@ def forced_batches(
 
 
 def oracle_batches(spec: ModelSpec, lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """Group sources as `forcing_batches` does, with one window of audio in a batch.
-
-    The oracle's attention keeps the scores of all heads in memory, and several logits are compared.
-    """
+    """Group sources as `forcing_batches` does, with one window of audio, whose scores are large."""
     rows = 1 if spec.takes_audio else DEFAULT_BATCH_SIZE
     return forcing_batches(spec, lengths, rows, MOST_LOGITS)
 
@@ -195,7 +189,7 @@ def oracle_pass(
 
     Args:
         read: the decoder's input, [B, T]
-        positions: positions whose logits are computed, [R]; None: all
+        positions: where logits are computed, [R]; None: all
     """
     token, start = torch.from_numpy(read), torch.zeros(len(read), dtype=torch.long)
     cross: list[KeysValues] = []
@@ -252,9 +246,9 @@ HALVES: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfl
 def rounded_oracle(oracle: M, manifest: Manifest) -> M:
     """Copy the oracle to compute in the precision of a bundle.
 
-    In 16 bits, all weights and the outputs of all modules are rounded. In int8 and int4, the
-    weights of all products and tables are, unless the user kept them, and the inputs of products if
-    the target rounds them.
+    In 16 bits, all weights and outputs of modules are rounded. In int8 and int4, the weights of
+    products and tables are, unless the user kept them, and the inputs of products if the target
+    rounds them.
     """
     # Parameters are not copied but replaced where they are rounded.
     rounded = copy.deepcopy(oracle, {id(parameter): parameter for parameter in oracle.parameters()})
@@ -293,7 +287,6 @@ def _round_products(model: ReferenceModel, schemes: Schemes, kept: Collection[st
 
 
 def _graph(name: str, schemes: Schemes) -> str:
-    """Name the graph of a module; the encoder's graph includes cross keys and values, and heads."""
     if "decoder" not in schemes.products:
         return "encoder"
     of_source = name.endswith(("cross_attention.key", "cross_attention.value"))
@@ -310,8 +303,8 @@ _OF_INTEGERS = (
 class RoundedWeight(Tensor):
     """A weight [outputs, inputs] of symmetric integers, which operators read as float32.
 
-    Linear maps and tables multiply by the scales what they read, some outputs after the other, so
-    that there is no copy of all numbers in float32. All other operators read such a copy.
+    Linear maps and tables multiply what they read by the scales, part by part; all other operators
+    read a float32 copy.
     """
 
     _is_param = True  # torch.nn.Parameter recognizes parameters by it
@@ -355,7 +348,6 @@ class RoundedWeight(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call a function of PyTorch with numbers in float32."""
         kwargs = kwargs or {}
         if func in _OF_INTEGERS:
             with torch._C.DisableTorchFunctionSubclass():
@@ -380,7 +372,6 @@ def linear_in_parts(
     """Compute x [..., K] @ weight [N, K] + bias.
 
     Args:
-        outputs: N
         parts: the weight, some outputs [n, K] after the other
     """
     product, done = x.new_empty((*x.shape[:-1], outputs)), 0
@@ -391,7 +382,6 @@ def linear_in_parts(
 
 
 def _nearest(weight: Tensor, bits: int, block: int | None) -> tuple[Tensor, Tensor]:
-    """Round to integers [outputs, inputs], with scales [outputs, blocks, 1]."""
     outputs, inputs = weight.shape
     size, limit = block or inputs, 2 ** (bits - 1) - 1
     blocks = nn.functional.pad(weight, (0, -inputs % size)).view(outputs, -1, size)

@@ -1,7 +1,4 @@
-"""Runs all checks that compare a bundle with the trained model, in order.
-
-The record names the file and line of the input of each divergence, with its texts.
-"""
+"""Runs all checks that compare a bundle with the trained model, in order."""
 
 from __future__ import annotations
 
@@ -72,11 +69,9 @@ def check_parity(
 
     Args:
         bundle: the stored bundle, if `model` is an emulation of it; None: the bundle of `model`
-        threads: number of threads for graphs in exact form; None: all cores
 
     Raises:
-        DragomanError: the bundle's tokenizer produces other tokens than the checkpoint's, or a
-            reference is not a target of the model.
+        DragomanError: a reference is not a target of the model.
     """
     bundle = bundle or model.bundle
     if isinstance(reference, EncoderModel):
@@ -158,7 +153,6 @@ MOST_OPERATIONS = 2e11
 def _probes(
     oracle: ReferenceModel, inputs: ParityInputs, expected: Sequence[Sequence[int]]
 ) -> list[Probe]:
-    """Choose some inputs, the longest first, with the oracle's outputs as the decoder's input."""
     lengths = lengths_of(inputs.sources)
     longest = max(range(len(lengths)), key=lambda i: lengths[i])
     chosen = dict.fromkeys([longest, *spread(range(len(lengths)), MOST_PROBES)])
@@ -296,8 +290,8 @@ def running(
 ) -> Iterator[tuple[Model, str]]:
     """Open a bundle for the comparison, and describe what runs it for the record.
 
-    Two kinds of bundles are emulated in float32: those in bf16, for which ONNX Runtime has no
-    kernels on a processor, and 16-bit graphs for engines, whose overflows it would hide.
+    bf16, for which ONNX Runtime has no kernels on a processor, and 16-bit graphs for engines, whose
+    overflows it would hide, are emulated in float32.
     """
     manifest, backend = bundle.manifest, check_backend(bundle, backend, device).name
     graphs_of_engines = manifest.executable.format != find_target(manifest.target).executable

@@ -64,11 +64,7 @@ def _failure(parity: Parity) -> str:
 
 
 def describe_proof(parity: Parity) -> str:
-    """Describe what a passed proof covers, and what it does not.
-
-    Returns:
-        the description; "" if the record has no coverage
-    """
+    """Describe what a passed proof covers, and what it does not; "" without coverage."""
     covered = parity.coverage
     if covered is None or not parity.passed:
         return ""
@@ -122,7 +118,6 @@ def _describe_distributions(found: DistributionParity) -> str:
 
 
 def _describe_tokens(tokens: TokenParity) -> str:
-    """Describe outputs that differ; below fp32, differences beyond rounding come first."""
     one_pass, judged = tokens.one_pass, tokens.least_identical is not None
     if one_pass is not None and not one_pass.passed and (judged or not tokens.divergences):
         return _describe_one_pass(one_pass)
@@ -183,5 +178,4 @@ def _describe_task(task: TaskParity) -> str:
 
 
 def _rounded_up(value: float) -> str:
-    """Format a value with three significant digits, rounded up."""
     return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(value)):g}"

@@ -50,7 +50,6 @@ _going_on = partial(click.option, cls=SectionedOption, section="Interruptions an
 
 @contextmanager
 def _printed_once() -> Iterator[None]:
-    """Print nothing in the processes of `torchrun`, except for the first of each machine."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         yield
         return

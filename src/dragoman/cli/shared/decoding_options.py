@@ -178,14 +178,7 @@ def for_bundle(
 ) -> GenerationOptions:
     """Return the options of a bundle.
 
-    Speech is transcribed with `transcription_defaults`. For a bundle without tokenizers, texts are
-    parsed as token ids.
-
-    Args:
-        rows: maximum number of rows of a batch; None: unlimited
-
-    Raises:
-        DragomanError: a text does not consist of token ids, or `greedy` is not for the model.
+    Speech is transcribed with `transcription_defaults`. Without tokenizers, texts are token ids.
     """
     if manifest.speech is not None:
         if greedy:

@@ -39,11 +39,7 @@ class RangeType(click.ParamType):  # type: ignore[type-arg]
 
 
 def parse_range(text: str) -> Range:
-    """Parse a range.
-
-    Raises:
-        ValueError: the text is not a range.
-    """
+    """Parse a range."""
     numbers = [int(part) for part in text.split("..")]
     match numbers:
         case [size]:
@@ -99,11 +95,7 @@ engine_options = gathered("engine_values", *OPTIONS)
 def engine_request(
     target: str | None, precision: Precision, engine_values: Mapping[str, Any]
 ) -> EngineRequest | None:
-    """Create an engine request from the options; None: no option is set.
-
-    Raises:
-        DragomanError: an option of engines is set, but the target builds none.
-    """
+    """Create an engine request from the options; None: no option is set."""
     batches, capabilities = engine_values["batches"], engine_values["compute_capabilities"]
     names = [name for text in capabilities for name in text.replace(",", " ").split()]
     request = EngineRequest(

@@ -176,8 +176,6 @@ references_option = click.option(
 
 
 class _MetricName(click.Choice):  # type: ignore[type-arg]
-    """The name of a metric; "bleu:TOKENIZER" is checked where its library is at hand."""
-
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> object:
@@ -217,9 +215,9 @@ class SectionedOption(click.Option):
 class SectionedCommand(click.Command):
     """A command whose help lists options by section, in the order of their first option.
 
-    Options without a section are listed under `Options`. Flags are listed as --[no-]flag, sections
-    without empty lines between them, and --help itself not at all, so that all fit on a screen. The
-    description has no empty lines either, and none before it.
+    Other options are listed under `Options`. Flags are listed as --[no-]flag, and --help not at
+    all; there are no empty lines between sections or in the description, so that all fit on a
+    screen.
     """
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -273,8 +271,7 @@ def in_option_names(message: str, command: click.Command) -> str:
 def renamed(message: str, names: Mapping[str, str]) -> str:
     """Return a message with other names in place of parameter names.
 
-    A name that is also an English word, such as `prefix`, is replaced only before a colon. Quoted
-    text is unchanged.
+    Quoted text is unchanged. A name that is also an English word is replaced only before a colon.
     """
     any_name = "|".join(sorted(names, key=len, reverse=True))
     quoted = r"""(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*\""""

@@ -24,17 +24,13 @@ CONFIG = "config"
 class ConfigurableCommand(SectionedCommand):
     """A command whose parameters may also come from the environment and a TOML file.
 
-    The command line comes first, then the environment, then the file, then the defaults. The name
-    of a parameter is its key in the file; `auto_envvar_prefix` precedes it in the environment.
-    Errors name the source of a value.
+    The command line comes first, then the environment, then the file. A parameter's name is its key
+    in the file; `auto_envvar_prefix` precedes it in the environment. Errors name the source of a
+    value.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the parameters from all sources.
-
-        Raises:
-            DragomanError: the environment or the file has an unknown name or a wrong value.
-        """
+        """Read the parameters from all sources."""
         try:
             rest = super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -69,7 +65,6 @@ def config_option(command: Any) -> Any:
 
 
 def _read_file(ctx: click.Context, option: click.Parameter, path: Path | None) -> None:
-    """Make the values of a file the defaults of the command."""
     if path is None:
         return
     try:
@@ -89,7 +84,6 @@ def _read_file(ctx: click.Context, option: click.Parameter, path: Path | None) -
 
 
 def _check_variables(ctx: click.Context) -> None:
-    """Refuse variables with the prefix that belong to no parameter."""
     prefix = f"{ctx.auto_envvar_prefix}_"
     known = [f"{prefix}{name.upper()}" for name in [*_parameters(ctx.command), CONFIG]]
     for variable in sorted(os.environ):
@@ -104,7 +98,6 @@ def _parameters(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def _has_type(value: object, parameter: click.Parameter) -> bool:
-    """Return whether a value of a TOML file has the type of a parameter; click checks ranges."""
     if _is_list(parameter):
         return isinstance(value, list) and all(isinstance(each, str) for each in value)
     if isinstance(parameter.type, click.types.BoolParamType):
@@ -141,7 +134,6 @@ def _wrong(source: str, parameter: click.Parameter, found: object) -> DragomanEr
 
 
 def _source(ctx: click.Context, parameter: click.Parameter) -> str | None:
-    """Name the variable, or the file and key, of a value; None: it has another source."""
     name = str(parameter.name)
     source = ctx.get_parameter_source(name)
     if source == ParameterSource.ENVIRONMENT:

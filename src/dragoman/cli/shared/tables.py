@@ -146,7 +146,6 @@ def _check_rows(parity: Parity) -> list[Row]:
 
 
 def _tensor_rows(parity: Parity) -> list[Row]:
-    """Return rows for the logits, and for the cross key or value that differs most."""
     cross = [t for t in parity.tensors if t.name.startswith("cross_")]
     outputs = [t for t in parity.tensors if t not in cross]
     worst = [max(cross, key=lambda t: t.difference)] if cross else []
@@ -366,7 +365,6 @@ def _range(sizes: Range) -> str:
 
 
 def _memory(bundle: Bundle, file: str) -> str:
-    """Return the device memory of an engine, without weights and tensors."""
     try:
         find_gpu()
     except BackendError:

@@ -57,10 +57,7 @@ def in_parts(groups: Iterable[Sequence[Line]], most: int) -> Iterator[Sequence[L
 
 
 class TerminalProgress:
-    """Shows the current stage on standard error, with a bar once its length is known.
-
-    Implements `dragoman.progress.Progress`.
-    """
+    """Shows the current stage on standard error, with a bar once its length is known."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -76,8 +73,6 @@ class TerminalProgress:
 
 
 class _IfCounted(ProgressColumn):
-    """Shows a column only while a stage has a known length."""
-
     def __init__(self, column: ProgressColumn) -> None:
         super().__init__()
         self._column = column
@@ -88,8 +83,6 @@ class _IfCounted(ProgressColumn):
 
 
 class _Taken(ProgressColumn):
-    """Shows the time since the start, and the resident memory where the system tells it."""
-
     def __init__(self) -> None:
         super().__init__()
         self._began = time.monotonic()

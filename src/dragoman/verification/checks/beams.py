@@ -1,8 +1,8 @@
 """Level 2 for bundles that decode with beams by default: their best hypotheses and scores.
 
-At fp32 the hypotheses must be the oracle's. In every precision the score of a hypothesis must be
-what the bundle's own log-probabilities along it give, under the checkpoint's rules and length
-penalty. Models that are sampled from are compared by greedy decoding.
+At fp32 the hypotheses must be the oracle's. In every precision a hypothesis's score must be what
+the bundle's own log-probabilities give, under the checkpoint's rules and length penalty. Models
+that are sampled from are compared by greedy decoding.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def compare_beams(
 ) -> BeamParity | None:
     """Compare the best hypothesis of each of some sources.
 
-    At fp32 all must be the same, but for ties, in the end or within the oracle's search. Below
-    fp32 their number is a figure, and the scores are judged.
+    At fp32 all must be the same, but for ties, in the end or within the oracle's search. Below fp32
+    their number is a figure, and the scores are judged.
 
     Args:
-        oracle: the oracle, whose generation settings apply in place of the manifest's
+        oracle: its generation settings apply in place of the manifest's
         slack: the tolerance of a difference between scores, see `choices.rounding`
 
     Returns:
@@ -106,8 +106,7 @@ def _own_scores(
 ) -> tuple[float, float]:
     """Compare reported scores with those of the bundle's own log-probabilities in one pass.
 
-    The log-probabilities of single tokens may be as far apart as `slack`, and a tenth of it on
-    average. Scores are their sum, divided by a power of the length.
+    Log-probabilities of single tokens may be as far apart as `slack`, and a tenth of it on average.
 
     Returns:
         the difference and its limit, for the hypothesis with the largest excess

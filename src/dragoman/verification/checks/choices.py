@@ -1,9 +1,9 @@
 """Level 2: checks that a bundle generates what its own scores in one pass choose.
 
 Every token of a free-running output must be the choice of the bundle's own scores along that
-output, and its log-probability must be theirs. Along the oracle's outputs, the bundle's choices
-tell how many outputs may differ. What rounds differently in one pass and in steps is small, see
-`ROUNDING`, whatever rounding did to the weights.
+output, and its log-probability must be theirs. Along the oracle's outputs, the choices tell how
+many outputs may differ. One pass and steps round almost alike, see `ROUNDING`, whatever happened to
+the weights.
 """
 
 from __future__ import annotations
@@ -42,11 +42,7 @@ GPT-2) reach 3e-7 at fp32, 4e-4 in fp16, 0.003 in bf16 and int8, and 0.012 in in
 
 
 def rounding(precision: Precision, largest_logit: float) -> float:
-    """Compute the allowed difference between scores of one pass and of steps, in logits.
-
-    Args:
-        largest_logit: the oracle's largest logit in absolute value
-    """
+    """Compute the allowed difference between scores of one pass and of steps, in logits."""
     return ROUNDING[precision] * max(1.0, largest_logit)
 
 
@@ -92,7 +88,6 @@ class ChoiceMeter:
         return Choices(self._sequences, self._changed, self._largest_error)
 
     def _scores(self, batch: ForcedBatch, row: int) -> tuple[Scores, Scores]:
-        """Compute the scores of both where the oracle has chosen a token: [positions, V]."""
         oracle, where = self._oracle, np.flatnonzero(batch.chosen_mask[row])
         expected, found = (
             np.asarray(logits[row][where], np.float32) for logits in (batch.logits, batch.scored)
@@ -133,7 +128,6 @@ class Rules:
 
         Args:
             logits: [tokens, V], or log-probabilities
-            output: the tokens; the last one is not needed
             first: the number of the output's token that the first logits are for
         """
         generation = self.oracle.generation
@@ -172,11 +166,7 @@ def own_logits(
     prompts: Mapping[int, Sequence[int]],
     outputs: Mapping[int, Sequence[int]],
 ) -> Iterator[tuple[int, Scores]]:
-    """Compute a bundle's logits [tokens, V] along outputs, in one pass for each.
-
-    Args:
-        prompts, outputs: tokens by the index of a source; each output has at least one token
-    """
+    """Compute a bundle's logits [tokens, V] along outputs, in one pass for each."""
     spec, limits = model.manifest.model, model.backend.limits
     indices = list(outputs)
     reads = {i: [*prompts[i], *outputs[i][:-1]] for i in indices}
@@ -196,7 +186,6 @@ def own_logits(
 def _largest_error(
     expected: Scores, found: Scores, one: NDArray[np.intp], other: NDArray[np.intp]
 ) -> float:
-    """Compute the largest error of the difference between scores of two allowed tokens."""
     rows = np.arange(len(one))
     with np.errstate(invalid="ignore"):  # of forbidden tokens
         apart = [scores[rows, one] - scores[rows, other] for scores in (expected, found)]
@@ -228,7 +217,7 @@ def compare_one_pass(
     All outputs that differ from the oracle's are compared, and some of the others.
 
     Args:
-        slack: the tolerance of a difference between scores, see `choices.rounding`
+        slack: see `choices.rounding`
     """
     meter = _OnePassMeter(slack)
     chosen = _compared(expected, found)
@@ -255,7 +244,6 @@ def _compared(expected: Sequence[list[int]], found: Sequence[list[int]]) -> list
 
 
 def _whole(found: list[int], rules: Rules, end_token: int, vocabulary: int) -> list[int]:
-    """Cut an output after a number that is no token, or add the end token that it stands for."""
     for step, token in enumerate(found):
         if not 0 <= token < vocabulary:
             return found[: step + 1]
@@ -263,7 +251,7 @@ def _whole(found: list[int], rules: Rules, end_token: int, vocabulary: int) -> l
 
 
 def _log_probabilities(logits: Scores, output: Sequence[int], rules: Rules) -> NDArray[np.float64]:
-    """Compute the log-probability of each token without suppressed ones; 0 for forced tokens."""
+    """Compute each token's log-probability without suppressed ones; 0 for forced tokens."""
     among = logits.copy()
     among[:, list(rules.oracle.generation.suppressed_token_ids)] = -np.inf
     values = log_probabilities_of(among, output)

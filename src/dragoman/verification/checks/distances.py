@@ -1,13 +1,13 @@
 """Level 1: how far tensors and distributions of the next token are from the oracle's.
 
 Cross keys and values, and teacher-forced logits, must be within a tolerance at fp32. Below, they
-are measured and not judged: trained speech encoders write numbers a hundred times larger than all
-others at a few positions ("Massive Activations", Sun et al. 2024), and any rounding moves some of
-them, without an effect on words.
+are only measured: trained speech encoders write numbers a hundred times larger than others at a few
+positions ("Massive Activations", Sun et al. 2024), and rounding moves them, with no effect on
+words.
 
-Distributions are compared along the oracle's own outputs, by the Kullback-Leibler divergence of the
-bundle's from the oracle's. Below fp32 its mean is held to what the precision does to the oracle
-itself, see `rounded_oracle`, and on inputs that are not random to a fixed limit.
+Distributions are compared along the oracle's outputs, by the Kullback-Leibler divergence of the
+bundle's from the oracle's. Below fp32 its mean is held to what the precision does to the oracle,
+see `rounded_oracle`, and on inputs that are not random to a fixed limit.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ class DifferenceMeter:
     """The difference between two tensors [positions, ...], by position, over several batches.
 
     Args:
-        unscaled: indices of the last axis whose values, which are compared, too, do not count in
-            `scale`
+        unscaled: indices of the last axis that do not count in `scale`
     """
 
     def __init__(self, unscaled: Sequence[int] = ()) -> None:
@@ -92,11 +91,7 @@ class DifferenceMeter:
         self.relative = max(self.relative, float((difference / np.maximum(magnitude, 1e-3)).max()))
 
     def result(self, name: str, tolerance: float | None) -> TensorParity:
-        """Judge the tensor.
-
-        Args:
-            tolerance: the largest difference; None: the values need only be finite
-        """
+        """Judge the largest difference; without a tolerance, values need only be finite."""
         differences = np.asarray(self.absolute) / max(1.0, self.scale)
         difference = float(differences.max())
         finite = max(self.absolute) < NOT_FINITE
@@ -120,10 +115,8 @@ CHUNK = 2**22
 class DistributionMeter:
     """Compares next-token distributions of a bundle with those of the oracle.
 
-    Below fp32, the oracle with rounded weights shows how far rounding moves them.
-
     Args:
-        rounded: see `rounded_oracle`; None at fp32
+        rounded: see `rounded_oracle`, shows how far rounding moves them; None at fp32
     """
 
     def __init__(
@@ -182,7 +175,7 @@ class DistanceMeter:
 
     Attributes:
         ties: other choices whose logit is as close to the oracle's best as the tolerance of tensors
-            at fp32, which is relative to the largest logit of the position
+            at fp32, relative to the position's largest logit
     """
 
     def __init__(self) -> None:
@@ -195,11 +188,7 @@ class DistanceMeter:
         return sum(map(len, self._divergences))
 
     def add(self, expected: NDArray[np.float32], found: NDArray[np.floating]) -> None:
-        """Measure more positions.
-
-        Args:
-            expected, found: logits [P, V]
-        """
+        """Measure more positions, by logits [P, V]."""
         rows = max(1, CHUNK // expected.shape[1])
         for first in range(0, len(expected), rows):
             p = torch.from_numpy(np.ascontiguousarray(expected[first : first + rows]))

@@ -1,9 +1,9 @@
 """Compares the outputs of encoder-only models with the oracle's.
 
-Level 1 compares outputs number by number. Level 2 compares embeddings by the cosine of their angle,
-and logits as distributions, whose best label must be the oracle's at fp32, but for ties. Below fp32
-both are held to what the precision does to the oracle itself, see `rounded_oracle`. The orders that
-scores or embeddings give are recorded, and not judged.
+Level 1 compares outputs number by number. Level 2 compares embeddings by cosine, and logits as
+distributions, whose best label must be the oracle's at fp32, but for ties. Below fp32 both are held
+to what the precision does to the oracle, see `rounded_oracle`. Rankings are recorded, and not
+judged.
 """
 
 from __future__ import annotations
@@ -94,8 +94,7 @@ def compare_encoder(
     """Compare the outputs of a bundle with the oracle's.
 
     Args:
-        queries: the query of each source, among whose documents it is ranked; None: all are
-            documents of one query
+        queries: the query of each source, whose documents are ranked; None: one for all
     """
     precision, head = model.manifest.precision, model.manifest.head
     assert head is not None
@@ -132,7 +131,7 @@ def encoded_batches(
     """Compute the outputs of oracle, rounded oracle and bundle in batches of similar length.
 
     Args:
-        types: the segment of each token; None: those of `halved`, where the model has segments
+        types: the segment of each token; None: those of `halved`
     """
     manifest = model.manifest
     graph, head = manifest.graphs["encoder"], manifest.head
@@ -234,8 +233,8 @@ def cosines(expected: NDArray[Any], found: NDArray[Any]) -> list[float]:
 class RankMeter:
     """Measures how far bundle and oracle rank documents alike, over several batches.
 
-    A model with one label ranks the documents of each query by its score. Embeddings rank, for
-    each text, all others by their cosine.
+    A model with one label ranks the documents of each query. Embeddings rank, for each text, all
+    others by their cosine.
     """
 
     head: Head
@@ -285,7 +284,6 @@ class RankMeter:
         return RankParity(len(found["bundle"]), documents, means["bundle"], means.get("rounded"))
 
     def _lists(self) -> Iterator[dict[str, NDArray[np.float64]]]:
-        """Yield the scores of the documents of each list, by who computed them."""
         lists = [[self._read[i] for i in indices if self._read[i]] for indices in self._chosen]
         if self.head.task == "embedding":
             (read,) = lists
@@ -312,8 +310,8 @@ def tied(scores: NDArray[Any], within: float = TIED) -> NDArray[np.int64]:
 def kendall_tau(expected: NDArray[Any], found: NDArray[Any]) -> float:
     """Compute Kendall's tau-b of two lists of scores (Kendall 1945).
 
-    It is the share of pairs in the same order minus that of pairs in the other, adjusted for ties;
-    0 if all scores of a list are equal.
+    It is the share of pairs in the same order minus that in the other, adjusted for ties; 0 if all
+    scores of a list are equal.
     """
     one, other = (np.sign(np.subtract.outer(scores, scores)) for scores in (expected, found))
     ordered = float(np.count_nonzero(one)) * float(np.count_nonzero(other))
@@ -323,8 +321,8 @@ def kendall_tau(expected: NDArray[Any], found: NDArray[Any]) -> float:
 def ndcg(expected: NDArray[Any], found: NDArray[Any], first: int = FIRST) -> float:
     """Compute NDCG (Jarvelin & Kekalainen 2002) of the first documents by the found scores.
 
-    The relevance of a document is its expected score, moved and scaled to between 0 and 1.
-    Documents of equal found scores share the discounts of their places.
+    A document's relevance is its expected score, moved and scaled to between 0 and 1. Documents of
+    equal found scores share the discounts of their places.
 
     Args:
         expected: scores that are not all equal

@@ -1,9 +1,8 @@
 """Checks the graphs of a shortlist, and measures what the shortlist costs.
 
-For the tokens that a source allows, they must compute the logits of the decoder that computes all,
-and choose the best of them. Every token of the vocabulary is allowed once. Outputs differ where the
-model prefers a token that the shortlist does not allow. That is not a fault of the bundle, and how
-many do is stated.
+For the tokens that a source allows, they must compute the logits of the whole decoder, and choose
+the best. Every token of the vocabulary is allowed once. How many outputs differ, since the model
+prefers a token that is not allowed, is stated and no fault.
 """
 
 from __future__ import annotations

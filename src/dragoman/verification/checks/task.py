@@ -1,10 +1,10 @@
 """Level 3: metrics of the task, and the likelihood of references.
 
 Metrics are computed on the oracle's texts and on the bundle's. A loss fails if it is significantly
-more than the precision may cost; more than that on few texts is reported as undecided.
+more than the precision may cost; a larger loss on few texts is undecided.
 
-References have a negative log-likelihood per token, which judges models that have no metric of
-their own: the difference is the logarithm of the ratio of the perplexities.
+References have a negative log-likelihood per token, which judges models without a metric: the
+difference is the logarithm of the ratio of the perplexities.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Excess:
     def chance(self) -> float:
         """The p-value: the probability of such a loss if the true one were just allowed.
 
-        The spread is taken around what is allowed, or a few texts that all happened to lose as much
-        would seem to prove the loss. And half the step that one text makes is no evidence (Yates
-        1934): of 1, 2 or 4 texts that are all worse, the p-values are 0.5, 0.24 and 0.07.
+        The spread is taken around what is allowed, or a few texts that all lost as much would seem
+        to prove the loss. Half the step that one text makes is no evidence (Yates 1934): of 1, 2 or
+        4 texts that are all worse, the p-values are 0.5, 0.24 and 0.07.
         """
         deviations = math.sqrt(self.texts) * self._effect - 1 / math.sqrt(max(1, self.differing))
         return math.erfc(deviations / math.sqrt(2)) / 2
@@ -73,10 +73,7 @@ class Excess:
 
     @property
     def more_inputs(self) -> int | None:
-        """About how many more texts would make a loss of this size significant, in two digits.
-
-        It is None for a single text, which has no spread.
-        """
+        """About how many more texts would make such a loss significant; None for a single text."""
         if self.texts == 1:
             return None
         # The number at which `chance` is `SIGNIFICANT`, with the same share of differing texts.
@@ -88,7 +85,6 @@ class Excess:
 
     @property
     def _effect(self) -> float:
-        """The amount in standard deviations of a single text."""
         deviation = math.hypot(self.spread * math.sqrt(self.texts), self.amount)
         return self.amount / deviation
 
@@ -100,11 +96,7 @@ def compare_task(
     expected: Sequence[Sequence[int]],
     found: Sequence[Sequence[int]],
 ) -> list[TaskParity]:
-    """Compare the metrics of two outputs for the same sources.
-
-    Args:
-        decode: the oracle's tokenizer
-    """
+    """Compare the metrics of two outputs for the same sources."""
     oracle = task.texts(list(map(decode, expected)))
     bundle = task.texts([model.detokenize(tokens) or "" for tokens in found])
     return [
@@ -152,11 +144,7 @@ def judged(
 
 
 def prepared(model: Model, references: References, target_language: str | None) -> list[ForcedPair]:
-    """Prepare references as inputs of the graphs.
-
-    Raises:
-        DragomanError: the model cannot read a source or a reference; names the line.
-    """
+    """Prepare references as inputs of the graphs."""
     prompt = prompt_options(model.manifest)
     options = ScoringOptions(
         source_language=references.source_language,

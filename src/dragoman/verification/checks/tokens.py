@@ -1,8 +1,7 @@
 """Level 2: free-running greedy outputs, which must be identical at fp32.
 
-Below fp32 three things are bounded: which tokens a bundle generates (see `choices`), how many
-outputs differ (by binomial distributions), and how much the oracle prefers the tokens that are
-lost.
+Below fp32, it is bounded which tokens are generated (`choices`), how many outputs differ (binomial
+distributions), and how much the oracle prefers the tokens that are lost.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ def results_of_first_windows(
 ) -> list[Result]:
     """Decode speech again, one window only, where its outputs differ from the oracle's.
 
-    The oracle decodes a window. A model that dates its output although nobody asked is decoded on
-    from there.
+    A model that dates its output although nobody asked is decoded on from there; the oracle is not.
     """
     found, outputs = list(results), bundle_outputs(results)
     if model.manifest.speech is None:
@@ -100,9 +98,7 @@ def compare_tokens(
     """Compare free-running outputs with the oracle's.
 
     Args:
-        choices: below fp32, the bundle's choices along some of them; None at fp32, where all
-            outputs must be identical
-        one_pass: the bundle compared with itself, if it was
+        choices: the bundle's choices along some of them; None at fp32, where all must be identical
     """
     differing = tuple(divergences(oracle, sources, expected, found, limit))
     identical = len(expected) - len(differing)
@@ -160,10 +156,7 @@ def divergences(
 def _first_difference(
     oracle: AutoregressiveModel, expected: Sequence[int], found: Sequence[int]
 ) -> tuple[int, int, int]:
-    """Find the first step that differs, the expected token and the one found.
-
-    An output that is a prefix of the other ends where the other has one more token.
-    """
+    """Find the first step that differs, and both tokens; a prefix ends where the other goes on."""
     end = oracle.config.end_token_id
     for step, (token, other) in enumerate(zip_longest(expected, found, fillvalue=end)):
         if token != other:
@@ -174,7 +167,6 @@ def _first_difference(
 def _of_equal_length(
     oracle: AutoregressiveModel, read: Mapping[int, Sequence[int]]
 ) -> Iterator[list[int]]:
-    """Group sources whose decoders read as many tokens."""
     groups = defaultdict(list)
     for i, tokens in read.items():
         groups[len(tokens)].append(i)
@@ -192,11 +184,7 @@ def upper_share(count: int, total: int, chance: float) -> float:
     """Compute the upper confidence limit of a share (Clopper and Pearson 1934).
 
     Args:
-        total: trials, at least one
         chance: the probability that so few or fewer events occur if the share is the limit
-
-    Returns:
-        1 if every trial was an event
     """
     if count >= total:
         return 1.0
@@ -211,11 +199,7 @@ def upper_share(count: int, total: int, chance: float) -> float:
 
 
 def most_events(total: int, share: float, chance: float) -> int:
-    """Return the smallest k such that more than k events occur with at most this probability.
-
-    Args:
-        chance: upper bound of the probability of more than k events
-    """
+    """Return the smallest k such that more than k events occur with at most this probability."""
     if share >= 1:
         return total
     if share <= 0:
@@ -226,10 +210,6 @@ def most_events(total: int, share: float, chance: float) -> int:
 
 
 def _probabilities(total: int, share: float) -> NDArray[np.float64]:
-    """Compute the probability of each number of events, for a share between 0 and 1.
-
-    Logarithms are added, so that neither many trials nor rare events are lost.
-    """
     factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])
     events = np.arange(total + 1)
     ways = factorials[-1] - factorials - factorials[::-1]

@@ -37,13 +37,11 @@ from .sources import assumed_language, encoder_lines, numbered_lines
 def inputs_for(checkpoint: OpenedCheckpoint, comparison: Comparison) -> ParityInputs:
     """Read the inputs of a comparison.
 
-    They are the lines of a file, or the windows of audio files for a speech model. Without a file,
-    they are the sources of references, the checkpoint's held-out data, or random inputs.
+    They are the lines of a file or windows of audio files, else the sources of references, the
+    checkpoint's held-out data, or random inputs.
 
     Raises:
-        DragomanError: a file cannot be used with this checkpoint, there are no references to
-            compute a metric with, or a metric cannot be computed.
-        LanguageError: the model does not have a language, or needs one for references.
+        DragomanError: a file cannot be used with this checkpoint, or a metric cannot be computed.
     """
     config, tokenizers = checkpoint.model.config, checkpoint.tokenizers
     head = described_head(config)
@@ -75,7 +73,6 @@ def inputs_for(checkpoint: OpenedCheckpoint, comparison: Comparison) -> ParityIn
 def _file(
     checkpoint: OpenedCheckpoint, comparison: Comparison, given: ReferenceFile | None
 ) -> tuple[Path | None, ReferenceFile | None]:
-    """Choose the file to compare on, None for random inputs, and separate references."""
     if comparison.inputs is not None or checkpoint.tokenizers is None:
         return comparison.inputs, given
     has_pairs = given is not None and given.pairs is not None
@@ -124,7 +121,6 @@ def _of_file(
 def _with_separate(
     checkpoint: OpenedCheckpoint, inputs: ParityInputs, file: Path, limit: int | None
 ) -> ParityInputs:
-    """Add pairs of other sources and references, whose probability is compared."""
     tokenizers = checkpoint.tokenizers
     audio = checkpoint.model.config.takes_audio
     references = read_references(file, audio=audio, ids=tokenizers is None).spread(limit)
@@ -136,7 +132,6 @@ def _with_separate(
 
 
 def _of_encoder(checkpoint: OpenedCheckpoint, head: Head, comparison: Comparison) -> ParityInputs:
-    """Read the inputs of an encoder-only model, where tabs separate the texts of pairs."""
     tokenizers, held_out = checkpoint.tokenizers, checkpoint.directory / HELD_OUT_FILE
     file = comparison.inputs
     if comparison.references or comparison.metrics:

@@ -29,11 +29,7 @@ from .sources import assumed_language, source_tokens, windows_of
 def of_texts(
     checkpoint: OpenedCheckpoint, tokenizers: TokenizerFiles, given: ItemFile
 ) -> ParityInputs:
-    """Tokenize texts of a file.
-
-    Raises:
-        DragomanError: the model cannot read a text, or a metric cannot be computed.
-    """
+    """Tokenize texts of a file."""
     items = spread(given.items, given.comparison.limit)
     texts = [str(item.source) for item in items]
     description = described(given.file, len(given.items), len(items))
@@ -68,18 +64,13 @@ def of_texts(
 def _task(
     metrics: Sequence[Metric], items: Sequence[Item], parts: Sequence[Sequence[int]]
 ) -> tuple[Task | None, str]:
-    """Choose the metrics that judge, with a remark on those that do not."""
     references = [item.references for item in items]
     judging, remark = metrics_that_judge(metrics, references)
     return Task(judging, references, parts) if judging else None, remark
 
 
 def stated_target(directory: Path, languages: Languages | None) -> str | None:
-    """Find the language that a checkpoint writes, such as `target_lang` of Marian's tokenizer.
-
-    Returns:
-        None if its files do not state it
-    """
+    """Find the language that a checkpoint writes, such as `target_lang` of Marian's tokenizer."""
     if languages is not None:
         return languages.default_target
     stated = read_json_if_present(directory / "tokenizer_config.json").get("target_lang")
@@ -89,7 +80,7 @@ def stated_target(directory: Path, languages: Languages | None) -> str | None:
 def codec_of(tokenizers: TokenizerFiles) -> TextCodec:
     """Make the codec that the bundle will have.
 
-    Files are written only if the checkpoint's own do not suffice.
+    Files are written only if the checkpoint's do not suffice.
     """
     source, target = tokenizers.source, tokenizers.target
     plain = tokenizers.template is None and tokenizers.languages is None
@@ -107,9 +98,6 @@ def of_recordings(checkpoint: OpenedCheckpoint, log_mel: LogMel, given: ItemFile
     """Compute the windows of recordings.
 
     A limit keeps whole recordings if there are transcripts, and else the first windows.
-
-    Raises:
-        DragomanError: a recording cannot be read, or a metric cannot be computed.
     """
     items = list(given.items)
     windows = [windows_of(Path(item.source), log_mel) for item in items]
@@ -152,11 +140,7 @@ def of_recordings(checkpoint: OpenedCheckpoint, log_mel: LogMel, given: ItemFile
 
 
 def whole_recordings(windows: Sequence[int], limit: int) -> list[int]:
-    """Select recordings, spread evenly, that have at most so many windows together.
-
-    Returns:
-        their indices
-    """
+    """Select recordings, spread evenly, that have at most so many windows together."""
     every = list(range(len(windows)))
     for count in range(len(windows), 0, -1):
         chosen = spread(every, count)
@@ -168,10 +152,6 @@ def whole_recordings(windows: Sequence[int], limit: int) -> list[int]:
 def _scored(
     given: ItemFile, items: Sequence[Item], windows: Sequence[Windows]
 ) -> References | None:
-    """Select transcripts whose probability is compared.
-
-    They are those of recordings of one window, which is what a model reads at once.
-    """
     short = [item for item, each in zip(items, windows, strict=True) if len(each) == 1]
     if not short:
         return None
@@ -179,7 +159,6 @@ def _scored(
 
 
 def _decode(checkpoint: OpenedCheckpoint) -> Decode | None:
-    """Make the function from tokens to text without timestamps, as the runtime decodes it."""
     assert not isinstance(checkpoint.model, EncoderModel)
     speech = speech_tokens(checkpoint.model)
     if checkpoint.tokenizers is None or speech is None:

@@ -1,7 +1,7 @@
 """The options of a comparison, and the texts and recordings with their references in files.
 
-Random inputs, which say nothing about quality, are recognized by their description. This module
-imports neither PyTorch nor ONNX, so that a report can be written without them.
+Random inputs are recognized by their description. Neither PyTorch nor ONNX is imported, so that a
+report can be written without them.
 """
 
 from __future__ import annotations
@@ -80,11 +80,7 @@ class Item:
 
 
 def text_items(file: Path) -> list[Item]:
-    """Read the lines of a file of texts, with references after tabs.
-
-    Raises:
-        DragomanError: the file cannot be read, a line has no text, or a reference is empty.
-    """
+    """Read the lines of a file of texts, with references after tabs."""
     examples = read_examples(file)
     if not examples:
         raise DragomanError(f"{file}: expected at least one line, found none")
@@ -100,9 +96,6 @@ def recording_items(path: Path) -> list[Item]:
     """Find the audio files of a directory, a single audio file, or the files of a list.
 
     A list has a path a line, relative to the list, with transcripts after tabs.
-
-    Raises:
-        DragomanError: there are none, the list cannot be read, or a transcript is empty.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
@@ -133,7 +126,6 @@ def _listed(file: Path) -> list[Item]:
 
 
 def _refuse_empty(references: Sequence[str], file: Path, line: int) -> None:
-    """Refuse empty references, which are rather a tab too many than an expected output."""
     if not all(reference.strip() for reference in references):
         raise DragomanError(f"{file}, line {line}: expected a reference after the tab, found none")
 
@@ -185,12 +177,7 @@ class ReferenceFile:
 
     @classmethod
     def read(cls, path: Path, *, audio: bool) -> ReferenceFile:
-        """Read a file of references.
-
-        Raises:
-            DragomanError: the file cannot be read, has sources without references, or a reference
-                that is empty.
-        """
+        """Read a file of references."""
         lines = read_lines(path)
         if not lines or any("\t" in line for line in lines):
             return cls(path, pair_items(path, audio=audio), ())
@@ -202,9 +189,8 @@ class ReferenceFile:
     def given_to(self, items: Sequence[Item], inputs: Path) -> list[Item]:
         """Add references to items.
 
-        Items get the references of the same line if the sources are the same line by line, or the
-        file has no sources. Else they get all references of the same source. An item without
-        references here gets none.
+        They are those of the same line if the sources are the same line by line, or the file has
+        none; else all references of the same source, if any.
 
         Raises:
             DragomanError: the file has no sources, and not a reference for each item.
@@ -230,11 +216,7 @@ class ReferenceFile:
 
 
 def _of_sources(pairs: Sequence[Item], items: Sequence[Item]) -> list[Item | None]:
-    """Find the pair of each item.
-
-    A source that occurs several times may have other references each time. Equal lines tell which,
-    or else all of them count.
-    """
+    """Find the pair of each item: of repeated sources the one on the same line, or else all."""
     if [pair.key for pair in pairs] == [item.key for item in items]:
         return list(pairs)
     known: dict[str | Path, Item] = {}
@@ -246,14 +228,7 @@ def _of_sources(pairs: Sequence[Item], items: Sequence[Item]) -> list[Item | Non
 
 
 def pair_items(file: Path, *, audio: bool) -> list[Item]:
-    """Read the lines of a file of sources and references, with tabs between.
-
-    Args:
-        audio: sources are paths, relative to the file
-
-    Raises:
-        DragomanError: the file cannot be read, or a line has no reference, or an empty one.
-    """
+    """Read sources, if `audio` paths relative to the file, and references, with tabs between."""
     items = text_items(file)
     for item in items:
         if not item.references:
@@ -303,9 +278,6 @@ def read_references(file: Path, *, audio: bool, ids: bool) -> References:
 
     Args:
         ids: references, and sources that are not audio, are token ids separated by spaces
-
-    Raises:
-        DragomanError: the file cannot be read, or a line has no reference.
     """
     references = References.of(pair_items(file, audio=audio), file.name)
     if not ids:

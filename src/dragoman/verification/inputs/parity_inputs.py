@@ -87,16 +87,10 @@ def text_metrics(
 ) -> list[Metric]:
     """Choose the metrics of outputs, the most important one first.
 
-    There are none if only the probability of references counts.
-
     Args:
-        names: of `metrics.METRIC_NAMES`; None: the usual ones of the model's task: those that its
-            training recorded, a recipe's metrics or its own score, word error for speech, ROUGE-L
-            for summaries, BLEU and chrF for any other text; a decoder-only model has none, since
-            many continuations are right
-
-    Raises:
-        DragomanError: a metric is unknown, or its library is missing.
+        names: of `metrics.METRIC_NAMES`; None: those that its training recorded, a recipe's metrics
+            or its own score, word error for speech, ROUGE-L for summaries, BLEU and chrF for any
+            other text; none for a decoder-only model, since many continuations are right
     """
     recipe, config = checkpoint.recipe, checkpoint.model.config
     if names is not None:

@@ -48,12 +48,8 @@ class EncoderLine(NamedTuple):
 def calibration_sources(bundle: Bundle, file: Path) -> Sources:
     """Read the sources of a calibration from a file, without references.
 
-    They are the tokens of each line, for an encoder-only model as `dragoman encode` reads the line,
-    or the windows of audio files for a speech model.
-
-    Raises:
-        DragomanError: the bundle has no tokenizers, or a line is not an input of the model; names
-            it.
+    They are tokens of lines, for an encoder-only model as `dragoman encode` reads them, or windows
+    of audio.
     """
     manifest = bundle.manifest
     if manifest.audio is not None:
@@ -76,11 +72,7 @@ def calibration_sources(bundle: Bundle, file: Path) -> Sources:
 
 
 def numbered_lines(file: Path) -> list[tuple[int, str]]:
-    """Read the lines of a file of texts with their numbers, from 1.
-
-    Raises:
-        DragomanError: the file cannot be read, has no lines, or one that is empty.
-    """
+    """Read the lines of a file of texts with their numbers, from 1."""
     lines = list(enumerate(read_lines(file), start=1))
     if not lines:
         raise DragomanError(f"{file}: expected at least one line, found none")
@@ -93,11 +85,7 @@ def numbered_lines(file: Path) -> list[tuple[int, str]]:
 def encoder_lines(
     tokenizer: InputTokenizer, head: Head, lines: Sequence[tuple[int, str]], file: Path
 ) -> list[EncoderLine]:
-    """Tokenize lines of a file for an encoder-only model, as `dragoman encode` does.
-
-    Raises:
-        DragomanError: a line is not an input of the model; names it.
-    """
+    """Tokenize lines of a file for an encoder-only model, as `dragoman encode` does."""
     found = []
     for number, line in lines:
         try:
@@ -110,11 +98,7 @@ def encoder_lines(
 
 
 def assumed_language(languages: Languages | None) -> str | None:
-    """Choose the language that texts are assumed to be in.
-
-    It is the model's default, else English, else the first of its languages. Numbers are compared,
-    not translations.
-    """
+    """Choose the language that texts are assumed to be in: the default, English, or the first."""
     if languages is None:
         return None
     english = (code for code in sorted(languages.tokens) if code.startswith("en"))
@@ -124,11 +108,7 @@ def assumed_language(languages: Languages | None) -> str | None:
 def source_tokens(
     codec: TextCodec, text: str, longest: int, file: Path, language: str | None = None
 ) -> list[int]:
-    """Tokenize a line of a file.
-
-    Raises:
-        DragomanError: it has symbols that the model does not know, no tokens, or too many.
-    """
+    """Tokenize a line of a file."""
     origin = f"{file}: {shown(text)}"
     try:
         tokens = codec.encode(text, language, most=longest)
@@ -142,20 +122,12 @@ def source_tokens(
 
 
 def windows(files: Sequence[Path], log_mel: LogMel) -> list[NDArray[np.float32]]:
-    """Compute the features of all consecutive windows of some files: [bins, frames] each.
-
-    Raises:
-        DragomanError: a file cannot be read.
-    """
+    """Compute the features of all consecutive windows of some files: [bins, frames] each."""
     return [window for file in files for window in windows_of(file, log_mel)]
 
 
 def windows_of(file: Path, log_mel: LogMel) -> list[NDArray[np.float32]]:
-    """Compute the features of all consecutive windows of a file: [bins, frames] each.
-
-    Raises:
-        DragomanError: the file cannot be read.
-    """
+    """Compute the features of all consecutive windows of a file: [bins, frames] each."""
     try:
         signal = read_audio(file, log_mel.sampling_rate, strict=True)
     except AudioError as error:

@@ -1,4 +1,1 @@
-"""Compares a bundle's numbers with the oracle's and with its own, on inputs made for that.
-
-Reading order: probes; products, graphs, optional_graphs, steps, batches; checking.
-"""
+"""Compares a bundle's numbers with the oracle's and with its own, on inputs made for that."""

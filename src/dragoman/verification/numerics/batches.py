@@ -1,8 +1,8 @@
 """Checks that the outputs of a source do not depend on the other sources of a batch.
 
-Sources are computed in batches of one and of several sizes, with sources of other lengths and at
-other rows, in one pass and through the cache, also with several rows for a source. Where bundles
-are batch-invariant, the numbers must be the same bit for bit.
+Sources are computed alone and in batches, with other lengths and at other rows, in one pass and
+through the cache, also with several rows for a source. Where bundles are batch-invariant, the
+numbers must be the same bit for bit.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ PROMISED_ON = frozenset({"x86_64", "AMD64"})
 
 @dataclass
 class _Outputs:
-    """The outputs of a probe in some batch."""
-
     encoded: dict[str, Array]
     """Outputs of the encoder by name, without padding."""
     scored: Array | None
@@ -75,7 +73,6 @@ def compare_batches(
     """Compare probes in batches of one and in larger batches.
 
     Args:
-        probes: short ones of several lengths
         windows: the maximum number of windows of audio in a batch
         slack: what rounding explains where bits may differ
         promised: whether they may not differ
@@ -116,10 +113,6 @@ def batch_sizes(model: Model, probes: Sequence[Probe], windows: int) -> list[int
 def _batches(
     model: Model, probes: Sequence[Probe], windows: int
 ) -> Iterator[tuple[int, list[int]]]:
-    """Choose the probes of each batch, with different ones each time, in another order.
-
-    The largest batch that engines take is one of them.
-    """
     generator = np.random.default_rng(1)
     spec = model.manifest.model
     longest = max(max(len(probe.read), 1) for probe in probes)
@@ -132,11 +125,6 @@ def _batches(
 
 
 def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Outputs]:
-    """Compute probes in a batch.
-
-    Args:
-        width: rows decoded from each source, all alike
-    """
     spec, manifest, backend = model.manifest.model, model.manifest, model.backend
     source, mask = batch_of(probes, spec, backend.limits.source_multiple)
     encoded = backend.encode(source, mask) if spec.has_encoder else {}
@@ -165,7 +153,6 @@ def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Outputs
 
 
 def _own(manifest: Any, name: str, values: Array, mask: NDArray[np.bool_]) -> Array:
-    """Take an output of the encoder for a source, without padding."""
     role = next(t.role for t in manifest.graphs["encoder"].outputs if t.name == name)
     if role in ("cross_key", "cross_value"):
         return np.asarray(values[:, mask])
@@ -175,7 +162,6 @@ def _own(manifest: Any, name: str, values: Array, mask: NDArray[np.bool_]) -> Ar
 def _excess(
     single: _Outputs, found: _Outputs, slack: Slack, *, promised: bool
 ) -> tuple[float, str]:
-    """Compare outputs with those in a batch of one, as a multiple of what is allowed."""
     pairs = [(name, values, found.encoded[name]) for name, values in single.encoded.items()]
     if single.scored is not None and found.scored is not None:
         pairs.append(("logits of one pass", single.scored, found.scored))

@@ -1,8 +1,8 @@
 """Runs the checks of weights, graphs, steps, choices and batches, on probes.
 
-Together they say that a bundle computes the checkpoint's function, up to the rounding of weights
-and activations: weights are compared with the checkpoint's, the graphs in exact form with the
-oracle, and the cached path and batches with one pass, both in exact form and as the bundle runs.
+Weights are compared with the checkpoint's, the graphs in exact form with the oracle, and the cached
+path and batches with one pass, in exact form and as the bundle runs: a bundle that passes computes
+the checkpoint's function, up to rounding.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ def check_numerics(
     Args:
         bundle: as it is stored; what runs may be an emulation of it
         inputs: some inputs of the model, with the oracle's outputs as targets
-        threads: of the processor, for the exact form; None: all cores
     """
     sounds: list[EncoderInput] = []  # at least two windows of audio
     if oracle.config.takes_audio:
@@ -151,7 +150,6 @@ def _steps(
     short: Sequence[Probe],
     slack: Slack,
 ) -> Sequence[Check]:
-    """Compare steps and choices of a model that decodes with its own one-pass outputs."""
     if not isinstance(oracle, AutoregressiveModel):
         return ()
     longest = sorted(capacity[:3], key=lambda probe: -len(probe.read))
@@ -166,7 +164,6 @@ def _steps(
 def _exact(
     model: Model, bundle: Bundle, checkpoint: CheckpointWeights, backend: str, threads: int | None
 ) -> Iterator[Model | None]:
-    """Open the bundle in exact form: the model itself at fp32, None for engines."""
     manifest = bundle.manifest
     if manifest.executable.format != "onnx":
         yield None
@@ -178,7 +175,6 @@ def _exact(
 
 
 def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]) -> Slack:
-    """Allow as much as the bundle differs from the oracle, on average over some probes."""
     size = SIZE_SLACK[model.manifest.precision]
     if not isinstance(oracle, AutoregressiveModel):
         return Slack(None, of_size=size)

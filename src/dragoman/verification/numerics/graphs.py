@@ -1,9 +1,8 @@
 """Checks that graphs in exact form compute what the oracle computes in float64.
 
-The exact form of a graph (`optimize.exact`) has the checkpoint's weights and rounds nothing, so
-that a difference is either a fault of the graph or rounding to float32. How much rounding explains,
-the oracle tells, which runs in float32 and in float64. A position or a mask that is wrong shows as
-clearly in int4 as in fp32.
+The exact form (`optimize.exact`) rounds nothing, so that a difference is a fault of the graph or
+rounding to float32, which the oracle's runs in float32 and in float64 tell. A wrong position or
+mask shows as clearly in int4 as in fp32.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ class ChannelMeter:
         """Measure more positions.
 
         Args:
-            found, oracle, exact: [positions, channels]; without exact values, the oracle stands for
-                them
+            found, oracle, exact: [positions, channels]; exact values default to the oracle's
             place: the number of what they were computed from
         """
         rows = max(1, PART // found.shape[1])
@@ -113,7 +111,7 @@ class ChannelMeter:
 class InFloat64(TorchFunctionMode):
     """A context in which a model in float32 computes in float64, from its embedding on.
 
-    Weights are widened where an operator reads them, so that there is no second copy of all.
+    Weights are widened where an operator reads them, without a second copy of all.
     """
 
     def __torch_function__(
@@ -123,7 +121,6 @@ class InFloat64(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a function of PyTorch in float64, if it looks up an embedding or reads float64."""
         kwargs = kwargs or {}
         if func is F.embedding:
             return func(*args, **kwargs).double()
@@ -168,11 +165,7 @@ def compare_graphs(meters: Mapping[str, ChannelMeter], probes: Sequence[Probe]) 
 def measure_graphs(
     exact: Model, oracle: ReferenceModel, probes: Sequence[Probe]
 ) -> dict[str, ChannelMeter]:
-    """Compare every output of the graphs' exact form with the oracle's.
-
-    Returns:
-        a meter for each output by name, in the order of computation
-    """
+    """Compare every output of the graphs' exact form with the oracle's."""
     meters = dict[str, ChannelMeter]()
     taken = 0.0
     for batch in sorted(_batches(exact, probes), key=_positions):
@@ -193,8 +186,6 @@ def measure_graphs(
 
 @dataclass(frozen=True)
 class _Batch:
-    """Probes that are computed together."""
-
     numbers: list[int]
     source: Array
     source_mask: NDArray[np.bool_]
@@ -230,7 +221,6 @@ def _batches(model: Model, probes: Sequence[Probe]) -> Iterator[_Batch]:
 
 
 def _positions(batch: _Batch) -> int:
-    """Count the positions of a batch's longer side."""
     return max(batch.source_mask.size, batch.read.size)
 
 

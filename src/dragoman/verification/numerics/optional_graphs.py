@@ -41,11 +41,7 @@ KINDS: Mapping[str, Role] = {
 
 
 def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Check | None:
-    """Compare the weights of every attention with the oracle's.
-
-    Returns:
-        None if the bundle does not show attention
-    """
+    """Compare the weights of every attention with the oracle's."""
     if "attention" not in exact.manifest.graphs:
         return None
     spec = exact.manifest.model
@@ -59,11 +55,7 @@ def compare_attention(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
 
 
 def compare_alignment(exact: Model, oracle: ReferenceModel, probe: Probe) -> Check | None:
-    """Compare logits and cross-attention of the graph that aligns words with the oracle's.
-
-    Returns:
-        None if the bundle does not align words
-    """
+    """Compare logits and cross-attention of the graph that aligns words with the oracle's."""
     manifest = exact.manifest
     if "alignment" not in manifest.graphs:
         return None
@@ -84,7 +76,6 @@ def compare_alignment(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
 
 
 def _compared(name: str, found: Mapping[Role, Array], expected: Mapping[Role, Array]) -> Check:
-    """Compare weights [layers, heads, queries, keys] by role."""
     compared, differing, worst, problem = 0, 0, 0.0, ""
     for role, values in found.items():
         apart = np.abs(values.astype(np.float64) - expected[role])
@@ -105,7 +96,6 @@ def _compared(name: str, found: Mapping[Role, Array], expected: Mapping[Role, Ar
 def _oracle_attention(
     oracle: ReferenceModel, source: Array, mask: Array, read: NDArray[np.int64]
 ) -> tuple[dict[Role, Array], Array]:
-    """Compute the weights [layers, heads, queries, keys] of one source and target, and logits."""
     logits: Array = np.zeros((0, 0))  # of an encoder-only model
     with _recorded(oracle) as weights:
         if isinstance(oracle, EncoderModel):
@@ -121,10 +111,7 @@ def _oracle_attention(
 
 @contextlib.contextmanager
 def _recorded(oracle: ReferenceModel) -> Iterator[list[tuple[str, Tensor]]]:
-    """Record the weights of each attention, with the module's name, in the order of the calls.
-
-    A layer that several places share is called at each of them.
-    """
+    """Record the weights of each attention by module, at each call of a shared layer."""
     weights: list[tuple[str, Tensor]] = []
 
     def attend(
@@ -151,9 +138,6 @@ def compare_candidates(bundle: Bundle, logits: Array, suppressed: Sequence[int])
 
     Args:
         logits: [positions, V]
-
-    Returns:
-        None if the bundle does not have the graph, or holds engines
     """
     spec = bundle.manifest.graphs.get("candidates")
     if spec is None or bundle.manifest.executable.format != "onnx":

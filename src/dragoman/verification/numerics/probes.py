@@ -1,8 +1,7 @@
 """Makes inputs at full capacity and of the whole vocabulary, which ordinary inputs do not reach.
 
 A graph may be wrong at its last positions, at a bucket of relative positions, or for single tokens.
-Probes have as many tokens as the model has positions, and one less; more are pieces of the whole
-vocabulary in a random order.
+Probes have as many tokens as the model has positions, one less, or pieces of the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -62,11 +61,7 @@ def batch_of(
 
 
 def probes_for(oracle: ReferenceModel, sounds: Sequence[EncoderInput] = ()) -> list[Probe]:
-    """Make the probes of a model at full capacity, and then the probes of the vocabulary.
-
-    Args:
-        sounds: features of audio for a speech model; targets are forced on the first
-    """
+    """Make the probes of a model at full capacity, and then the probes of the vocabulary."""
     generator = np.random.default_rng(SEED)
     config = oracle.config
     start = oracle.prompt([]) if isinstance(oracle, Transformer) else []

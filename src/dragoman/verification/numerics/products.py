@@ -1,8 +1,8 @@
 """Compares products by rounded weights, on the inputs that the model multiplies them with.
 
-Compensated rounding moves single weights by several steps, and keeps the products. So the error of
-each output on observed inputs may not be much larger than independent rounding of its weights would
-make it, and its gain, which rounding leaves near 1, tells scales that are wrong.
+Compensated rounding moves single weights by several steps, and keeps the products. So an output's
+error on observed inputs may not be much larger than independent rounding would make it, and its
+gain must be near 1.
 """
 
 from __future__ import annotations
@@ -58,11 +58,7 @@ def compare_products(
     spec: ModelSpec,
     probes: Sequence[Probe],
 ) -> Check | None:
-    """Compare the products of a bundle's rounded weights with the checkpoint's.
-
-    Returns:
-        None if there is no rounded weight whose numbers leave a doubt
-    """
+    """Compare the products of a bundle's rounded weights with the checkpoint's."""
     graphs = [load_graph(bundle.graph_path(graph)) for graph in bundle.manifest.model_graphs]
     # Where each number of 8 bits is the nearest, products follow.
     most_bits = 4 if rounds_to_nearest(bundle) else 8
@@ -91,7 +87,6 @@ def compare_products(
 def _excesses(
     weight: QuantizedWeight, expected: Array, rows: Array
 ) -> Iterator[tuple[float, int, str]]:
-    """Measure products in multiples of what is allowed, with the outputs beyond and a sentence."""
     name, sums = weight.name, _sums(weight, expected, rows)
     error = np.sqrt(sums.errors / len(rows))
     independent = np.sqrt(sums.independent)
@@ -120,8 +115,8 @@ def _excesses(
 def _explained(rows: Array, outputs: int) -> float:
     """Return the error that independent rounding reaches in one of so many outputs by chance.
 
-    The mean square of the errors of rows [R, inputs] is distributed as chi-squared, with as many
-    degrees of freedom as the rows have directions (Wilson & Hilferty 1931 for its quantile).
+    Mean squares of the errors of rows [R, inputs] are chi-squared, with the directions of the rows
+    as degrees of freedom (Wilson & Hilferty 1931 for the quantile).
     """
     gram = rows.astype(np.float64) @ rows.T
     directions = np.trace(gram) ** 2 / max(float((gram**2).sum()), 1e-30)
@@ -131,8 +126,6 @@ def _explained(rows: Array, outputs: int) -> float:
 
 
 class _Sums(NamedTuple):
-    """Sums over rows and over inputs, one for each output."""
-
     products: Array
     """Of the checkpoint's products times the rounded weight's."""
     power: Array
@@ -146,7 +139,6 @@ class _Sums(NamedTuple):
 
 
 def _sums(weight: QuantizedWeight, expected: Array, rows: Array) -> _Sums:
-    """Multiply rows [R, inputs] by the weight and by what it was rounded from."""
     squares, parts = np.mean(rows**2, axis=0), []
     for part in parts_of_outputs(expected.shape, NUMBERS_AT_ONCE):
         own, right = weight.read(part), expected[:, part]
@@ -162,12 +154,6 @@ def _sums(weight: QuantizedWeight, expected: Array, rows: Array) -> _Sums:
 def _observed(
     oracle: ReferenceModel, rounded: Mapping[str, int], most: int
 ) -> Iterator[dict[str, list[Array]]]:
-    """Record inputs [R, inputs] of each weight by name while the oracle runs.
-
-    Args:
-        rounded: the number of inputs of each weight
-        most: rows of a run
-    """
     parameters = dict(oracle.named_parameters(remove_duplicate=False))
     multiplying: dict[int, nn.Module] = {}
     for module in oracle.modules():
@@ -193,7 +179,6 @@ def _observed(
 
 
 def _read(oracle: ReferenceModel, spec: ModelSpec, probe: Probe) -> None:
-    """Run the oracle on a single probe, so that nothing is padding."""
     source, mask = batch_of([probe], spec)
     if isinstance(oracle, EncoderModel):
         encoder_pass(oracle, source, mask)

@@ -1,10 +1,9 @@
 """Compares steps through the cache with one pass of the same bundle, along given tokens.
 
-Both are the same function, whatever a quantizer did to the weights: a difference beyond rounding is
-a fault of positions, of caches or of masks. Steps go through a cache of full capacity to its last
-position, from a single token and from a prompt. Rows join a batch, and continue each other as beams
-do. At each step the graph's own choice must be the most probable token that may be chosen, and its
-log-probability must be that of the logits.
+Both are the same function, whatever a quantizer did: a difference beyond rounding is a fault of
+positions, caches or masks. Steps go through a full cache to its last position, from a single token
+and from a prompt. Rows join a batch, and continue each other as beams do. The graph's own choice
+must be the most probable token that may be chosen, with the log-probability of the logits.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ SUPPRESSED = -1e4
 
 @dataclass
 class _Tally:
-    """What was compared, and the first difference beyond rounding."""
-
     compared: int = 0
     differing: int = 0
     worst: float = 0.0
@@ -58,8 +55,6 @@ class _Tally:
 
 @dataclass
 class _Outcome:
-    """What was found along the steps."""
-
     suppressed: Sequence[int]
     slack: Slack
     steps: _Tally = field(default_factory=_Tally)
@@ -81,7 +76,7 @@ def compare_steps(
     """Step a bundle along the targets of probes.
 
     Args:
-        probes: the probes, the longest first
+        probes: the longest first
         joining: short probes; the second one joins the first later
     """
     found = _Outcome(suppressed, slack)
@@ -125,8 +120,6 @@ def _rows_that_fit(model: Model, probes: Sequence[Probe]) -> Sequence[Probe]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Probes as a batch, and what one pass gives for them."""
-
     probes: Sequence[Probe]
     source: Array
     source_mask: NDArray[np.bool_]
@@ -160,7 +153,6 @@ def _step(
     most: int,
     found: _Outcome,
 ) -> None:
-    """Step rows from a prompt of so many tokens, or of as many as they have."""
     given = np.minimum(prompt, rows.lengths)
     numbers = np.arange(len(given))
     if model.manifest.model.has_encoder:  # all prompts are of the same length
@@ -179,7 +171,6 @@ def _step_rows(
     most: int,
     found: _Outcome,
 ) -> None:
-    """Step some rows together, each from its number of given tokens."""
     read, given, lengths = rows.read[numbers], given[numbers], rows.lengths[numbers]
     state = model.backend.start(
         rows.source[numbers],
@@ -259,11 +250,6 @@ def _compare_rows(
     position: NDArray[np.int64],
     found: _Outcome,
 ) -> None:
-    """Compare what a step predicts of each row that has not ended.
-
-    Args:
-        numbers: the probe of each row
-    """
     for row in np.flatnonzero(position < rows.lengths[numbers]).tolist():
         at, probe = int(position[row]), int(numbers[row])
         logits, choice = prediction.logits[row], prediction.choice
@@ -303,7 +289,6 @@ def _compare_choice(
     position: int,
     found: _Outcome,
 ) -> None:
-    """Compare the graph's choice with its logits; ties are equally good."""
     choices = found.choices
     choices.compared += 1
     allowed = logits.astype(np.float64)

@@ -1,8 +1,4 @@
-"""Writes a report of bundles as one page, to sign a deployment off or to debug one.
-
-Reading order: contents, manifest_facts, parity_rows, gathering, charts, speed_charts,
-page. The templates are next to them.
-"""
+"""Writes a report of bundles as one page, to sign a deployment off or to debug one."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,4 @@
-"""Draws the charts of a report, except those of speed.
-
-They are matplotlib's figures as SVG inside a page, in the page's fonts and colours, light or dark.
-"""
+"""Draws the charts of a report, except those of speed."""
 
 from __future__ import annotations
 
@@ -84,7 +81,6 @@ def draw(
 
     Args:
         size: width and height in inches
-        name: unique name of the picture within the page
         alt: the picture in words
     """
     with mpl.rc_context(SETTINGS), warnings.catch_warnings():
@@ -126,10 +122,6 @@ def styles() -> Iterator[tuple[str, str]]:
 
 
 def _for_page(svg: str, name: str, alt: str) -> Markup:
-    """Turn an SVG file into an element of a page.
-
-    It has unique names, colours of the page and a width that may shrink.
-    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style .*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
@@ -183,7 +175,6 @@ def draw_attention(example: AttentionExample, name: str) -> Chart:
 
 
 def _label(set_ticks: Any, labels: tuple[str, ...], **options: Any) -> None:
-    """Label a side with its tokens, or with every n-th of them."""
     step = -(-len(labels) // MOST_LABELS)
     places = range(0, len(labels), step)
     set_ticks(list(places), [labels[place] for place in places], fontsize=SMALL, **options)
@@ -193,12 +184,7 @@ MOST_BINS = 20
 
 
 def draw_margins(divergences: Sequence[Divergence], explained: float | None, name: str) -> Chart:
-    """Draw a histogram of the oracle's margins where outputs differ.
-
-    Args:
-        divergences: at least one
-        explained: the largest margin that parity allows; None: unknown
-    """
+    """Draw a histogram of the oracle's margins where outputs differ."""
     margins = np.array([divergence.margin for divergence in divergences])
     shown = margins[margins < 1e30]  # a forbidden token's is infinite
     beyond = len(margins) - len(shown)
@@ -242,10 +228,7 @@ MOST_BARS = 48
 
 
 def draw_products(found: Sensitivity, name: str) -> Chart:
-    """Draw the error of each product's output, and its effect on predictions, the worst first.
-
-    Products that are not quantized have an error only, and come last.
-    """
+    """Draw the error of each product's output, and its effect on predictions, the worst first."""
     worst = found.worst
     left = [product for product in found.products if product.alone is None]
     shown = [*worst, *left][:MOST_BARS]

@@ -79,11 +79,7 @@ class Additions:
 def gather(
     bundles: Sequence[Bundle], additions: Additions, *, command: str, progress: Progress
 ) -> Report:
-    """Collect everything that the page says.
-
-    Raises:
-        DragomanError: the inputs cannot be read.
-    """
+    """Collect everything that the page says."""
     reports = []
     for label, bundle in zip(_labels(bundles), bundles, strict=True):
         progress.stage(f"reading {label}")
@@ -95,8 +91,6 @@ def gather(
 
 
 class _BundleReporter:
-    """Writes the report of a bundle, and notes which parts are missing and why."""
-
     def __init__(self, bundle: Bundle, additions: Additions) -> None:
         self._bundle, self._additions = bundle, additions
         self._foreign = additions.foreign.get(bundle.directory)
@@ -165,11 +159,6 @@ class _BundleReporter:
         )
 
     def _licences(self) -> tuple[Licence, ...]:
-        """Find the licences of the bundle and of its checkpoint.
-
-        A checkpoint of another model has none to show, which the report says even if the bundle
-        has its own.
-        """
         own = licences_in(self._bundle.directory, "bundle")
         none = "no licence file next to the manifest"
         checkpoint = self._additions.checkpoint
@@ -235,7 +224,6 @@ class _BundleReporter:
 
 
 def _shape(manifest: Manifest) -> str:
-    """Describe the model in a line; fields of the configuration may be missing."""
     known = manifest.architecture
     layers = [known.get(f"{part}_layers") for part in ("encoder", "decoder")]
     return (
@@ -246,7 +234,6 @@ def _shape(manifest: Manifest) -> str:
 
 
 def _labels(bundles: Sequence[Bundle]) -> list[str]:
-    """Name bundles by their directories, with numbers where several have the same name."""
     names = [bundle.directory.resolve().name for bundle in bundles]
     return [
         name if names.count(name) == 1 else f"{name} ({names[: i + 1].count(name)})"
@@ -257,11 +244,7 @@ def _labels(bundles: Sequence[Bundle]) -> list[str]:
 def matched(
     bundles: Sequence[Bundle], sensitivities: Sequence[Sensitivity]
 ) -> dict[Path, Sensitivity]:
-    """Assign sensitivities to the directories of the bundles that they were measured on.
-
-    Raises:
-        DragomanError: one was measured on none of the bundles.
-    """
+    """Assign sensitivities to the directories of the bundles that they were measured on."""
     found: dict[Path, Sensitivity] = {}
     for sensitivity in sensitivities:
         weights = WEIGHTS_FILE, sensitivity.weights_sha256
@@ -374,14 +357,7 @@ CANDIDATES = 200
 def attention_examples(
     bundle: Bundle, inputs: Path, *, threads: int | None
 ) -> tuple[AttentionExample, ...]:
-    """Compute the attention on the first inputs of a file that are short enough, two at most.
-
-    Args:
-        inputs: a file of texts, one per line, or a directory of audio files
-
-    Raises:
-        DragomanError: the file cannot be read, or the graph cannot run.
-    """
+    """Compute the attention on the first inputs of a file that are short enough, two at most."""
     with load(bundle.directory, threads=threads, check="never") as model:
         tried = (_example(model, *each) for each in _sources(bundle.manifest, inputs))
         found = (example for example in tried if example is not None)
@@ -389,7 +365,6 @@ def attention_examples(
 
 
 def _sources(manifest: Manifest, inputs: Path) -> Sequence[tuple[str, Any]]:
-    """List texts to show, and the model's inputs."""
     if manifest.audio is not None:
         from dragoman.verification.inputs.items import recording_items
 
@@ -412,7 +387,6 @@ def _encoder_source(line: str, head: Head) -> Any:
 
 
 def _example(model: Model, text: str, source: Any) -> AttentionExample | None:
-    """Compute the attention on an input; None if the model cannot read it, or it is too long."""
     try:
         attention = model.attention(source)
     except DragomanError:
@@ -428,7 +402,6 @@ def _example(model: Model, text: str, source: Any) -> AttentionExample | None:
 
 
 def _joined(columns: tuple[str, ...], weights: Weights) -> tuple[tuple[str, ...], Weights]:
-    """Join neighbouring times, so that at most `TIMES` are left; rows still add up to 1."""
     firsts = np.arange(0, len(columns), -(-len(columns) // TIMES))
     return tuple(columns[first] for first in firsts), np.add.reduceat(weights, firsts, axis=1)
 

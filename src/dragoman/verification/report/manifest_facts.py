@@ -166,7 +166,6 @@ def _strategy(generation: GenerationSettings) -> str:
 
 
 def _settings(generation: GenerationSettings) -> list[tuple[str, str]]:
-    """Describe the settings besides the strategy that are not the defaults."""
     strategy = setting_names(Part.STRATEGY)
     if generation.do_sample:
         strategy += setting_names(Part.SAMPLING)
@@ -178,7 +177,6 @@ def _settings(generation: GenerationSettings) -> list[tuple[str, str]]:
 
 
 def _changed(generation: GenerationSettings, names: Iterable[str]) -> Iterator[str]:
-    """Format the settings among these that are not the defaults."""
     plain = type(generation)()
     for name in names:
         value = getattr(generation, name)

@@ -14,11 +14,7 @@ from .contents import Check, Verdict, figure
 
 
 def checks_of(parity: Parity, explained: float | None = None) -> tuple[Check, ...]:
-    """Make a row for each comparison, in the order of the checks.
-
-    Args:
-        explained: the largest margin of a divergence that is allowed; None: unknown
-    """
+    """Make a row for each comparison, in the order of the checks."""
     return (
         *_proof(parity),
         *_tensors(parity),
@@ -48,8 +44,7 @@ def verdict_of(
     """Describe the outcome in a sentence for whoever signs.
 
     Args:
-        directory: for the command that verifies it
-        unrun: whether the bundle has engines that were not run, only the graphs they are built from
+        unrun: whether the bundle has engines, and only their graphs were run
     """
     if parity is None:
         return Verdict(
@@ -104,7 +99,6 @@ def _highlights(parity: Parity) -> Iterator[str]:
 
 
 def _proof(parity: Parity) -> Iterator[Check]:
-    """Make the rows of the checks of settings, weights, graphs and steps, which need no inputs."""
     for check in parity.checks:
         found = (
             check.problem or check.note or f"{check.compared:,} {check.unit} compared, none differs"
@@ -113,7 +107,6 @@ def _proof(parity: Parity) -> Iterator[Check]:
 
 
 def _tensors(parity: Parity) -> Iterator[Check]:
-    """Make the rows of outputs, and of the cross key or value that differs most."""
     cross = [tensor for tensor in parity.tensors if tensor.name.startswith("cross_")]
     if cross:
         worst = max(cross, key=lambda tensor: tensor.difference)

@@ -20,8 +20,7 @@ Curves = dict[str, list[Timing]]
 def draw_speed(bundles: Sequence[BundleReport]) -> list[Chart]:
     """Draw the charts for which a bundle has at least two points.
 
-    All bundles are in each chart. A length or batch size that is fixed in a chart is one that all
-    have measured, since capacities differ.
+    A length or batch size that is fixed in a chart is one that all bundles have measured.
     """
     measured = {b.label: [*b.speed.timings] for b in bundles if b.speed is not None}
     measured = {label: timings for label, timings in measured.items() if timings}

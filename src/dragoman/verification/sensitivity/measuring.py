@@ -46,10 +46,7 @@ def measure_sensitivity(
     """Measure how the precision of a bundle changes the predictions of its trained model.
 
     Args:
-        neutral: the neutral bundle of the trained model, in fp32
-        bundle: a bundle of graphs in int8 or int4
         calibration: the calibration data of the bundle; None: random inputs
-        threads: processor threads; all cores if None
     """
     manifest = bundle.manifest
     target, precision = find_target(manifest.target), manifest.precision
@@ -126,8 +123,6 @@ def measure_sensitivity(
 
 
 class _Measured:
-    """Effects and sizes of variants, each of which is made once."""
-
     def __init__(self, variants: Variants, probe: Probe, progress: Progress, total: int) -> None:
         self._variants, self._probe = variants, probe
         self._progress, self._done, self._total = progress, 0, total
@@ -155,13 +150,11 @@ class _Measured:
 
 
 def _counts(products: int) -> list[int]:
-    """List the numbers of products to keep: 0, 1, 2, 4, ... and all."""
     powers = [2**n for n in range(products.bit_length()) if 2**n < products]
     return [*dict.fromkeys([0, *powers, products])]
 
 
 def _layer(product: RoundedProduct) -> str:
-    """Name the layer of a product's first module; outside layers, what holds the module."""
     module = product.modules[0]
     found = LAYER.match(module)
     return found[0] if found else ".".join(module.split(".")[:2])
@@ -182,7 +175,6 @@ def _differing(
 
 
 def _apart(made: ir.Value, stored: ir.Value | None) -> float:
-    """Compute the share of numbers that differ."""
     if stored is None or stored.const_value is None or made.const_value is None:
         return 1.0
     ours, theirs = made.const_value.numpy(), stored.const_value.numpy()

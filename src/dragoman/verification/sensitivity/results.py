@@ -126,11 +126,7 @@ class Sensitivity:
 
 
 def read_sensitivity(path: Path) -> Sensitivity:
-    """Read a file that `Sensitivity.write` wrote.
-
-    Raises:
-        DragomanError: the file is not what `Sensitivity.write` writes; says what is wrong.
-    """
+    """Read a file that `Sensitivity.write` wrote."""
     try:
         data = read_json(path)
     except FileError as error:

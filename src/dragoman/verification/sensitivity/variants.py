@@ -1,7 +1,4 @@
-"""Makes variants of a model in memory, with some products in the precision, and measures them.
-
-Probes compare the predictions of a variant with those of the trained model on fixed inputs.
-"""
+"""Makes variants of a model in memory, with some products in the precision, and measures them."""
 
 from __future__ import annotations
 
@@ -91,10 +88,7 @@ class Variants:
         return model
 
     def open(self, products: Collection[RoundedProduct]) -> Variant:
-        """Load all graphs with these matrix products in the reduced precision, all others exact.
-
-        A graph without any of them is loaded once and shared.
-        """
+        """Load graphs with these products in reduced precision; those without are shared."""
         changed = {graph for product in products for graph in product.graphs}
         loaded = {}
         for graph, (model, _) in self.graphs.items():

@@ -1,8 +1,4 @@
-"""Compares what a bundle holds with its checkpoint, without running it.
-
-Reading order: built_as, settings; tokenizer_behaviour, tokenizers, texts; checkpoint_weights,
-weights.
-"""
+"""Compares what a bundle holds with its checkpoint, without running it."""
 
 import tempfile
 
@@ -20,11 +16,7 @@ from .tokenizers import compare_tokenizers
 def compare_stored(
     bundle: Bundle, checkpoint: OpenedCheckpoint, inputs: ParityInputs
 ) -> list[Check]:
-    """Compare settings and, if there are any, tokenizers, on texts as well.
-
-    Raises:
-        DragomanError: there is no room to write the checkpoint's tokenizers.
-    """
+    """Compare settings and, if there are any, tokenizers, on texts as well."""
     try:
         found = [compare_settings(bundle, checkpoint), compare_tokenizers(bundle, checkpoint)]
         if all(check is None or check.passed for check in found):

@@ -1,8 +1,7 @@
 """Compares the target and the precision of a manifest with what the graphs show.
 
-The number format of quantized weights tells the precision, and the operators tell the target. A
-weight may stay in fp32 among quantized ones if a pass refused it, which the manifest records, or if
-the user kept it.
+The number format of quantized weights tells the precision, and the operators tell the target.
+Weights in fp32 among quantized ones are explained by a recorded refusal, or the user's choice.
 """
 
 from __future__ import annotations
@@ -82,8 +81,6 @@ class WeightUse:
 
 
 class _Record(NamedTuple):
-    """What the manifest records of the passes."""
-
     quantized_by: dict[str, str]
     """The passes that quantize weights, by graph."""
     refusals: dict[tuple[str, str], str]
@@ -94,8 +91,6 @@ class _Record(NamedTuple):
 
 
 class _Graphs(NamedTuple):
-    """What is known of the graphs of a bundle."""
-
     names: tuple[str, ...]
     uses: list[WeightUse]
     for_processor: bool
@@ -105,11 +100,7 @@ class _Graphs(NamedTuple):
 
 
 def built_as(manifest: Manifest, models: Mapping[str, ir.Model], width: int) -> list[Finding]:
-    """Compare the options of a build, as the manifest states them, with the graphs.
-
-    Returns:
-        findings on the precision, on the target, and on each module that is kept in fp32
-    """
+    """Compare the options of a build, as the manifest states them, with the graphs."""
     graphs = _Graphs(
         tuple(name for name in models if name not in OPTIONAL_GRAPHS),
         weight_uses(models, manifest.graphs),
@@ -185,7 +176,6 @@ def weight_uses(models: Mapping[str, ir.Model], specs: Mapping[str, GraphSpec]) 
 
 
 def _weights(node: ir.Node) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
-    """Find the weight that a node reads, if any, and the nodes between."""
     place, between = PLACES.get((node.domain, node.op_type)), list[ir.Node]()
     value = None if place is None or place >= len(node.inputs) else node.inputs[place]
     while value is not None and (made := value.producer()) is not None:
@@ -200,10 +190,7 @@ def _weights(node: ir.Node) -> Iterator[tuple[ir.Value, list[ir.Node]]]:
 
 
 def _within(graph: str, name: str | None) -> tuple[str, str]:
-    """Find the graph that a node or a weight belongs to, and its name there.
-
-    Graphs that show attention are made of the others, whose names their own names begin with.
-    """
+    """Find the graph of a node or weight, and its name, in copies without the prefix."""
     if graph not in ATTENTION_GRAPHS:
         return graph, name or ""
     part, _, own = (name or "").partition("/")
@@ -256,7 +243,6 @@ def _differing(setting: str, expected: str, found: str, witnesses: str) -> Findi
 
 
 def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> list[str]:
-    """List what contradicts a target and a precision, each as what was expected and found."""
     if precision not in target.precisions:
         return [f"expected {', '.join(target.precisions)} of target {target.name}"]
     recipe, schemes, plain = target.recipe, None, precision
@@ -284,10 +270,7 @@ def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> li
 
 
 def _of_operators(graphs: _Graphs, target: Target) -> Iterator[str]:
-    """List what operators say against a target.
-
-    Only cpu writes ONNX Runtime's own operators, and it leaves no weight to be dequantized.
-    """
+    """List what operators say against a target; only cpu has ONNX Runtime's own."""
     if target.name != "cpu":
         if graphs.for_processor:
             yield f"expected standard operators of target {target.name}, found others"
@@ -298,7 +281,6 @@ def _of_operators(graphs: _Graphs, target: Target) -> Iterator[str]:
 
 
 def _is_explained(use: WeightUse, expected: str, plain: str, record: _Record) -> bool:
-    """Whether the manifest records why a weight is not stored in the expected format."""
     if expected != plain:
         refused = any((use.graph, node) in record.refusals for node in use.nodes)
         return refused and use.format in ("fp32", plain)

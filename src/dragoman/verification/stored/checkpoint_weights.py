@@ -75,9 +75,6 @@ class CheckpointWeights:
             name: in the graph, with what passes append to it: `a.weight+b.weight.packed`,
                 `a.weight.scaled`, `a.query.weight.bilinear`, `a.weight.float16`
             own: what it holds, which tells the order of its axes and the factor of a scaled weight
-
-        Returns:
-            None if it is not made of the checkpoint's weights
         """
         name = CAST.sub("", PREFIX.sub("", name))
         if packed := PACKED.fullmatch(name):
@@ -95,10 +92,7 @@ class CheckpointWeights:
         return self._constant(held) if known is None else self._nearest_way(known, held)
 
     def alike(self, own: Array) -> str | None:
-        """Find the tensor that a matrix without a name holds, transposed or not.
-
-        Exporters that fold a transposition lose the name.
-        """
+        """Find the tensor that a matrix without a name holds, transposed or not."""
         if own.ndim != 2 or own.dtype != np.float32 or not np.any(own):
             return None
         apart = {
@@ -110,10 +104,7 @@ class CheckpointWeights:
         return name if name is not None and apart[name] < ALIKE * float(np.abs(own).sum()) else None
 
     def sources(self, name: str, own: Array | QuantizedWeight) -> set[str]:
-        """Find the checkpoint's tensors that a weight of a graph is made of.
-
-        The weight's name tells them, or else what it holds.
-        """
+        """Find the checkpoint's tensors that a weight of a graph is made of, by name or content."""
         named = set(sources_of(name))
         if not named.isdisjoint(self.tensors):
             return named
@@ -125,7 +116,6 @@ class CheckpointWeights:
         return [way for way in (plain, plain.T) if way.shape == own.shape]
 
     def _nearest_way(self, name: str, own: Array | QuantizedWeight) -> Array | None:
-        """Return a tensor, transposed or not: as it has the shape, or else as it is nearer."""
         ways = self._ways(name, own)
         if len(ways) < 2:
             return next(iter(ways), None)
@@ -133,7 +123,6 @@ class CheckpointWeights:
         return min(ways, key=lambda way: _apart(way[..., SOME], some))
 
     def _constant(self, own: Array) -> Array | None:
-        """Find a constant before it was rounded to 16 bits; it has no name in the checkpoint."""
         if own.dtype.itemsize != 2:
             return None
         if own.size == 1:
@@ -146,7 +135,6 @@ class CheckpointWeights:
         return None
 
     def _packed(self, parts: list[str], kind: str) -> Array | None:
-        """Pack query, key and value of an attention into one weight."""
         weights = list(map(self.tensors.get, parts))
         found = []
         for part, weight in zip(parts, weights, strict=True):
@@ -158,17 +146,13 @@ class CheckpointWeights:
         return np.concatenate(found, axis=-1)
 
     def _factor(self, plain: Array, own: Array) -> np.float32:
-        """Find the factor of a weight: the scale of scores, or else what its numbers say.
-
-        The checkpoint's numbers are regressed on the rounded ones, which has no bias.
-        """
+        """Find a weight's factor: the scale of scores, or a regression on rounded numbers."""
         wide = own.astype(np.float64)
         found = np.vdot(wide, wide) / (np.vdot(plain.astype(np.float64), wide) or 1.0)
         near = abs(found / self.score_scale - 1) < SCALED_NEAR
         return np.float32(self.score_scale if near else found)
 
     def _bilinear(self, attention: str, kind: str, own: Array) -> Array | None:
-        """Multiply each head of a query projection by its matrix, see `cpu.bilinear_scores`."""
         plain = self.tensors.get(f"{attention}query.{kind}")
         matrices = self.tensors.get(f"{attention}bilinear")
         if plain is None or matrices is None:

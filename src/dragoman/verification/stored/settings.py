@@ -1,8 +1,7 @@
 """Compares the settings of a bundle with what its checkpoint and its graphs say.
 
-What a bundle is judged by must not come from the bundle: what follows from the checkpoint is
-computed again from it. Target, precision and the modules kept in fp32 were options of the build,
-and are held to the operators and weights of the graphs, see `built_as`.
+What a bundle is judged by must not come from the bundle: it is computed again from the checkpoint.
+Options of the build are held to the operators and weights of the graphs, see `built_as`.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ DTYPES: Mapping[str, DataType] = {"fp32": "float32", "fp16": "float16", "bf16": 
 def compare_settings(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check:
     """Compare a bundle's manifest with its checkpoint and with its own graphs.
 
-    Engines do not show their weights, so that only fields of a bundle of engines are compared.
+    For engines, which do not show their weights, only fields are compared.
     """
     manifest = bundle.manifest
     findings: list[Finding] = []
@@ -82,7 +81,6 @@ def _shown(value: object) -> str:
 
 
 def _of_checkpoint(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Iterator[Finding]:
-    """Judge all values of a manifest that follow from the checkpoint."""
     expected = _expected(manifest, checkpoint)
     for name in FIELDS:
         if name == "tokenizers" and checkpoint.tokenizers is None:
@@ -97,7 +95,6 @@ def _of_checkpoint(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Iterator
 
 
 def _differences(path: str, expected: Any, found: Any) -> Iterator[Finding]:
-    """Compare the values within two values of the same kind, and all others as they are."""
     if dataclasses.is_dataclass(expected) and type(expected) is type(found):
         for field in dataclasses.fields(expected):
             name = field.name
@@ -112,7 +109,6 @@ def _differences(path: str, expected: Any, found: Any) -> Iterator[Finding]:
 
 
 def _expected(manifest: Manifest, checkpoint: OpenedCheckpoint) -> Manifest:
-    """Make the manifest that a bundle of this target and precision should have."""
     tokenizers, model, record = checkpoint.tokenizers, checkpoint.model, None
     if tokenizers is not None:
         with tempfile.TemporaryDirectory() as directory:
@@ -140,7 +136,6 @@ def stated_architecture(manifest: Manifest, model: ReferenceModel) -> dict[str, 
 
 
 def _by_slot(manifest: Manifest) -> dict[str, dict[str, dict[str, TensorSpec]]]:
-    """Group the tensors of each graph by slot, whatever their names are."""
     return {
         name: {
             "inputs": {str(tensor.slot): tensor for tensor in graph.inputs},
@@ -151,10 +146,6 @@ def _by_slot(manifest: Manifest) -> dict[str, dict[str, dict[str, TensorSpec]]]:
 
 
 def _expected_graphs(manifest: Manifest, model: ReferenceModel) -> dict[str, GraphSpec]:
-    """Specify the graphs of a bundle of this target and precision.
-
-    Optional graphs are expected if the bundle has them.
-    """
     graphs: dict[str, GraphSpec] = {name: graph_spec(model, name) for name in graph_names(model)}
     for name in ATTENTION_GRAPHS & manifest.graphs.keys():
         graphs[name] = _attention(model, name)
@@ -169,7 +160,6 @@ def _expected_graphs(manifest: Manifest, model: ReferenceModel) -> dict[str, Gra
 
 
 def _adapted(graph: GraphSpec, name: str, manifest: Manifest) -> GraphSpec:
-    """Give a neutral graph in fp32 the number formats of target and precision."""
     stated = manifest.graphs.get(name, graph)
     known = {tensor.slot: tensor for tensor in (*stated.inputs, *stated.outputs)}
     plain = DTYPES[plain_precision(manifest)]
@@ -187,7 +177,6 @@ def _adapted(graph: GraphSpec, name: str, manifest: Manifest) -> GraphSpec:
 
 
 def _attention(model: ReferenceModel, name: GraphName) -> GraphSpec:
-    """Specify a graph that shows attention, with the number of layers of each kind."""
     config = model.config
     layers = {
         "encoder_attention": len(config.applied_encoder_layers),

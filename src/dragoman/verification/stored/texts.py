@@ -1,8 +1,7 @@
 """Compares tokens of texts, and texts of tokens, with the checkpoint's own tokenizer.
 
-`transformers`, which need not be installed, reads the tokenizer of a Hugging Face directory. For
-other checkpoints, the tokenizer is the file that the model was trained with, the SentencePiece
-models whose pieces the vocabularies number, or the vocabularies themselves.
+`transformers`, which need not be installed, reads the tokenizer of a Hugging Face directory. Other
+checkpoints have the file that the model was trained with, SentencePiece models, or vocabularies.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ Made = TypeVar("Made")
 class OwnTokenizer:
     """The tokenizer of a checkpoint.
 
-    A side is a function from a text to its token ids; it may raise an Exception.
+    A side maps a text to its token ids; it may raise an Exception.
     """
 
     source: Reader | None
@@ -88,11 +87,8 @@ def compare_texts(
 ) -> Check | None:
     """Compare tokens of texts, and texts of tokens, with the checkpoint's own tokenizer.
 
-    The texts are a built-in list of difficult ones, each added token by itself and inside a text,
-    the inputs and their references.
-
-    Returns:
-        how many texts were compared, and the first difference; None without tokenizers
+    The texts are difficult ones, each added token alone and inside a text, the inputs and their
+    references.
     """
     record, files = bundle.manifest.tokenizers, checkpoint.tokenizers
     if record is None or files is None:
@@ -120,7 +116,6 @@ def compare_texts(
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Hide warnings of the libraries, such as about long texts."""
     with quiet("transformers"), warnings.catch_warnings(action="ignore"):
         yield
 
@@ -133,7 +128,6 @@ def _compared(
     inputs: ParityInputs,
     language: str | None,
 ) -> Iterator[str | None]:
-    """Yield the difference of each text, or None."""
     sources = [*(inputs.texts or ())]
     for line in inputs.lines or ():
         sources += [line.source] if isinstance(line.source, str) else line.source
@@ -200,7 +194,6 @@ def _pairs(
 
 
 def _result(function: Callable[[Given], Made], given: Given) -> Made | None:
-    """Tokenize a text, or decode tokens; None if they are refused, as for unknown symbols."""
     try:
         with panics_as_errors():
             return function(given)
@@ -247,7 +240,6 @@ def _own_tokenizer(
 
 
 def _side_of(tokenizer: Path | Tokenizer | PieceModel, pretokenized: bool) -> OwnTokenizer:
-    """Use the tokenizer of one side with the library that it is made for, as if of both sides."""
     if isinstance(tokenizer, PieceModel):
         return _of_pieces(tokenizer)
     if pretokenized:
@@ -266,7 +258,6 @@ def _side_of(tokenizer: Path | Tokenizer | PieceModel, pretokenized: bool) -> Ow
 
 
 def _of_pieces(model: PieceModel) -> OwnTokenizer:
-    """Split texts with SentencePiece, and number the pieces."""
     processor, pieces = load_sentencepiece(model.model), dict(model.pieces)
     named = {token: piece for piece, token in pieces.items()}
 
@@ -286,7 +277,6 @@ def _of_pieces(model: PieceModel) -> OwnTokenizer:
 
 
 def _of_vocabulary(tokenizer: Tokenizer) -> OwnTokenizer:
-    """Split texts at spaces, and number the parts."""
     tokens = tokenizer.get_vocab()
     named = {token: text for text, token in tokens.items()}
     unknown = tokens.get(getattr(tokenizer.model, "unk_token", ""))
@@ -305,8 +295,8 @@ def _of_vocabulary(tokenizer: Tokenizer) -> OwnTokenizer:
 def _read_by_transformers(directory: Path) -> Any:
     """Read the tokenizer of a directory as `AutoTokenizer` does.
 
-    A directory may state no class. That of the model's type may not be able to hold the vocabulary
-    of `tokenizer.json`, and would make another of it. The file is then used as it is.
+    A directory may state no class, and that of the model's type may not be able to hold the
+    vocabulary of `tokenizer.json`. The file is then used as it is.
     """
     library: Any = import_module("transformers")
     options = {"local_files_only": True, "trust_remote_code": False}
@@ -328,8 +318,8 @@ def _added(directory: Path, tokenizer: Any) -> list[str]:
     """Return the added tokens that texts are made with.
 
     Where no file states how the mask of an old directory of BART or RoBERTa is read, transformers
-    since version 5 forgets that it includes the space before it, as in training. Whisper's `decode`
-    removes a prompt, which outputs never have.
+    since version 5 forgets that it includes the space before it. Whisper's `decode` removes
+    prompts.
     """
     added = [token for token in tokenizer.get_added_vocab() if token != PROMPT]
     stated = read_json_if_present(directory / TOKENIZER_CONFIG_FILE)
@@ -361,7 +351,6 @@ def _of_transformers(directory: Path, language: str | None, takes_text: bool) ->
 
 
 def _of_sentence_transformers(directory: Path) -> OwnTokenizer:
-    """Read the tokenizer of the Transformer among the modules, which may lower-case texts first."""
     modules = {module.kind: module.directory for module in read_modules(directory)}
     transformer = modules["Transformer"]
     own = _of_transformers(transformer, None, takes_text=True)

@@ -51,11 +51,7 @@ Text = str | tuple[str, str]
 
 
 class Differences:
-    """Collects the first difference between tokenizers, and the token ids with any difference.
-
-    Args:
-        label: of the tokenizers, for the problem
-    """
+    """Collects the first difference between tokenizers, and the token ids with any difference."""
 
     def __init__(self, label: str = "") -> None:
         self._label = f"{label}: " if label else ""
@@ -63,11 +59,7 @@ class Differences:
         self.tokens: set[int] = set()
 
     def add(self, problem: str, tokens: Iterable[int] = ()) -> None:
-        """Note a difference.
-
-        Args:
-            problem: the problem as a sentence; only the first is kept
-        """
+        """Note a difference."""
         self.problem = self.problem or f"{self._label}{problem}"
         self.tokens.update(tokens)
 
@@ -100,7 +92,6 @@ def library_behaviour(tokenizer: Tokenizer, own_template: bool, *, skip: bool) -
 
     Args:
         own_template: whether the special tokens that it defines are put around texts
-        skip: whether special tokens are left out of decoded texts
     """
 
     def encode(texts: Sequence[Text], in_detail: bool) -> list[Encoded]:
@@ -157,11 +148,7 @@ class Comparison:
     differences: Differences
 
     def encode(self, texts: Sequence[Text], *, in_detail: bool = True) -> None:
-        """Encode texts, or pairs of texts, with both.
-
-        Args:
-            in_detail: whether segments, spans and special tokens are compared besides ids
-        """
+        """Encode texts, or pairs of texts, with both."""
         expected, found = (
             tokenizer.encode(texts, in_detail) for tokenizer in (self.expected, self.found)
         )
@@ -214,7 +201,6 @@ class Comparison:
 
 @cache
 def _characters() -> list[str]:
-    """List the assigned characters of Unicode's first two planes, with samples of large blocks."""
     chosen = [
         chr(code)
         for code in range(0x20000)

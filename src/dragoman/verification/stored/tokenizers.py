@@ -1,9 +1,8 @@
 """Compares the tokenizers of a bundle with its checkpoint's.
 
 The checkpoint's tokenizers are written again, as an export writes them. Where files differ,
-vocabularies, scores and merges are compared as data, and everything else by what it does, see
-`tokenizer_behaviour`. So key order, white space or a field that another version of a library writes
-is no difference, and a merge that no text happens to need is one.
+vocabularies, scores and merges are compared as data, everything else by what it does, see
+`tokenizer_behaviour`. So white space is no difference, and a merge that no text needs is one.
 """
 
 from __future__ import annotations
@@ -42,16 +41,12 @@ from .tokenizer_behaviour import (
 
 
 class _Side(NamedTuple):
-    """The files of the tokenizer of one side of a model."""
-
     model: Path
     vocabulary: Path | None
     """The ids of the pieces of a SentencePiece model."""
 
 
 class _Pair(NamedTuple):
-    """Two tokenizers that should be the same."""
-
     label: str
     expected: _Side
     found: _Side
@@ -60,12 +55,7 @@ class _Pair(NamedTuple):
 
 
 def compare_tokenizers(bundle: Bundle, checkpoint: OpenedCheckpoint) -> Check | None:
-    """Compare the tokenizers of a bundle with those of its checkpoint.
-
-    Returns:
-        how many token ids were compared, and the first difference; None if the
-        checkpoint has no tokenizers
-    """
+    """Compare the tokenizers of a bundle with those of its checkpoint."""
     files, record = checkpoint.tokenizers, bundle.manifest.tokenizers
     if files is None:
         return None
@@ -86,7 +76,6 @@ def _compare_all(
     directory: Path,
     differences: Differences,
 ) -> int:
-    """Compare the tokenizers of both sides, and the special tokens around a source."""
     expected, compared = files.write(ScratchWriter(directory)), 0
     for pair in _pairs(expected, directory, found, bundle.directory, differences):
         compared += _size(pair.expected)
@@ -120,7 +109,6 @@ def _pairs(
     found_in: Path,
     differences: Differences,
 ) -> Iterator[_Pair]:
-    """Pair the tokenizers of source and target, once if both are the same."""
     sides = []
     for name in ("source", "target"):
         own, other = (
@@ -166,7 +154,6 @@ def _json(path: Path) -> Any:
 
 
 def _same_file(expected: Path, found: Path) -> bool:
-    """Whether two files have the same bytes or, of JSON, the same data."""
     if expected.read_bytes() == found.read_bytes():
         return True
     try:
@@ -212,7 +199,6 @@ def _compare_lists(
     ids: Mapping[str, int],
     differences: Differences,
 ) -> None:
-    """Compare merges, or pieces with their scores, whose order counts."""
     if expected == found:
         return
     changed = set(map(tuple, expected)) ^ set(map(tuple, found))
@@ -233,7 +219,6 @@ def _compare_lists(
 def _compare_settings(
     expected: Mapping[str, Any], found: Mapping[str, Any], differences: Differences
 ) -> None:
-    """Compare settings of the model that few texts show, such as the longest word it reads."""
     wanted, other = (
         {n: v or None for n, v in parts["model"].items() if not isinstance(v, list | dict)}
         for parts in (expected, found)
@@ -247,10 +232,7 @@ def _compare_settings(
 
 
 def _parts(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Write a tokenizer as this version of the library does, in parts.
-
-    The vocabulary is left out, and scores and merges are parts of their own.
-    """
+    """Write a tokenizer as this library does, in parts: the rest, scores and merges."""
     data: dict[str, Any] = json.loads(tokenizer.to_str())
     vocabulary = data["model"].pop("vocab", None)
     data["scores"] = vocabulary if isinstance(vocabulary, list) else []
@@ -261,11 +243,7 @@ def _parts(tokenizer: Tokenizer) -> dict[str, Any]:
 def _compare_behaviour(
     pair: _Pair, expected: Tokenizer, found: Tokenizer, differences: Differences
 ) -> None:
-    """Compare what two tokenizers of the same vocabulary and merges do.
-
-    Args:
-        expected, found: read special tokens in a text as such; for most models they are text
-    """
+    """Compare tokenizers of the same vocabulary, which read special tokens as such."""
     tokens = sorted(set(expected.get_vocab(with_added_tokens=True).values()))
     texts = [*TEXTS, *with_special_tokens(expected), *with_special_tokens(found)]
     loaded = load_tokenizer(pair.expected.model), load_tokenizer(pair.found.model)
@@ -305,8 +283,6 @@ def _compare_pieces(pair: _Pair, differences: Differences) -> None:
 
 
 class _Pieces(NamedTuple):
-    """A SentencePiece model and its vocabulary."""
-
     codec: PieceCodec
     ids: dict[str, int]
     settings: dict[str, Any]
@@ -334,11 +310,6 @@ def _pieces(side: _Side) -> _Pieces:
 def _compare_templates(
     expected: TextCodec, found: TextCodec, languages: list[str | None], differences: Differences
 ) -> None:
-    """Compare the special tokens around a source text, in each language.
-
-    Args:
-        languages: codes; None: the default
-    """
     for language in languages:
         for text in ("a", "A", "1", "Hello world"):
             wanted, other = (_tokens(codec, text, language) for codec in (expected, found))

@@ -1,13 +1,10 @@
 """Compares weights with the checkpoint's, number by number and without any input.
 
-Weights in fp32 and in 16 bits must be the checkpoint's, rounded. Weights in integers are compared
-output by output (or, of a table, row by row), in rounding steps. Without calibration, every number
-must be the nearest integer. Compensation of errors moves single weights by several steps, but
-hardly changes the mean error, the gain or the size of the error of an output; a scale, a zero
-point, a block or a nibble that is wrong does. The numbers of the first input are rounded to the
-nearest, before there is an error to compensate.
-
-The names that passes give to weights tell what they are made of, see `CheckpointWeights.expected`.
+Weights in fp32 and in 16 bits must be the checkpoint's, rounded. Integers are compared by output
+(or, of a table, by row), in rounding steps. Without calibration, each must be the nearest.
+Compensation of errors moves single weights by several steps, but hardly changes an output's mean
+error, gain or size of the error; a wrong scale, zero point, block or nibble does. The first input
+is rounded to the nearest, before there is an error to compensate.
 """
 
 from __future__ import annotations
@@ -61,10 +58,7 @@ LEAST_SCALE = {8: 0.85, 4: 0.55}
 
 @dataclass(frozen=True)
 class GainLimits:
-    """How far rounding moves the gain of outputs from 1.
-
-    The gain of an output is the factor by which the rounded numbers fit the checkpoint's best.
-    """
+    """How far rounding moves the gain of outputs, with which rounded numbers fit best, from 1."""
 
     gain: float
     """Of one output."""
@@ -78,8 +72,8 @@ class GainLimits:
 class Limits:
     """How far rounding takes a weight, by the bits of its integers.
 
-    Roundings of random weights for inputs of many kinds (correlated, of few dimensions, with dead
-    and with huge ones) stay below, and so do trained models: tests/verification/test_weights.py.
+    Roundings of random weights for many kinds of inputs stay below, and so do trained models:
+    tests/verification/test_weights.py.
     """
 
     single: float
@@ -101,11 +95,7 @@ LIMITS: Mapping[int, Limits] = {
 
 
 def compare_weights(bundle: Bundle, weights: CheckpointWeights) -> Check | None:
-    """Compare all weights of a bundle's graphs with the checkpoint's.
-
-    Returns:
-        None if the bundle holds engines, which are opaque
-    """
+    """Compare all weights of a bundle's graphs with the checkpoint's."""
     if bundle.manifest.executable.format != "onnx":
         return None
     compared, worst = 0, 0.0
@@ -146,10 +136,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def _missing(weights: CheckpointWeights, seen: set[str]) -> list[str]:
-    """List parameters that no graph has.
-
-    Exporters merge parameters that hold the same numbers, and leave out biases of zeros.
-    """
+    """List parameters that no graph has; exporters merge equal ones, and drop biases of zeros."""
     present = [weights.tensors[name] for name in weights.parameters if name in seen]
     absent = [name for name in weights.parameters if name not in seen]
     return [
@@ -168,7 +155,6 @@ def _same(one: Array, other: Array) -> bool:
 
 
 def _rows(numbers: Array) -> Iterator[slice]:
-    """Split the first axis, so that numbers need not be copied all at once."""
     if not numbers.size:
         return iter(())
     rows = max(1, NUMBERS_AT_ONCE * len(numbers) // numbers.size)
@@ -208,11 +194,7 @@ def rounds_to_nearest(bundle: Bundle) -> bool:
 def rounding_problems(
     weight: QuantizedWeight, expected: Array, nearest: bool
 ) -> Iterator[tuple[float, str]]:
-    """Measure a rounded weight in multiples of what is allowed, each with a sentence.
-
-    Args:
-        nearest: whether every number was rounded to the nearest, without compensation
-    """
+    """Measure a rounded weight in multiples of what is allowed, each with a sentence."""
     each = nearest and weight.bits == 8
 
     def problems(part: slice) -> list[tuple[float, str]]:
@@ -285,7 +267,6 @@ def _problems_of_outputs(
 def _nearest_problem(
     weight: QuantizedWeight, numbers: Numbers, expected: Array, inputs: slice, first: int
 ) -> tuple[float, str]:
-    """Compare numbers of some inputs with the nearest integers, but for those that are cut off."""
     shared = numbers.step.strides[0] == 0  # by all inputs of an output
     inverse = 1 / np.maximum(numbers.step[:1] if shared else numbers.step, np.float32(1e-30))
     found = numbers.values * inverse
@@ -313,7 +294,6 @@ def _nearest_problem(
 def _scale_problem(
     weight: QuantizedWeight, own: Numbers, expected: Array, first: int
 ) -> tuple[float, str]:
-    """Check that the largest number of each output is the largest integer, or is cut off by it."""
     largest, step = _largest(expected, 0), np.maximum(own.step[0], np.float32(1e-30))
     steps, integer = largest / step, (_largest(own.values, 0) / step).max(initial=0)
     share = np.maximum(integer / (steps + NEAREST), LEAST_SCALE[8] * steps / (integer + NEAREST))
@@ -328,7 +308,6 @@ def _scale_problem(
 
 
 def _largest(numbers: Array, axis: int | None) -> Array:
-    """Return the largest magnitudes, without a copy of all."""
     largest: Array = np.maximum(numbers.max(axis=axis), -numbers.min(axis=axis))
     return largest
 
@@ -336,8 +315,7 @@ def _largest(numbers: Array, axis: int | None) -> Array:
 def _rounding_step(own: Numbers, expected: Array, block: int, largest: int) -> Array:
     """Compute the rounding step of each number, [inputs, outputs].
 
-    It is at least the step that the checkpoint's own numbers would have. Scales are smaller where
-    compensation made the numbers smaller.
+    It is at least that of the checkpoint's own numbers; compensation may make scales smaller.
     """
     inputs, outputs = expected.shape
     padded = np.pad(np.abs(expected), ((0, -inputs % block), (0, 0)))
@@ -380,15 +358,14 @@ def gain_problems(
     """Regress the checkpoint's numbers on the rounded ones, output by output and all together.
 
     A gain has no bias where the scale is the best one, since errors of rounding do not depend on
-    what is rounded. Compensated errors do, and bias a gain by their share of the power.
+    what is rounded. Compensated errors bias it by their share of the power.
 
     Args:
         products: the sum of the checkpoint's numbers times the rounded ones, of each output
         power: the sum of squares of the rounded numbers
         errors: the sum of squares of the differences
         noise: the standard deviation of the error of each output, for its gain
-        bias: the most that a gain is biased, as a multiple of the share of the power that errors
-            have
+        bias: the most that a gain is biased, in multiples of the errors' share of the power
         least_power: of an output, so that none is divided by 0
 
     Yields:
