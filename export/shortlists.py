@@ -66,12 +66,7 @@ class Vocabularies(NamedTuple):
 
 
 def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
-    """Read the shortlist of a file for a bundle.
-
-    Raises:
-        DragomanError: the file cannot be read, is none of these kinds, or is for another
-            vocabulary; or the bundle's model is of another kind.
-    """
+    """Read the shortlist of a file for a bundle."""
     check_shortlist_model(bundle.manifest.model)
     model, generation = bundle.manifest.model, bundle.manifest.generation
     try:
@@ -104,11 +99,6 @@ def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -
     The lexicon is that of IBM Model 1 (Brown et al. 1993, section 4.1), estimated on at most
     `MOST_PAIRS` pairs, evenly spaced. How often a token occurs in a text does not count. Sources of
     a multilingual model are in the language.
-
-    Raises:
-        DragomanError: the file has other lines or no pair that the model can read, or the bundle's
-            model is of another kind or has no tokenizers.
-        LanguageError: the language is unknown, or is required and missing.
     """
     check_shortlist_model(bundle.manifest.model)
     manifest = bundle.manifest
@@ -165,7 +155,7 @@ def _linked(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Link every source token of a pair with every target token: source * vocabulary + target.
 
-    Returns these, and the number of the target among all targets.
+    Return these, and the number of the target among all targets.
     """
     linked, numbers, first = [], [], 0
     for source, target in pairs:

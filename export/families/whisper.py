@@ -106,10 +106,6 @@ def generation(
 
     Notes receive a sentence for each setting with an unexpected effect, and if prompts differ from
     those of Hugging Face's `generate`.
-
-    Raises:
-        CheckpointError: the model was trained on other features than the runtime computes.
-        ConfigError: settings are not supported or malformed; lists all of them.
     """
     problems: list[str] = []
     read = SettingsReader(settings, problems)

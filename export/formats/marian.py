@@ -73,13 +73,7 @@ class MarianFile:
 
 
 def read_marian_file(directory: Path) -> MarianFile:
-    """Read the model file of a directory.
-
-    Raises:
-        CheckpointError: the file is damaged, of a form that only one kind of processor reads, or
-            without a configuration.
-        DragomanError: there are several files.
-    """
+    """Read the model file of a directory."""
     found = marian_files(directory)
     if len(found) != 1:
         names = ", ".join(printable(path.name) for path in found)

@@ -123,7 +123,7 @@ class BeamSearch:
         return candidate.token in self._rules.end_tokens or count == self._rules.limit
 
     def _under_rules(self, step: StepScores, row: int, count: int) -> NDArray[np.float32] | None:
-        """Return processed log-probabilities, [width, V]; None if the processors only exclude tokens."""
+        """Return scores under the rules, [width, V]; None if these only exclude tokens."""
         rules = self._rules
         if rules.forced_at(count) is not None or rules.excluded(count) is not None:
             return None

@@ -62,10 +62,9 @@ class Bundle:
 
 
 def read_bundle(directory: str | Path | Bundle, *, remembered: bool = False) -> Bundle:
-    """Read a bundle and check it.
+    """Read a bundle and check its manifest, the size and SHA-256 of every file, and the graphs.
 
-    The checks cover the manifest, the size and SHA-256 of every file, and the graphs: they have
-    only operators of `onnx_graph.OPERATORS`, and no weights outside the bundle.
+    Graphs have only operators of `onnx_graph.OPERATORS`, and no weights outside the bundle.
 
     Args:
         directory: the bundle's directory; a bundle that was read before is returned
@@ -115,11 +114,7 @@ def without_shortlist(bundle: Bundle) -> Bundle:
 
 
 def read_known_answers(bundle: Bundle) -> KnownAnswers | None:
-    """Read the known answers of a bundle; None: it has none.
-
-    Raises:
-        BundleError: they cannot be read; lists everything that is wrong.
-    """
+    """Read the known answers of a bundle; None: it has none."""
     if record_of(bundle.manifest) is None:
         return None
     path, problems = bundle.path(KNOWN_ANSWERS_FILE), list[str]()

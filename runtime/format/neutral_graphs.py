@@ -40,9 +40,8 @@ def aligning_heads(
 ) -> tuple[tuple[int, int], ...]:
     """Return the layer and head of each cross-attention that aligns words with audio.
 
-    Args:
-        named: the alignment heads of the checkpoint; without any, all heads of the upper half of
-            the decoder's layers align, as in openai-whisper
+    Without `named` alignment heads of the checkpoint, all heads of the upper half of the decoder's
+    layers align, as in openai-whisper.
     """
     if named:
         return tuple(sorted(named))

@@ -54,8 +54,7 @@ AnyStream = TypeVar("AnyStream", bound=Stream)
 class DeviceBackend(ABC, Generic[AnyStream]):
     """A backend that decodes on a GPU; implements `interface.Backend`.
 
-    Args:
-        scratch: number of bytes of a workspace besides its tensors
+    A workspace has `scratch` bytes besides its tensors.
     """
 
     def __init__(
@@ -78,9 +77,9 @@ class DeviceBackend(ABC, Generic[AnyStream]):
     def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> int:
         """Return the number of rows of such sizes to decode at a time in the memory free now.
 
-        The number is a power of two, which rounding leaves as it is, at most that of `ROWS`, and at
-        least 1, since a row may still fit. The same amount of memory is left for joining
-        batches, which start in their own workspace.
+        It is a power of two, which rounding leaves as it is, at most that of `ROWS`, and at least
+        1, since a row may still fit. The same amount of memory is left for joining batches, which
+        start in their own workspace.
         """
         each = self._row_bytes(self._rounding.first(1, source, capacity, 1))
         with self._lock:
@@ -286,7 +285,6 @@ class DeviceBackend(ABC, Generic[AnyStream]):
             self._close_unused()
 
     def _close_failed(self, workspace: Workspace) -> None:
-        """Free memory, so that a smaller batch can succeed after a failure."""
         stream = workspace.stream
         with contextlib.suppress(DragomanError), stream:
             idle, stream.idle = stream.idle, []
@@ -297,10 +295,7 @@ class DeviceBackend(ABC, Generic[AnyStream]):
 
 
 def _close_streams(device: Device, streams: list[Any]) -> None:
-    """Close streams in a thread that then may free what else is on the device.
-
-    It is any thread, if a finalizer closes them.
-    """
+    """Close streams in a thread that then may free what else is on the device."""
     with contextlib.suppress(DeviceLostError):
         device.enter()
     _close_all(streams)
