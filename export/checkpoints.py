@@ -122,7 +122,6 @@ def _read(directory: Path, config: Values, adapters: Sequence[AdapterConfig] = (
 
 
 def _of_files(name: FormatName, directory: Path, config: Values) -> list[str]:
-    """Return notes on files, and on settings of tokenizers, that are not read."""
     folders: list[str] = []
     directories = {directory}
     if name == "sentence-transformers":
@@ -214,7 +213,6 @@ READERS: Mapping[FormatName, Callable[[Path, Values, Sequence[AdapterConfig]], C
 
 
 def _find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> TokenizerFiles | None:
-    """Find the tokenizers of both sides that `dragoman train` wrote; None if there are none."""
     names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
     source, target = (directory / name for name in names)
     present = [source.exists(), target.exists()]

@@ -128,7 +128,6 @@ def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -
 def _ibm_model_1(
     pairs: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], vocabulary: int
 ) -> dict[int, list[tuple[float, int]]]:
-    """Estimate the probability of target tokens given a source token."""
     parts = [pairs[first : first + PAIRS_AT_ONCE] for first in range(0, len(pairs), PAIRS_AT_ONCE)]
     keys = np.unique(np.concatenate([np.unique(_linked(part, vocabulary)[0]) for part in parts]))
     sources = keys // vocabulary
@@ -241,7 +240,6 @@ def _of_lexicon(path: Path, lines: list[str], known: Vocabularies) -> Shortlist:
 
 
 def _of_probabilities(by_source: Mapping[int, list[tuple[float, int]]]) -> Shortlist:
-    """Keep the most probable targets of each source token, and what most of them list."""
     best = {
         (source,): [target for _, target in sorted(found, key=lambda p: (-p[0], p[1]))[:BEST]]
         for source, found in by_source.items()

@@ -241,7 +241,6 @@ def projections(numbers: NDArray[np.float32]) -> tuple[NDArray[np.float64], floa
 
 
 def _tokenized(model: Model, known: KnownAnswers, answer: Answer) -> Outcome | None:
-    """Compare the tokens of an answer's text; None if they are the same, or there is no text."""
     if model.manifest.tokenizers is None:
         return None
     try:

@@ -95,7 +95,6 @@ class Model(EncoderMethods):
     __reduce__ = cannot_pickle
 
     def _parts(self, method: str | None = None, inputs: object = ()) -> Parts:
-        """Return what the model is made of, for a call of a method with a list of inputs."""
         parts = self._open  # read once: another thread may close the model
         if parts is None:
             raise ClosedModelError

@@ -135,7 +135,6 @@ class _Along:
 
 
 def _along(model: Model, known: KnownAnswers, answer: GeneratedAnswer) -> _Along:
-    """Compute the bundle's log-probabilities along an output of the oracle, in one pass."""
     manifest = model.manifest
     spec, backend, generation = manifest.model, parts_of(model).backend, manifest.generation
     first = sum(not tokens for tokens in answer.likely)

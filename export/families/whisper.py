@@ -228,7 +228,6 @@ def _languages_and_tasks(
     config: ModelConfig,
     problems: list[str],
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the tokens of languages, by code, and of tasks; none for English-only models."""
     # Without these settings, the tokenizer and the size of the vocabulary determine the tokens.
     older = "is_multilingual" not in settings
     multilingual = (
@@ -280,7 +279,6 @@ def _defaults(
 
 
 def _prompt(speech: SpeechTokens) -> tuple[int, ...]:
-    """Return a prompt in the default language or English, without timestamps."""
     tokens = []
     if speech.languages:
         fallback = "en" if "en" in speech.languages else next(iter(speech.languages))

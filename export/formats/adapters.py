@@ -113,7 +113,6 @@ def _replace(
     tied: Sequence[str],
     problems: list[str],
 ) -> None:
-    """Put a whole weight or bias of an adapter in place of the base's."""
     plain = stored.replace(".base_layer.", ".").replace(".modules_to_save.", ".")
     name = layout.name_of(plain)
     if name not in weights:
@@ -140,7 +139,6 @@ def _add(
     weights: Weights,
     layout: BaseLayout,
 ) -> str | None:
-    """Add the delta of a module to its weight, in fp32; return a problem."""
     name, bias = (layout.name_of(f"{module}.{part}") for part in ("weight", "bias"))
     base = weights.get(name)
     if base is None:

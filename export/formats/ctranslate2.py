@@ -200,7 +200,6 @@ def _is_option(name: str, variable: Tensor) -> bool:
 
 
 def _weights(variables: Mapping[str, Tensor], reader: _Reader) -> dict[str, Tensor]:
-    """Return the arrays in float32; integers are divided by their scale."""
     weights = {}
     scales = {name + "_scale" for name in variables} | {name + "_zero" for name in variables}
     problems = []

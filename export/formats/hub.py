@@ -104,7 +104,6 @@ def _downloader(model_id: str, progress: Progress) -> Download:
 def _download_weights(
     download: Download, directory: Path, folder: str, names: Sequence[str]
 ) -> None:
-    """Fetch the first of these weight files that a folder has, whole or in parts."""
     prefix = f"{folder}/" if folder else ""
     for name in names:
         weights, index = directory / folder / name, directory / folder / (name + INDEX_SUFFIX)
@@ -136,7 +135,6 @@ def _modules(path: Path) -> list[tuple[str, str]]:
 
 
 def _parts(index: Path) -> list[str]:
-    """Return the files in an index; a damaged one is left to the reader."""
     try:
         names = set(read_json_object(index)["weight_map"].values())
     except (DragomanError, LookupError, TypeError, AttributeError):

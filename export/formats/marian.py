@@ -177,7 +177,6 @@ def _read_bin(path: Path) -> tuple[Items, bool]:
 
 
 def _items(path: Path, data: memoryview) -> Iterator[_Item]:
-    """Yield the items of a file, whose data is not copied."""
     position = 0
 
     def take(size: int, what: str) -> memoryview:
@@ -220,7 +219,6 @@ def _items(path: Path, data: memoryview) -> Iterator[_Item]:
 
 
 def _numbers(path: Path, item: _Item) -> NDArray[Any]:
-    """Return the numbers of an item, dequantized, in the shape that its header states."""
     name, shape = printable(item.name), item.shape
     element = TYPES.get(item.type) or ROUNDED.get(item.type)
     if element is None:

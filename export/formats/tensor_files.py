@@ -92,7 +92,6 @@ def _load_safely(path: Path) -> Any:
 
 
 def _check_stored(weights: Mapping[Any, Any], path: Path) -> None:
-    """Check that a file has named tensors of at least 16 bits, with all their elements."""
     if path.suffix != ".safetensors":  # safetensors files have only named, complete tensors
         check_tensors(weights, path)
     problems = [

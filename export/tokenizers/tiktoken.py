@@ -156,7 +156,6 @@ def _read(path: Path, size: int) -> dict[str, int]:
 
 
 def _entry(line: bytes) -> tuple[str, int]:
-    """Read a line; a ValueError states what was expected and found."""
     match = _LINE.fullmatch(line)
     try:
         if match is None:

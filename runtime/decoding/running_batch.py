@@ -166,8 +166,7 @@ class RunningBatch(Generic[Key]):
     def _start(self, group: Sequence[DecodedJob[Key]]) -> list[DecodedJob[Key]]:
         """Start a group and add it to the batch; return jobs that are already finished.
 
-        All prompts have the same length unless the batch is `ragged`. A prompt of several tokens is
-        read in one step, which also decodes the first new token.
+        A prompt of several tokens is read in one step, which also decodes the first new token.
         """
         tokens = [decoded.search.sequence.row.tokens for decoded in group]
         prompts, read = pad(tokens, self._model.pad_token_id)
@@ -305,7 +304,6 @@ def _required_outputs(decoded: DecodedJob[Key]) -> RequiredOutputs:
 
 
 def _to_observe(decoded: DecodedJob[Key]) -> int | None:
-    """Return the token whose probability is to be read in this step, the first one."""
     return decoded.job.request.observed if decoded.observed is None else None
 
 

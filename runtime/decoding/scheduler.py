@@ -281,7 +281,6 @@ class Scheduler(Generic[Key]):
     def _isolate(
         self, jobs: Sequence[Job[Key]], error: Exception, *, only: bool
     ) -> list[FailedJob[Key]]:
-        """Isolate the jobs of a failed batch: in halves, or one by one after a defect."""
         if not _is_expected(error):
             self._observer.failed(f"{type(error).__name__}: {error}")
             parts = [[job] for job in jobs]

@@ -168,7 +168,6 @@ def _is_graph(path: PurePosixPath, manifest: Manifest) -> bool:
 def _content_problems(
     path: Path, file: FileRecord, manifest: Manifest, *, is_graph: bool
 ) -> list[str]:
-    """Check a graph's file or the known answers, read once for hash and content."""
     most, what = (LARGEST_GRAPH, "a graph of ") if is_graph else (LARGEST_FILE, "")
     if file.size > most:
         return [f"expected {what}at most {most} bytes, found {file.size}"]
@@ -185,7 +184,6 @@ def _content_problems(
 
 
 def _has_sha256(path: Path, expected: str, *, remembered: bool) -> bool:
-    """Compare the SHA-256 of a file, and remember a large file for which it is right."""
     note = _note(path, expected)
     if remembered and note is not None:
         with suppress(OSError):

@@ -152,7 +152,6 @@ def _differences(found: TensorSpec, expected: TensorSpec) -> Iterator[str]:
 
 
 def _may_stand_for(found: int | str, expected: int | str) -> bool:
-    """Return whether a dimension satisfies the expected dimension of the contract."""
     if isinstance(found, int) and isinstance(expected, str):
         return found > 0
     return found == expected

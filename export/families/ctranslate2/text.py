@@ -208,7 +208,6 @@ def _of_tokens(
 
 
 def _splitting(vocabulary: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenizer:
-    """Make a tokenizer of the tokens between spaces, of which only the end is special."""
     tokenizer = Tokenizer(models.WordLevel(dict(vocabulary), unk_token=settings["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SPACES), "removed")
     if (end := settings["eos_token"]) in vocabulary:
@@ -246,7 +245,6 @@ def _tokenizer_settings(path: Path, values: Values) -> dict[str, Any]:
 def _languages(
     settings: Mapping[str, Any], vocabulary: Mapping[str, int]
 ) -> tuple[Multilingual | None, dict[str, int]]:
-    """Return the naming of languages in the vocabulary, if any, and their tokens by code."""
     # CTranslate2 states no start token for mBART-25, which starts from the target language.
     starts_open = settings.get("decoder_start_token") is None
     mbart = LANGUAGES_25 if starts_open else LANGUAGES_50

@@ -162,8 +162,6 @@ def weight_name(
 
 
 def _base_layout(family: EncoderFamily) -> BaseLayout:
-    """Return the names of weights, without the prefix of models with a head; and the tables."""
-
     def name_of(name: str) -> str:
         # Checkpoints from before PyTorch's LayerNorm name its weights gamma and beta.
         name = name.removeprefix(family.prefix).replace("LayerNorm.gamma", "LayerNorm.weight")

@@ -139,7 +139,6 @@ def _cross_encoder(
     all_kinds: tuple[TokenizerKind, ...],
     adapters: Sequence[AdapterConfig],
 ) -> Checkpoint:
-    """Read a model that scores pairs of texts: a classification head without other modules."""
     path = directory / LIBRARY_FILE
     prompts = _prompts(path, library)
     if prompts.before():
@@ -233,7 +232,6 @@ def _settings(
 
 
 def _longest(settings: Values, path: Path | None, transformer: Path) -> int | None:
-    """Return the maximum number of tokens of a text; None: the number of positions."""
     longest = settings.get("max_seq_length")
     if path is None or longest is None:
         tokenizer = read_json_if_present(transformer / TOKENIZER_CONFIG_FILE)

@@ -174,7 +174,6 @@ def _resolve_names(values: Values, weights: Weights, origin: Path) -> Names:
 def _stack_prefix(
     stated: Mapping[str, str], stack: str, weights: Weights, problems: list[str]
 ) -> str:
-    """Return the name prefix of a stack's weights, as stated or as found in the names."""
     ending = f"layers.0.{'self_attn' if stack == 'encoder' else 'multihead_attn'}.in_proj_weight"
     candidates = [name.removesuffix(ending) for name in weights if name.endswith(ending)]
     if stack == "encoder":

@@ -243,10 +243,7 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         return [slice(i, i + largest) for i in range(0, rows, largest)]
 
     def _take(self) -> Workspace:
-        """Take a workspace in the stream of this thread, or in one without a batch, or a new one.
-
-        ONNX Runtime's sessions belong to a stream, and capture graphs for each thread separately.
-        """
+        """Take a workspace in the stream of this thread or one without a batch, or a new one."""
         thread = threading.get_ident()
         with self._lock:
             if self._closed:
@@ -302,10 +299,7 @@ def _close_streams(device: Device, streams: list[Any]) -> None:
 
 
 def _close_all(closing: list[Any]) -> None:
-    """Close workspaces or streams, all of them even if closing one fails.
-
-    Where the device is lost, its memory is freed with the process.
-    """
+    """Close workspaces or streams, all of them even if closing one fails."""
     with contextlib.suppress(DeviceLostError), contextlib.ExitStack() as stack:
         while closing:
             stack.callback(closing.pop().close)

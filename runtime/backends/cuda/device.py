@@ -302,7 +302,6 @@ class Device:
         return self._checked(name, *arguments)
 
     def _checked(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the CUDA runtime; return its value, or a tuple of several values."""
         status, *values = getattr(self._cuda, name)(*arguments)
         if status != self._cuda.cudaError_t.cudaSuccess:
             _, reason = self._cuda.cudaGetErrorString(status)

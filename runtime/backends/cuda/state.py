@@ -287,7 +287,6 @@ class DeviceState:
             self.feed(prompt[rows, np.maximum(0, index - missing)])
 
     def _run_ahead(self) -> None:
-        """Enqueue steps as far as the caches of running rows have room."""
         if not self._in_flight.full:
             running = np.repeat(self._lengths > 0, self._width)
             room = self._capacity - self._positions.next[: self._rows][running]

@@ -96,8 +96,6 @@ BUFFERS = GROUP_SIZE * (GROUPS_IN_FLIGHT + 1)
 
 @dataclass
 class _Group:
-    """A group of steps in the stream."""
-
     event: Any
     """Event that is signalled when the steps are done."""
     buffers: list[int]

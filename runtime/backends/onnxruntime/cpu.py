@@ -347,7 +347,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def _check_types(bundle: Bundle) -> None:
-    """Check that ONNX Runtime has kernels for the number formats of the graphs."""
     for graph in bundle.manifest.model_graphs.values():
         for tensor in (*graph.inputs, *graph.outputs):
             if tensor.dtype == "bfloat16":

@@ -91,7 +91,6 @@ def releasing_pages(file: Path) -> Iterator[None]:
 
 
 def _mappings(file: Path) -> set[tuple[int, int]]:
-    """Return the first and the last address of each mapping of a file, where Linux lists them."""
     try:
         lines = Path("/proc/self/maps").read_bytes().split(b"\n")
     except OSError:
