@@ -85,11 +85,6 @@ def open_checkpoint(
     Args:
         audio_window: seconds of audio that the encoder of a speech model is to read at once, of
             which there are fewer than it was trained with; None: as many
-
-    Raises:
-        CheckpointError, ConfigError: the model cannot be read; lists all problems.
-        DragomanError: the tokenizers or the recipe cannot be read, or the window is not of this
-            model.
     """
     read = _read(located.directory, located.config, located.adapters)
     notes = [note for adapter in located.adapters for note in _of_adapter(adapter, located)]
@@ -111,10 +106,6 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     """Read a checkpoint of Dragoman, Hugging Face or CTranslate2, or a state dictionary.
 
     `docs/families.md` lists the contents that are read.
-
-    Raises:
-        CheckpointError, ConfigError: the model cannot be read; all problems are listed.
-        DragomanError: the directory is not a checkpoint, or its tokenizers cannot be read.
     """
     return _read(directory, read_json_if_present(directory / CONFIG_FILE))
 
@@ -131,7 +122,6 @@ def _read(directory: Path, config: Values, adapters: Sequence[AdapterConfig] = (
 
 
 def _of_files(name: FormatName, directory: Path, config: Values) -> list[str]:
-    """Return notes on files, and on settings of tokenizers, that are not read."""
     folders: list[str] = []
     directories = {directory}
     if name == "sentence-transformers":
@@ -223,7 +213,6 @@ READERS: Mapping[FormatName, Callable[[Path, Values, Sequence[AdapterConfig]], C
 
 
 def _find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> TokenizerFiles | None:
-    """Find the tokenizers of both sides that `dragoman train` wrote; None if there are none."""
     names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
     source, target = (directory / name for name in names)
     present = [source.exists(), target.exists()]
@@ -239,7 +228,6 @@ def _find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> Tokenizer
 
 
 def _set_alignment_heads(model: ReferenceModel, recipe: Recipe | None) -> None:
-    """Set the heads that align words to all heads of the layer that the recipe states."""
     layer = None if recipe is None else recipe.alignment_layer
     if layer is None or not isinstance(model, Transformer) or layer >= model.config.decoder_layers:
         return
@@ -248,11 +236,7 @@ def _set_alignment_heads(model: ReferenceModel, recipe: Recipe | None) -> None:
 
 
 def shorten_window(model: ReferenceModel, seconds: float) -> float:
-    """Shorten the window of a speech model's encoder; return the seconds that it was trained on.
-
-    Raises:
-        DragomanError: the model takes no audio, or the window is not a part of its window.
-    """
+    """Shorten the window of a speech model's encoder; return the seconds that it was trained on."""
     audio = audio_features(model.config)
     if audio is None or not isinstance(model, Transformer):
         raise DragomanError("audio_window: expected a speech model, found another one")

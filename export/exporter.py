@@ -1,10 +1,9 @@
 """PyTorch -> ONNX: neutral graphs with the names and dynamic axes of the contract.
 
-The exporter's output is simplified: weights get the names of the checkpoint. `nn.Linear` keeps
-[out, in] and exports a Transpose before each MatMul; weights without other uses are stored as
-[in, out] instead, under the same name. Redundant nodes are removed; weights are not folded.
-
-Then it is checked against the graph contract. A breach is a bug in the exporter.
+Weights get the names of the checkpoint. `nn.Linear` keeps [out, in] and exports a Transpose before
+each MatMul; weights without other uses are stored as [in, out] instead, under the same name.
+Redundant nodes are removed; weights are not folded. A breach of the contract is a bug in the
+exporter.
 """
 
 from __future__ import annotations
@@ -147,10 +146,7 @@ def _example(tensor: TensorSpec) -> Tensor:
 
 
 def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:
-    """Arrange the values of a graph's inputs as the arguments of its module.
-
-    Those of layers form lists, of pairs of keys and values or of states.
-    """
+    """Arrange the values of a graph's inputs as the arguments of its module, layers as lists."""
     single: list[Any] = []
     lists: dict[Owner, dict[int, list[Any]]] = {}
     for value, tensor in zip(values, spec.inputs, strict=True):

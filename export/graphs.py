@@ -1,9 +1,9 @@
 """The graphs of the contract as PyTorch modules, thin wrappers around the reference models.
 
-The exporter traces the reference model's own code, with two replacements:
-`scaled_dot_product_attention` by ONNX `Attention` (opset 24; q, k, v and mask only), and the
-decoder's memory by caches of fixed capacity that `TensorScatter` (opset 24) writes in place, or by
-states that `Scan` (opset 24) moves on.
+The reference model's own code is traced, with two replacements: `scaled_dot_product_attention` by
+ONNX `Attention` (opset 24; q, k, v and mask only), and the decoder's memory by caches of fixed
+capacity that `TensorScatter` (opset 24) writes in place, or by states that `Scan` (opset 24) moves
+on.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class GreedySelection(nn.Module):
     """Selects the most probable token after the last query.
 
     Of a large vocabulary, the maximum of each block is computed first, then the first block with
-    the largest maximum, then the first index of the maximum in this block. Of equal values the
-    first is selected, as by ONNX `ArgMax` (opset 13), which takes much longer.
+    the largest one, then its first index in this block. So it is the first of equal values, as of
+    ONNX `ArgMax` (opset 13), which takes much longer.
     """
 
     suppression: Tensor | None
@@ -145,9 +145,7 @@ class DecoderStepGraph(_StepGraph):
             past: caches [B, H, C, Dh] for each layer, or the state [B, D] of a recurrent decoder
 
         Returns:
-            logits [B, Q, V], next token int64 [B], its log-probability float32 [B], and what `past`
-            has
-            become
+            logits [B, Q, V], next token int64 [B], its log-probability float32 [B], the new `past`
         """
         memory = _GraphMemory(past, position)
         logits = self.model.decode(token, position, source_mask, cross, memory)
@@ -163,7 +161,7 @@ class LanguageModelStepGraph(_StepGraph):
     def forward(
         self, token: Tensor, position: Tensor, read: Tensor, past: Sequence[KeysValues]
     ) -> tuple[Tensor, Tensor, Tensor, list[KeysValues]]:
-        """Compute one step; the arguments are those of `DecoderStepGraph.forward`.
+        """Compute one step; other arguments and results are those of `DecoderStepGraph.forward`.
 
         Args:
             read: int64 [B, R], the queries of each row whose logits [B, R, V] are computed
@@ -182,10 +180,7 @@ SCRATCH_DOMAIN = "dragoman"
 
 
 class _GraphMemory:
-    """The decoder's memory as graph inputs and outputs, see `reference_model.Memory`.
-
-    It holds caches or, for a recurrent decoder, states.
-    """
+    """The decoder's caches or states as graph inputs and outputs, see `reference_model.Memory`."""
 
     def __init__(self, past: Sequence[Any], position: Tensor) -> None:
         self.past = past

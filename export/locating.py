@@ -1,6 +1,6 @@
 """Finding a checkpoint: its name on the command line -> a directory.
 
-The module imports no heavy libraries, so that the command line refuses a wrong name at once.
+It imports no heavy libraries, so that the command line refuses a wrong name at once.
 """
 
 from __future__ import annotations
@@ -53,10 +53,6 @@ def locate_checkpoint(
             "g2p-en"; a directory; or, as a string, the id of a model at the hub, `owner/model`
         revision: a branch, a tag or a commit of a model at the hub; None: main
         adapters: directories of LoRA adapters of PEFT
-
-    Raises:
-        DragomanError: the checkpoint or an adapter does not exist, has an unknown format, or cannot
-            be fetched.
     """
     name = str(name_or_path)
     if name in PRETRAINED or (name and _exists(Path(name))):

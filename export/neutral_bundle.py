@@ -114,7 +114,7 @@ def share_weights(model: ReferenceModel, bundle: Bundle) -> None:
     """Let a model read its weights where a neutral bundle holds the same numbers.
 
     The bundle's file is mapped, so that there is one copy in memory. Weights that differ keep their
-    own memory: a bundle that is wrong cannot change a model.
+    own: a bundle that is wrong cannot change a model.
     """
     graphs = [load_graph(bundle.graph_path(name)) for name in bundle.manifest.model_graphs]
     for name, parameter in model.named_parameters():
@@ -145,8 +145,7 @@ def manifest_of(
 ) -> Manifest:
     """Make the manifest of a model's neutral bundle in fp32, without records of its files.
 
-    `verify` makes it again from the checkpoint and compares the bundle's manifest with it. The
-    names of the tokenizers' files are those of `TokenizerFiles.write`.
+    The names of the tokenizers' files are those of `TokenizerFiles.write`.
     """
     spec, generation = model_spec(model.config), _generation(model)
     return Manifest(

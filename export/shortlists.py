@@ -66,12 +66,7 @@ class Vocabularies(NamedTuple):
 
 
 def shortlist_of(path: Path, bundle: Bundle) -> Shortlist:
-    """Read the shortlist of a file for a bundle.
-
-    Raises:
-        DragomanError: the file cannot be read, is none of these kinds, or is for another
-            vocabulary; or the bundle's model is of another kind.
-    """
+    """Read the shortlist of a file for a bundle."""
     check_shortlist_model(bundle.manifest.model)
     model, generation = bundle.manifest.model, bundle.manifest.generation
     try:
@@ -104,11 +99,6 @@ def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -
     The lexicon is that of IBM Model 1 (Brown et al. 1993, section 4.1), estimated on at most
     `MOST_PAIRS` pairs, evenly spaced. How often a token occurs in a text does not count. Sources of
     a multilingual model are in the language.
-
-    Raises:
-        DragomanError: the file has other lines or no pair that the model can read, or the bundle's
-            model is of another kind or has no tokenizers.
-        LanguageError: the language is unknown, or is required and missing.
     """
     check_shortlist_model(bundle.manifest.model)
     manifest = bundle.manifest
@@ -138,7 +128,6 @@ def learned_shortlist(path: Path, bundle: Bundle, language: str | None = None) -
 def _ibm_model_1(
     pairs: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], vocabulary: int
 ) -> dict[int, list[tuple[float, int]]]:
-    """Estimate the probability of target tokens given a source token."""
     parts = [pairs[first : first + PAIRS_AT_ONCE] for first in range(0, len(pairs), PAIRS_AT_ONCE)]
     keys = np.unique(np.concatenate([np.unique(_linked(part, vocabulary)[0]) for part in parts]))
     sources = keys // vocabulary
@@ -165,7 +154,7 @@ def _linked(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Link every source token of a pair with every target token: source * vocabulary + target.
 
-    Returns these, and the number of the target among all targets.
+    Return these, and the number of the target among all targets.
     """
     linked, numbers, first = [], [], 0
     for source, target in pairs:
@@ -251,7 +240,6 @@ def _of_lexicon(path: Path, lines: list[str], known: Vocabularies) -> Shortlist:
 
 
 def _of_probabilities(by_source: Mapping[int, list[tuple[float, int]]]) -> Shortlist:
-    """Keep the most probable targets of each source token, and what most of them list."""
     best = {
         (source,): [target for _, target in sorted(found, key=lambda p: (-p[0], p[1]))[:BEST]]
         for source, found in by_source.items()

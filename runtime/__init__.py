@@ -125,7 +125,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs asyncio when it is first used."""
+    """Import what needs asyncio when first used."""
     if name == "AsyncModel":
         from .serving.async_model import AsyncModel
 

@@ -64,8 +64,7 @@ def compare_answers(
 ) -> list[Outcome]:
     """Compute the outputs for the inputs of known answers in one batch, and compare them.
 
-    Args:
-        margins: whether margins are compared, too. Without them, tokens are selected by the graph.
+    Without `margins`, they are not compared, and tokens are selected by the graph.
     """
     tolerance = TOLERANCES[model.manifest.precision]
     generated = [answer for answer in answers if isinstance(answer, GeneratedAnswer)]
@@ -140,8 +139,7 @@ def generate(
 ) -> list[Generated]:
     """Compute the outputs for the inputs of known answers, those of texts in one batch.
 
-    Args:
-        alternatives: 2 to compute margins
+    Margins need 2 `alternatives`.
     """
     if not answers:
         return []
@@ -177,7 +175,6 @@ def generate(
 
 
 def _margin(token: int, best: dict[int, float]) -> float:
-    """Return the margin of a token; one that was forced has no near tie."""
     others = [value for other, value in best.items() if other != token]
     return best[token] - max(others) if token in best and others else FORCED
 
@@ -200,10 +197,7 @@ def _transcribed(
 
 
 def encode(model: Model, answers: Sequence[EncodedAnswer]) -> list[Any]:
-    """Compute the outputs of an encoder-only model, each as its `values` and `size`.
-
-    An output that cannot be computed is an error in place of them.
-    """
+    """Compute the outputs of an encoder-only model, or errors, each as its `values` and `size`."""
     head, manifest = model.manifest.head, model.manifest
     if not answers or head is None:
         return []
@@ -247,10 +241,6 @@ def projections(numbers: NDArray[np.float32]) -> tuple[NDArray[np.float64], floa
 
 
 def _tokenized(model: Model, known: KnownAnswers, answer: Answer) -> Outcome | None:
-    """Compare the tokens of an answer's text; None if they are the same, or there is no text.
-
-    A bundle whose tokenizers were removed takes token ids, and is compared on these alone.
-    """
     if model.manifest.tokenizers is None:
         return None
     try:

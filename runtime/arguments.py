@@ -89,10 +89,7 @@ def stop_check(timeout: Any, *events: Any) -> StopCheck:
 
     Args:
         timeout: maximum seconds of the call; None: unlimited
-        events: each a `CancelEvent` that cancels the call, or None
-
-    Raises:
-        DragomanError: `timeout` is not a finite number above 0, or an event has no `is_set`.
+        events: each a `CancelEvent`, or None
     """
     if timeout is not None and not (is_number(timeout) and 0 < timeout < float("inf")):
         raise DragomanError(f"timeout: expected seconds above 0, found {shown(timeout)}")
@@ -118,11 +115,7 @@ def stop_check(timeout: Any, *events: Any) -> StopCheck:
 
 
 def check_able(manifest: Manifest, method: str) -> None:
-    """Check that a model has a method of `Model`.
-
-    Raises:
-        AbilityError: the model does not have it; names its methods and commands.
-    """
+    """Check that a model has a method of `Model`, else raise an `AbilityError`."""
     what, methods, commands = _abilities(manifest)
     model, aligns = manifest.model, method in ("align", "replace_unknown")
     if method in methods or (aligns and _translates(manifest)):
@@ -178,11 +171,7 @@ def _translates(manifest: Manifest) -> bool:
 
 
 def options_of(options: object, changes: GenerationKeywords) -> GenerationOptions:
-    """Return the options of a call with changes applied.
-
-    Raises:
-        DragomanError: `options` is not `GenerationOptions`, or a change is unknown or out of range.
-    """
+    """Return the options of a call with changes applied."""
     options = GenerationOptions() if options is None else options
     if not isinstance(options, GenerationOptions):
         raise DragomanError(f"options: expected GenerationOptions, found {shown(options)}")
@@ -192,11 +181,7 @@ def options_of(options: object, changes: GenerationKeywords) -> GenerationOption
 def options_of_each(
     options: Any, changes: GenerationKeywords, count: int
 ) -> GenerationOptions | list[GenerationOptions]:
-    """Return the options of `count` sources: one for all, or a list with one for each.
-
-    Raises:
-        DragomanError: the list has another length, or as for `options_of`.
-    """
+    """Return the options of `count` sources: one for all, or a list with one for each."""
     if not isinstance(options, list | tuple):
         return options_of(options, changes)
     each = [options_of(one, changes) for one in options]
@@ -236,8 +221,7 @@ def with_prefix(
     """Return options with the prefix that a line states, or the error of a line that states none.
 
     Args:
-        line: text, or token ids; blank: no prefix
-        takes_text: whether the model takes texts; if not, the line is token ids
+        line: text, or token ids if the model does not take texts; blank: no prefix
     """
     prefix = source_of(line, takes_text=takes_text)
     if isinstance(prefix, DragomanError):
@@ -247,11 +231,7 @@ def with_prefix(
 
 
 def check_list(sources: object) -> None:
-    """Check that inputs are a list; their front end checks each of them.
-
-    Raises:
-        DragomanError: `sources` is not a list.
-    """
+    """Check that inputs are a list; their front end checks each of them."""
     if isinstance(sources, str | bytes | os.PathLike):
         raise DragomanError("expected a list of inputs, found one: put it in a list")
     ordered = hasattr(sources, "__len__") and hasattr(sources, "__getitem__")
@@ -260,10 +240,6 @@ def check_list(sources: object) -> None:
 
 
 def check_count(name: str, value: Any) -> None:
-    """Check that an argument is an integer of at least 1.
-
-    Raises:
-        DragomanError: `value` is not an integer of at least 1.
-    """
+    """Check that an argument is an integer of at least 1."""
     if not is_integer(value) or value < 1:
         raise DragomanError(f"{name}: expected an integer of at least 1, found {shown(value)}")

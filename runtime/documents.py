@@ -93,7 +93,6 @@ class Subtitles:
         self._add(waiting, language)
 
     def _add(self, lines: Sequence[str], language: str) -> None:
-        """Add the text of a cue, or of one who speaks in it."""
         if not lines:
             return
         text = "".join(lines)
@@ -159,14 +158,7 @@ Document = PlainText | Subtitles | Markup
 def read_document(
     text: str, form: DocumentForm, language: str, check: StopCheck = never_stopped
 ) -> Document:
-    """Find the sentences of a document.
-
-    Args:
-        language: their language, see `texts.sentences.base_language`
-
-    Raises:
-        DragomanError: the document has too many tags, or a package is missing.
-    """
+    """Find the sentences of a document in a language, see `texts.sentences.base_language`."""
     if form == "txt":
         return PlainText(text)
     if form == "html":
@@ -175,11 +167,7 @@ def read_document(
 
 
 def outputs_of(results: Sequence[Result]) -> list[Sequence[Hypothesis]]:
-    """Return the outputs of each sentence, best first.
-
-    Raises:
-        RejectedError: a sentence was rejected.
-    """
+    """Return the outputs of each sentence, best first; raise the error of one that was rejected."""
     for number, result in enumerate(results):
         if result.error is not None:
             raise RejectedError(of_sentence(result.error, number, len(results)))
@@ -189,11 +177,7 @@ def outputs_of(results: Sequence[Result]) -> list[Sequence[Hypothesis]]:
 def pairs_to_align(
     document: Document, results: Sequence[Result], manifest: Manifest, rank: int = 0
 ) -> dict[int, tuple[str, Sequence[int]]]:
-    """Return the sentences to align with their outputs, by number: not those that were cut.
-
-    Args:
-        rank: which of the outputs
-    """
+    """Return the sentences to align with their outputs of a rank, by number, without cut ones."""
     if "attention" not in manifest.graphs:
         return {}
     found: dict[int, tuple[str, Sequence[int]]] = {}
@@ -233,14 +217,13 @@ def translate_document(
 ) -> TranslatedDocument:
     """Translate a document, and keep all that is not text.
 
+    Tags of HTML and subtitles are those of the document, each at the words that its words are
+    aligned with; see the guide on documents.
+
     Args:
         form: "html"; "srt", subtitles; "txt", a text whose sentences are translated as with the
             option `split`
         options, timeout, cancel, changes: as for `Model.generate`; one output
-
-    Returns:
-        The translation. Tags of HTML and subtitles are those of the document, each at the words
-        that its words are aligned with; see the guide on documents.
 
     Raises:
         RejectedError: a sentence cannot be decoded.

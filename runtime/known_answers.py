@@ -40,10 +40,6 @@ def check_known_answers(model: Model, backend: str, check: Check, gpu: int = 0) 
 
     Args:
         check: "once": unless this bundle passed on this machine before; "always"; "never"
-
-    Raises:
-        KnownAnswersError: an output differs from those proven.
-        BundleError: the known answers cannot be read.
     """
     if check == "never" or record_of(model.manifest) is None:
         return  # before the machine is examined
@@ -101,8 +97,6 @@ def conclude(
     failure: str | None = None,
 ) -> str | None:
     """Remember that a bundle passed, or forget it; return what differs, if anything does.
-
-    Without a cache, the bundle is checked again the next time.
 
     Args:
         failure: what is wrong besides the outcomes

@@ -29,26 +29,25 @@ def load(
         directory: the bundle's directory; or the result of `read_bundle`, whose files are not
             checked again
         threads: number of CPU threads; None: one for each core
-        backend: a name in `backends.BACKENDS`: "onnxruntime" (CPU), "onnxruntime-cuda",
-            "tensorrt-rtx" or "tensorrt"; None: the first that runs the bundle, on `device` if it is
-            given. Engines run on the package that built them, graphs on the CPU.
-        device: "cpu", "cuda" (the first GPU) or "cuda:1" (the second one); GPUs are counted as CUDA
-            does, see CUDA_VISIBLE_DEVICES. None: the processor, or the first GPU for a backend that
-            runs on one.
+        backend: "onnxruntime" (CPU), "onnxruntime-cuda", "tensorrt-rtx" or "tensorrt"; None: the
+            first that runs the bundle, on `device` if it is given. Engines run on the package that
+            built them, graphs on the CPU.
+        device: "cpu", "cuda" (the first GPU) or "cuda:1" (the second one), as CUDA counts them, see
+            CUDA_VISIBLE_DEVICES. None: the processor, or the first GPU for a backend that runs on
+            one.
         check: when to compare outputs with the bundle's known answers: "once" for each combination
             of bundle, library versions and hardware, which is remembered in the user's cache;
             "always"; "never". Unless it is "always", a large file's SHA-256 is not computed again
             where it was right, see `read_bundle`
-        allow_fallback: whether the backend "onnxruntime-cuda" may run nodes of a decoder on the
-            processor, if ONNX Runtime has no CUDA kernel for them; each step then waits for them
+        allow_fallback: whether "onnxruntime-cuda" may run nodes of a decoder for which it has no
+            CUDA kernel on the processor; each step then waits for them
 
     Raises:
         KnownAnswersError: the bundle gives other outputs on this machine than those proven.
         BundleError: the bundle is damaged or of a newer schema; lists everything that is wrong.
         BackendError: the backend's library or device is missing, or cannot run this bundle.
-        DragomanError: `directory` is not a path, `threads` is not an integer of at least
-            1, `device` is not a device of this machine or not of the backend's kind, or `check` is
-            not one of its values.
+        DragomanError: an argument is not one of its values, or `device` is not one of this machine
+            or not of the backend's kind.
     """
     if threads is not None:
         if not is_integer(threads):

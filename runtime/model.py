@@ -50,11 +50,11 @@ class Model(EncoderMethods):
     `generate`, `stream`, `score` and `detokenize`. Encoder-only models have the methods of their
     head: `encode` and `hidden_states`, `classify` (and `classify_zero_shot` or `rerank`, by its
     labels), `tag`, `fill` or `answer`. `attention`, and for texts `align`, need a bundle with the
-    attention graph.
+    attention graph. Other methods raise `AbilityError`; calls of a closed model,
+    `ClosedModelError`.
 
     A call with `timeout`, in seconds, or `cancel`, such as a `threading.Event`, stops before its
-    next step or batch with `DeadlineError` or `CancelError`, which hold its finished results. Other
-    calls are not affected.
+    next step or batch with `DeadlineError` or `CancelError`, which hold its finished results.
     """
 
     def __init__(self, bundle: Bundle, backend: Backend) -> None:
@@ -79,8 +79,8 @@ class Model(EncoderMethods):
     def close(self) -> None:
         """Free the memory and threads of the model. A `with` statement does so too.
 
-        Calls that are running in other threads finish, or raise a `ClosedModelError`, as all later
-        calls do. `bundle` and `manifest` remain. A model that is no longer referenced is closed.
+        Calls that are running in other threads finish, or raise a `ClosedModelError`. `bundle` and
+        `manifest` remain. A model that is no longer referenced is closed.
         """
         parts, self._open = self._open, None
         if parts is not None:
@@ -95,13 +95,6 @@ class Model(EncoderMethods):
     __reduce__ = cannot_pickle
 
     def _parts(self, method: str | None = None, inputs: object = ()) -> Parts:
-        """Return what the model is made of, for a call of a method with a list of inputs.
-
-        Raises:
-            ClosedModelError: the model is closed.
-            AbilityError: models of this kind do not have the method.
-            DragomanError: `inputs` is not a list.
-        """
         parts = self._open  # read once: another thread may close the model
         if parts is None:
             raise ClosedModelError
@@ -143,7 +136,6 @@ class Model(EncoderMethods):
             LanguageError: a language is unknown, missing, or given to a model without languages.
             DeadlineError, CancelError: the call was stopped; holds the finished results.
             UnfinishedError: the device failed permanently; holds the finished results.
-            AbilityError: the model is encoder-only.
         """
         front_end, check = self._parts("generate", sources).front_end, stop_check(timeout, cancel)
         return front_end.generate(sources, options_of_each(options, changes, len(sources)), check)
@@ -165,9 +157,7 @@ class Model(EncoderMethods):
         Raises:
             RejectedError: the input cannot be decoded.
             DeadlineError, CancelError: the stream was stopped.
-            DragomanError: an option is out of range, or not for this kind of model.
-            LanguageError: a language is unknown, missing, or given to a model without languages.
-            AbilityError: the model is encoder-only.
+            DragomanError, LanguageError: as for `generate`.
         """
         front_end, resolved = self._parts("stream").front_end, options_of(options, changes)
         output = TokenStream(self.text_stream(skip_special_tokens=resolved.skip_special_tokens))
@@ -196,7 +186,7 @@ class Model(EncoderMethods):
         Raises:
             JournalError: the file cannot be used; see `Journal`.
             DeadlineError, CancelError, DeviceLostError: the call was stopped.
-            DragomanError, AbilityError: as for `generate`.
+            DragomanError: as for `generate`.
         """
         parts, given = self._parts("transcribe", sources), options_of(options, changes)
         check, rows = stop_check(timeout, cancel), parts.backend.limits.rows
@@ -224,8 +214,7 @@ class Model(EncoderMethods):
     ) -> Generator[LiveUpdate]:
         """Transcribe speech while it arrives, and yield words as soon as they are certain.
 
-        Words that were yielded do not change, and all of them depend on the samples only, not on
-        how these are cut into chunks.
+        Words that were yielded do not change, and do not depend on how samples are cut into chunks.
 
         Args:
             chunks: samples at the model's rate in chunks of any length: 16-bit little-endian
@@ -236,7 +225,7 @@ class Model(EncoderMethods):
         Raises:
             AudioError: a chunk has another type, or numbers that are not finite.
             DeadlineError, CancelError, BackendError: the call was stopped.
-            DragomanError, AbilityError: as for `generate`; or an option is for recordings.
+            DragomanError: as for `generate`; or an option is for recordings.
         """
         parts, chosen = self._parts("transcribe"), options_of(options, changes)
         if chosen.vad is None:
@@ -260,7 +249,7 @@ class Model(EncoderMethods):
 
         Raises:
             DragomanError: the model has one language, or `sources` is not a list.
-            DeadlineError, CancelError, UnfinishedError, AbilityError: as for `generate`.
+            DeadlineError, CancelError, UnfinishedError: as for `generate`.
         """
         parts, check = self._parts("transcribe", sources), stop_check(timeout, cancel)
         options = transcription_defaults(GenerationOptions(vad=vad), self.manifest)
@@ -290,19 +279,15 @@ class Model(EncoderMethods):
             pairs: sources as for `generate`, each with its target: a text, or token ids without
                 start token, such as `Result.tokens`. Speech has at most one window. For a
                 decoder-only model, a pair is a text and its continuation, or just a text.
-            options: see `ScoringOptions`
-            timeout, cancel: see `Model`
-            changes: options by name, which override those of `options`
+            options, timeout, cancel, changes: as for `generate`, but `ScoringOptions`
 
         Returns:
             results in the order of `pairs`. A pair that cannot be scored has an `error`; other
             pairs are not affected.
 
         Raises:
-            DragomanError: `pairs` is not a list, or an option is out of range or not for this kind
-                of model.
-            LanguageError: a language is unknown, missing, or given to a model without languages.
-            DeadlineError, CancelError, UnfinishedError, AbilityError: as for `generate`.
+            DragomanError, LanguageError, DeadlineError, CancelError, UnfinishedError: as for
+                `generate`.
         """
         scorer, check = self._parts("score", pairs).scorer, stop_check(timeout, cancel)
         return scorer.score(pairs, scoring_options_of(options, changes), check)
@@ -322,7 +307,6 @@ class Model(EncoderMethods):
             source: as for `generate`; for an encoder-only model, a text or a pair of texts
             target: as for `score`; None: the output of `generate` with default options; none for
                 decoder-only and encoder-only models
-            timeout, cancel: see `Model`
             options: as for `score`; for an encoder-only model, `split_special_tokens`
 
         Raises:
@@ -335,11 +319,7 @@ class Model(EncoderMethods):
         return reader.attention(source, target, ScoringOptions(**options), check)
 
     def check_attention(self) -> None:
-        """Check that the bundle has the attention graph.
-
-        Raises:
-            BackendError: the bundle has no attention graph.
-        """
+        """Raise a `BackendError` if the bundle has no attention graph."""
         self._parts()
         if "attention" not in self.manifest.graphs:
             raise BackendError(no_attention(self.manifest.name))
@@ -361,7 +341,6 @@ class Model(EncoderMethods):
             pairs: sources, and tokens of outputs, as in `Result.tokens`; or audio of at most one
                 window, and a text or its tokens without timestamps
             unknown_replaced: texts: whether to align the words that `replace_unknown` returns
-            timeout, cancel: see `Model`
             options: languages and truncation, as for `score`
 
         Returns:
@@ -369,7 +348,6 @@ class Model(EncoderMethods):
 
         Raises:
             BackendError, DragomanError, LanguageError: as for `attention`.
-            AbilityError: the model does not have both encoder and decoder.
         """
         parts, check = self._parts("align", pairs), stop_check(timeout, cancel)
         return parts.alignments(pairs, ScoringOptions(**options), check, unknown_replaced)
@@ -389,13 +367,10 @@ class Model(EncoderMethods):
 
         Args:
             by: "word", the source word that a token attends to most; or "token", the source token
-            skip_special_tokens: whether to omit special tokens
-            timeout, cancel: see `Model`
             options: languages and truncation, as for `score`
 
         Raises:
             BackendError, DragomanError, LanguageError: as for `align`.
-            AbilityError: the model is not a text-to-text model with encoder and decoder.
             RejectedError: the source cannot be read.
         """
         reader, check = self._parts("replace_unknown").aligner, stop_check(timeout, cancel)
@@ -440,9 +415,6 @@ class Model(EncoderMethods):
     ) -> str | None:
         """Return the text of target token ids; None without tokenizers.
 
-        Args:
-            skip_special_tokens: whether to omit special tokens
-
         Raises:
             RejectedError: the tokens are not ids of the model, or its tokenizer fails on them.
         """
@@ -464,9 +436,5 @@ class Model(EncoderMethods):
 
 
 def parts_of(model: Model, method: str | None = None) -> Parts:
-    """Return the parts of an open model that has a method, for modules that schedule themselves.
-
-    Raises:
-        ClosedModelError, AbilityError: as for `Model`.
-    """
+    """Return the parts of an open model that has a method, for modules that schedule themselves."""
     return model._parts(method)

@@ -1,11 +1,9 @@
 """Compares a bundle's outputs with those of the trained model, the oracle, that it stores.
 
-The known answers of a bundle hold the oracle's outputs for their inputs, and the log-probabilities
-of its most probable tokens along them. So tensors, tokens and distributions can be compared where
-the bundle runs, without the checkpoint and without PyTorch. Of a distribution, the log-probability
-of all other tokens together follows from those that are stored. The divergence between two such
-summaries is at most that between the whole distributions, and close to it where the others are
-improbable.
+The known answers hold the oracle's outputs, and the log-probabilities of its most probable tokens
+along them, so that neither the checkpoint nor PyTorch is needed. The log-probability of all other
+tokens together follows from those that are stored. The divergence between two such summaries is at
+most that between the whole distributions, and close to it where the others are improbable.
 """
 
 from __future__ import annotations
@@ -52,14 +50,11 @@ LEAST_REST = 1e-9
 def compare_with_oracle(
     model: Model, known: KnownAnswers, outcomes: Sequence[Outcome], *, backend: str
 ) -> Parity | None:
-    """Compare tensors, tokens and distributions with the oracle's.
+    """Compare tensors, tokens and distributions with the oracle's; None if none are stored.
 
     Args:
         outcomes: the comparison of the known answers with the bundle's own outputs, for the record
         backend: the backend and the device that run the bundle, for the record
-
-    Returns:
-        the figures; None: the known answers hold no outputs of the oracle
     """
     generated = [
         answer for answer in known.answers if isinstance(answer, GeneratedAnswer) and answer.likely
@@ -140,11 +135,6 @@ class _Along:
 
 
 def _along(model: Model, known: KnownAnswers, answer: GeneratedAnswer) -> _Along:
-    """Compute the bundle's log-probabilities along an output of the oracle, in one pass.
-
-    Raises:
-        DragomanError: the output cannot be scored.
-    """
     manifest = model.manifest
     spec, backend, generation = manifest.model, parts_of(model).backend, manifest.generation
     first = sum(not tokens for tokens in answer.likely)
@@ -302,9 +292,9 @@ def _tokens(
 
 
 def _margin(answer: GeneratedAnswer, along: _Along, step: int, found: int) -> float:
-    """Return the oracle's log-probability of its own token minus that of the one found.
+    """Return the oracle's log-probability of its own token minus that of the one found, at least.
 
-    A token that is not stored is less probable than those that are, so that this is the least.
+    A token that is not stored is less probable than those that are.
     """
     index = step - along.first
     if not 0 <= index < len(along.expected):

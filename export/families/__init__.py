@@ -1,7 +1,7 @@
 """Families of checkpoints: configuration, weights and tokenizers -> reference models.
 
-Reading order: family (the record), bart (the base of most), the other families, hugging_face (the
-reader of their directories); encoders; state_dictionaries; ctranslate2.
+Reading order: family, bart (the base of most), the other families, hugging_face; encoders;
+state_dictionaries; ctranslate2.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """BART (Lewis et al. 2020), mBART, and the names and fields that their relatives share.
 
-mBART-25 (Liu et al. 2020) and mBART-50 (Tang et al. 2020) are multilingual and pre-norm.
-
-In Hugging Face, mBART, Marian, M2M100, NLLB, Pegasus and Whisper descend from this implementation.
-They share names of weights and fields, and differ in positions and norms.
+mBART-25 (Liu et al. 2020) and mBART-50 (Tang et al. 2020) are multilingual and pre-norm. In Hugging
+Face, mBART, Marian, M2M100, NLLB, Pegasus and Whisper descend from BART: they share names of
+weights and fields, and differ in positions and norms.
 """
 
 # ruff: noqa: SIM905
@@ -128,9 +127,6 @@ def config_of(values: Values, defaults: Mapping[str, Any], **fields: Any) -> Mod
     """Make the configuration that a `config.json` describes.
 
     Defaults are those that differ from BART's; the family determines the fields.
-
-    Raises:
-        ConfigError: no `ModelConfig` can express it; all problems are listed.
     """
     known = with_defaults(values, {**DEFAULTS, **defaults})
     problems = [

@@ -57,19 +57,16 @@ def build(
 ) -> M:
     """Make a model in evaluation mode, fp32, with exactly these weights.
 
+    A `CheckpointError` lists `problems`, and all weights that are missing, unknown, misshapen or
+    not finite.
+
     Args:
         make: makes the model of this configuration, with any weights
         weights: weights in the shapes of the model, by their names in the checkpoint
         weight_name: name of a parameter of the model -> name in the checkpoint
-        problems: problems found so far
         computed: optional weights: name -> function that computes the weight
         notes: receives a sentence on ignored weights, such as the heads of other tasks; None:
             such weights are a problem
-
-    Raises:
-        CheckpointError: the problems so far, and all weights that are missing, unknown, misshapen
-            or not finite.
-        ConfigError: the model does not fit into this machine's memory.
     """
     # Shapes are compared before memory is allocated, since a damaged configuration states any size.
     check_layers(config, weights)
@@ -113,11 +110,8 @@ def measure(
 ) -> list[tuple[int, ...]]:
     """Return the shapes of the weights that a configuration is derived from.
 
-    `axes` has the required number of axes of each.
-
-    Raises:
-        CheckpointError: the problems so far, and all of these weights that are missing or
-            misshapen.
+    `axes` has the required number of axes of each. A `CheckpointError` lists `problems`, and all of
+    these weights that are missing or misshapen.
     """
     missing = [f"missing weight {name}" for name in axes if name not in weights]
     misshapen = [

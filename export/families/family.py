@@ -78,11 +78,7 @@ def with_defaults(values: Values, defaults: Mapping[str, Any]) -> dict[str, Any]
 
 
 def make_config(problems: list[str], **fields: Any) -> ModelConfig:
-    """Make a configuration.
-
-    Raises:
-        ConfigError: lists the problems so far, and those of the fields.
-    """
+    """Make a configuration, or raise an error with the problems so far and those of the fields."""
     try:
         config = ModelConfig(**fields)
     except ConfigError as error:

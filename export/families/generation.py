@@ -1,7 +1,6 @@
 """Generation settings of Hugging Face -> `GenerationConfig`, as `generate` without options.
 
-Missing settings have the defaults of `transformers` 5.23
-(`GenerationConfig._get_default_generation_params`).
+Defaults are those of `transformers` 5.23 (`GenerationConfig._get_default_generation_params`).
 """
 
 from __future__ import annotations
@@ -206,9 +205,6 @@ def generation_config(
     """Return the rules and the strategy that `generate` takes from these settings.
 
     Notes receive a sentence for each setting with an unexpected effect.
-
-    Raises:
-        ConfigError: settings are not supported or malformed; lists all of them.
     """
     read = SettingsReader(values, [])
     read.refuse(UNSUPPORTED)

@@ -1,7 +1,4 @@
-"""A Hugging Face directory -> a reference model and its tokenizers, without `transformers`.
-
-The family's record determines the meaning of its files.
-"""
+"""A Hugging Face directory -> a reference model and its tokenizers, without `transformers`."""
 
 from __future__ import annotations
 
@@ -43,12 +40,7 @@ BASE_PARTS = ("shared.", "encoder.", "decoder.")
 def read_hugging_face(
     directory: Path, values: Values, adapters: Sequence[AdapterConfig] = ()
 ) -> Checkpoint:
-    """Read a model, with adapters merged into its weights in this order, and its tokenizers.
-
-    Raises:
-        CheckpointError, ConfigError: see `load_hugging_face`.
-        DragomanError: the tokenizers cannot be read.
-    """
+    """Read a model, with adapters merged into its weights in this order, and its tokenizers."""
     encoder = ENCODER_FAMILIES.get(str(values.get("model_type")))
     if encoder is not None:
         return read_encoder(directory, values, encoder, tokenizer_kinds(), adapters=adapters)
@@ -73,13 +65,7 @@ def tokenizer_kinds() -> tuple[TokenizerKind, ...]:
 
 
 def load_hugging_face(directory: Path) -> Transformer:
-    """Read an encoder-decoder in evaluation mode, fp32.
-
-    Raises:
-        CheckpointError: files are missing or unreadable; weights are missing, misshapen, not
-            finite, or tied by the configuration but different. All problems are listed.
-        ConfigError: the architecture is unknown, or has options that are not supported.
-    """
+    """Read an encoder-decoder in evaluation mode, fp32."""
     model = _load(directory, read_json(directory / CONFIG_FILE))[0]
     if not isinstance(model, Transformer):
         found = "one with a head" if isinstance(model, EncoderModel) else "a decoder-only one"
@@ -98,10 +84,6 @@ def find_hugging_face_tokenizers(
     """Find the tokenizers of a directory; None if there are none.
 
     The sizes of the vocabularies are equal if the input is not text.
-
-    Raises:
-        DragomanError: a file is damaged or unusable, half of a pair is missing, ids are outside the
-            model's vocabulary, or the package sentencepiece is missing.
     """
     checkpoint = TokenizerCheckpoint(directory, values, source_vocab_size, target_vocab_size)
     return choose_kind(checkpoint, family.tokenizers, tokenizer_kinds()).read(checkpoint)

@@ -57,8 +57,8 @@ def _config(values: Values) -> ModelConfig:
 def position_table(positions: int, d_model: int) -> Tensor:
     """Compute sin(position / 10000^(2i/d_model)) in the first half of the columns, then cosines.
 
-    The table [positions, d_model] is computed in float64 and returned in float32. An odd d_model
-    has one more column of sines than of cosines.
+    The table [positions, d_model] is computed in float64, returned in float32. An odd d_model has
+    one more column of sines than of cosines.
     """
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model
     angle = torch.arange(positions, dtype=torch.float64)[:, None] / 10000.0**exponent

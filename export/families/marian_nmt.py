@@ -79,13 +79,7 @@ LAYER = re.compile(rf"(encoder|decoder)\.layers\.(\d+)\.({'|'.join(SUBLAYERS)})\
 
 
 def read_marian(directory: Path) -> Checkpoint:
-    """Read a model and its tokenizers.
-
-    Raises:
-        CheckpointError, ConfigError: the model cannot be read or has unsupported options; all
-            problems are listed.
-        DragomanError: the tokenizers cannot be read, or do not fit the model.
-    """
+    """Read a model and its tokenizers."""
     file = read_marian_file(directory)
     notes = MARIAN.notes("special:model.yml", file.options)
     problems = MARIAN.unsupported(file.options)
@@ -276,7 +270,6 @@ def _tokenizers(
 
 
 def _vocabularies(directory: Path) -> list[Path]:
-    """Return the files of both sides: one, two, or none."""
     names = sorted(path.name for path in directory.glob("*.spm"))
     if len(names) == 1:
         return [directory / names[0]]

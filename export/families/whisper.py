@@ -106,10 +106,6 @@ def generation(
 
     Notes receive a sentence for each setting with an unexpected effect, and if prompts differ from
     those of Hugging Face's `generate`.
-
-    Raises:
-        CheckpointError: the model was trained on other features than the runtime computes.
-        ConfigError: settings are not supported or malformed; lists all of them.
     """
     problems: list[str] = []
     read = SettingsReader(settings, problems)
@@ -232,7 +228,6 @@ def _languages_and_tasks(
     config: ModelConfig,
     problems: list[str],
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the tokens of languages, by code, and of tasks; none for English-only models."""
     # Without these settings, the tokenizer and the size of the vocabulary determine the tokens.
     older = "is_multilingual" not in settings
     multilingual = (
@@ -284,7 +279,6 @@ def _defaults(
 
 
 def _prompt(speech: SpeechTokens) -> tuple[int, ...]:
-    """Return a prompt in the default language or English, without timestamps."""
     tokens = []
     if speech.languages:
         fallback = "en" if "en" in speech.languages else next(iter(speech.languages))

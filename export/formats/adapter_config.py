@@ -1,6 +1,6 @@
 """Directories of LoRA adapters (Hu et al. 2021) of PEFT: settings, and the file of their weights.
 
-The module imports no heavy libraries, so that the command line refuses a wrong adapter at once.
+It imports no heavy libraries, so that the command line refuses a wrong adapter at once.
 """
 # ruff: noqa: SIM905
 
@@ -143,12 +143,7 @@ def _by_pattern(patterns: Mapping[str, N], module: str, default: N) -> N:
 
 
 def read_adapter(directory: Path) -> AdapterConfig:
-    """Read the settings of an adapter.
-
-    Raises:
-        DragomanError: the directory is not that of an adapter, its settings are malformed, or it
-            is not LoRA in a supported variant; lists all problems.
-    """
+    """Read the settings of an adapter; a `DragomanError` lists all problems."""
     path = directory / ADAPTER_FILE
     if not path.exists():
         found = "no such directory" if not directory.exists() else f"no {ADAPTER_FILE}"

@@ -1,7 +1,7 @@
 """Merging LoRA adapters of PEFT into the weights of their base.
 
-A module of an adapter has its own weight, as in PEFT's model before `merge_and_unload`: where a
-table is tied to others and an adapter changes one of them, they are separate afterwards.
+As in PEFT's model before `merge_and_unload`, tables that were tied are separate if an adapter
+changes one of them.
 """
 
 from __future__ import annotations
@@ -43,14 +43,8 @@ def merge_adapters(
 ) -> bool:
     """Merge adapters into weights with the names of `layout`, in place and in their order.
 
-    A sentence is added to `notes` if a tied table becomes separate.
-
-    Returns:
-        whether the output's table has become separate from those that it was tied to
-
-    Raises:
-        CheckpointError: an adapter has no counterpart in the base, or another shape; all problems
-            of the adapter are listed.
+    Return whether the output's table has become separate from those that it was tied to; `notes`
+    get a sentence if a tied table becomes separate.
     """
     if not adapters:
         return False
@@ -119,7 +113,6 @@ def _replace(
     tied: Sequence[str],
     problems: list[str],
 ) -> None:
-    """Put a whole weight or bias of an adapter in place of the base's."""
     plain = stored.replace(".base_layer.", ".").replace(".modules_to_save.", ".")
     name = layout.name_of(plain)
     if name not in weights:
@@ -146,7 +139,6 @@ def _add(
     weights: Weights,
     layout: BaseLayout,
 ) -> str | None:
-    """Add the delta of a module to its weight, in fp32; return a problem."""
     name, bias = (layout.name_of(f"{module}.{part}") for part in ("weight", "bias"))
     base = weights.get(name)
     if base is None:

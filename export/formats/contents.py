@@ -1,6 +1,6 @@
 """What the files of a checkpoint and the settings in them mean: read, without effect, or refused.
 
-The module imports no heavy libraries, so that the command line refuses a wrong checkpoint at once.
+It imports no heavy libraries, so that the command line refuses a wrong checkpoint at once.
 """
 # ruff: noqa: SIM905
 

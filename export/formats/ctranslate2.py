@@ -70,12 +70,7 @@ class ModelFile:
 
 
 def read_model_file(path: Path) -> ModelFile:
-    """Read a whole file, which takes about the memory of the weights in fp32.
-
-    Raises:
-        CheckpointError: the file is missing, of a newer version, truncated or damaged, or its
-            weights are quantized to 4 bits.
-    """
+    """Read a whole file, which takes about the memory of the weights in fp32."""
     try:
         check_regular(path)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -87,8 +82,6 @@ def read_model_file(path: Path) -> ModelFile:
 
 
 class _Reader:
-    """Reads values from a file in order, with a check for its end."""
-
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self._data, self._path, self._position = data, path, 0
 
@@ -207,7 +200,6 @@ def _is_option(name: str, variable: Tensor) -> bool:
 
 
 def _weights(variables: Mapping[str, Tensor], reader: _Reader) -> dict[str, Tensor]:
-    """Return the arrays in float32; integers are divided by their scale."""
     weights = {}
     scales = {name + "_scale" for name in variables} | {name + "_zero" for name in variables}
     problems = []
@@ -248,11 +240,8 @@ def read_vocabulary(
 ) -> Vocabulary | None:
     """Read `name`.json or `name`.txt, tokens in the order of their ids; None if neither exists.
 
-    As CTranslate2 does, append the unknown token to a vocabulary that lacks it, if the model has a
-    row for it. Without `rows`, it has none.
-
-    Raises:
-        CheckpointError: the file cannot be read, or is not a list of tokens.
+    As in CTranslate2, the unknown token is appended to a vocabulary that lacks it, if the model has
+    a row for it. Without `rows`, it has none.
     """
     json_path, text_path = directory / f"{name}.json", directory / f"{name}.txt"
     path = json_path if json_path.exists() else text_path

@@ -1,6 +1,6 @@
 """The format of a checkpoint directory, recognized by the names of its files.
 
-The module imports no heavy libraries, so that the command line refuses a wrong path at once.
+It imports no heavy libraries, so that the command line refuses a wrong path at once.
 """
 
 from __future__ import annotations
@@ -58,11 +58,7 @@ of Marian begin with other bytes."""
 
 
 def format_of(directory: Path, values: Mapping[str, Any]) -> Format:
-    """Return the format of a directory, whose `config.json` has these fields; {} without it.
-
-    Raises:
-        DragomanError: the path is not a directory, it is empty, or no format matches.
-    """
+    """Return the format of a directory, whose `config.json` has these fields; {} without it."""
     if not directory.is_dir():
         found = "a file" if directory.exists() else "no such directory"
         raise DragomanError(f"{directory}: expected the directory of a checkpoint, found {found}")
@@ -101,12 +97,7 @@ def _has_configuration(path: Path) -> bool:
 
 
 def check_is_checkpoint(directory: Path) -> dict[str, Any]:
-    """Refuse a directory that cannot be a checkpoint; return the fields of its `config.json`.
-
-    Raises:
-        DragomanError: the directory does not exist, is empty, has no known format, or lacks a
-            required file; or its `config.json` is damaged or has an unknown model type.
-    """
+    """Refuse a directory that cannot be a checkpoint; return the fields of its `config.json`."""
     values = read_configuration(directory)
     known = format_of(directory, values)
     required, weights = known.required, known.weights
@@ -126,11 +117,7 @@ def check_is_checkpoint(directory: Path) -> dict[str, Any]:
 
 
 def read_configuration(directory: Path) -> dict[str, Any]:
-    """Read the fields of a directory's `config.json`; {} without that file.
-
-    Raises:
-        DragomanError: the file is damaged, or has an unknown model type.
-    """
+    """Read the fields of a directory's `config.json`; {} without that file."""
     config = directory / CONFIG_FILE
     values = read_json_object(config) if config.exists() else {}
     if "model_type" in values and _stated(values) is None:

@@ -1,7 +1,6 @@
 """Fetching models of the Hugging Face Hub into the cache of `huggingface_hub`.
 
-Only files that the checkpoint readers need are fetched, and no code. `huggingface_hub` is imported
-before a download only.
+Only files that the checkpoint readers need are fetched, and no code.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ Download = Callable[[str, Sequence[str]], Path]
 def is_model_id(name: str) -> bool:
     """Return whether a name has the form `owner/model`.
 
-    Names without an owner, which the oldest models have, are not accepted: a mistyped directory
-    name must not cause a network request.
+    The oldest models have no owner, but a mistyped directory name must not cause a network request.
     """
     return len(name) <= LONGEST_ID and MODEL_ID.fullmatch(name) is not None
 
@@ -65,10 +63,6 @@ def fetch(model_id: str, revision: str | None, progress: Progress) -> Path:
         model_id: `owner/model`
         revision: a branch, a tag or a commit; None: main
         progress: receives the number of megabytes
-
-    Raises:
-        DragomanError: the model or the revision does not exist, access is denied, the model type is
-            unknown, or the files cannot be fetched or stored.
     """
     progress.stage(f"fetching {model_id}, MB")
     with _one_line_errors(model_id, revision):
@@ -110,7 +104,6 @@ def _downloader(model_id: str, progress: Progress) -> Download:
 def _download_weights(
     download: Download, directory: Path, folder: str, names: Sequence[str]
 ) -> None:
-    """Fetch the first of these weight files that a folder has, whole or in parts."""
     prefix = f"{folder}/" if folder else ""
     for name in names:
         weights, index = directory / folder / name, directory / folder / (name + INDEX_SUFFIX)
@@ -125,7 +118,7 @@ def _download_weights(
 def _modules(path: Path) -> list[tuple[str, str]]:
     """Return the types and folders of the modules in `modules.json`, "" for the directory itself.
 
-    The reader reports damaged entries and paths outside the repository, which are skipped.
+    Damaged entries and paths outside the repository are skipped, for the reader to report.
     """
     if not path.exists():
         return []
@@ -142,7 +135,6 @@ def _modules(path: Path) -> list[tuple[str, str]]:
 
 
 def _parts(index: Path) -> list[str]:
-    """Return the files in an index; a damaged one is left to the reader."""
     try:
         names = set(read_json_object(index)["weight_map"].values())
     except (DragomanError, LookupError, TypeError, AttributeError):

@@ -15,12 +15,7 @@ Values = Mapping[str, Any]
 
 
 def read_json(path: Path, *, limit: int = SETTINGS_BYTES) -> dict[str, Any]:
-    """Read the fields of a JSON file of at most so many bytes.
-
-    Raises:
-        CheckpointError: the file is missing, not regular, too large or unreadable, or is not a JSON
-            object that `dragoman.files.strict_json` accepts.
-    """
+    """Read the fields of a JSON file of at most so many bytes."""
     try:
         return read_json_object(path, limit=limit)
     except FileError as error:

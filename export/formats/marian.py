@@ -73,13 +73,7 @@ class MarianFile:
 
 
 def read_marian_file(directory: Path) -> MarianFile:
-    """Read the model file of a directory.
-
-    Raises:
-        CheckpointError: the file is damaged, of a form that only one kind of processor reads, or
-            without a configuration.
-        DragomanError: there are several files.
-    """
+    """Read the model file of a directory."""
     found = marian_files(directory)
     if len(found) != 1:
         names = ", ".join(printable(path.name) for path in found)
@@ -183,7 +177,6 @@ def _read_bin(path: Path) -> tuple[Items, bool]:
 
 
 def _items(path: Path, data: memoryview) -> Iterator[_Item]:
-    """Yield the items of a file, whose data is not copied."""
     position = 0
 
     def take(size: int, what: str) -> memoryview:
@@ -226,7 +219,6 @@ def _items(path: Path, data: memoryview) -> Iterator[_Item]:
 
 
 def _numbers(path: Path, item: _Item) -> NDArray[Any]:
-    """Return the numbers of an item, dequantized, in the shape that its header states."""
     name, shape = printable(item.name), item.shape
     element = TYPES.get(item.type) or ROUNDED.get(item.type)
     if element is None:

@@ -26,12 +26,7 @@ MAX_LISTED = 5
 
 
 def load_pytorch(path: Path) -> Any:
-    """Read the content of a regular file. No code in it is executed.
-
-    Raises:
-        CheckpointError: the file is damaged or compressed, or holds anything but plain data and
-            tensors.
-    """
+    """Read a regular file of plain data and tensors. No code in it is executed."""
     _check_archive(path)
     try:
         with warnings.catch_warnings():  # warnings about tensors that are refused below
@@ -51,11 +46,7 @@ def load_pytorch(path: Path) -> Any:
 
 
 def check_tensors(weights: Mapping[Any, Any], path: Path) -> None:
-    """Check that names are text, and that each value is a tensor with all elements in the file.
-
-    Raises:
-        CheckpointError: other values are found; lists the first of them.
-    """
+    """Check that names are text, and that each value is a tensor with all elements in the file."""
     problems = [
         f"expected names as text, found {shown(name)}" for name in weights if not _is_text(name)
     ]

@@ -35,8 +35,7 @@ EXPECTED_INDEX = "expected a JSON object with a weight_map from names of weights
 def read_weights(directory: Path) -> tuple[Weights, Path]:
     """Read all tensors of a directory; return them with their file or index.
 
-    Raises:
-        CheckpointError: there are no weights, they cannot be read, or a second file has others.
+    A second file of weights is refused if it has others.
     """
     for name in TENSOR_FILES:
         file, index = directory / name, directory / (name + INDEX_SUFFIX)
@@ -53,7 +52,7 @@ def read_weights(directory: Path) -> tuple[Weights, Path]:
 def _check_same(weights: Weights, file: Path, other: Path) -> None:
     """Check that a second file has the same weights, in the lower precision of the two.
 
-    Weights that only one has are no difference: formats store tied weights once or twice.
+    Formats store tied weights once or twice, so weights may be in one only.
     """
     if not other.exists():
         return
@@ -74,12 +73,7 @@ def _equal_in_lower(one: Tensor, other: Tensor) -> bool:
 
 
 def read_file(path: Path) -> Weights:
-    """Read the tensors of one file. No code in it is executed.
-
-    Raises:
-        CheckpointError: the file is not regular, larger than memory or damaged, or holds other than
-            a dictionary of complete tensors of at least 16 bits.
-    """
+    """Read the tensors, of at least 16 bits, of one file. No code in it is executed."""
     weights = _load_safely(path)
     if not isinstance(weights, dict):
         raise CheckpointError(path, [f"expected a dictionary, found {type(weights).__name__}"])
@@ -98,7 +92,6 @@ def _load_safely(path: Path) -> Any:
 
 
 def _check_stored(weights: Mapping[Any, Any], path: Path) -> None:
-    """Check that a file has named tensors of at least 16 bits, with all their elements."""
     if path.suffix != ".safetensors":  # safetensors files have only named, complete tensors
         check_tensors(weights, path)
     problems = [
@@ -142,9 +135,6 @@ def read_state_dict(
 
     The names of the file, and of its entry in a training checkpoint, are required if there are
     several.
-
-    Raises:
-        CheckpointError: the file is missing, cannot be read, or has no state dictionary.
     """
     path = _find_file(directory, file_name)
     weights = _state_dict(_load_safely(path), key, path)

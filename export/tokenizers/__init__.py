@@ -1,8 +1,7 @@
 """The tokenizers of checkpoints -> the files of a bundle.
 
-Reading order: files, settings, vocabulary, classes (the tokenizers that `transformers` makes of
-both), checkpoint (a Hugging Face directory), encodings and tiktoken (ranks), multilingual, kind
-(and the readers that families share). The readers of a single family are in `families`.
+Reading order: files, settings, vocabulary, classes, checkpoint (a Hugging Face directory),
+encodings and tiktoken (ranks), multilingual, kind. Readers of one family are in `families`.
 """
 
 from .checkpoint import TokenizerCheckpoint

@@ -75,11 +75,7 @@ class TokenizerCheckpoint:
         """Return the tokenizer of `tokenizer.json` and the files beside it; None without that file.
 
         It is the path of the file, if the others change nothing. `languages` are tokens that the
-        class
-        knows.
-
-        Raises:
-            DragomanError: the files contradict each other.
+        class knows.
         """
         if self.library is None:
             return None
@@ -148,11 +144,7 @@ class TokenizerCheckpoint:
         return str(stated).removesuffix("Fast") if stated else None
 
     def setting(self, name: str, kind: type[T]) -> T | None:
-        """Return a field of tokenizer_config.json; None if it is missing.
-
-        Raises:
-            DragomanError: the value has another type.
-        """
+        """Return a field of tokenizer_config.json, of this type; None if it is missing."""
         value = self.settings.get(name)
         if value is None or isinstance(value, kind):
             return value

@@ -53,11 +53,7 @@ class TokenizerClass:
 def assemble(
     kind: TokenizerClass | None, vocabulary: Vocabulary | Tokenizer, settings: TokenizerSettings
 ) -> Tokenizer:
-    """Make the tokenizer of a class; None uses `tokenizer.json` as it is.
-
-    Raises:
-        DragomanError: the settings or the vocabulary are none that the class understands.
-    """
+    """Make the tokenizer of a class; None uses `tokenizer.json` as it is."""
     if kind is None or isinstance(vocabulary, Tokenizer):
         assert isinstance(vocabulary, Tokenizer)
         _add_tokens(vocabulary, settings, settings.named({}), settings.extras(()))

@@ -105,10 +105,8 @@ class PatternError(ValueError):
 def library_pattern(pattern: str) -> str:
     """Translate a pattern of tiktoken for the `tokenizers` library, whose syntax is Oniguruma's.
 
-    In Oniguruma, anchors match at lines, and a plus after bounds repeats the bounded expression.
-
-    Raises:
-        PatternError: the pattern has syntax whose meaning may differ.
+    There, anchors match at lines, and a plus after bounds repeats the bounded expression. A
+    `PatternError` refuses syntax whose meaning may differ.
     """
     translated, position = list[str](), 0
     while position < len(pattern):

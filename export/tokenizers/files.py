@@ -100,11 +100,7 @@ LIBRARY_FILE = "tokenizer.json"
 
 
 def read_vocabulary(path: Path, size: int) -> dict[str, int]:
-    """Read a JSON object of pieces and their token ids, for a vocabulary of this size.
-
-    Raises:
-        DragomanError: the file is not such an object, or has ids outside the vocabulary.
-    """
+    """Read a JSON object of pieces and their token ids, for a vocabulary of this size."""
     vocabulary = read_json_if_present(path, limit=VOCABULARY_BYTES)
     if not vocabulary or not all_are(int, vocabulary.values()):
         raise DragomanError(f"{path}: expected a JSON object of pieces and their token ids")
@@ -113,11 +109,7 @@ def read_vocabulary(path: Path, size: int) -> dict[str, int]:
 
 
 def read_library_file(path: Path, size: int) -> Tokenizer:
-    """Read a file of the `tokenizers` library, for a vocabulary of this size.
-
-    Raises:
-        DragomanError: the library cannot read the file, or it has ids outside the vocabulary.
-    """
+    """Read a file of the `tokenizers` library, for a vocabulary of this size."""
     tokenizer = read_tokenizer(path)
     check_ids(path, tokenizer.get_vocab(with_added_tokens=True), size)
     return tokenizer

@@ -44,8 +44,8 @@ class TokenizerKind:
         """Read the tokenizers of a checkpoint; None if there are none.
 
         Raises:
-            DragomanError: a file is damaged or unusable, half of a pair is missing, ids are outside
-                the model's vocabulary, or the package sentencepiece is missing.
+            DragomanError: a file is damaged, unusable or missing, ids are outside the model's
+                vocabulary, or the package sentencepiece is missing.
         """
         found = (reader(checkpoint) for reader in (*self.readers, self._ranks))
         return next((files for files in found if files is not None), None)

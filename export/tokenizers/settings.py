@@ -85,13 +85,9 @@ class TokenizerSettings:
 
 
 def read_settings(directory: Path, library: Mapping[str, Any] | None) -> TokenizerSettings:
-    """Read the settings of a tokenizer.
+    """Read the settings of a tokenizer; `library` has the fields of tokenizer.json, if it exists.
 
-    Files from before `added_tokens_decoder` keep tokens in files of their own. `library` has the
-    fields of tokenizer.json, if there is one.
-
-    Raises:
-        DragomanError: a file has other values than expected.
+    Files from before `added_tokens_decoder` keep tokens in files of their own.
     """
     path = directory / CONFIG_FILE
     values = read_json_if_present(path)

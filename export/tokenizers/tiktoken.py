@@ -68,10 +68,6 @@ def tokenizer_of_ranks(
 
     It also has the added tokens of the checkpoint, and the special tokens of the encoding, which
     the name of the file may tell.
-
-    Raises:
-        DragomanError: there are several files, the file is damaged, its encoding is unknown, or
-            other tokens contradict the ranks.
     """
     path = _path(checkpoint.directory)
     if path is None:
@@ -160,7 +156,6 @@ def _read(path: Path, size: int) -> dict[str, int]:
 
 
 def _entry(line: bytes) -> tuple[str, int]:
-    """Read a line; a ValueError states what was expected and found."""
     match = _LINE.fullmatch(line)
     try:
         if match is None:
@@ -215,7 +210,6 @@ def _other_tokens(
 
 
 def _model(ranks: Mapping[str, int], others: Mapping[str, int]) -> models.BPE:
-    """Make a byte-level pair encoding whose vocabulary has no gaps."""
     merges, whole = list[tuple[str, str]](), False
     for token, _ in sorted(ranks.items(), key=itemgetter(1)):
         parts = _parts(token, ranks)

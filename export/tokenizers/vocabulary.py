@@ -83,11 +83,7 @@ def library_vocabulary(data: Mapping[str, Any]) -> Vocabulary:
 
 
 def sentencepiece_vocabulary(path: Path) -> Vocabulary:
-    """Return the pieces of a SentencePiece model and its rules.
-
-    Raises:
-        BundleError: the file is damaged, or the package sentencepiece is missing.
-    """
+    """Return the pieces of a SentencePiece model and its rules."""
     load_sentencepiece(path)
     proto = _read_proto(path)
     symbols = proto.SentencePiece.Type

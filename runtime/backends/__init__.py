@@ -31,11 +31,7 @@ DEVICE_NAMES = r"cpu|cuda(?::(0|[1-9][0-9]{0,3}))?"
 
 
 def gpu_index(device: str | None) -> int | None:
-    """Return the number of a GPU by its name: 1 for "cuda:1"; None for "cpu" and for no name.
-
-    Raises:
-        DragomanError: `device` is not a name of a device.
-    """
+    """Return the number of a GPU by its name: 1 for "cuda:1"; None for "cpu" and for no name."""
     if device is None:
         return None
     found = re.fullmatch(DEVICE_NAMES, device) if isinstance(device, str) else None
@@ -116,9 +112,7 @@ def open_backend(
 
     Args:
         name: name of a row of `table.BACKENDS`; None: `default_backend`
-        device: "cpu", "cuda" or "cuda:N"; None: the processor, or the first GPU for a backend that
-            runs on one
-        allow_fallback: see `load`
+        device, allow_fallback: as for `load`
 
     Raises:
         BackendError: the name is unknown, a library or device is missing, or the backend cannot

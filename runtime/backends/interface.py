@@ -63,10 +63,9 @@ class Candidates(NamedTuple):
 
 
 class Prediction(Protocol):
-    """The model's prediction of the next token of every row.
+    """The prediction of the next token of every row, valid until the next call of its state.
 
-    It is valid until the next call of its state. Values are computed when they are read. On a GPU,
-    logits stay on the device until they are read.
+    Values are computed when they are read; on a GPU, logits stay on the device until then.
     """
 
     @property
@@ -82,10 +81,7 @@ class Prediction(Protocol):
 
     @property
     def normalizers(self) -> NDArray[np.float32]:
-        """The logarithm of the sum of exp(logits) over all tokens, [B].
-
-        Logits minus normalizers are log-probabilities.
-        """
+        """The logarithm of the sum of exp(logits), [B]; logits minus it are log-probabilities."""
 
 
 class Limits(NamedTuple):
@@ -143,33 +139,24 @@ class DecodingState(Protocol):
         """
 
     def feed(self, tokens: NDArray[np.int64]) -> None:
-        """Set the next step's input.
-
-        Args:
-            tokens: int64 [B]
-        """
+        """Set the next step's input, int64 [B]."""
 
     def reorder(self, parents: NDArray[np.intp]) -> None:
-        """Let row r continue the output of row parents[r].
+        """Let row r continue the output of row parents[r], a row of the same source.
 
-        Args:
-            parents: [B], each a row of the same source. The parent of another row continues
-                itself: parents[parents] equals parents.
+        The parent of another row continues itself: parents[parents] equals parents.
         """
 
     def retire(self, sources: NDArray[np.intp]) -> None:
         """Stop decoding these sources.
 
-        Their rows remain until `keep` drops them or `join` replaces them. Results for these rows
-        are undefined.
+        Their rows remain, with undefined results, until `keep` drops them or `join` replaces them.
         """
 
     def keep(self, sources: NDArray[np.intp]) -> None:
         """Drop all sources but these, which are renumbered from 0.
 
-        Args:
-            sources: old number of each source. sources[i] is i, or a source beyond the new number
-                of sources, so that few move.
+        sources[i] is i, or a source beyond the new number of sources, so that few move.
         """
 
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
@@ -179,16 +166,12 @@ class DecodingState(Protocol):
         Both must have read their prompts, or have prompts of one token.
 
         Args:
-            sources: new number of each admitted source: the number of a retired source, or the
-                next free number
+            sources: new number of each admitted source: that of a retired source, or the next free
+                one
         """
 
     def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]]:
-        """Return a copy of what the decoder reads of a source [1, ...]: for `Backend.align`.
-
-        Raises:
-            BackendError: the backend does not run the alignment graph.
-        """
+        """Return a copy of what the decoder reads of a source [1, ...]: for `Backend.align`."""
 
     def close(self) -> None:
         """Release the batch. No other method may be called afterwards."""
@@ -209,11 +192,7 @@ class Backend(Protocol):
         """The number of decoding steps so far; None on the processor."""
 
     def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> int | None:
-        """Return the number of rows to decode at a time, by the device's free memory.
-
-        Returns:
-            the number of rows; None on the processor
-        """
+        """Return the number of rows to decode at a time, by free memory; None on the processor."""
 
     def start(
         self,
@@ -237,9 +216,6 @@ class Backend(Protocol):
                 Different lengths are allowed only for decoder-only models.
             allowed: the tokens that each source allows, ascending and without repetitions; None:
                 all. For a bundle with a shortlist only.
-
-        Raises:
-            BackendError: the backend does not run the graphs of a shortlist.
         """
 
     def encode(
@@ -251,23 +227,14 @@ class Backend(Protocol):
         """Return the encoder's outputs by tensor name.
 
         Args:
-            token_type: token type ids of an encoder-only model, [N, S]; None: all 0 or no token
-                types
+            token_type: for encoder-only models, [N, S]; None: all 0 or no token types
         """
 
     def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
-        """Run the attention graph and return its outputs.
-
-        Raises:
-            BackendError: the bundle has no attention graph, or the backend does not run it.
-        """
+        """Run the attention graph, or raise a BackendError if there is none to run."""
 
     def check_alignment(self) -> None:
-        """Check that the backend runs the alignment graph of a speech model.
-
-        Raises:
-            BackendError: it does not.
-        """
+        """Raise a BackendError if the backend does not run a speech model's alignment graph."""
 
     def align(
         self, encoded: Mapping[Slot, NDArray[Any]], token: NDArray[np.int64]
@@ -280,9 +247,6 @@ class Backend(Protocol):
 
         Returns:
             logits [1, T, V] and cross-attention [1, layers, heads, T, S] of the layers that align
-
-        Raises:
-            BackendError: the backend does not run the graph.
         """
 
     def score(
@@ -303,5 +267,5 @@ class Backend(Protocol):
     def close(self) -> None:
         """Free the backend's resources, those of running batches when they end.
 
-        Later calls raise a `ClosedModelError`. Closing again does nothing.
+        Later calls raise a `ClosedModelError`, except this one.
         """

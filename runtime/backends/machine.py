@@ -63,9 +63,7 @@ class Machine:
 
 
 def describe_machine(backend: str = "onnxruntime", *libraries: str, gpu: int = 0) -> Machine:
-    """Describe this machine, as a backend sees it.
-
-    What cannot be found out is left out; nothing is raised.
+    """Describe this machine, as a backend sees it, as far as it can be found out.
 
     Args:
         libraries: further Python packages whose versions count
@@ -198,10 +196,7 @@ def _cudnn() -> Iterator[tuple[str, str]]:
 
 
 def _versions(*names: str) -> Iterator[tuple[str, str]]:
-    """Yield the versions of the libraries that can be imported.
-
-    A library's own word counts: the metadata of an installation may be another one's.
-    """
+    """Yield the versions of the libraries that can be imported, by their own word."""
     for name in names:
         with suppress(Exception):  # not installed, or broken
             module = sys.modules.get(name) or import_module(name)

@@ -15,11 +15,9 @@ BLOCKS_PER_CANDIDATE = 8
 
 
 class HostPrediction:
-    """A prediction from logits and the token that the graph selected.
+    """A prediction from logits [B, V] and the token that the graph selected.
 
-    Args:
-        logits: [B, V]
-        suppressed: tokens that the graph never selects
+    The graph never selects tokens that are `suppressed`.
     """
 
     def __init__(
@@ -48,9 +46,7 @@ class HostPrediction:
 
 
 class ShortlistPrediction:
-    """A prediction from the logits of the tokens that each row allows.
-
-    The probability of all other tokens is 0.
+    """A prediction from the logits of the tokens that each row allows; others have probability 0.
 
     Args:
         scores: logits [B, A] of the allowed tokens, -inf at padding
@@ -124,12 +120,7 @@ def _best_places(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 
 
 def _drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: int) -> Candidates:
-    """Return the first `count` candidates that are not suppressed.
-
-    Args:
-        candidates: best tokens of each row, best first: `count` plus the number of suppressed
-            tokens, or all tokens
-    """
+    """Return the first `count` candidates that are not suppressed, given enough or all tokens."""
     if not suppressed:
         return candidates
     tokens, log_probabilities = candidates
@@ -142,17 +133,10 @@ def _drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: i
 
 
 def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Return the indices of the `count` largest scores of each row, largest first.
+    """Return the indices of the `count` largest of scores [B, V], largest first: int64 [B, count].
 
-    The vocabulary is divided into blocks. Only blocks whose maxima are among the `count` largest
-    can hold one of the `count` largest scores. One vectorized pass over the scores therefore
-    suffices, and few scores are sorted.
-
-    Args:
-        scores: [B, V]; V at least `count`
-
-    Returns:
-        int64 [B, count]
+    Only blocks of the vocabulary whose maxima are among the `count` largest can hold one of the
+    `count` largest scores. So one vectorized pass suffices, and few scores are sorted.
     """
     rows, vocabulary = scores.shape
     depth = max(1, int(np.sqrt(vocabulary / count)))

@@ -41,10 +41,9 @@ def unwritten(tensor: TensorSpec, rows: int, capacity: int) -> NDArray[Any]:
 
 
 def source_lengths(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the number of positions up to the last token of each source.
+    """Return the number of positions up to the last token of each source, [N].
 
-    Returns:
-        [N]; 1 for a mask without positions, as for decoder-only models
+    It is 1 for a mask without positions, as for decoder-only models.
     """
     if not mask.shape[1]:
         return np.ones(len(mask), np.int64)
@@ -133,8 +132,7 @@ Gather = Callable[[NDArray[np.int64]], dict[Slot, NDArray[Any]]]
 class BatchShortlist:
     """The tokens that the sources of a batch allow, and their weights.
 
-    Args:
-        former: the shortlist of the batch before, whose weights are kept if they suffice
+    Those of the `former` shortlist, of the batch before, are kept if they suffice.
     """
 
     def __init__(
@@ -170,8 +168,7 @@ class BatchShortlist:
     ) -> BatchShortlist:
         """Return the shortlist with the sources of another batch, see `DecodingState.join`.
 
-        Args:
-            staying: the sources of this batch that are not retired
+        Sources of this batch that are not retired are `staying`.
         """
         idle = self._allowed[0][:1]  # of rows whose results nobody reads
         allowed = [idle] * max(len(self._allowed), max(sources) + 1)

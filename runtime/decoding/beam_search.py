@@ -65,8 +65,8 @@ class Candidate(NamedTuple):
 class BeamSearch:
     """The running and the finished hypotheses of one source, both best first.
 
-    Each running hypothesis has one of the request's rows, see `assign_rows`. The search begins with
-    one hypothesis. It has fewer hypotheses than beams if the rules allow fewer tokens; Hugging Face
+    Each running hypothesis has one of the request's rows, see `assign_rows`. There are fewer
+    hypotheses than beams at the first step, or if the rules allow fewer tokens; Hugging Face
     fills up with copies with scores of -1e9 and less.
     """
 
@@ -123,10 +123,7 @@ class BeamSearch:
         return candidate.token in self._rules.end_tokens or count == self._rules.limit
 
     def _under_rules(self, step: StepScores, row: int, count: int) -> NDArray[np.float32] | None:
-        """Return the log-probabilities of next tokens after logits processors: [width, V].
-
-        None if the processors only exclude tokens.
-        """
+        """Return scores under the rules, [width, V]; None if these only exclude tokens."""
         rules = self._rules
         if rules.forced_at(count) is not None or rules.excluded(count) is not None:
             return None
@@ -140,7 +137,6 @@ class BeamSearch:
     def _candidates_of_each(
         self, step: StepScores, row: int, count: int, scores: NDArray[np.float32] | None
     ) -> list[Candidate]:
-        """Return the best candidates of each beam, enough to fill all beams from one."""
         forced = self._rules.forced_at(count)
         if forced is not None:
             return [Candidate(score, beam, forced, 0.0) for beam, score in enumerate(self._scores)]
@@ -221,9 +217,7 @@ def assign_rows(rows: Sequence[int], width: int) -> tuple[list[int], list[int]]:
     """Assign rows to hypotheses so that few rows are overwritten.
 
     The first child of a hypothesis keeps its row; other children get rows without children.
-
-    Returns:
-        the row of each child; and the parent of each of the rows, see `search.NextTokens`
+    Returns the row of each child, and the parent of each row, see `search.NextTokens`.
     """
     free = iter(sorted(set(range(width)) - set(rows)))
     assigned, parents = [], list(range(width))

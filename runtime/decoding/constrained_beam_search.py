@@ -1,7 +1,6 @@
 """Beam search for outputs that contain required phrases.
 
-The algorithm is lexically constrained decoding with dynamic beam allocation (Post & Vilar 2018,
-section 3).
+It is lexically constrained decoding with dynamic beam allocation (Post & Vilar 2018, section 3).
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class PhraseProgress(NamedTuple):
 class RequiredPhrases:
     """Phrases that an output must contain, each in one of its tokenizations.
 
-    Duplicate phrases and phrases contained in other phrases are dropped. The automaton of Aho &
-    Corasick (1975) finds all tokenizations, even where incomplete occurrences overlap.
+    Phrases contained in other phrases are dropped. The automaton of Aho & Corasick (1975) finds all
+    tokenizations, even where incomplete occurrences overlap.
     """
 
     def __init__(self, phrases: Iterable[Tokenizations]) -> None:
@@ -73,8 +72,8 @@ class RequiredPhrases:
     def to_come(self, progress: PhraseProgress) -> int:
         """Return a number of tokens that suffices for all missing phrases.
 
-        It is the number of tokens to complete a begun phrase, and then the other phrases one after
-        the other. There is always a next token that reduces it.
+        These complete a begun phrase, and then add the others one after the other. There is
+        always a next token that reduces the number.
         """
         if progress not in self._to_come:
             missing = self._missing[progress.node]
@@ -84,10 +83,7 @@ class RequiredPhrases:
         return self._to_come[progress]
 
     def towards(self, progress: PhraseProgress) -> list[int]:
-        """Return the tokens that reduce `to_come`.
-
-        These are the next tokens of begun phrases, or else the first tokens of phrases.
-        """
+        """Return the tokens that reduce `to_come`: the next of begun phrases, or the first ones."""
         if progress not in self._towards:
             left = self.to_come(progress)
             self._towards[progress] = [
@@ -163,22 +159,20 @@ fit. With prohibitions, the search takes exponential time."""
 class ConstrainedBeam(Beam):
     """The strategy of beam search for outputs that contain required phrases.
 
-    The search returns fewer outputs than `returned` if no others contain the phrases within the
-    limit.
+    There are fewer outputs than `returned` if no others contain the phrases within the limit.
 
-    A phrase overrides the rules of the model's settings, such as no_repeat_ngram_size. If they
-    exclude its next token, the token is scored without rules. A phrase does not override
-    `Rules.prohibitions`.
+    A phrase overrides the rules of the model's settings, such as no_repeat_ngram_size: if they
+    exclude its next token, it is scored without rules. `Rules.prohibitions` remain in force.
     """
 
     required: RequiredPhrases = field(default_factory=lambda: RequiredPhrases(()))
 
     @property
     def width(self) -> int:
-        """The number of batch rows for a request: a multiple of the beams.
+        """The number of batch rows for a request.
 
-        Each bank has a row; otherwise the upper banks would take all rows, and phrases would occur
-        at the beginning. A multiple lets requests share batches.
+        It is a multiple of the beams, so that requests share batches. Each bank has a row;
+        otherwise the upper banks would take all rows, and phrases would occur at the beginning.
         """
         banks = min(self.required.tokens + 1, MOST_BANKS)
         return -(-banks // self.beams) * self.beams
@@ -188,11 +182,7 @@ class ConstrainedBeam(Beam):
         return ConstrainedBeamSearch(self, request)
 
     def check(self, request: Request) -> None:
-        """Check that the phrases fit in a request's limit, one after the other.
-
-        Raises:
-            RejectedError: the phrases do not fit.
-        """
+        """Reject a request in whose limit the phrases do not fit, one after the other."""
         rules = request.rules
         begun = [token for token in request.prefix if isinstance(token, int)]
         if rules.forced_first is not None:
@@ -207,10 +197,9 @@ class ConstrainedBeam(Beam):
 
 
 class ConstrainedBeamSearch(BeamSearch):
-    """Beam search with rows allocated to banks.
+    """Beam search with rows allocated to banks: hypotheses with the same number of phrase tokens.
 
-    A bank holds the hypotheses with the same number of phrase tokens. A token is a candidate only
-    if the missing phrases still fit in the limit after it.
+    A token is a candidate only if the missing phrases still fit in the limit after it.
     """
 
     def __init__(self, strategy: ConstrainedBeam, request: Request) -> None:
@@ -260,7 +249,6 @@ class ConstrainedBeamSearch(BeamSearch):
     def _closer(
         self, step: StepScores, row: int, beam: int, scores: NDArray[np.float32] | None
     ) -> list[Candidate]:
-        """Return the candidates of a hypothesis that bring it closer to having all phrases."""
         rules, place = self._rules, self._rows[beam]
         candidates = []
         for token in self._required.towards(self._progress[beam]):
@@ -300,8 +288,8 @@ class ConstrainedBeamSearch(BeamSearch):
     def _best_score(self) -> float:
         """Return the score of the best running hypothesis that is not overdue.
 
-        An overdue hypothesis would have ended, but lacks phrases. It must not prolong the search,
-        although a length penalty may improve its score with every token.
+        An overdue hypothesis would have ended, but lacks phrases. It must not prolong the search
+        by a length penalty that improves its score with every token.
         """
         others = [s for beam, s in enumerate(self._scores) if beam not in self._overdue]
         return max(others, default=-np.inf)
@@ -328,7 +316,7 @@ class ConstrainedBeamSearch(BeamSearch):
     def _completes(self, row: Row, progress: PhraseProgress) -> bool:
         """Return whether the missing phrases can follow in some order without a prohibition.
 
-        Also returns True if the search takes too long, see `MOST_ORDERS`.
+        It is also True if the search takes too long, see `MOST_ORDERS`.
         """
         open_ends = [(row, progress)]
         for _ in range(MOST_ORDERS):
@@ -357,17 +345,11 @@ def _first_of_each(candidates: Iterable[Candidate]) -> dict[int, Candidate]:
 
 
 def allocate(rows: int, candidates: Sequence[int]) -> list[int]:
-    """Allocate the rows of a beam to banks.
+    """Return the number of rows of each bank, given its number of candidates.
 
     Each bank gets the same number of rows. The last bank, which has all phrases, also gets the
     remainder. Unused rows of a bank then go to the nearest banks that need more; of two equally
-    near banks, the later one is first.
-
-    Args:
-        candidates: number of candidates of each bank
-
-    Returns:
-        number of rows of each bank; the sum is min(rows, sum(candidates))
+    near banks, the later one is first. The sum is min(rows, sum(candidates)).
     """
     banks = len(candidates)
     sizes = [rows // banks] * banks

@@ -77,8 +77,8 @@ class SingleSearch(ABC):
     def _choose(self, step: StepScores, row: int, count: int) -> tuple[int, float, float]:
         """Choose an allowed token; return it with the model's own log-probability and its score.
 
-        If no token is allowed, token 0 is chosen, as in Hugging Face, with log-probability 0 like
-        a forced token. If a prohibition excludes token 0, there is no output.
+        If no token is allowed, token 0 is chosen, as in Hugging Face, with log-probability 0. If a
+        prohibition excludes it, there is no output.
         """
         scores: NDArray[np.float32] = step.logits(row, 1)[0]
         self._rules.apply(scores, self.sequence.row, count)

@@ -26,7 +26,7 @@ class Row:
 
 
 class LogitsProcessor(Protocol):
-    """Changes the scores of a step before a token is chosen, by default of every step."""
+    """Changes the scores of a step before a token is chosen."""
 
     def active(self, count: int) -> bool:
         """Return whether it can change the choice of the count-th new token; the first is 1."""
@@ -143,10 +143,7 @@ class NoBadWords:
 def logits_processors(
     settings: GenerationSettings, end_tokens: Sequence[int], prompt_length: int
 ) -> list[LogitsProcessor]:
-    """Return the processors of a model's settings.
-
-    The graph excludes `suppressed_token_ids` itself.
-    """
+    """Return the processors of a model's settings, except suppression, which is in the graph."""
     fewest = max(settings.min_new_tokens, settings.min_length - prompt_length)
     # Processors that never act are omitted here, instead of at every step of every row.
     found: list[LogitsProcessor] = []

@@ -33,16 +33,13 @@ with more is computed in a batch of its own."""
 def batches(
     lengths: Sequence[int], *, max_batch_size: int, max_batch_tokens: int
 ) -> Iterator[list[int]]:
-    """Group inputs of similar length, longest first.
+    """Group inputs of similar length; yield lists of indices into `lengths`.
 
-    With the longest first, a batch that does not fit into memory fails immediately.
+    The longest are first, so that a batch that does not fit into memory fails immediately.
 
     Args:
         max_batch_tokens: maximum number of source tokens in a batch, including padding; a longer
             input forms its own batch
-
-    Yields:
-        indices into `lengths`, each exactly once
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batch: list[int] = []
@@ -88,10 +85,7 @@ def as_batch(
     """Return a batch of sources and its mask, bool [B, S], True at tokens.
 
     The batch is int64 [B, S] for token ids, or float32 [B, mel bins, frames] for audio features,
-    where the mask covers all frames.
-
-    Args:
-        multiple: see `Limits.source_multiple`
+    where the mask covers all frames. For `multiple`, see `Limits.source_multiple`.
     """
     if model.takes_audio:
         mask = np.ones((len(sources), model.max_source_positions), np.bool_)
@@ -104,11 +98,7 @@ def as_batch(
 def pad(
     sources: Sequence[Sequence[int]], pad_token_id: int, length: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Pad token ids to int64 [B, S]; also return the mask, bool [B, S], True at tokens.
-
-    Args:
-        length: minimum S
-    """
+    """Pad token ids to int64 [B, S], S at least `length`; return also the mask, True at tokens."""
     shape = (len(sources), max(length, *(len(source) for source in sources)))
     tokens = np.full(shape, pad_token_id, np.int64)
     mask = np.zeros(shape, np.bool_)
@@ -156,7 +146,7 @@ class Rules:
 
         Args:
             prompt_length: number of prompt tokens, including the start token
-            processors: additional processors, applied after those of the settings
+            processors: applied after those of the settings
         """
         return cls(
             limit=limit,

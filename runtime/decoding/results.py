@@ -227,9 +227,7 @@ class UnfinishedError(DeviceLostError):
 def collected(results: Iterable[tuple[int, Outcome]], count: int) -> list[Outcome]:
     """Return the results of a call in the order of its inputs.
 
-    Raises:
-        StoppedError: the call was stopped; holds the finished results.
-        UnfinishedError: the device failed permanently; holds the finished results.
+    If it was stopped or the device failed, the error holds the finished results.
     """
     finished: dict[int, Outcome] = {}
     try:
@@ -307,16 +305,13 @@ def subtitles(result: Result, form: SubtitleFormat) -> str:
 
 
 def subtitle_entries(segments: Iterable[Segment], form: SubtitleFormat) -> Iterator[str]:
-    """Format a transcript as subtitles, with the times of its segments or, if it has any, of words.
+    """Format a transcript as subtitles: yield the heading, if there is one, and each entry's lines.
 
     Args:
         segments: the transcript, which may still be arriving
         form: srt (SubRip) and tsv (milliseconds, as openai-whisper writes them) have an entry for
-            each word or else each segment; vtt (WebVTT, W3C) and lrc have one for each segment,
-            with the times of words within it
-
-    Yields:
-        the heading, if there is one, and the lines of each entry
+            each word or, without words, each segment; vtt (WebVTT, W3C) and lrc have one for each
+            segment, with the times of words within it
     """
     lasting = _lasting(map(_at_least_a_frame, segments))
     if form == "vtt":
@@ -378,9 +373,8 @@ def _timed_line(
 ) -> str:
     """Write the words of a segment on a line.
 
-    Args:
-        write: writes the text of a segment without words
-        mark: writes a word, with its time if that is later than all before it on the line
+    `write` writes the text of a segment without words; `mark` writes a word, with its time if that
+    is later than all before it on the line.
     """
     if not segment.words:
         return write(segment.text)

@@ -71,11 +71,7 @@ Slots = list[DecodedJob[Key] | None]
 
 
 class RunningBatch(Generic[Key]):
-    """A batch of jobs of the same width. `admit` and `step` may be called in any order.
-
-    Attributes:
-        width: number of rows of each job
-    """
+    """A batch of jobs of `width` rows each. `admit` and `step` may be called in any order."""
 
     def __init__(self, backend: Backend, model: ModelSpec, *, width: int, capacity: int) -> None:
         self._backend, self._model = backend, model
@@ -119,9 +115,6 @@ class RunningBatch(Generic[Key]):
 
         A failure does not affect running jobs. Jobs with the same `Request.read_at_once` are
         admitted all or none; so are all jobs if the batch is `ragged`.
-
-        Raises:
-            BackendError, MemoryError: the backend failed, for example out of memory.
         """
         new = [
             DecodedJob(job, job.strategy.begin(job.request), deque(job.request.prefix))
@@ -139,11 +132,7 @@ class RunningBatch(Generic[Key]):
         return finished
 
     def step(self) -> list[DecodedJob[Key]]:
-        """Decode one token of every job.
-
-        Raises:
-            BackendError: the backend failed, or logits are not finite. The batch must be closed.
-        """
+        """Decode one token of every job. After a BackendError, the batch must be closed."""
         if self._state is None:
             return []
         finished = _advance(self._state, self._slots)
@@ -177,8 +166,7 @@ class RunningBatch(Generic[Key]):
     def _start(self, group: Sequence[DecodedJob[Key]]) -> list[DecodedJob[Key]]:
         """Start a group and add it to the batch; return jobs that are already finished.
 
-        All prompts have the same length unless the batch is `ragged`. A prompt of several tokens is
-        read in one step, which also decodes the first new token.
+        A prompt of several tokens is read in one step, which also decodes the first new token.
         """
         tokens = [decoded.search.sequence.row.tokens for decoded in group]
         prompts, read = pad(tokens, self._model.pad_token_id)
@@ -239,11 +227,7 @@ def selected_tokens(sequence: TokenSequence, first: int) -> list[SelectedToken]:
 
 
 def only_strategy(strategies: Sequence[Strategy]) -> Strategy:
-    """Return the strategy of a single output that can be streamed.
-
-    Raises:
-        DragomanError: there are several outputs, or tokens are not final until the end.
-    """
+    """Return the strategy of a single output, or raise an error if tokens are not final at once."""
     strategy, *others = strategies
     if others:
         raise DragomanError(f"num_return_sequences: expected 1 to stream, found {len(strategies)}")
@@ -258,12 +242,7 @@ def only_strategy(strategies: Sequence[Strategy]) -> Strategy:
 def stream_tokens(
     backend: Backend, model: ModelSpec, job: Job[Key], check: StopCheck = never_stopped
 ) -> Iterator[SelectedToken]:
-    """Decode one job of width 1, and yield every new token as soon as it is selected.
-
-    Raises:
-        StoppedError: `check` stopped the stream.
-        BackendError, MemoryError: the backend failed, for example out of memory.
-    """
+    """Decode one job of width 1, and yield every new token as soon as it is selected."""
     batch: RunningBatch[Key] = RunningBatch(backend, model, width=1, capacity=job.request.capacity)
     with closing(batch):
         check()
@@ -289,7 +268,6 @@ def _drop_idle(state: DecodingState, slots: Slots[Key]) -> Slots[Key]:
 
 
 def _advance(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
-    """Decode one token of every job of a batch, and free the slots of the finished ones."""
     required = [_required_outputs(decoded) for decoded in slots if decoded is not None]
     if all(outputs == SELECTED_TOKENS for outputs in required):
         scores = StepScores(state.step())
@@ -308,10 +286,7 @@ def _advance(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
 
 
 def _check_finite(scores: StepScores, slots: Slots[Key]) -> None:
-    """Check the log-probabilities of the selected tokens.
-
-    An infinite or NaN logit also makes the log-probabilities of its row not finite.
-    """
+    """Check the log-probabilities of selected tokens, which any infinite or NaN logit affects."""
     width = scores.rows // len(slots)
     for slot, decoded in enumerate(slots):
         if decoded is not None and not scores.is_finite(slot * width, width):
@@ -329,7 +304,6 @@ def _required_outputs(decoded: DecodedJob[Key]) -> RequiredOutputs:
 
 
 def _to_observe(decoded: DecodedJob[Key]) -> int | None:
-    """Return the token whose probability is to be read in this step, the first one."""
     return decoded.job.request.observed if decoded.observed is None else None
 
 

@@ -23,10 +23,7 @@ class FailedJob(Generic[Key]):
 
 
 class Observer:
-    """Receives the events of a scheduler; the base class ignores them.
-
-    Methods are called on the decoding thread and must return quickly.
-    """
+    """Receives the events of a scheduler on the decoding thread, and must return quickly."""
 
     def encoded(self, sources: int, seconds: float) -> None:
         """Called after sources were encoded and admitted to a batch."""
@@ -66,12 +63,12 @@ class Scheduler(Generic[Key]):
 
     If a batch fails, its jobs are isolated: they are decoded again in halves, until each failing
     job has a batch of its own. All other jobs wait meanwhile. If new jobs cannot be encoded while
-    others are running, for example out of memory, the new jobs wait. A lost device raises.
+    others are running, for example out of memory, they wait. A lost device raises DeviceLostError.
 
     Args:
         rows: maximum number of rows in use; a wider job has a batch of its own
-        tokens: maximum number of source positions in a batch, including padding; a longer source
-            has a batch of its own. It applies only to the scheduler's own queue.
+        tokens: maximum number of source positions in a batch, including padding, for jobs of the
+            scheduler's own queue; a longer source has a batch of its own
         capacity: minimum number of target positions of a row; larger jobs have more
         retry: whether the jobs of a failed batch are decoded together once more before they are
             halved, in case the failure was transient
@@ -133,14 +130,9 @@ class Scheduler(Generic[Key]):
         self._groups[0].waiting.append(job)
 
     def run(self, check: StopCheck = never_stopped) -> Iterator[DecodedJob[Key] | FailedJob[Key]]:
-        """Decode all jobs in the queue; more can be added meanwhile.
+        """Decode all jobs in the queue; yield each when it is finished or has failed.
 
-        Yields:
-            each job when it is finished or has failed with a `BackendError`
-
-        Raises:
-            StoppedError: `check` stopped the call; unfinished jobs are lost.
-            DeviceLostError: the device failed permanently.
+        More can be added meanwhile. If `check` stops the call, unfinished jobs are lost.
         """
         try:
             while self.isolating or not self._groups[0].done:
@@ -153,19 +145,11 @@ class Scheduler(Generic[Key]):
             self.close()
 
     def admit(self, jobs: Sequence[Job[Key]]) -> Sequence[DecodedJob[Key] | FailedJob[Key]]:
-        """Encode jobs of one width together and add them to its batch, unless isolating.
-
-        Raises:
-            DeviceLostError: the device failed permanently.
-        """
+        """Encode jobs of one width together and add them to its batch, unless isolating."""
         return self._admit(self._groups[0], jobs)
 
     def step(self) -> Iterator[DecodedJob[Key] | FailedJob[Key]]:
-        """Admit jobs from the scheduler's own queue, and decode one token of every running job.
-
-        Raises:
-            DeviceLostError: the device failed permanently.
-        """
+        """Admit jobs from the scheduler's own queue, and decode one token of every running job."""
         group = self._groups[-1]
         self._drop_drained(group)
         jobs = self._next(group)
@@ -196,7 +180,6 @@ class Scheduler(Generic[Key]):
                 batch.close()
 
     def _drop_drained(self, group: _Group[Key]) -> None:
-        """Drop empty batches, unless the next job of the queue can use them."""
         for width, batch in list(group.batches.items()):
             if batch.empty and not (group.waiting and batch.takes(group.waiting[0])):
                 del group.batches[width]
@@ -204,10 +187,10 @@ class Scheduler(Generic[Key]):
             group.most = self._rows
 
     def _next(self, group: _Group[Key]) -> list[Job[Key]]:
-        """Take the jobs to admit now from the queue.
+        """Take the jobs to admit now from the queue: none until enough rows are free.
 
-        Only jobs of one width are decoded at a time. While jobs are running, none is admitted
-        until enough rows are free.
+        Only jobs of one width are decoded at a time.
+        -
         """
         waiting = group.waiting
         if not waiting:
@@ -298,7 +281,6 @@ class Scheduler(Generic[Key]):
     def _isolate(
         self, jobs: Sequence[Job[Key]], error: Exception, *, only: bool
     ) -> list[FailedJob[Key]]:
-        """Isolate the jobs of a failed batch: in halves, or one by one after a defect."""
         if not _is_expected(error):
             self._observer.failed(f"{type(error).__name__}: {error}")
             parts = [[job] for job in jobs]
@@ -328,11 +310,7 @@ def _is_expected(error: Exception) -> bool:
 
 
 def _forgotten(error: Exception) -> Exception:
-    """Copy an error of a backend without its traceback.
-
-    The traceback holds references to objects such as GPU sessions, whose memory the next attempt
-    needs.
-    """
+    """Copy an error without its traceback, which would keep the memory of GPU sessions in use."""
     if isinstance(error, BackendError | MemoryError):
         return BackendError(str(error) or "not enough memory")
     return error

@@ -42,8 +42,7 @@ class NextTokens(NamedTuple):
 class StepScores:
     """The scores of the next tokens of all rows of a batch.
 
-    Args:
-        prediction: all scores; None: only the selected tokens are known
+    Without `prediction`, only the selected tokens are known.
     """
 
     def __init__(
@@ -92,10 +91,7 @@ class StepScores:
         )
 
     def allowed(self, row: int) -> float:
-        """Return the log-probability of all unsuppressed tokens together.
-
-        The log-probability of a candidate minus this value is its log-probability among them.
-        """
+        """Return the log-probability of all unsuppressed tokens together."""
         best = self._read_candidates().log_probabilities[row, :1].tolist()
         return best[0] - self.selected(row)[1] if best else 0.0
 

@@ -41,12 +41,7 @@ class GenerationLimits:
 
     @classmethod
     def of(cls, options: GenerationOptions, manifest: Manifest) -> GenerationLimits:
-        """Return the limits of a call.
-
-        Raises:
-            DragomanError: the model has fewer positions, or `min_new_tokens` exceeds its default
-                `max_new_tokens`.
-        """
+        """Return the limits of a call, or raise an error if the model has fewer positions."""
         limit = options.max_new_tokens
         if limit is None:
             limit = manifest.default_max_new_tokens
@@ -77,11 +72,7 @@ class GenerationLimits:
 def strategies(
     options: GenerationOptions, manifest: Manifest, required: Sequence[Tokenizations] = ()
 ) -> Sequence[Strategy]:
-    """Return the strategies for an input: one, or one for each sample.
-
-    Raises:
-        DragomanError: options contradict each other, or the model cannot follow them.
-    """
+    """Return the strategies for an input: one, or one for each sample."""
     settings = manifest.generation
     sampling = options.do_sample
     if sampling is None:

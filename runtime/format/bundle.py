@@ -62,10 +62,9 @@ class Bundle:
 
 
 def read_bundle(directory: str | Path | Bundle, *, remembered: bool = False) -> Bundle:
-    """Read a bundle and check it.
+    """Read a bundle and check its manifest, the size and SHA-256 of every file, and the graphs.
 
-    The checks cover the manifest, the size and SHA-256 of every file, and the graphs: they have
-    only operators of `onnx_graph.OPERATORS`, and no weights outside the bundle.
+    Graphs have only operators of `onnx_graph.OPERATORS`, and no weights outside the bundle.
 
     Args:
         directory: the bundle's directory; a bundle that was read before is returned
@@ -115,11 +114,7 @@ def without_shortlist(bundle: Bundle) -> Bundle:
 
 
 def read_known_answers(bundle: Bundle) -> KnownAnswers | None:
-    """Read the known answers of a bundle; None: it has none.
-
-    Raises:
-        BundleError: they cannot be read; lists everything that is wrong.
-    """
+    """Read the known answers of a bundle; None: it has none."""
     if record_of(bundle.manifest) is None:
         return None
     path, problems = bundle.path(KNOWN_ANSWERS_FILE), list[str]()
@@ -173,7 +168,6 @@ def _is_graph(path: PurePosixPath, manifest: Manifest) -> bool:
 def _content_problems(
     path: Path, file: FileRecord, manifest: Manifest, *, is_graph: bool
 ) -> list[str]:
-    """Check a graph's file or the known answers, read once for hash and content."""
     most, what = (LARGEST_GRAPH, "a graph of ") if is_graph else (LARGEST_FILE, "")
     if file.size > most:
         return [f"expected {what}at most {most} bytes, found {file.size}"]
@@ -190,7 +184,6 @@ def _content_problems(
 
 
 def _has_sha256(path: Path, expected: str, *, remembered: bool) -> bool:
-    """Compare the SHA-256 of a file, and remember a large file for which it is right."""
     note = _note(path, expected)
     if remembered and note is not None:
         with suppress(OSError):

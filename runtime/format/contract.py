@@ -1,10 +1,8 @@
 """The graph contract: the inputs and outputs of the graphs in a bundle.
 
-The contract is defined only here; `neutral_graphs` adds the sizes of a model. The exporter takes
-the names of tensors and dynamic axes from it, and the checker and the manifest compare graphs with
-it. It tells a backend what owns each tensor and how it changes, so that rows can be dropped,
-repeated, reordered and shared without relying on names.
-`docs/contract.md` explains it to backend authors.
+It is defined only here; `neutral_graphs` adds the sizes of a model. It tells a backend what owns
+each tensor and how it changes, so that rows can be dropped, repeated, reordered and shared without
+relying on names. `docs/contract.md` explains it to backend authors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The known answers of a bundle: inputs, and the outputs that were right where it was built.
 
-They are a file of the bundle, `known_answers.json`, with a hash in the manifest. `load` compares
-them with the outputs of the machine where the bundle runs.
+They are in `known_answers.json`, with a hash in the manifest.
 """
 
 from __future__ import annotations

@@ -40,9 +40,8 @@ def aligning_heads(
 ) -> tuple[tuple[int, int], ...]:
     """Return the layer and head of each cross-attention that aligns words with audio.
 
-    Args:
-        named: the alignment heads of the checkpoint; without any, all heads of the upper half of
-            the decoder's layers align, as in openai-whisper
+    Without `named` alignment heads of the checkpoint, all heads of the upper half of the decoder's
+    layers align, as in openai-whisper.
     """
     if named:
         return tuple(sorted(named))
@@ -153,7 +152,6 @@ def _differences(found: TensorSpec, expected: TensorSpec) -> Iterator[str]:
 
 
 def _may_stand_for(found: int | str, expected: int | str) -> bool:
-    """Return whether a dimension satisfies the expected dimension of the contract."""
     if isinstance(found, int) and isinstance(expected, str):
         return found > 0
     return found == expected

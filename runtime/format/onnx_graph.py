@@ -201,8 +201,8 @@ _ALLOWED = {
 def graph_problems(data: bytes, weights: int | None) -> list[str]:
     """Return one line for each reason why an ONNX file is not allowed in a bundle.
 
-    The function rejects operators and domains outside `OPERATORS`, subgraphs, functions, and
-    weights outside the bundle's `WEIGHTS_FILE`. The backend checks everything else, such as types.
+    These are operators and domains outside `OPERATORS`, subgraphs, functions, and weights outside
+    the bundle's `WEIGHTS_FILE`. The backend checks everything else, such as types.
 
     Args:
         weights: size of the bundle's `WEIGHTS_FILE` in bytes; None: no such file
@@ -223,8 +223,7 @@ def graph_problems(data: bytes, weights: int | None) -> list[str]:
 def bytes_read(data: bytes) -> int:
     """Return the bytes of weights that a run of a graph reads.
 
-    Tables of which only rows are gathered, such as embeddings, do not count, and neither do the
-    64-bit integers of shapes.
+    Tables of which rows are gathered, such as embeddings, and 64-bit integers do not count.
     """
     graph = Message(Message(data, _MODEL).part("graph"), _GRAPH)
     read: set[bytes] = set()

@@ -24,8 +24,7 @@ class Problems(list[str]):
 def to_plain(value: Any, *, brief: bool = False) -> Any:
     """Convert a tree of dataclasses to data that `json.dumps` accepts.
 
-    Args:
-        brief: whether to omit fields marked `LEFT_OUT` that have their defaults, as in manifests
+    If `brief`, fields marked `LEFT_OUT` that have their defaults are omitted, as in manifests.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         optional = annotated(type(value), LeftOut) if brief else {}
@@ -44,9 +43,9 @@ def to_plain(value: Any, *, brief: bool = False) -> Any:
 def from_plain(kind: type[T], data: object, path: str, problems: Problems) -> T | None:
     """Convert plain data to a `kind`; add problems and return None if the data does not fit.
 
-    The function supports dataclasses, str, int, float, bool, None, Literal, unions of these,
-    tuple[X, ...], dict[str, X] and Any. In a union of dataclasses, the first field of each is its
-    tag: a Literal with the same name in all of them. Unknown names are problems too.
+    It supports dataclasses, str, int, float, bool, None, Literal, unions of these, tuple[X, ...],
+    dict[str, X] and Any. In a union of dataclasses, the first field of each is its tag: a Literal
+    with the same name in all of them. Unknown names are problems too.
     """
     before = len(problems)
     value = _read(kind, data, path, problems)
@@ -133,7 +132,6 @@ def _read_union(options: tuple[Any, ...], data: object, path: str, problems: Pro
 
 
 def _read_tagged(options: list[Any], data: object, path: str, problems: Problems) -> Any:
-    """Read a tagged union: the first field of each option is its tag."""
     tag = dataclasses.fields(options[0])[0].name
     if not isinstance(data, dict):
         problems.expected(path, "an object", data)

@@ -1,7 +1,4 @@
-"""Reads a manifest: checks the schema first, then the consistency of the parts.
-
-Each part checks its own values. This module checks constraints between parts.
-"""
+"""Reads a manifest: checks the schema first, then the consistency between its parts."""
 
 from __future__ import annotations
 
@@ -23,12 +20,7 @@ from .plain_data import Problems, from_plain
 
 
 def manifest_from_json(text: str, origin: str) -> Manifest:
-    """Read and check a manifest.
-
-    Raises:
-        BundleError: the text is not JSON, has a newer schema version, or breaks the schema; lists
-            all problems.
-    """
+    """Read and check a manifest; a BundleError lists all problems."""
     try:
         data = parse_json(text)
     except ValueError as error:

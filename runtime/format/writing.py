@@ -58,10 +58,7 @@ class HashedFile:
 
 
 class BundleWriter:
-    """Writes and hashes the files of a bundle in an existing directory.
-
-    Use `new_directory` to create the directory atomically.
-    """
+    """Writes and hashes the files of a bundle in an existing directory, see `new_directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -147,9 +144,6 @@ def new_directory(
 
     Args:
         is_one: returns whether a directory is of that kind or empty, and may be replaced
-
-    Raises:
-        DragomanError: the destination exists (without `overwrite`) or cannot be written.
     """
     check_destination(destination, overwrite, kind, is_one)
     try:
@@ -223,11 +217,7 @@ def check_destination(
     kind: str = "bundle",
     is_one: Callable[[Path], bool] = _is_bundle,
 ) -> None:
-    """Check that a destination can be written.
-
-    Raises:
-        DragomanError: the destination exists, and `overwrite` is False or it is of another kind.
-    """
+    """Check that a destination can be written: it is new or, to `overwrite`, of the same kind."""
     refuse_existing(destination, overwrite)
     if not overwrite or not destination.exists():
         return

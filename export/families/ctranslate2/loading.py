@@ -1,7 +1,7 @@
 """A directory of CTranslate2 -> a reference model and its tokenizers.
 
-The reader supports Whisper and encoder-decoder text models (conversions of OPUS-MT, M2M100, NLLB,
-BART, OpenNMT and fairseq models), in every data type of the format.
+Supported are Whisper and encoder-decoder text models (conversions of OPUS-MT, M2M100, NLLB, BART,
+OpenNMT and fairseq models), in every data type of the format.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def load_ctranslate2(directory: Path) -> Transformer:
     it is added as the last token and is never generated.
 
     Raises:
-        CheckpointError: files are missing, unreadable or damaged; options are not supported;
-            weights are missing, unknown, misshapen or not finite. All problems are listed.
+        CheckpointError: files or weights are missing or damaged, or options are not supported. All
+            problems are listed.
         ConfigError: no `ModelConfig` can express the model.
     """
     return _build(_begin(directory, read_json_if_present(directory / CONFIG_FILE)))
@@ -105,10 +105,7 @@ def _build(stored: StoredModel) -> Transformer:
 def _with_settings(
     stored: StoredModel, config: ModelConfig, rules: GenerationConfig
 ) -> GenerationConfig:
-    """Read generation settings beside the model, which itself states none.
-
-    Unlike in Hugging Face's directories, missing ones have the model's own values.
-    """
+    """Read generation settings beside the model; missing ones have the model's own values."""
     path = stored.directory / GENERATION_FILE
     known = GENERATION.read - CTRANSLATE2.read
     if path.exists():

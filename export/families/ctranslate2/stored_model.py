@@ -125,11 +125,7 @@ def merge_equal(weights: Weights, name: str, other: str) -> bool:
 
 
 def token_ids(directory: Path, vocabulary: Vocabulary, *tokens: str) -> list[int]:
-    """Return the ids of special tokens.
-
-    Raises:
-        CheckpointError: the vocabulary lacks some tokens; lists them.
-    """
+    """Return the ids of special tokens, or list those that the vocabulary lacks in an error."""
     missing = [f"expected the token {t!r} in the vocabulary" for t in tokens if t not in vocabulary]
     if missing:
         raise CheckpointError(directory, missing)

@@ -150,10 +150,6 @@ def find_text_tokenizers(
     A `tokenizer.json` is used, with the files of `transformers` beside it. Otherwise the
     vocabularies number the pieces of `source.spm` and `target.spm`, or of one SentencePiece model
     for both sides. Without any of them, texts are tokens of the vocabularies.
-
-    Raises:
-        DragomanError: a file is damaged or unusable, half of a pair is missing, or ids are outside
-            the model's vocabulary.
     """
     settings = _tokenizer_settings(directory / CONFIG_FILE, values)
     found = _read_vocabularies(directory, rows, settings["unk_token"])
@@ -195,10 +191,7 @@ SPACES = r"[ \t\n\v\f\r]+"
 def _of_tokens(
     directory: Path, settings: Mapping[str, Any], source: Vocabulary, target: Vocabulary
 ) -> TokenizerFiles | None:
-    """Make tokenizers of texts that are tokens, separated by spaces; None without vocabularies.
-
-    CTranslate2 takes and returns such tokens, and adds special tokens to a source.
-    """
+    """Make tokenizers of texts that are tokens between spaces, as CTranslate2 takes and returns."""
     if not (source and target):
         return None
     names = [
@@ -215,7 +208,6 @@ def _of_tokens(
 
 
 def _splitting(vocabulary: Mapping[str, int], settings: Mapping[str, Any]) -> Tokenizer:
-    """Make a tokenizer of the tokens between spaces, of which only the end is special."""
     tokenizer = Tokenizer(models.WordLevel(dict(vocabulary), unk_token=settings["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(SPACES), "removed")
     if (end := settings["eos_token"]) in vocabulary:
@@ -235,7 +227,6 @@ def _models(directory: Path) -> tuple[Path, Path]:
 
 
 def _numbered(tokens: Sequence[str]) -> dict[str, int]:
-    """Map each token to its first id."""
     numbered: dict[str, int] = {}
     for i, token in enumerate(tokens):
         numbered.setdefault(token, i)
@@ -254,7 +245,6 @@ def _tokenizer_settings(path: Path, values: Values) -> dict[str, Any]:
 def _languages(
     settings: Mapping[str, Any], vocabulary: Mapping[str, int]
 ) -> tuple[Multilingual | None, dict[str, int]]:
-    """Return the naming of languages in the vocabulary, if any, and their tokens by code."""
     # CTranslate2 states no start token for mBART-25, which starts from the target language.
     starts_open = settings.get("decoder_start_token") is None
     mbart = LANGUAGES_25 if starts_open else LANGUAGES_50
@@ -273,8 +263,7 @@ def _template(
 ) -> SourceTemplate:
     """Return the special tokens around a source text, as in training.
 
-    OpenNMT models, which start decoding from <s>, state them. Others were trained with an end
-    token.
+    OpenNMT models, which start decoding from <s>, state them; others have an end token.
     """
     begin, end = settings["bos_token"], settings["eos_token"]
     with_end = settings.get("decoder_start_token", "<s>") != "<s>"

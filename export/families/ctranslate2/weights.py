@@ -185,8 +185,8 @@ def split_stacks(weights: Weights) -> list[str]:
 def unify_biases(weights: Weights) -> dict[str, bool]:
     """Return which projections have a bias, as fields of `ModelConfig`; make all layers equal.
 
-    `split_stacks` comes first. A stack stores zeros for parts without a bias, so a bias that is
-    zero in all layers is removed. Any other is added, as zeros, to the layers without it.
+    A stack stores zeros for parts without a bias, so after `split_stacks`, a bias that is zero in
+    all layers is removed. Any other is added, as zeros, to the layers without it.
     """
     roles = ("query", "key", "value", "attention_output", "feed_forward", "logits")
     projections: dict[str, list[str]] = {f"{role}_bias": [] for role in roles}

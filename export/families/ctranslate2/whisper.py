@@ -40,11 +40,7 @@ class WhisperTokens:
 
 
 def whisper_tokens(directory: Path) -> WhisperTokens:
-    """Find the special tokens of a Whisper model.
-
-    Raises:
-        CheckpointError: the vocabulary is missing or damaged, or lacks a special token.
-    """
+    """Find the special tokens of a Whisper model."""
     vocabulary = read_vocabulary(directory, "vocabulary")
     if vocabulary is None:
         raise CheckpointError(

@@ -75,11 +75,7 @@ class EncoderFamily:
         return with_defaults(values, self.defaults)
 
     def sizes(self, values: Values) -> dict[str, int]:
-        """Return the fields that are sizes, by their names in `config.json`.
-
-        Raises:
-            ConfigError: lists the values that are not integers of at least 0.
-        """
+        """Return the fields that are sizes, by their names in `config.json`."""
         problems: list[str] = []
         read = SettingsReader(self.known(values), problems)
         names = [theirs for ours, theirs in self.fields.items() if ours not in NOT_INTEGERS]
@@ -92,9 +88,6 @@ class EncoderFamily:
         """Return the size of embeddings that a map takes to hidden states; None: no map does.
 
         ALBERT has the map for every size.
-
-        Raises:
-            ConfigError: the size is not an integer of at least 1, or this family lacks a map.
         """
         known = self.known(values)
         width, size = known[self.fields["d_model"]], known.get("embedding_size")
@@ -112,9 +105,6 @@ class EncoderFamily:
         """Return the number of the layer at each place of the encoder; None: each layer once.
 
         Places share the layers of a group, which apply in a row (Lan et al. 2019, section 3.1).
-
-        Raises:
-            ConfigError: a number is not one, or there are too many places.
         """
         if not self.shares_layers:
             return None
@@ -158,11 +148,7 @@ MOST_LABELS = 1_000_000
 
 
 def task_of(values: Values, family: EncoderFamily) -> Task:
-    """Return the task that the class in `config.json` names.
-
-    Raises:
-        ConfigError: the head is for another task; names the supported ones.
-    """
+    """Return the task that the class in `config.json` names."""
     stated = values.get("architectures") or [f"{family.class_prefix}Model"]
     name = stated[0] if isinstance(stated, list) and isinstance(stated[0], str) else repr(stated)
     task = CLASSES.get(name.removeprefix(family.class_prefix))
@@ -178,9 +164,6 @@ def head_of(
     """Make the configuration of the head for a task.
 
     The activation is that of the encoder's feed-forward; the mask token may be unknown.
-
-    Raises:
-        ConfigError: no `HeadConfig` can express it; all problems are listed.
     """
     if task == "embedding":
         return HeadConfig(task=task)
@@ -224,8 +207,8 @@ def classifier(values: Values, dense_size: int, activation: DenseActivation) -> 
 def _independent(values: Values, labels: tuple[str, ...], multi_label: bool) -> bool:
     """Return whether each score is the sigmoid of its logit.
 
-    A cross-encoder of sentence-transformers states an activation. Its default is the sigmoid for
-    one label. Labels of one of several are probabilities here, where its scores are logits.
+    Cross-encoders of sentence-transformers state an activation, by default the sigmoid for one
+    label. Labels of one of several are probabilities here, where its scores are logits.
     """
     section = values.get("sentence_transformers")
     older = values.get("sbert_ce_default_activation_function")

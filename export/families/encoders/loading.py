@@ -52,12 +52,6 @@ def read_encoder(
         longest: maximum number of tokens of a text, if less than the number of positions
         head_weights: weights of `head`, by the names of `EncoderModel`
         adapters: are merged into the weights, in this order
-
-    Raises:
-        CheckpointError: files are missing or unreadable; weights are missing, misshapen, not
-            finite, or tied but different. All problems are listed.
-        ConfigError: the architecture or the head has options that are not supported.
-        DragomanError: the tokenizer cannot be read.
     """
     problems = check_config(values, family.settings)
     if problems:
@@ -102,11 +96,7 @@ def config_of(
     problems: list[str],
     **fields: Any,
 ) -> ModelConfig:
-    """Make the configuration that a `config.json` describes.
-
-    Raises:
-        ConfigError: no `ModelConfig` can express it; all problems are listed.
-    """
+    """Make the configuration that a `config.json` describes."""
     known = family.known(values)
     if not isinstance(known.get("tie_word_embeddings", True), bool):
         found = known["tie_word_embeddings"]
@@ -172,8 +162,6 @@ def weight_name(
 
 
 def _base_layout(family: EncoderFamily) -> BaseLayout:
-    """Return the names of weights, without the prefix of models with a head; and the tables."""
-
     def name_of(name: str) -> str:
         # Checkpoints from before PyTorch's LayerNorm name its weights gamma and beta.
         name = name.removeprefix(family.prefix).replace("LayerNorm.gamma", "LayerNorm.weight")

@@ -82,12 +82,7 @@ class Module(NamedTuple):
 def read_sentence_transformers(
     directory: Path, all_kinds: tuple[TokenizerKind, ...], adapters: Sequence[AdapterConfig] = ()
 ) -> Checkpoint:
-    """Read an encoder and the modules that make its embeddings.
-
-    Raises:
-        CheckpointError, ConfigError, DragomanError: see `read_encoder`; or a module is not
-            supported.
-    """
+    """Read an encoder and the modules that make its embeddings."""
     modules = [module for module in read_modules(directory) if module.kind != "Dropout"]
     kinds = [module.kind for module in modules]
     library = read_json_if_present(directory / LIBRARY_FILE)
@@ -144,7 +139,6 @@ def _cross_encoder(
     all_kinds: tuple[TokenizerKind, ...],
     adapters: Sequence[AdapterConfig],
 ) -> Checkpoint:
-    """Read a model that scores pairs of texts: a classification head without other modules."""
     path = directory / LIBRARY_FILE
     prompts = _prompts(path, library)
     if prompts.before():
@@ -175,11 +169,7 @@ def _configuration(transformer: Path) -> Values:
 
 
 def read_modules(directory: Path) -> list[Module]:
-    """Read the modules that a directory lists.
-
-    Raises:
-        CheckpointError: modules.json does not have the format of sentence-transformers.
-    """
+    """Read the modules that a directory lists."""
     path = directory / MODULES_FILE
     try:
         entries = read_any_json(path, limit=SETTINGS_BYTES)
@@ -216,7 +206,7 @@ def _model_type(values: Values) -> str:
 def _settings(
     transformer: Path, task: str, output: str, notes: list[str]
 ) -> tuple[Values, Path | None]:
-    """Read the settings of the module Transformer; return them with their file, if there is one.
+    """Read the settings of the module Transformer, with their file, if there is one.
 
     They may state the task and the output of the module.
     """
@@ -242,7 +232,6 @@ def _settings(
 
 
 def _longest(settings: Values, path: Path | None, transformer: Path) -> int | None:
-    """Return the maximum number of tokens of a text; None: the number of positions."""
     longest = settings.get("max_seq_length")
     if path is None or longest is None:
         tokenizer = read_json_if_present(transformer / TOKENIZER_CONFIG_FILE)

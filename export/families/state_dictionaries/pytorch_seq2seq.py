@@ -1,8 +1,7 @@
 """The Transformer of the tutorial "pytorch-seq2seq" (Trevett 2021), and its many copies.
 
 The model has post-norm, ReLU, learned positions, embeddings scaled by sqrt(d_model), and no tied
-weights. The owner adds a `config.json` with the number of heads and the special tokens, which a
-state dictionary does not show:
+weights. The owner adds a `config.json` with what a state dictionary does not show:
 
     {"model_type": "pytorch-seq2seq", "num_heads": 8,
      "pad_token_id": 1, "start_token_id": 2, "end_token_id": 3}
@@ -41,13 +40,7 @@ PARTS: Mapping[str, str] = {
 
 
 def load_pytorch_seq2seq(directory: Path, values: Values) -> Transformer:
-    """Read a model in evaluation mode, fp32.
-
-    Raises:
-        CheckpointError: files are missing or unreadable; weights are missing, unknown, misshapen or
-            not finite. All problems are listed.
-        ConfigError: fields of `config.json` are missing, unknown or out of range.
-    """
+    """Read a model in evaluation mode, fp32."""
     check_fields(values, {})
     weights, origin = read_state_dict(directory, values.get("weights"), values.get("state_dict"))
     tables = [name for name in weights if name.endswith("encoder.tok_embedding.weight")]

@@ -1,16 +1,13 @@
 """Models built around PyTorch's own `torch.nn.Transformer`, or its encoder and decoder.
 
-The owner adds a `config.json` with the settings that the weights do not show: the number of heads,
-the order of norms, the activation, whether embeddings are scaled, the special tokens, and the names
-of the modules around the Transformer:
+The owner adds a `config.json` with what the weights do not show, and the names of the modules
+around the Transformer; `docs/families.md` describes each field:
 
     {"model_type": "torch.nn.Transformer", "num_heads": 8, "norm_first": false,
      "activation": "relu", "scale_embedding": true, "positions": "sinusoidal",
      "pad_token_id": 1, "start_token_id": 2, "end_token_id": 3,
      "names": {"transformer": "transformer", "source_embedding": "src_tok_emb.embedding",
                "target_embedding": "tgt_tok_emb.embedding", "output": "generator"}}
-
-`docs/families.md` describes each field.
 """
 
 from __future__ import annotations
@@ -59,11 +56,7 @@ TYPE_NAMES: Mapping[type, str] = {
 
 
 def check_fields(values: Values, family_fields: Mapping[str, FieldType]) -> None:
-    """Check that required fields are present, and that all fields are known and well-typed.
-
-    Raises:
-        ConfigError: a field is missing, unknown or of the wrong type; lists all problems.
-    """
+    """Check that required fields are present, and that all fields are known and well-typed."""
     known = {**COMMON_FIELDS, **family_fields}
     problems = [f"missing field {name!r}" for name in REQUIRED if name not in values]
     problems += [
@@ -181,7 +174,6 @@ def _resolve_names(values: Values, weights: Weights, origin: Path) -> Names:
 def _stack_prefix(
     stated: Mapping[str, str], stack: str, weights: Weights, problems: list[str]
 ) -> str:
-    """Return the name prefix of a stack's weights, as stated or as found in the names."""
     ending = f"layers.0.{'self_attn' if stack == 'encoder' else 'multihead_attn'}.in_proj_weight"
     candidates = [name.removesuffix(ending) for name in weights if name.endswith(ending)]
     if stack == "encoder":
@@ -246,11 +238,7 @@ COMPUTED_POSITIONS = 1024
 def load_torch_transformer(directory: Path, config: Values) -> Transformer:
     """Read a model in evaluation mode, fp32.
 
-    Raises:
-        CheckpointError: files are missing or unreadable; a name is not in the state dictionary
-            (lists the tensors whose shape fits); weights are missing, unknown, misshapen or not
-            finite. All problems are listed.
-        ConfigError: fields of `config.json` are missing, unknown or out of range.
+    If a name is not in the state dictionary, the error lists the tensors whose shape fits.
     """
     values = {name: value for name, value in config.items() if value is not None}
     _check_values(values)

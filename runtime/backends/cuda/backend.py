@@ -54,8 +54,7 @@ AnyStream = TypeVar("AnyStream", bound=Stream)
 class DeviceBackend(ABC, Generic[AnyStream]):
     """A backend that decodes on a GPU; implements `interface.Backend`.
 
-    Args:
-        scratch: number of bytes of a workspace besides its tensors
+    A workspace has `scratch` bytes besides its tensors.
     """
 
     def __init__(
@@ -78,9 +77,9 @@ class DeviceBackend(ABC, Generic[AnyStream]):
     def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> int:
         """Return the number of rows of such sizes to decode at a time in the memory free now.
 
-        The number is a power of two, which rounding leaves as it is, at most that of `ROWS`, and at
-        least 1, since a row may still fit. The same amount of memory is left for joining
-        batches, which start in their own workspace.
+        It is a power of two, which rounding leaves as it is, at most that of `ROWS`, and at least
+        1, since a row may still fit. The same amount of memory is left for joining batches, which
+        start in their own workspace.
         """
         each = self._row_bytes(self._rounding.first(1, source, capacity, 1))
         with self._lock:
@@ -244,10 +243,7 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         return [slice(i, i + largest) for i in range(0, rows, largest)]
 
     def _take(self) -> Workspace:
-        """Take a workspace in the stream of this thread, or in one without a batch, or a new one.
-
-        ONNX Runtime's sessions belong to a stream, and capture graphs for each thread separately.
-        """
+        """Take a workspace in the stream of this thread or one without a batch, or a new one."""
         thread = threading.get_ident()
         with self._lock:
             if self._closed:
@@ -286,7 +282,6 @@ class DeviceBackend(ABC, Generic[AnyStream]):
             self._close_unused()
 
     def _close_failed(self, workspace: Workspace) -> None:
-        """Free memory, so that a smaller batch can succeed after a failure."""
         stream = workspace.stream
         with contextlib.suppress(DragomanError), stream:
             idle, stream.idle = stream.idle, []
@@ -297,20 +292,14 @@ class DeviceBackend(ABC, Generic[AnyStream]):
 
 
 def _close_streams(device: Device, streams: list[Any]) -> None:
-    """Close streams in a thread that then may free what else is on the device.
-
-    It is any thread, if a finalizer closes them.
-    """
+    """Close streams in a thread that then may free what else is on the device."""
     with contextlib.suppress(DeviceLostError):
         device.enter()
     _close_all(streams)
 
 
 def _close_all(closing: list[Any]) -> None:
-    """Close workspaces or streams, all of them even if closing one fails.
-
-    Where the device is lost, its memory is freed with the process.
-    """
+    """Close workspaces or streams, all of them even if closing one fails."""
     with contextlib.suppress(DeviceLostError), contextlib.ExitStack() as stack:
         while closing:
             stack.callback(closing.pop().close)

@@ -66,10 +66,7 @@ class Gpu(NamedTuple):
 
 
 def find_gpu(index: int = 0) -> Gpu:
-    """Return a GPU.
-
-    Args:
-        index: number of the GPU among those that CUDA sees, see CUDA_VISIBLE_DEVICES
+    """Return the GPU with a number among those that CUDA sees, see CUDA_VISIBLE_DEVICES.
 
     Raises:
         BackendError: there is no GPU or no driver, or the bindings are not installed.
@@ -144,10 +141,9 @@ _thread = threading.local()
 
 
 class Device:
-    """A GPU.
+    """A GPU, usable in any thread, of which it is the current device after each call.
 
-    Every method can be called in any thread. It raises a BackendError if the device refuses, and a
-    DeviceLostError if the device is lost. Afterwards, the GPU is the current device of the thread.
+    A method raises a BackendError if the device refuses, a DeviceLostError if it is lost.
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -160,10 +156,10 @@ class Device:
     def enter(self) -> None:
         """Make the calling thread ready to use the device, directly or through another library.
 
-        CUDA keeps the current device and the stream capture mode for each thread. ONNX Runtime
-        captures in the mode Global. Meanwhile, CUDA refuses to allocate or to wait in threads of
-        the same mode, which is the default, and the capture fails. Threads in the mode ThreadLocal
-        are independent of captures in other threads.
+        CUDA keeps the current device and the stream capture mode for each thread. While ONNX
+        Runtime captures in the mode Global, CUDA refuses to allocate or to wait in threads of the
+        same mode, the default, and the capture fails. Threads in the mode ThreadLocal are
+        independent of it.
         """
         # Each time: other devices and other libraries in this thread change the current device.
         self._checked("cudaSetDevice", self.index)
@@ -249,8 +245,7 @@ class Device:
     ) -> None:
         """Copy the first `width` bytes of each of `height` lines within the device.
 
-        Source lines are `pitch` bytes apart, target lines `to_pitch` bytes. Source and target lines
-        must not overlap.
+        Source lines are `pitch` bytes apart, target lines `to_pitch`. They must not overlap.
         """
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToDevice
         self._call("cudaMemcpy2DAsync", to, to_pitch, source, pitch, width, height, kind, stream)
@@ -288,8 +283,8 @@ class Device:
     def failure(self, message: str) -> BackendError | DeviceLostError:
         """Return the exception for a failure that a library reports.
 
-        Libraries write CUDA's errors in many ways, or only their own. Where the message has no
-        code of a fatal error, the device is asked: every call repeats such an error.
+        Where the message has no code of a fatal CUDA error, the device is asked: every call repeats
+        such an error.
         """
         for name, number in ERROR_CODE.findall(message):
             if name in FATAL_ERRORS or (number and int(number) in FATAL_ERRORS.values()):
@@ -307,7 +302,6 @@ class Device:
         return self._checked(name, *arguments)
 
     def _checked(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the CUDA runtime; return its value, or a tuple of several values."""
         status, *values = getattr(self._cuda, name)(*arguments)
         if status != self._cuda.cudaError_t.cudaSuccess:
             _, reason = self._cuda.cudaGetErrorString(status)

@@ -30,10 +30,7 @@ def size_of(dtype: DataType, shape: tuple[int, ...]) -> int:
 
 
 def as_numbers(memory: Bytes, dtype: DataType, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return a copy of the tensor at the beginning of the memory.
-
-    bfloat16 is converted to float32, since NumPy lacks it.
-    """
+    """Return a copy of the tensor at the beginning of the memory; bfloat16 as float32."""
     raw = memory[: size_of(dtype, shape)]
     if dtype == "bfloat16":
         wide = raw.view(np.uint16).astype(np.uint32) << 16
@@ -73,11 +70,7 @@ class Rounding(Protocol):
     """A rule for rounding the sizes of batches up, so that batches reuse workspaces."""
 
     def first(self, sources: int, source: int, capacity: int, width: int) -> Sizes:
-        """Return the sizes of a new batch, or of a batch that others join.
-
-        Raises:
-            BackendError: the batch is too large; states the limits.
-        """
+        """Return the sizes of a new batch, or of a batch that others join, within the limits."""
 
     def after(self, present: Sizes, sources: int) -> Sizes:
         """Return the sizes for a number of remaining sources; all other sizes stay."""
@@ -138,10 +131,9 @@ def row_layout(tensor: TensorSpec, sizes: Sizes) -> RowLayout:
 
 
 def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
-    """Return the tensors that need their own memory.
+    """Return the tensors that need their own memory, which `RESULTS` and updated inputs do not.
 
-    These are all tensors except `RESULTS`, outputs that update an input, and the tensors of the
-    attention graph, which does not run on the device.
+    Neither do those of the attention graph, which does not run on the device.
     """
     own = {
         tensor.slot: tensor

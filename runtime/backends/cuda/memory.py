@@ -1,8 +1,4 @@
-"""The tensors of a batch in device memory.
-
-Rows are copied within it and from the memory of other batches. All copies are enqueued in the
-stream of the batch.
-"""
+"""The tensors of a batch in device memory; copies are enqueued in the stream of the batch."""
 
 from __future__ import annotations
 
@@ -71,10 +67,9 @@ class BatchMemory:
         self._device.download(memory[:size], address, self._stream)
 
     def clear_caches(self, first: int = 0) -> None:
-        """Set the caches of all rows from `first` on to zero.
+        """Set the caches of all rows from `first` on to zero: NaN would pass the mask.
 
-        NaN in an unwritten position would pass the mask. The index of the query to read is set to
-        0, since a step has one query.
+        The index of the query to read is set to 0, since a step has one query.
         """
         if self._read is not None:
             size = self._size(self._read, self.sizes)
@@ -86,10 +81,7 @@ class BatchMemory:
             self._device.clear(address, count * size, self._stream)
 
     def take_source(self, other: BatchMemory, source: int, to: int) -> None:
-        """Copy a source of this or another batch to a place.
-
-        If the source has more positions than the place, the excess must be padding.
-        """
+        """Copy a source of this or another batch to a place; what exceeds it must be padding."""
         for tensor in self._of_sources:
             mine, theirs = row_layout(tensor, self.sizes), row_layout(tensor, other.sizes)
             there = self.address[tensor.slot] + to * mine.size
@@ -112,11 +104,7 @@ class BatchMemory:
         self._device.copy(tokens + to * size, tokens + source * size, size, self._stream)
 
     def grow(self, sizes: Sizes) -> None:
-        """Reserve memory for tensors of these sizes; tensors are unchanged until `lay_out`.
-
-        Raises:
-            BackendError: there is not enough memory; nothing has changed.
-        """
+        """Reserve memory for tensors of these sizes, or change nothing if there is not enough."""
         needs = self._needs(sizes)
         if sizes.source != self.sizes.source:
             needs["moving"] = max(self._size(tensor, self.sizes) for tensor in self._of_sources)
@@ -151,7 +139,6 @@ class BatchMemory:
         self._device.copy_2d(to, mine.pitch, source, theirs.pitch, width, lines, self._stream)
 
     def _needs(self, sizes: Sizes) -> dict[str, int]:
-        """Return the number of bytes of each reservation, by name."""
         # Captured graphs expect results at the same addresses for every batch.
         widest = max(self._workspace.widest, sizes.rows)
         return {

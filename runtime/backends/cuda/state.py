@@ -48,10 +48,7 @@ def _in_stream(method: Callable[_Arguments, _Value]) -> Callable[_Arguments, _Va
 
 
 class DevicePrediction:
-    """The prediction of the last step, while no other is in flight.
-
-    Values stay on the device until they are read. See `interface.Prediction`.
-    """
+    """The prediction of the last step, on the device until read; see `interface.Prediction`."""
 
     def __init__(
         self, workspace: Workspace, memory: BatchMemory, manifest: Manifest, rows: int
@@ -115,11 +112,7 @@ def _number(graph: GraphSpec) -> int:
 class DeviceState:
     """A batch in a workspace that it owns until `close`; implements `interface.DecodingState`.
 
-    Args:
-        release: returns the workspace to the backend
-
-    Raises:
-        BackendError: the batch is too large, or there is not enough memory.
+    `release` returns the workspace to the backend.
     """
 
     def __init__(
@@ -206,10 +199,9 @@ class DeviceState:
             self._lay_out(sizes)
 
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
-        """Admit the sources of another batch.
+        """Admit the sources of another batch, or change nothing if there is not enough memory.
 
-        If there is not enough memory, this batch is unchanged. Steps that have run ahead without
-        the admitted sources are decoded again.
+        Steps that have run ahead without them are decoded again.
         """
         if not isinstance(other, DeviceState):
             raise TypeError(f"expected a DeviceState, found {type(other).__name__}")
@@ -295,7 +287,6 @@ class DeviceState:
             self.feed(prompt[rows, np.maximum(0, index - missing)])
 
     def _run_ahead(self) -> None:
-        """Enqueue steps as far as the caches of running rows have room."""
         if not self._in_flight.full:
             running = np.repeat(self._lengths > 0, self._width)
             room = self._capacity - self._positions.next[: self._rows][running]
@@ -309,10 +300,7 @@ class DeviceState:
         self._workspace.step()
 
     def _rewind(self) -> None:
-        """Go back to the step after the last step that was read.
-
-        Later steps read the tokens that the graph selected.
-        """
+        """Go back to the step after the last step that was read."""
         steps = self._in_flight.discard()
         if steps:
             self._positions.go_back(steps)
@@ -323,7 +311,6 @@ class DeviceState:
         return len(self._lengths) * self._width
 
     def _written(self) -> NDArray[np.int64]:
-        """Return the number of positions of each row written by all enqueued work."""
         return np.minimum(self._positions.next[: self._rows], self._capacity)
 
     def _take_source(self, other: DeviceState, source: int, to: int) -> None:
@@ -337,11 +324,7 @@ class DeviceState:
                 self._history.take(other._history, row, place)
 
     def _make_room(self, other: DeviceState, sources: NDArray[np.intp]) -> None:
-        """Make room for sources of another batch in these places.
-
-        Raises:
-            BackendError: there is not enough memory; this batch is unchanged.
-        """
+        """Make room for sources of another batch in these places, or change nothing if it fails."""
         present = self._memory.sizes
         staying = np.delete(self._lengths, sources[sources < len(self._lengths)])
         longest = int(max(staying.max(initial=1), other._lengths.max()))
@@ -369,10 +352,7 @@ class DeviceState:
 
 
 def filled(values: NDArray[Any], shape: tuple[int, ...], padding: int) -> NDArray[Any]:
-    """Pad values to a shape.
-
-    Added rows are copies, since a row without tokens would produce NaN.
-    """
+    """Pad values to a shape; added rows are copies, as a row without tokens would produce NaN."""
     missing = [(0, size - present) for size, present in zip(shape, values.shape, strict=True)]
     inner = np.pad(values, [(0, 0), *missing[1:]], constant_values=padding)
     return np.pad(inner, [missing[0], *((0, 0) for _ in missing[1:])], mode="edge")

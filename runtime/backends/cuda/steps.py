@@ -1,7 +1,7 @@
 """The steps of a batch: their positions, and the steps in flight.
 
-Steps are enqueued long before their tokens are read. The device feeds back the tokens that it
-selects, and the host reads the tokens of several steps together, later.
+The device feeds back the tokens that it selects; the host reads those of several steps together,
+later.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from .workspace import Workspace
 class Positions:
     """The position at which each row of a batch decodes next.
 
-    A table on the device has a line for each coming step, and a step copies its line to the
-    decoder's input. The table is uploaded again only when rows deviate from it.
+    A table on the device has a line for each coming step, which copies it to the decoder's input.
+    It is uploaded again only when rows deviate from it.
 
-    Finished rows continue with the others and stay at the last position, so that they never write
-    beyond the capacity. Rows that begin later than others have a negative position, and decode
-    position 0 until they begin.
+    Finished rows stay at the last position, so that they never write beyond the capacity. Rows that
+    begin later than others have a negative position, and decode position 0 until they begin.
     """
 
     def __init__(self, workspace: Workspace, memory: BatchMemory, capacity: int) -> None:
@@ -97,8 +96,6 @@ BUFFERS = GROUP_SIZE * (GROUPS_IN_FLIGHT + 1)
 
 @dataclass
 class _Group:
-    """A group of steps in the stream."""
-
     event: Any
     """Event that is signalled when the steps are done."""
     buffers: list[int]
@@ -120,11 +117,7 @@ class StepsInFlight:
         self.reserve(memory.sizes.rows)
 
     def reserve(self, rows: int) -> None:
-        """Reserve page-locked memory for the results of `rows` rows, while no step is in flight.
-
-        Raises:
-            BackendError: there is not enough memory.
-        """
+        """Reserve page-locked memory for the results of `rows` rows, while no step is in flight."""
         widest = max(rows, self._memory.results.widest)
         self._workspace.host_memory("results", BUFFERS * ResultLayout(widest).size)
 

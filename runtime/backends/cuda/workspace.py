@@ -1,7 +1,6 @@
 """Streams, and workspaces in them: each is the reusable memory of one batch at a time.
 
-A memory reservation keeps its address until it must grow, so that captured graphs can be launched
-again for later batches.
+A reservation keeps its address until it must grow, so that captured graphs can be launched again.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Arena:
         return self._known[name][0]
 
     def grow(self, sizes: Mapping[str, int], stream: int) -> None:
-        """Grow reservations to at least these sizes.
+        """Grow reservations to at least these sizes; if memory does not suffice, nothing changes.
 
-        Contents are copied in the order of the stream. If memory does not suffice, nothing changes.
+        Contents are copied in the order of the stream.
         """
         new: dict[str, tuple[int, int]] = {}
         try:

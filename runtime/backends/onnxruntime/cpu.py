@@ -1,9 +1,9 @@
 """ONNX Runtime on the CPU. See `interface.Backend`.
 
 x86 CPUs without VNNI add two 8-bit products in 16 bits, which may saturate. ONNX Runtime's exact
-kernels take about twice the time on every x86 CPU, so they are used only if a probe shows that they
-are needed. Kernels of 4-bit weights add in another order for one row than for several on some CPUs;
-there, two rows are computed instead of one.
+kernels take about twice the time, so they are used only if a probe shows that they are needed.
+Kernels of 4-bit weights add in another order for one row than for several on some CPUs; there, two
+rows are computed instead of one.
 """
 
 from __future__ import annotations
@@ -84,14 +84,11 @@ def single_rows_differ() -> bool:
 
 
 def session_options(threads: int | None) -> onnxruntime.SessionOptions:
-    """Return the options of a session with its own threads, which spin only during runs.
+    """Return the options of a session with its own threads, by default one for each core.
 
-    If the decoder's threads spun longer, the encoder would take up to 1.5 times as long when there
+    They spin only during runs: otherwise the encoder would take up to 1.5 times as long when there
     are as many threads as cores (docs/speed.md). A common thread pool is no alternative: once there
     is one, every other session of the process, including the user's, must be configured to use it.
-
-    Args:
-        threads: number of threads; None: all cores
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
@@ -113,12 +110,9 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
 class OnnxRuntimeBackend:
     """The backend of ONNX Runtime on the CPU.
 
-    It holds the only lasting references to its sessions, so that `close` frees them, even if an
-    unfinished stream is kept.
-
-    Attributes:
-        sessions: the open sessions; those of the encoder, the decoder step or both are opened at
-            once, that of the attention graph at its first use, and all again after a fork
+    It holds the only lasting references to its `sessions`, so that `close` frees them, even if an
+    unfinished stream is kept. Those of the encoder and the decoder step are opened at once, that of
+    the attention graph at its first use, and all again after a fork.
     """
 
     def __init__(self, bundle: Bundle, *, threads: int | None) -> None:
@@ -140,11 +134,7 @@ class OnnxRuntimeBackend:
         return [*(name for name in graphs if name != "decoder"), *sorted(SHORTLIST_GRAPHS)]
 
     def session(self, graph: str) -> onnxruntime.InferenceSession:
-        """Return the session of a graph, and open it if necessary.
-
-        Raises:
-            ClosedModelError: the backend is closed.
-        """
+        """Return the session of a graph, and open it if necessary."""
         session = self.sessions.get(graph)
         if session is None:
             with self._opening:
@@ -155,7 +145,7 @@ class OnnxRuntimeBackend:
         return session
 
     def abandon_sessions(self) -> None:
-        """Forget all sessions without freeing them: a forked process has none of their threads.
+        """Forget all sessions of a forked process, which has none of their threads.
 
         Freeing a session waits for its threads, so it would never end.
         """
@@ -228,7 +218,6 @@ class OnnxRuntimeBackend:
         )
 
     def _run(self, name: str, values: Mapping[Slot, NDArray[Any]]) -> dict[Slot, NDArray[Any]]:
-        """Run a graph on the values of its inputs, and return its outputs."""
         graph = self.manifest.graphs[name]
         feeds = {tensor.name: values[tensor.slot] for tensor in graph.inputs}
         names = [tensor.name for tensor in graph.outputs]
@@ -341,11 +330,7 @@ class OnnxRuntimeBackend:
 
 
 def open_backend(bundle: Bundle, threads: int | None) -> OnnxRuntimeBackend:
-    """Open the backend.
-
-    Raises:
-        BackendError: ONNX Runtime cannot run the bundle's graphs.
-    """
+    """Open the backend, or raise a BackendError if it cannot run the bundle's graphs."""
     return OnnxRuntimeBackend(bundle, threads=threads)
 
 
@@ -362,7 +347,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def _check_types(bundle: Bundle) -> None:
-    """Check that ONNX Runtime has kernels for the number formats of the graphs."""
     for graph in bundle.manifest.model_graphs.values():
         for tensor in (*graph.inputs, *graph.outputs):
             if tensor.dtype == "bfloat16":

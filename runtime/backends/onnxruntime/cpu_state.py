@@ -1,11 +1,9 @@
 """The state of a batch on the CPU: its buffers, and the decoding of its rows.
 
-Every buffer of a batch is allocated once and bound by address. Caches are bound as input and output
-at the same address, so that `TensorScatter` writes in place. Buffers are bound again only when the
-number of rows or the longest source changes.
-
-A buffer's first axis is the batch. It is a prefix of an allocation for the largest number of rows
-so far, so that the address stays when rows are dropped or admitted.
+Caches are bound as input and output at the same address, so that `TensorScatter` writes in place.
+Buffers are bound again only when the number of rows or the longest source changes. A buffer's first
+axis, the batch, is a prefix of an allocation for the largest number of rows so far, so that the
+address stays when rows are dropped or admitted.
 """
 
 from __future__ import annotations
@@ -63,8 +61,7 @@ class HostState:
     """The state of one batch on the CPU; implements `interface.DecodingState`.
 
     Args:
-        sessions: the sessions of the encoder, if any, and of the decoder step, of which the state
-            keeps no reference
+        sessions: those of the encoder, if any, and of the decoder step; no reference is kept
         shortlist: what the sources allow; None: all tokens
         least_rows: number of rows that a step computes at least; rows beyond the batch are ignored
     """
@@ -292,11 +289,7 @@ class HostState:
                 self._history.take(other._history, row, place)
 
     def _resize(self, sources: int, length: int) -> None:
-        """Resize buffers to this number and length of sources; contents are kept.
-
-        Raises:
-            BackendError: there is not enough memory; nothing has changed.
-        """
+        """Resize buffers, or change nothing if there is not enough memory; contents are kept."""
         rows = sources * self._width
         shapes: dict[Slot, tuple[int, ...]] = {}
         for slot, buffer in self._buffers.items():
@@ -381,7 +374,6 @@ class HostState:
 
     @property
     def _binding(self) -> onnxruntime.IOBinding:
-        """The binding of every buffer but the logits, for the present number of sources."""
         sources = len(self._buffers[_MASK].array)
         if sources not in self._bindings:
             self._bindings[sources] = self._bound()

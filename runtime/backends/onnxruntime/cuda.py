@@ -1,12 +1,11 @@
 """ONNX Runtime's CUDA provider, which runs a bundle's graphs on an NVIDIA GPU.
 
 The provider binds a session to one stream. Batches of a thread share a stream and its sessions, so
-that a thread that decodes has the weights once. A workspace has a binding for each size of batch.
+that the weights are there once. A workspace has a binding for each size of batch.
 
-The provider captures a run as a CUDA graph when it sees the graph's number for the first time in a
-thread: it runs the model twice without a graph, captures a third run, and launches the capture. A
-step must therefore be idempotent, so the selected tokens are copied to its input only after the
-run.
+When the provider sees the number of a CUDA graph for the first time in a thread, it runs the model
+twice without a graph, captures a third run, and launches the capture. A step must therefore be
+idempotent, so the selected tokens are copied to its input only after the run.
 """
 
 from __future__ import annotations
@@ -101,9 +100,6 @@ def open_sessions(
 
     The provider does not capture a graph with control flow, which runs node by node, nor one of
     which it would run more than shapes on the processor, which is refused unless it is allowed.
-
-    Raises:
-        BackendError: the provider cannot load the graphs, or lacks kernels for the decoder.
     """
     graphs = bundle.manifest.graphs
     encoder = _session(bundle, device, stream, "encoder") if "encoder" in graphs else None
@@ -161,9 +157,9 @@ def _on_processor(session: Any) -> str:
 def run_options(graph: int, *, synchronous: bool = False) -> onnxruntime.RunOptions:
     """Return the options of a run, captured under a number.
 
-    A run with nodes on the processor is synchronous: its buffers in host memory are used again by
-    the next run, while copies of them may not have ended. Other runs are asynchronous; before ONNX
-    Runtime's change 28686 (June 2026), those of a captured graph are synchronous.
+    A run with nodes on the processor is synchronous: the next run uses its buffers in host memory
+    again, while copies of them may not have ended. Before ONNX Runtime's change 28686 (June 2026),
+    runs of a captured graph are synchronous, too.
     """
     options = onnxruntime.RunOptions()
     options.add_run_config_entry("gpu_graph_id", str(graph))
@@ -211,9 +207,8 @@ def _session(
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Keep ONNX Runtime from warning about each session.
+    """Keep ONNX Runtime 1.30 and later from warning that the provider is not a plugin.
 
-    Since 1.30 it first looks for the provider among plugins, and warns that it is not one of them.
     The logger is the process's, whose level cannot be read: afterwards it is the default.
     """
     onnxruntime.set_default_logger_severity(3)
@@ -225,13 +220,7 @@ def _without_warnings() -> Iterator[None]:
 
 @functools.cache
 def load_libraries() -> tuple[str, ...]:
-    """Load the libraries of CUDA and cuDNN that pip has installed.
-
-    What ONNX Runtime prints about them is logged.
-
-    Returns:
-        the libraries that are missing or cannot be loaded
-    """
+    """Load the libraries of CUDA and cuDNN that pip has installed; return those that fail."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         onnxruntime.preload_dlls()
@@ -336,7 +325,6 @@ class ProviderWorkspace(Workspace):
         self.forget_addresses()
 
     def _graph(self) -> Graph | None:
-        """Return the graph of the next step, captured or to be captured; None: there is none."""
         graph, stream = self._graphs.get(self._sizes), self._provider
         if graph is not None and graph.number in stream.known_here:
             return graph
@@ -423,12 +411,7 @@ class CudaProviderBackend(DeviceBackend[ProviderStream]):
 def open_backend(
     bundle: Bundle, threads: int | None, gpu: int, *, allow_fallback: bool = False
 ) -> CudaProviderBackend:
-    """Open the backend.
-
-    Raises:
-        BackendError: the provider is not installed, or there is no GPU.
-        DragomanError: there are fewer GPUs.
-    """
+    """Open the backend, or raise a BackendError if there is no provider or no GPU."""
     if PROVIDER not in onnxruntime.get_available_providers():
         raise BackendError(
             f"onnxruntime {onnxruntime.__version__} has no {PROVIDER}: use the backend "

@@ -15,11 +15,7 @@ from ..interface import BackendError
 
 
 class HostBuffer:
-    """An array with a fixed address, filled with zeros.
-
-    Raises:
-        BackendError: there is not enough memory.
-    """
+    """An array with a fixed address, filled with zeros."""
 
     def __init__(
         self, shape: tuple[int, ...], dtype: type[np.generic], least_rows: int = 1
@@ -55,14 +51,7 @@ class HostBuffer:
         self.array[to, :, begin:end] = self.array[row, :, begin:end]
 
     def room_for(self, shape: tuple[int, ...]) -> NDArray[Any] | None:
-        """Allocate zeros for another shape.
-
-        Returns:
-            the new memory; None if the present memory suffices
-
-        Raises:
-            BackendError: there is not enough memory.
-        """
+        """Allocate zeros for another shape; None if the present memory suffices."""
         rows, *inner = shape
         room = len(self._memory)
         if inner == list(self._memory.shape[1:]) and rows <= room:
@@ -72,15 +61,12 @@ class HostBuffer:
     def resize(
         self, shape: tuple[int, ...], room: NDArray[Any] | None, written: int | None = None
     ) -> bool:
-        """Change the shape.
+        """Change the shape; return whether the address has changed.
 
         Values within both shapes are kept. New values in axes other than the batch are zero.
 
         Args:
             written: number of positions, in axis 2, to keep; None: all
-
-        Returns:
-            whether the address has changed
         """
         old, rows = self.array, shape[0]
         if room is None:

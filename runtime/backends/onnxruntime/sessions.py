@@ -47,12 +47,7 @@ def open_session(
     *,
     failure: Failure = BackendError,
 ) -> onnxruntime.InferenceSession:
-    """Open the session of a graph's file.
-
-    Raises:
-        BackendError: ONNX Runtime does not load the graph, or the graph differs from the manifest;
-            names the file.
-    """
+    """Open the session of a graph's file, or raise an error if it differs from the manifest."""
     # By default, the format depends on the file's name, which is not restricted in bundles.
     options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
@@ -82,9 +77,9 @@ _opening: dict[tuple[int, str], threading.Lock] = {}
 def releasing_pages(file: Path) -> Iterator[None]:
     """Release the memory of the pages of a file that the context maps, where the system is Linux.
 
-    Kernels read weights when a session is opened, and keep most of them in a layout of their own.
-    Pages that are read again come from the system's cache of the file. Mappings from before may be
-    freed by other threads meanwhile, and their addresses reused, so they are left alone.
+    Kernels keep most weights in a layout of their own; pages that are read again come from the
+    system's cache. Mappings from before are left alone: other threads may free them meanwhile, and
+    their addresses be reused.
     """
     with _opening.setdefault((os.getpid(), os.path.realpath(file)), threading.Lock()):
         before = _mappings(file)
@@ -96,7 +91,6 @@ def releasing_pages(file: Path) -> Iterator[None]:
 
 
 def _mappings(file: Path) -> set[tuple[int, int]]:
-    """Return the first and the last address of each mapping of a file, where Linux lists them."""
     try:
         lines = Path("/proc/self/maps").read_bytes().split(b"\n")
     except OSError:
@@ -112,11 +106,7 @@ def _mappings(file: Path) -> set[tuple[int, int]]:
 
 
 def run(call: Callable[..., Any], *arguments: Any, failure: Failure = BackendError) -> Any:
-    """Call a function of ONNX Runtime.
-
-    Raises:
-        BackendError: the call failed; or the exception that `failure` creates from the message.
-    """
+    """Call a function of ONNX Runtime; an error becomes what `failure` makes of its message."""
     try:
         return call(*arguments)
     except Exception as error:

@@ -40,13 +40,7 @@ class ProfileRounding:
 
 
 def sizes_for(profiles: Sequence[Profile], sources: int, source: int, width: int = 1) -> Sizes:
-    """Round sources and their length up.
-
-    The result has the smallest profile that fits.
-
-    Raises:
-        BackendError: no profile fits; states the limits.
-    """
+    """Round sources and their length up, within the smallest profile that fits."""
     for index in _by_batch(profiles):
         batch, lengths = profiles[index].batch, profiles[index].source
         if _fits(sources, batch, width) and source <= lengths.largest:
@@ -135,13 +129,7 @@ class TensorRTBackend(DeviceBackend[Stream]):
 
 
 def open_backend(bundle: Bundle, threads: int | None, gpu: int) -> TensorRTBackend:
-    """Open the backend.
-
-    Raises:
-        BackendError: there is no GPU, the package is missing or of another version, or the engines
-            are not for this GPU.
-        DragomanError: there are fewer GPUs.
-    """
+    """Open the backend, or raise a BackendError if its package or engines do not run here."""
     engines = bundle.manifest.executable
     if not isinstance(engines, TensorRTEngines):
         raise BackendError(f"{bundle.directory}: expected engines, found graphs")

@@ -1,7 +1,6 @@
 """Checks whether a bundle's engines run on this machine, and loads them.
 
-The checks come before loading, since TensorRT's own messages are about checksums and serialization
-versions.
+The checks come first, as TensorRT's own messages are about checksums and serialization versions.
 """
 
 from __future__ import annotations
@@ -23,11 +22,6 @@ def usable_package(bundle: Bundle, engines: TensorRTEngines, index: int = 0) -> 
     """Return the package that runs a bundle's engines on a GPU of this machine.
 
     The GPU is the current device of this thread afterwards.
-
-    Raises:
-        BackendError: there is no GPU, the package is missing or of another version, or the engines
-            are not for this GPU; states what to do.
-        DragomanError: there are fewer GPUs.
     """
     target = bundle.manifest.target
     try:
@@ -62,11 +56,7 @@ def usable_package(bundle: Bundle, engines: TensorRTEngines, index: int = 0) -> 
 
 
 def check_validity(bundle: Bundle, engines: TensorRTEngines, package: Package, gpu: Gpu) -> None:
-    """Check the headers of engines, if the package supports it (TensorRT-RTX).
-
-    Raises:
-        BackendError: according to the package, an engine does not run here.
-    """
+    """Check the headers of engines, if the package supports it (TensorRT-RTX)."""
     trt = package.module
     if not hasattr(trt.Runtime, "get_engine_validity"):
         return
@@ -158,11 +148,7 @@ class LoadedEngine:
 
 
 def load_engine(package: Package, bundle: Bundle, file: str) -> LoadedEngine:
-    """Load an engine onto the device.
-
-    Raises:
-        BackendError: the package does not load the engine; states the reason.
-    """
+    """Load an engine onto the device."""
     trt, messages = package.module, Messages()
     with messages:
         runtime = trt.Runtime(logger_of(trt))
@@ -176,11 +162,7 @@ def load_engine(package: Package, bundle: Bundle, file: str) -> LoadedEngine:
 
 
 def device_memory(bundle: Bundle, file: str) -> int:
-    """Return the scratch memory of an engine's run in bytes, besides weights and tensors.
-
-    Raises:
-        BackendError: there is no GPU that runs the engine.
-    """
+    """Return the scratch memory of an engine's run in bytes, besides weights and tensors."""
     engines = bundle.manifest.executable
     if not isinstance(engines, TensorRTEngines):
         raise BackendError(f"{bundle.directory}: expected engines, found graphs")

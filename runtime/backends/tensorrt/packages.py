@@ -1,8 +1,8 @@
 """Finds the packages TensorRT-RTX and TensorRT, and handles their messages and caches.
 
-The packages share an API. Differences between them and between versions are found by feature tests
-(`hasattr`). Caches belong to a user, a package and its version, those of compiled kernels also to a
-GPU and its driver. They only save time, so a failure is at most a warning.
+Differences between them and between versions are found by feature tests (`hasattr`). Caches belong
+to a user, a package and its version, those of compiled kernels also to a GPU and its driver. They
+only save time, so a failure is at most a warning.
 """
 
 from __future__ import annotations
@@ -50,12 +50,7 @@ class Package:
 
 
 def find_package(target: str) -> Package:
-    """Import the package that builds and runs a target's engines.
-
-    Raises:
-        BackendError: the package is not installed or too old, its libraries cannot be loaded, or
-            the target has no engines.
-    """
+    """Import the package that builds and runs a target's engines."""
     if target not in MODULES:
         raise BackendError(f"target {target} has no engines: expected {' or '.join(MODULES)}")
     name = MODULES[target]
@@ -86,9 +81,8 @@ def _has(module: Any, path: str) -> bool:
 def compute_capabilities(package: Package) -> dict[str, Any]:
     """Return the compute capabilities that a package can build for, in order.
 
-    Returns:
-        Members of the package's ComputeCapability by their numbers: SM89 is "8.9". Empty: the
-        package builds for the GPU of the machine that it runs on.
+    They are members of its ComputeCapability by their numbers: SM89 is "8.9". If there are none, it
+    builds for the GPU of the machine that it runs on.
     """
     kinds = getattr(package.module, "ComputeCapability", None)
     known = {
@@ -127,10 +121,7 @@ class Messages:
     """TensorRT's warnings and errors in order of arrival, for error messages.
 
     In a `with` statement, it receives what TensorRT reports to this thread, and what it reports to
-    threads that receive nothing, which are TensorRT's own:
-
-        with messages:
-            engine = runtime.deserialize_cuda_engine(data)
+    threads that receive nothing, which are TensorRT's own.
     """
 
     warnings: deque[str] = field(default_factory=_kept)
@@ -162,8 +153,7 @@ _making_a_logger = threading.Lock()
 def logger_of(trt: Any) -> Any:
     """Return the logger of the package `trt`, which hands messages to `Messages`.
 
-    TensorRT keeps one logger for the process, the first one that it is given, for the messages of
-    all engines.
+    TensorRT keeps one logger for the process, the first one that it is given.
     """
     with _making_a_logger:
         for module, logger in _loggers:
@@ -212,10 +202,9 @@ def read_cache(file: Path | None) -> bytes:
 
 
 def write_cache(file: Path | None, data: bytes) -> str | None:
-    """Write a cache atomically; of two threads or processes, the last one wins.
+    """Write a cache atomically; return a warning if that fails.
 
-    Returns:
-        a warning if the cache cannot be written, else None
+    Of two threads or processes, the last one wins.
     """
     if file is None:
         return f"not kept for the next time: {NO_HOME}"

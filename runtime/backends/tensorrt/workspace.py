@@ -2,8 +2,7 @@
 
 A workspace has a context for each captured graph, whose addresses and shapes stay as they are, so
 that the graph stays valid. What is not captured runs in one context for each engine and profile.
-Encoder and decoder of a batch never run at the same time and share scratch memory. Kernels that
-TensorRT-RTX compiles for a GPU are cached on disk.
+Encoder and decoder of a batch never run at the same time and share scratch memory.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ WRITE_INTERVAL = 10.0
 
 
 class KernelCache:
-    """The cache of kernels that TensorRT-RTX compiles for this GPU and its driver.
+    """The cache on disk of kernels that TensorRT-RTX compiles for this GPU and its driver.
 
-    The file is written when kernels have been compiled, for processes that end in whatever way,
-    and at the end. It can be used by several threads.
+    It is written when kernels have been compiled, for processes that end in whatever way, and at
+    the end. Several threads can use it.
     """
 
     def __init__(self, package: Package, device: Device) -> None:
@@ -184,8 +183,7 @@ class CapturedStep:
 class EngineWorkspace(Workspace):
     """A workspace for a bundle's engines; see `backend.TensorRTBackend`.
 
-    Args:
-        scratch: size of scratch memory in bytes, enough for each engine in every profile
+    Its scratch memory, in bytes, is enough for each engine in every profile.
     """
 
     def __init__(
@@ -224,8 +222,7 @@ class EngineWorkspace(Workspace):
     def step(self) -> None:
         """Enqueue one decoding step.
 
-        A size runs directly twice, the second time in its own context, and then as a captured
-        graph.
+        A size runs directly twice, the second time in its own context, then as a captured graph.
         """
         step = self._steps.get(self._sizes)
         if (step is None or step.graph is None) and self._tries and self._has_run:
@@ -317,7 +314,6 @@ class EngineWorkspace(Workspace):
         return step
 
     def _shared(self, name: str, sizes: Sizes, addresses: Addresses) -> Context:
-        """Return the context for what is not captured."""
         self._reserve_scratch()
         key = name, sizes.profile
         if key not in self._contexts:
