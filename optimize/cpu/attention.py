@@ -6,8 +6,8 @@ sources of B / G * Q queries and, afterwards, rows again. Cross-attention become
 
 In the encoder, self-attention stays the standard operator, on inputs [B, S, H * Dh], in 0.5 to 0.9
 times the time of MultiHeadAttention, except with relative position biases (T5), which need not be
-expanded, and in the encoder of a speech model, which has no mask. So does all attention of a decoder
-that reads a source once more (BART for classification).
+expanded, and in the encoder of a speech model, which has no mask. So does all attention of a
+decoder that reads a source once more (BART for classification).
 """
 
 from __future__ import annotations
