@@ -381,7 +381,7 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> Iterator[str
     for name in ("start_token_id", "end_token_id"):
         vocabulary = "source_vocab_size" if c.rereads_source else "target_vocab_size"
         size, token = getattr(c, vocabulary), getattr(c, name)
-        if usable(vocabulary, name) and size != 0 and not 0 <= token < size:
+        if usable(vocabulary, name) and size and not 0 <= token < size:
             yield f"{name} must be in the target vocabulary [0, {size}), found {token}"
     if usable("source_vocab_size", "target_vocab_size", "pad_token_id"):
         token = c.pad_token_id

@@ -17,6 +17,8 @@ import pytest
 import dragoman
 from dragoman import DragomanError
 from dragoman.api.build import BuiltBundle, ParityFailedError
+from dragoman.api.distill import DistillationFailedError
+from dragoman.distillation.judging import Judged
 from dragoman.export.exporter import ContractError
 from dragoman.files.regular_files import FileError
 from dragoman.reference_model.settings import CheckpointError, ConfigError
@@ -58,6 +60,9 @@ MADE: dict[type[DragomanError], Callable[[], DragomanError]] = {
     DeadlineError: lambda: DeadlineError("the call was not done within 1 s", {1: RESULT}),
     FileError: lambda: FileError(Path("x.json"), "expected a file, found none"),
     OverloadedError: lambda: OverloadedError("256 requests wait", 2.6),
+    DistillationFailedError: lambda: DistillationFailedError(
+        "a loss", [Judged("a", {"BLEU": 1.5})]
+    ),
     ParityFailedError: parity_failed,
     StoppedError: lambda: StoppedError("no request needs this batch", {1: RESULT}),
     TrainingStoppedError: lambda: TrainingStoppedError(15, Path("training"), 7),

@@ -182,9 +182,10 @@ def record_parity(bundle: Bundle, parity: Parity) -> None:
 
 def add_known_answers(known: KnownAnswers, manifest: Manifest, directory: Path) -> Manifest:
     """Write the known answers of a bundle; return its manifest with their record."""
-    data = known.to_json()
-    (directory / KNOWN_ANSWERS_FILE).write_bytes(data)
-    record = FileRecord(KNOWN_ANSWERS_FILE, len(data), hashlib.sha256(data).hexdigest())
+    with (directory / KNOWN_ANSWERS_FILE).open("wb") as file:
+        hashed = HashedFile(file)
+        hashed.write(known.to_json())
+    record = FileRecord(KNOWN_ANSWERS_FILE, hashed.size, hashed.sha256)
     others = (file for file in manifest.files if file.path != record.path)
     files = tuple(sorted((*others, record), key=lambda file: file.path))
     return dataclasses.replace(manifest, files=files)

@@ -189,6 +189,8 @@ FAULTS: tuple[Fault, ...] = (
     _of_unit("a unit of the model has its ReLU inside", _unit(_relu_of_update), "ssru cpu int8"),
     _of_unit("a forget gate of the model has no bias", _no_bias, "ssru cpu fp32", "ssru cpu int8"),
     RuntimeFault("states are not reordered with beams", KIND, ALL, _method("reorder")),
-    RuntimeFault("a row that joins has the state of a row before", KIND, ALL, _method("_take_row")),
+    RuntimeFault(
+        "a row that joins has the state of a row before", KIND, ALL, _method("_take_source")
+    ),
 )
 """Faults of units, of their states, and of the rows that states belong to."""
