@@ -205,6 +205,7 @@ def _classifier_config(values: Values) -> ModelConfig:
     """Make the configuration of BartForSequenceClassification."""
     # Its ids of special tokens are those of `_config`, which checks them as those of a decoder.
     config = _config(values)
+    values = {"num_labels": 3, **values}  # the default of BART, not that of other families
     return config.replace(
         target_vocab_size=0,
         max_target_positions=0,

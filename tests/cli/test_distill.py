@@ -13,8 +13,11 @@ import pytest
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from dragoman.api import distill
+from dragoman.distillation.student import student_recipe
+from dragoman.distillation.translations import DataFiles
 from dragoman.errors import DragomanError
 from dragoman.reference_model import load_checkpoint
+from dragoman.reference_model.recipes import Recipe, find_recipe
 from dragoman.reference_model.training.state import locked
 from dragoman.runtime import load, read_bundle
 from dragoman.runtime.serving.file_blocks import BlockDecoder
@@ -185,7 +188,10 @@ def test_another_directory_is_needed_for_two_at_once(
     ("changes", "message"),
     [
         ({"pairs": []}, "pairs: expected files to train on .*, found too few of them"),
-        ({"data": "folder"}, "pairs: expected files to train on .* found all of them"),
+        ({"data": "folder"}, "pairs: expected files to train on .* found files and a folder"),
+        ({"pairs": [], "data": "folder"}, "pairs: .* found files and a folder"),
+        ({"pairs": [], "dev": [], "data": "folder"}, "data: expected a teacher of one of the"),
+        ({"within": float("inf")}, "within: expected at least 0 points, found inf"),
         ({"source_language": "de"}, "rejects all 16 sources: source_language: expected none"),
         ({"within": -1.0}, "within: expected at least 0 points, found -1.0"),
         ({"metrics": ["bleurt"]}, "metric: expected one of"),
@@ -226,3 +232,71 @@ def test_a_teacher_translates_texts(token_bundle: Path, files: Path, tmp_path: P
         distill(
             token_bundle, tmp_path / "out", pairs=[files / "train.tsv"], dev=[files / "dev.tsv"]
         )
+
+
+def recipe_of_file(
+    teacher: Path, path: Path, stated: dict[str, object], of_teacher: Recipe | None = None
+) -> Recipe:
+    path.write_text(json.dumps(stated), encoding="utf-8")
+    files, checkpoint = DataFiles(path.parent), path.parent / "checkpoint"
+    return student_recipe(path, read_bundle(teacher), files, checkpoint, of_teacher)
+
+
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [
+        ({}, (20, 10)),
+        ({"epochs": 5}, (5, 2)),
+        ({"schedule": "cosine"}, (20, 0)),
+        ({"epochs": 4, "cool_down_epochs": 3}, (4, 3)),
+        (None, (20, 10)),
+    ],
+)
+def test_a_file_states_what_differs(
+    training: dict[str, object] | None, expected: tuple[int, int], teacher: Path, tmp_path: Path
+) -> None:
+    stated: dict[str, object] = {"training": training, "vocabulary": None}
+    options = recipe_of_file(teacher, tmp_path / "student.json", stated).options
+    assert (options.epochs, options.cool_down_epochs) == expected
+
+
+def test_the_file_decides_before_the_recipe_of_the_teacher(teacher: Path, tmp_path: Path) -> None:
+    of_teacher = find_recipe("bible-en-es")
+    chrf = recipe_of_file(teacher, tmp_path / "a.json", {"metrics": ["chrf"]}, of_teacher)
+    neither = recipe_of_file(teacher, tmp_path / "b.json", {}, of_teacher)
+    assert (chrf.metric, neither.metric) == ("chrF", "BLEU")
+    assert chrf.licences == neither.licences == of_teacher.licences
+
+
+def test_a_file_is_not_named_like_a_recipe(teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(DragomanError, match="expected a file of another name, found that of"):
+        recipe_of_file(teacher, tmp_path / "g2p-en.json", {})
+
+
+def test_pairs_are_cleaned_as_the_file_says_and_bleu_does_not_judge_words(
+    teacher: Path, files: Path, tmp_path: Path
+) -> None:
+    """A target is five times as long as its source; references of one word have no BLEU."""
+    long = (
+        "the cat eats\tel gato come pan y queso y nueces y pescado y mucho mas pan y queso y pan\n"
+    )
+    train = (files / "train.tsv").read_text(encoding="utf-8") + long
+    (tmp_path / "train.tsv").write_text(train, encoding="utf-8")
+    (tmp_path / "dev.tsv").write_text("bread\tpan\ncheese\tqueso\n", encoding="utf-8")
+    stated = STUDENT | {"cleaning": {"ratio": 8}}
+    (tmp_path / "student.json").write_text(json.dumps(stated), encoding="utf-8")
+    found = distill(
+        teacher,
+        tmp_path / "out",
+        pairs=[tmp_path / "train.tsv"],
+        dev=[tmp_path / "dev.tsv"],
+        student=tmp_path / "student.json",
+        beams=2,
+        epochs=1,
+        shortlist=False,
+        within=100,
+        threads=1,
+    )
+    assert "the cat eats" in (tmp_path / "out" / "sources.txt").read_text("utf-8").splitlines()
+    assert found.metric == "chrF" and found.sources == len(PAIRS) + 1
+    assert all("BLEU" not in row.figures for row in found.rows)

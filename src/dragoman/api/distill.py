@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,12 +131,12 @@ def distill(
     refuse_unwritable(output)
     check_target(None, precision, None)
     check_comparison(threads, inputs=None, metrics=metrics)
-    if not within >= 0:
+    if not 0 <= within < math.inf:
         raise DragomanError(f"within: expected at least 0 points, found {shown(within)}")
-    if (data is None) is not bool(pairs and dev):
+    if bool(pairs or dev or test) if data is not None else not (pairs and dev):
         raise DragomanError(
             "pairs: expected files to train on and to validate on, or else the folder of a "
-            f"recipe's data, found {'all of them' if pairs and dev else 'too few of them'}"
+            f"recipe's data, found {'too few of them' if data is None else 'files and a folder'}"
         )
     options = GenerationOptions(
         num_beams=beams, source_language=source_language, target_language=target_language
@@ -143,23 +145,34 @@ def distill(
 
     import torch
 
+    import dragoman.export.exporter  # noqa: F401  # raises before the work if it cannot be imported
     from dragoman.distillation.judging import Judged, judge_all, loss_in_points, write_figures
-    from dragoman.distillation.student import check_teacher, student_recipe
-    from dragoman.distillation.translations import DataFiles, translate_sources
+    from dragoman.distillation.student import check_teacher, student_cleaning, student_recipe
+    from dragoman.distillation.translations import (
+        DataFiles,
+        load_files,
+        recipe_of,
+        translate_sources,
+    )
     from dragoman.reference_model.recipes import PairFiles, run_recipe
     from dragoman.reference_model.training.state import locked
 
     check_teacher(taught)
-    files, given = (
-        DataFiles(output),
-        PairFiles(*([Path(file) for file in part] for part in (pairs, dev, test))),
-    )
+    files, file = DataFiles(output), None if student is None else Path(student)
+    if data is not None:
+        of_teacher = recipe_of(taught)
+        load_data = partial(of_teacher.load_data, Path(data))
+    else:
+        of_teacher = None
+        given = PairFiles(*([Path(each) for each in part] for part in (pairs, dev, test)))
+        load_data = partial(load_files, given, student_cleaning(file))
     checkpoint, candidate = output / CHECKPOINT, output / f"{BUNDLE}.candidate"
     recipe = student_recipe(
-        None if student is None else Path(student),
+        file,
         taught,
         files,
         checkpoint,
+        of_teacher,
         originals=originals,
         metrics=metrics,
         epochs=epochs,
@@ -170,14 +183,15 @@ def distill(
         with progress() as reported:
             translated = translate_sources(
                 taught,
-                given,
-                None if data is None else Path(data),
-                [Path(file) for file in sources],
+                load_data,
+                [Path(each) for each in sources],
                 files,
                 options,
                 threads,
                 reported,
             )
+        for examples in (translated.data.validation, translated.data.held_out):
+            recipe, _ = recipe.judging(examples)
         trained = run_recipe(recipe, recipe.load_data(None), checkpoint, checkpoint / "training")
         with progress() as reported:
             built = build(
@@ -191,7 +205,13 @@ def distill(
             )
             try:
                 rows = judge_all(
-                    taught, built.bundle, options, recipe, translated.held_out, threads, reported
+                    taught,
+                    built.bundle,
+                    options,
+                    recipe,
+                    translated.data.held_out,
+                    threads,
+                    reported,
                 )
                 rows.insert(-1, Judged("student, in PyTorch, greedy", trained.figures))
                 loss = loss_in_points(recipe, rows)

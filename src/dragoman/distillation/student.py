@@ -9,22 +9,22 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.export.tokenizers import read_trainable
-from dragoman.reference_model.recipes import PairFiles, Recipe
+from dragoman.reference_model.recipes import RECIPES, Cleaning, PairFiles, Recipe
 from dragoman.reference_model.recipes.translation import recipe_of_sections
-from dragoman.reference_model.settings import read_settings_file
+from dragoman.reference_model.settings import read_settings, read_settings_file
+from dragoman.reference_model.training.options import FALLING_TO_ZERO
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.neutral_graphs import kind_of
 
-from .translations import DataFiles, recipe_of
+from .translations import DataFiles
 
-EPOCHS = 20
 TRAINING: Mapping[str, object] = {
-    "epochs": EPOCHS,
+    "epochs": 20,
     "warmup_steps": 2000,
     "learning_rate_scale": 1.5,
-    "cool_down_epochs": EPOCHS // 2,
 }
-"""The options of the training that a student's file may leave out."""
+"""The options of the training that a student's file may leave out. The learning rate falls to zero
+over the second half of the epochs."""
 OF_DATA = ("corpora", "dev", "test")
 """The sections of files, which a distillation writes."""
 
@@ -50,6 +50,7 @@ def student_recipe(
     teacher: Bundle,
     files: DataFiles,
     checkpoint: Path,
+    of_teacher: Recipe | None,
     *,
     originals: bool = False,
     metrics: Sequence[str] | None = None,
@@ -62,6 +63,7 @@ def student_recipe(
             them, as for `read_training_file`; None: all are the defaults
         files: what the student is trained, validated and judged on, which need not exist yet
         checkpoint: directory of the student's checkpoint
+        of_teacher: the recipe that gives the data, if one does
         originals: whether the references are learned, too
         metrics, epochs: what takes the place of the file's; None: nothing does
 
@@ -70,7 +72,7 @@ def student_recipe(
         DragomanError: the file cannot be read, a section or a metric is invalid, or the teacher's
             tokenizers cannot be the student's.
     """
-    stated = {} if path is None else read_settings_file(path)
+    stated = _stated(path)
     if own := [name for name in OF_DATA if name in stated]:
         raise DragomanError(
             f"{path}: expected no section {own[0]}, the options of the command name the data"
@@ -80,31 +82,57 @@ def student_recipe(
         "vocabulary": _vocabulary(teacher),
         **stated,
         "model": _with(_model(teacher), stated.get("model")),
-        "training": _with(TRAINING, stated.get("training")),
+        "training": _training(stated.get("training"), epochs),
         "corpora": [{"files": [str(file.absolute())]} for file in learned],
     }
     pairs = PairFiles(validation=[files.dev], held_out=[files.test])
     name = path or Path(f"{teacher.manifest.name}-student")
     recipe = recipe_of_sections(sections, name, pairs, checkpoint / "training", read_trainable)
-    of_teacher = recipe_of(teacher)
+    if recipe.name in RECIPES:
+        raise DragomanError(
+            f"{path}: expected a file of another name, found that of the recipe {recipe.name}, "
+            "whose models are judged in their own way"
+        )
     if of_teacher is not None:  # the same task, on the same data
-        recipe = replace(
-            recipe,
-            score=of_teacher.score,
-            metric=of_teacher.metric,
-            metrics=of_teacher.metrics,
-            lowercase=of_teacher.lowercase,
-            licences=of_teacher.licences,
-        )
-    if metrics:
-        recipe = recipe.scored_by(metrics)
+        recipe = replace(recipe, licences=of_teacher.licences)
+        if "metrics" not in stated:
+            recipe = replace(
+                recipe,
+                score=of_teacher.score,
+                metric=of_teacher.metric,
+                metrics=of_teacher.metrics,
+                lowercase=of_teacher.lowercase,
+            )
+    return recipe.scored_by(metrics) if metrics else recipe
+
+
+def student_cleaning(path: Path | None) -> Cleaning:
+    """Read the rules by which a student's file cleans pairs.
+
+    Raises:
+        DragomanError: the file cannot be read, or the section "cleaning" is invalid.
+    """
+    return read_settings(Cleaning, _stated(path).get("cleaning", {}), f"{path}: cleaning")
+
+
+def _stated(path: Path | None) -> dict[str, Any]:
+    """Read the sections of a student's file; null is as good as none."""
+    found = {} if path is None else read_settings_file(path)
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def _training(stated: object, epochs: int | None) -> object:
+    options = _with(TRAINING, stated)
+    if not isinstance(options, dict):
+        return options
     if epochs is not None:
-        options = recipe.options
-        cool_down = min(options.cool_down_epochs, epochs)
-        recipe = replace(
-            recipe, options=replace(options, epochs=epochs, cool_down_epochs=cool_down)
-        )
-    return recipe
+        options = options | {"epochs": epochs}
+        if isinstance(cool_down := options.get("cool_down_epochs"), int):
+            options["cool_down_epochs"] = min(cool_down, epochs)
+    if "cool_down_epochs" not in options and options.get("schedule") not in FALLING_TO_ZERO:
+        whole = options["epochs"]
+        options["cool_down_epochs"] = whole // 2 if isinstance(whole, int) and whole > 0 else 0
+    return options
 
 
 def _model(teacher: Bundle) -> Mapping[str, object]:
@@ -119,7 +147,7 @@ def _model(teacher: Bundle) -> Mapping[str, object]:
 
 def _with(defaults: Mapping[str, object], stated: object) -> object:
     """Return a section with defaults for what it leaves out; another value is checked later."""
-    return {**defaults, **stated} if isinstance(stated, dict) else stated or defaults
+    return {**defaults, **(stated or {})} if isinstance(stated, dict | None) else stated
 
 
 def _vocabulary(teacher: Bundle) -> Mapping[str, object]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -67,23 +67,31 @@ class DataFiles:
 class Translated:
     """What the teacher translated."""
 
-    held_out: Sequence[Example]
-    """The pairs to judge on."""
+    data: Data
+    """The data whose sources they are, with the pairs to validate and to judge on."""
     sources: int
     """The number of different sources."""
     rejected: int
     """How many of them the teacher rejected, such as those that are too long for it."""
 
 
-def recipe_of(teacher: Bundle) -> Recipe | None:
-    """Return the recipe of Dragoman that the teacher was trained by, if any."""
-    return RECIPES.get(teacher.manifest.name)
+def recipe_of(teacher: Bundle) -> Recipe:
+    """Find the recipe of Dragoman that a teacher was trained by.
+
+    Raises:
+        DragomanError: its bundle does not have the name of one.
+    """
+    if teacher.manifest.name not in RECIPES:
+        raise DragomanError(
+            f"data: expected a teacher of one of the recipes {', '.join(RECIPES)}, found "
+            f"{teacher.manifest.name}: name the files of pairs"
+        )
+    return RECIPES[teacher.manifest.name]
 
 
 def translate_sources(
     teacher: Bundle,
-    pairs: PairFiles,
-    folder: Path | None,
+    load_data: Callable[[], Data],
     more: Sequence[Path],
     files: DataFiles,
     options: GenerationOptions,
@@ -95,8 +103,6 @@ def translate_sources(
     The same call goes on with an interrupted one; see `decode_file`.
 
     Args:
-        pairs: files of pairs
-        folder: folder of the data of the teacher's recipe, which takes the place of `pairs`
         more: files of further sources, one per line
         files: the files to write
 
@@ -104,7 +110,7 @@ def translate_sources(
         DragomanError: a file cannot be read or written, or the teacher rejects every source.
     """
     progress.stage("reading the data")
-    data = _read(teacher, pairs, folder)
+    data = load_data()
     train = list(data.train)
     sources = list(dict.fromkeys(chain((example.source for example in train), _lines_of(more))))
     write_examples(train, files.originals)
@@ -113,25 +119,22 @@ def translate_sources(
     _write_lines(files.sources, sources)
     outputs = _outputs(teacher, files.sources, options, threads, progress)
     translated = [
-        Example(source, (output,))
+        Example(source, (" ".join(output.split()),))
         for source, output in zip(sources, outputs, strict=True)
-        if output
+        if output.strip()
     ]
     write_examples(translated, files.translations)
-    return Translated(data.held_out, len(sources), len(sources) - len(translated))
+    return Translated(data, len(sources), len(sources) - len(translated))
 
 
-def _read(teacher: Bundle, pairs: PairFiles, folder: Path | None) -> Data:
-    if pairs.train:
-        corpora = Corpora([Corpus(tuple(pairs.train))], Cleaning())
-        return load_pairs(corpora, pairs.validation, pairs.held_out or pairs.validation)
-    recipe = recipe_of(teacher)
-    if recipe is None:
-        raise DragomanError(
-            f"data: expected a teacher of one of the recipes {', '.join(RECIPES)}, found "
-            f"{teacher.manifest.name}: name the files of pairs"
-        )
-    return recipe.load_data(folder)
+def load_files(pairs: PairFiles, rules: Cleaning) -> Data:
+    """Read and clean files of pairs; those to judge on are by default those to validate on.
+
+    Raises:
+        DragomanError: a file cannot be read, or no pair remains.
+    """
+    corpora = Corpora([Corpus(tuple(pairs.train))], rules)
+    return load_pairs(corpora, pairs.validation, pairs.held_out or pairs.validation)
 
 
 def _lines_of(files: Iterable[Path]) -> Iterator[str]:
