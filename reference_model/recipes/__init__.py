@@ -1,5 +1,6 @@
 """Models that Dragoman trains from scratch, by name."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError, shown
@@ -40,6 +41,19 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
+def check_file_name(path: Path) -> None:
+    """Check that a file which describes a training is not named like a recipe.
+
+    Raises:
+        DragomanError: it is; its models would be taken for those of the recipe.
+    """
+    if path.stem in RECIPES:
+        raise DragomanError(
+            f"{path}: expected a file of another name, found that of the recipe {path.stem}, "
+            "whose models are judged in their own way"
+        )
+
+
 __all__ = [
     "RECIPES",
     "Cleaning",
@@ -53,6 +67,7 @@ __all__ = [
     "RecipeResult",
     "Tokenizers",
     "Vocabulary",
+    "check_file_name",
     "describe_cleaning",
     "evaluate",
     "find_recipe",

@@ -13,7 +13,7 @@ import pytest
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from dragoman.api import distill
-from dragoman.distillation.student import student_recipe
+from dragoman.distillation.student import read_student_file, student_recipe
 from dragoman.distillation.translations import DataFiles
 from dragoman.errors import DragomanError
 from dragoman.reference_model import load_checkpoint
@@ -239,7 +239,8 @@ def recipe_of_file(
 ) -> Recipe:
     path.write_text(json.dumps(stated), encoding="utf-8")
     files, checkpoint = DataFiles(path.parent), path.parent / "checkpoint"
-    return student_recipe(path, read_bundle(teacher), files, checkpoint, of_teacher)
+    stated = read_student_file(path)
+    return student_recipe(path, stated, read_bundle(teacher), files, checkpoint, of_teacher)
 
 
 @pytest.mark.parametrize(

@@ -147,28 +147,32 @@ def distill(
 
     import dragoman.export.exporter  # noqa: F401  # raises before the work if it cannot be imported
     from dragoman.distillation.judging import Judged, judge_all, loss_in_points, write_figures
-    from dragoman.distillation.student import check_teacher, student_cleaning, student_recipe
+    from dragoman.distillation.student import check_teacher, read_student_file, student_recipe
     from dragoman.distillation.translations import (
         DataFiles,
         load_files,
         recipe_of,
         translate_sources,
     )
-    from dragoman.reference_model.recipes import PairFiles, run_recipe
+    from dragoman.reference_model.recipes import Cleaning, PairFiles, run_recipe
+    from dragoman.reference_model.settings import read_settings
     from dragoman.reference_model.training.state import locked
 
     check_teacher(taught)
     files, file = DataFiles(output), None if student is None else Path(student)
+    stated = read_student_file(file)
     if data is not None:
         of_teacher = recipe_of(taught)
         load_data = partial(of_teacher.load_data, Path(data))
     else:
         of_teacher = None
         given = PairFiles(*([Path(each) for each in part] for part in (pairs, dev, test)))
-        load_data = partial(load_files, given, student_cleaning(file))
+        rules = read_settings(Cleaning, stated.get("cleaning", {}), f"{file}: cleaning")
+        load_data = partial(load_files, given, rules)
     checkpoint, candidate = output / CHECKPOINT, output / f"{BUNDLE}.candidate"
     recipe = student_recipe(
         file,
+        stated,
         taught,
         files,
         checkpoint,

@@ -13,7 +13,7 @@ from dragoman.files.regular_files import write_whole
 from dragoman.metrics import find_metric
 from dragoman.progress import Progress
 from dragoman.reference_model.recipes import Example, Recipe
-from dragoman.runtime import load
+from dragoman.runtime import Model, load
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.settings.generation import GenerationOptions
 
@@ -56,39 +56,36 @@ def judge_all(
     Raises:
         DragomanError: a bundle cannot be loaded, or does not know an option.
     """
-    beams, greedy = GenerationOptions(num_beams=options.num_beams), GenerationOptions(num_beams=1)
-    runs = [
-        (f"teacher, {options.num_beams} beams", teacher, options),
-        ("teacher, greedy", teacher, options.replace(num_beams=1)),
-        (f"student, {options.num_beams} beams", student, beams),
-    ]
+    beams, greedy = f"{options.num_beams} beams", GenerationOptions(num_beams=1)
+    by_teacher = {beams: options, "greedy": options.replace(num_beams=1)}
+    by_student = {beams: GenerationOptions(num_beams=options.num_beams)}
     if student.manifest.shortlist is not None:
-        runs.append(("student, whole vocabulary", student, greedy.replace(shortlist=False)))
-    runs.append(("student, greedy", student, greedy))
+        by_student["whole vocabulary"] = greedy.replace(shortlist=False)
+    by_student["greedy"] = greedy
     rows = []
-    for name, bundle, decoding in runs:
-        progress.stage(f"judging: {name}")
-        rows.append(_judge(name, bundle, decoding, recipe, held_out, threads))
+    for who, bundle, runs in (("teacher", teacher, by_teacher), ("student", student, by_student)):
+        with load(bundle, threads=threads) as model:
+            for how, decoding in runs.items():
+                progress.stage(f"judging: {who}, {how}")
+                rows.append(_judge(f"{who}, {how}", model, decoding, recipe, held_out))
     return rows
 
 
 def _judge(
     name: str,
-    bundle: Bundle,
+    model: Model,
     options: GenerationOptions,
     recipe: Recipe,
     held_out: Sequence[Example],
-    threads: int | None,
 ) -> Judged:
     assert recipe.score is not None
     sources = [example.source for example in held_out]
-    with load(bundle, threads=threads) as model:
-        model.generate(sources[:WARM_UP], options)
-        began = time.perf_counter()
-        results = model.generate(sources, options)
-        seconds = time.perf_counter() - began
+    model.generate(sources[:WARM_UP], options)
+    began = time.perf_counter()
+    results = model.generate(sources, options)
+    seconds = time.perf_counter() - began
     figures = recipe.score([result.text or "" for result in results], held_out)
-    return Judged(name, figures, len(sources) / seconds, bundle.size / 1e6)
+    return Judged(name, figures, len(sources) / seconds, model.bundle.size / 1e6)
 
 
 def loss_in_points(recipe: Recipe, rows: Sequence[Judged]) -> float:

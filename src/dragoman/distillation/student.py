@@ -9,9 +9,9 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.export.tokenizers import read_trainable
-from dragoman.reference_model.recipes import RECIPES, Cleaning, PairFiles, Recipe
+from dragoman.reference_model.recipes import PairFiles, Recipe, check_file_name
 from dragoman.reference_model.recipes.translation import recipe_of_sections
-from dragoman.reference_model.settings import read_settings, read_settings_file
+from dragoman.reference_model.settings import read_settings_file
 from dragoman.reference_model.training.options import FALLING_TO_ZERO
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.neutral_graphs import kind_of
@@ -45,8 +45,24 @@ def check_teacher(teacher: Bundle) -> None:
         )
 
 
+def read_student_file(path: Path | None) -> dict[str, Any]:
+    """Read the sections that a student's file states; null is as good as none.
+
+    Raises:
+        DragomanError: the file cannot be read, or names data.
+    """
+    found = {} if path is None else read_settings_file(path)
+    stated = {name: values for name, values in found.items() if values is not None}
+    if own := [name for name in OF_DATA if name in stated]:
+        raise DragomanError(
+            f"{path}: expected no section {own[0]}, the options of the command name the data"
+        )
+    return stated
+
+
 def student_recipe(
     path: Path | None,
+    stated: Mapping[str, Any],
     teacher: Bundle,
     files: DataFiles,
     checkpoint: Path,
@@ -59,8 +75,9 @@ def student_recipe(
     """Make the recipe that a student is trained and judged by.
 
     Args:
-        path: file with the sections model, vocabulary, training, cleaning and metrics, or some of
-            them, as for `read_training_file`; None: all are the defaults
+        path: the student's file, for errors and names of files; None: there is none
+        stated: the file's sections, see `read_student_file`: model, vocabulary, training, cleaning
+            and metrics, or some of them, as for `read_training_file`
         files: what the student is trained, validated and judged on, which need not exist yet
         checkpoint: directory of the student's checkpoint
         of_teacher: the recipe that gives the data, if one does
@@ -69,14 +86,9 @@ def student_recipe(
 
     Raises:
         ConfigError: the section "model" is invalid.
-        DragomanError: the file cannot be read, a section or a metric is invalid, or the teacher's
-            tokenizers cannot be the student's.
+        DragomanError: a section or a metric is invalid, or the teacher's tokenizers cannot be the
+            student's.
     """
-    stated = _stated(path)
-    if own := [name for name in OF_DATA if name in stated]:
-        raise DragomanError(
-            f"{path}: expected no section {own[0]}, the options of the command name the data"
-        )
     learned = [files.translations, *([files.originals] if originals else [])]
     sections: dict[str, Any] = {
         "vocabulary": _vocabulary(teacher),
@@ -88,11 +100,7 @@ def student_recipe(
     pairs = PairFiles(validation=[files.dev], held_out=[files.test])
     name = path or Path(f"{teacher.manifest.name}-student")
     recipe = recipe_of_sections(sections, name, pairs, checkpoint / "training", read_trainable)
-    if recipe.name in RECIPES:
-        raise DragomanError(
-            f"{path}: expected a file of another name, found that of the recipe {recipe.name}, "
-            "whose models are judged in their own way"
-        )
+    check_file_name(name)
     if of_teacher is not None:  # the same task, on the same data
         recipe = replace(recipe, licences=of_teacher.licences)
         if "metrics" not in stated:
@@ -104,21 +112,6 @@ def student_recipe(
                 lowercase=of_teacher.lowercase,
             )
     return recipe.scored_by(metrics) if metrics else recipe
-
-
-def student_cleaning(path: Path | None) -> Cleaning:
-    """Read the rules by which a student's file cleans pairs.
-
-    Raises:
-        DragomanError: the file cannot be read, or the section "cleaning" is invalid.
-    """
-    return read_settings(Cleaning, _stated(path).get("cleaning", {}), f"{path}: cleaning")
-
-
-def _stated(path: Path | None) -> dict[str, Any]:
-    """Read the sections of a student's file; null is as good as none."""
-    found = {} if path is None else read_settings_file(path)
-    return {name: values for name, values in found.items() if values is not None}
 
 
 def _training(stated: object, epochs: int | None) -> object:

@@ -56,7 +56,6 @@ class DataFiles:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
         self.sources = directory / "sources.txt"
         self.translations, self.originals, self.dev, self.test = (
             directory / f"{name}.tsv" for name in ("translations", "originals", "dev", "test")

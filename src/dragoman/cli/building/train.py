@@ -23,6 +23,7 @@ from dragoman.reference_model.recipes import (
     RECIPES,
     PairFiles,
     Recipe,
+    check_file_name,
     describe_cleaning,
     find_recipe,
     read_training_file,
@@ -292,9 +293,5 @@ def _recipe(name: str, pairs: PairFiles, directory: Path) -> Recipe:
             )
         return find_recipe(name)
     chosen = read_training_file(Path(name), pairs, directory, _read_vocabulary)
-    if chosen.name in RECIPES:
-        raise DragomanError(
-            f"{name}: expected a file of another name, found that of the recipe {chosen.name}, "
-            "whose models are judged in their own way"
-        )
+    check_file_name(Path(name))
     return chosen

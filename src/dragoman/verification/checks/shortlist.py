@@ -148,6 +148,7 @@ def _compare_steps(
 
     numbers = list(range(len(sources) - joins))
     states = [begin(numbers, listed=listed) for listed in (False, True)]
+    suppressed = manifest.generation.suppressed_token_ids
     compared, differing, worst, problem = 0, 0, 0.0, ""
     try:
         for step in range(steps):
@@ -157,27 +158,27 @@ def _compare_steps(
                 for state, listed in zip(states, (False, True), strict=True):
                     state.join(begin(joining, listed=listed), np.array(joining))
             if joins and step == LEAVES:
-                kept = [len(numbers) - 1, *range(1, len(numbers) - 1)]
-                numbers = kept
+                numbers = [len(numbers) - 1, *range(1, len(numbers) - 1)]
                 for state in states:
                     state.retire(np.array([0]))
-                    state.keep(np.array(kept))
+                    state.keep(np.array(numbers))
             expected, found = (state.advance() for state in states)
-            suppressed = manifest.generation.suppressed_token_ids
             tokens = found.choice.tokens.copy()
             for row in range(len(tokens)):
                 own = allowed[numbers[row // WIDTH]]
                 apart = _difference(expected, found, row, own)
                 beyond = apart > tolerance
-                wrong = "" if beyond.any() else _wrong_choice(found, row, own, suppressed)
-                compared, differing = compared + len(own), differing + int(beyond.sum())
-                differing += bool(wrong)
+                compared += len(own)
                 worst = max(worst, float(apart.max(initial=0)) / tolerance)
                 if beyond.any():
+                    differing += int(beyond.sum())
                     wrong = (
                         f"the logits of a token of the shortlist differ by {apart.max():.3g} of "
                         "the largest"
                     )
+                else:
+                    wrong = _wrong_choice(found, row, own, suppressed)
+                    differing += bool(wrong)
                 problem = problem or (wrong and f"{wrong} at step {step + 1}")
                 if row % WIDTH or tokens[row] not in own:
                     tokens[row] = own[step % len(own)]
