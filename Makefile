@@ -157,8 +157,7 @@ test-ray: $(VENV)/installed $(RAY_VENV)/installed
 # of some libraries, and therefore a separate environment; OpenVINO's tools another one.
 test-peers: $(PEERS_VENV)/installed $(OPENVINO_VENV)/installed
 	DRAGOMAN_OPENVINO_PYTHON=$(OPENVINO_BIN)/python $(PEERS_BIN)/python -m pytest -m peers \
-		tests/benchmarks tests/optimize/fusions tests/export/families/test_ctranslate2.py \
-		tests/export/families/test_sentence_layers.py tests/verification/test_ranks.py
+		tests/benchmarks tests/optimize/fusions tests/export/families/test_ctranslate2.py
 
 COMPARE := $(PEERS_BIN)/python -m dragoman.benchmarks.compare
 COMPARE_OPTIONS := --openvino-python $(OPENVINO_BIN)/python --output benchmarks/results

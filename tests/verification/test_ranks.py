@@ -100,7 +100,6 @@ def test_numbers_by_their_definitions(ties: bool) -> None:
             assert ndcg(expected, found) == pytest.approx(ndcg_by_places(expected, found))
 
 
-@pytest.mark.peers
 @pytest.mark.parametrize("ties", [False, True])
 def test_numbers_of_other_libraries(ties: bool) -> None:
     stats: Any = importlib.import_module("scipy.stats")
@@ -209,7 +208,7 @@ def mean_of(
     return float(np.mean([measure(expected, found) for expected, found in lists]))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_the_order_of_scores(compare: Compare, precision: Precision) -> None:
     """Documents are ranked within their query; a query with one document has no order."""
     queries = [*"aabcb" * 4, "b", "a", "d"]
@@ -231,7 +230,7 @@ def test_the_order_of_scores(compare: Compare, precision: Precision) -> None:
         assert found.bundle.tau == alone.bundle.tau == 1
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_the_order_of_embeddings(compare: Compare, precision: Precision) -> None:
     """Each text ranks all others by cosine."""
     found, vectors = compare("embeddings", precision)
