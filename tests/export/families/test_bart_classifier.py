@@ -166,6 +166,21 @@ def test_kinds_of_labels(
     assert head is not None and (head.multi_label, len(head.labels)) == (multi_label, labels)
 
 
+def test_labels_that_are_not_stated_are_three(make: Make) -> None:
+    """As transformers has them; other families have two."""
+    theirs, directory = make()
+    path = directory / "config.json"
+    stated = json.loads(path.read_text())
+    path.write_text(
+        json.dumps({n: v for n, v in stated.items() if n not in ("id2label", "label2id")})
+    )
+    head = read(directory).config.head
+    default = transformers.BartConfig.from_pretrained(directory).id2label
+    assert head is not None and head.labels == tuple(default.values())
+    assert head.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert_same(theirs, read(directory))
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import Tensor
@@ -223,17 +224,33 @@ def test_places_of_albert_share_their_layers(make: Make) -> None:
     assert ModelConfig.from_json(json.dumps(config.to_dict())) == config
 
 
-@pytest.mark.parametrize("target", ["neutral", "cpu", "int8", "int4"])
-def test_shared_weights_are_stored_once(target: str, make: Make, tmp_path: Path) -> None:
-    """In the bundle, too, whose graph names one initializer at all places of a layer."""
-    theirs, directory = make("albert", "Model")
-    neutral, folder = tmp_path / "neutral", tmp_path / target
+def optimized(model: EncoderModel, root: Path, target: str, *, attention: bool = False) -> Path:
+    """A bundle: neutral, for cpu, or in a precision for cpu."""
+    neutral, folder = root / "neutral", root / target
     neutral.mkdir()
-    bundle = export_bundle(read(directory), neutral, name="albert", attention=True)
+    bundle = export_bundle(model, neutral, name="encoder", attention=attention)
     if target != "neutral":
         folder.mkdir()
         precision: Any = "fp32" if target == "cpu" else target
         optimize_bundle(bundle, folder, target="cpu", precision=precision)
+    return folder
+
+
+def assert_near(found: NDArray[Any], expected: NDArray[Any], target: str) -> None:
+    """Embeddings of a bundle are those of fp32, or of nearly their direction."""
+    if target in ("neutral", "cpu"):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        return
+    cosines = (found * expected).sum(1)
+    cosines /= np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    assert cosines.min() > 0.98
+
+
+@pytest.mark.parametrize("target", ["neutral", "cpu", "int8", "int4"])
+def test_shared_weights_are_stored_once(target: str, make: Make, tmp_path: Path) -> None:
+    """In the bundle, too, whose graph names one initializer at all places of a layer."""
+    theirs, directory = make("albert", "Model")
+    folder = optimized(read(directory), tmp_path, target, attention=True)
     graph = onnx.load(folder / "encoder.onnx", load_external_data=False).graph
     read_by: dict[str, int] = {}
     for node in graph.node:
@@ -251,12 +268,7 @@ def test_shared_weights_are_stored_once(target: str, make: Make, tmp_path: Path)
         sources = [[2, *range(4, 15), 3], [2], [2, 9, 3]]
         expected = outputs_of(theirs, *pad(sources, PAD), None)[1].numpy()
         found = model.encode(sources)
-        if target in ("neutral", "cpu"):
-            np.testing.assert_allclose(found, expected, atol=1e-5)
-        else:
-            cosines = (found * expected).sum(1)
-            cosines /= np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-            assert cosines.min() > 0.98
+        assert_near(found, expected, target)
         weights = model.attention(sources[0]).encoder
         theirs.set_attn_implementation("eager")
         with torch.inference_mode():
@@ -298,20 +310,29 @@ def test_what_mpnet_does_not_heed_is_refused(field: str, make: Make) -> None:
         read(directory)
 
 
-@pytest.mark.parametrize("target", ["neutral", "cpu"])
-def test_bundles_with_biases_by_distance(target: str, make: Make, tmp_path: Path) -> None:
-    """MPNet in ONNX Runtime, on texts of the most tokens and of one, in one batch."""
-    theirs, directory = make("mpnet", "Model")
-    folders = tmp_path / "neutral", tmp_path / "cpu"
-    for folder in folders:
-        folder.mkdir()
-    bundle = export_bundle(read(directory), folders[0], name="mpnet")
-    optimize_bundle(bundle, folders[1], target="cpu")
+@pytest.mark.parametrize(
+    ("family", "target"),
+    [
+        *(("mpnet", target) for target in ("neutral", "cpu", "int8", "int4")),
+        *((family, target) for family in ("electra", "camembert") for target in ("neutral", "cpu")),
+    ],
+)
+def test_bundles(family: str, target: str, make: Make, tmp_path: Path) -> None:
+    """In ONNX Runtime, on texts of the most tokens and of one, alone and in one batch.
+
+    MPNet adds biases by distance to attention; ELECTRA's embeddings are narrower than the model.
+    """
+    theirs, directory = make(family, "Model")
+    bundle = optimized(read(directory), tmp_path, target)
     sources = [[2, *range(4, 15), 3], [2], [2, 9, 3]]
-    with load(tmp_path / target, threads=1) as model:
+    with load(bundle, threads=1) as model:
         found = model.encode(sources)
-    expected = outputs_of(theirs, *pad(sources, 1), None)[1]
-    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+        alone = np.concatenate([model.encode([source]) for source in sources])
+    expected = outputs_of(theirs, *pad(sources, theirs.config.pad_token_id), None)[1].numpy()
+    if target in ("int8", "int4"):
+        np.testing.assert_array_equal(alone, found)
+    assert_near(alone, expected, target)
+    assert_near(found, expected, target)
 
 
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForQuestionAnswering"])

@@ -62,6 +62,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
         "electra, gpt2, m2m_100, marian, mbart, mpnet, mt5, pegasus, pytorch-seq2seq, roberta, t5, "
         "torch.nn.Transformer, whisper, xlm-roberta, found 'llama'",
     ),
+    "DeBERTa": (config('{"model_type": "deberta-v2"}'), "xlm-roberta, found 'deberta-v2'"),
     "a model type that is a list": (config('{"model_type": ["t5"]}'), "found ['t5']"),
 }
 
