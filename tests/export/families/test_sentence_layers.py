@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import CheckpointError, ConfigError, EmbeddingLayer, HeadConfig
 from dragoman.runtime import RejectedError, load
 
-from .sentence_directories import VECTOR, WIDTH, Write, read
+from .sentence_directories import WIDTH, Write, read
 from .test_sentence_modules import LEGACY, POOL, TEXTS, assert_close, hidden, vectors
 
 __all__ = ["hidden"]  # the fixture
@@ -199,77 +197,3 @@ def test_a_head_is_what_its_plain_data_says() -> None:
         EmbeddingLayer(kind="normalize"),
     )
     assert (head.pooled_size(5), head.embedding_size(5)) == (10, 3)
-
-
-LIBRARY: dict[str, tuple[Any, list[tuple[str, int]]]] = {
-    **{mode: ((mode,), [("Dense", VECTOR)]) for mode in ORDER if mode != "mean"},
-    "all poolings": (ORDER, []),
-    "dense layers": (("lasttoken", "mean", "cls"), [("Dense", 24), ("Dense", 7), ("Normalize", 0)]),
-    "norms": (("max", "mean"), [("LayerNorm", 0), ("Dense", 11), ("Normalize", 0), ("Dense", 5)]),
-}
-"""Poolings, and the kinds of modules after them with the sizes of dense layers."""
-
-Save = Callable[..., tuple[Any, Path]]
-
-
-@pytest.fixture
-def save(bert: Path, tmp_path: Path) -> Save:
-    """A model of sentence-transformers with random modules, and the directory that it saves."""
-    library: Any = importlib.import_module("sentence_transformers")
-    modules_of: Any = importlib.import_module("sentence_transformers.sentence_transformer.modules")
-
-    def save(poolings: Any, kinds: list[tuple[str, int]], **settings: Any) -> tuple[Any, Path]:
-        torch.manual_seed(5)
-        size = len(poolings) * WIDTH
-        modules = [modules_of.Transformer(str(bert)), modules_of.Pooling(WIDTH, poolings)]
-        for kind, outputs in kinds:
-            if kind == "Dense":
-                modules.append(modules_of.Dense(size, outputs))
-                size = outputs
-            elif kind == "LayerNorm":
-                modules.append(modules_of.LayerNorm(size))
-                modules[-1].norm = random_norm(size)
-            else:
-                modules.append(modules_of.Normalize())
-        theirs = library.SentenceTransformer(modules=modules, device="cpu", **settings)
-        theirs.save_pretrained(str(tmp_path / "saved"))
-        return theirs, tmp_path / "saved"
-
-    return save
-
-
-@pytest.mark.parametrize("case", LIBRARY)
-def test_the_library_itself(case: str, save: Save, tmp_path: Path) -> None:
-    """A model that sentence-transformers saves has the embeddings that it computes."""
-    poolings, kinds = LIBRARY[case]
-    theirs, directory = save(poolings, kinds)
-    expected = theirs.encode(TEXTS)
-    outputs = [size for kind, size in kinds if kind == "Dense"] or [len(poolings) * WIDTH]
-    assert expected.shape == (len(TEXTS), outputs[-1])
-    is_unit = kinds[-1:] == [("Normalize", 0)]
-    first = theirs.encode(TEXTS, truncate_dim=3, normalize_embeddings=is_unit)
-    for path in bundles(directory, tmp_path):
-        with load(path, threads=1) as model:
-            np.testing.assert_allclose(model.encode(TEXTS), expected, rtol=1e-5, atol=1e-5)
-            found = model.encode(TEXTS, dimensions=3)
-            np.testing.assert_allclose(found, first, rtol=1e-5, atol=1e-5)
-
-
-def test_prompts_and_truncation_of_the_library_itself(save: Save, tmp_path: Path) -> None:
-    """Texts are cut at the most tokens, embeddings to their first components."""
-    texts = [*TEXTS[1:], "h g f e d c b a a b"]
-    theirs, directory = save(
-        ("mean",),
-        [("Normalize", 0)],
-        prompts={"query": "a b ", "document": "c "},
-        default_prompt_name="query",
-        truncate_dim=5,
-    )
-    for path in bundles(directory, tmp_path):
-        with load(path, threads=1) as model:
-            for name in (None, "query", "document"):
-                expected = theirs.encode(texts, prompt_name=name)
-                assert expected.shape == (len(texts), 5)
-                with pytest.warns(UserWarning, match="1 of 5 texts were truncated"):
-                    found = model.encode(texts, prompt_name=name, truncate=True)
-                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
