@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2: vectors of real sentences, compared with PyTorch's own."""
+"""all-MiniLM-L6-v2: embeddings of real sentences, compared with PyTorch's own."""
 
 from __future__ import annotations
 
@@ -71,6 +71,9 @@ def test_fp32(
 ) -> None:
     found = built("fp32").encode(sentences[:SENTENCES], truncate=True)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    library: Any = importlib.import_module("sentence_transformers")
+    theirs = library.SentenceTransformer(str(minilm()), device="cpu")
+    np.testing.assert_allclose(found, theirs.encode(sentences[:SENTENCES]), atol=1e-5)
 
 
 @pytest.mark.parametrize(
