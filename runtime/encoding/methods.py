@@ -158,7 +158,7 @@ class EncoderMethods(ABC):
 
         Raises:
             AbilityError: the model has another head, or several labels.
-            RejectedError: the query is not a text.
+            RejectedError: the query is no text, or a blank one.
         """
         encoder = self._encoder("rerank", documents)
         pairs = pairs_of(encoder, query, documents, top, reading)
@@ -228,8 +228,7 @@ def pairs_of(
     reading: ReadingKeywords,
 ) -> list[tuple[str, str]]:
     """Return the pairs of a query and each document, after checking the arguments of `rerank`."""
-    if not isinstance(query, str):
-        raise RejectedError(f"query: expected a text, found {shown(query)}")
+    query = check_query(query)
     try:
         encoder.tokenize(query, **reading)
     except RejectedError as error:
@@ -237,3 +236,10 @@ def pairs_of(
     if top is not None:
         check_count("top", top)
     return [(query, document) for document in documents]
+
+
+def check_query(query: object) -> str:
+    """Return the query of `rerank`, or raise a `RejectedError` if it is blank or no text."""
+    if not isinstance(query, str) or not query.strip():
+        raise RejectedError(f"query: expected a text, found {shown(query)}")
+    return query

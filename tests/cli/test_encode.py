@@ -298,8 +298,10 @@ def test_documents_are_ranked(reranker: Path, dragoman: Dragoman) -> None:
     assert long.returncode == 1
     assert len(long.stdout.splitlines()) == 1
     assert long.stderr.startswith("document 2: ")
-    bad = dragoman("rerank", reranker, "\udcff", "c")
-    assert bad.returncode == 2 and bad.stderr.startswith("Error: query: ")
+    for query, problem in (("\udcff", "expected"), (" ", "expected a text, found ' '\n")):
+        bad = dragoman("rerank", reranker, query, "c")
+        assert bad.returncode == 2 and bad.stderr.startswith(f"Error: query: {problem}")
+        assert len(bad.stderr.splitlines()) == 1 and not bad.stdout
 
 
 def test_texts_are_classified_by_labels_that_are_given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,17 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "an object without text": ({"documents": [{"title": "a"}]}, 400, "documents: expected texts"),
     "too long": ({"texts": ["a", LONG]}, 400, "texts: 1: text has 49 tokens"),
     "top_n": ({"documents": ["a"], "top_n": 0}, 400, "top_n: expected at least 1, found 0"),
-    "an empty query": ({"documents": ["a"], "query": 5}, 400, "query: expected"),
+    "a query that is no text": (
+        {"documents": ["a"], "query": 5},
+        400,
+        "query: expected a string, found an integer",
+    ),
+    "an empty query": ({"documents": ["a"], "query": ""}, 400, "query: expected a text, found ''"),
+    "a blank query": (
+        {"texts": ["a"], "query": " \t\u3000"},
+        400,
+        r"query: expected a text, found ' \\t\\u3000'",
+    ),
     "too long a query": ({"texts": ["a"], "query": LONG}, 400, "texts: 0: text has"),
     "logits of Cohere": ({"documents": ["a"], "raw_scores": True}, 400, "unknown: raw_scores"),
     "another field": ({"documents": ["a"], "top": 1}, 400, "unknown: top; the nearest is top_n"),
@@ -139,9 +150,24 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_bodies_that_are_refused(case: str, client: httpx.Client) -> None:
     body, status, problem = REFUSED[case]
-    answer = client.post("/v1/rerank", json={"model": "logits", "query": QUERY} | body)
-    assert problem in answer.text
-    assert answer.status_code == status
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        answer = client.post(path, json={"model": "logits", "query": QUERY} | body)
+        assert problem in answer.text
+        assert answer.status_code == status
+
+
+@pytest.mark.parametrize("name", ["texts", "documents"])
+def test_nothing_is_computed_for_too_many_documents(name: str, client: httpx.Client) -> None:
+    def encoded() -> list[str]:
+        return re.findall("dragoman_sources_total{.*", client.get("/metrics").text)
+
+    before = encoded()
+    body = {"model": "logits", "query": QUERY, name: ["a"] * 1025}
+    answer = client.post("/rerank", json=body)
+    assert answer.status_code == 400 and encoded() == before
+    assert answer.json()["error"] == f"{name}: expected 1 to 1024, found 1025"
+    post(client, "/rerank", **body | {name: ["a"] * 1024})
+    assert encoded() != before
 
 
 @pytest.fixture(scope="module")

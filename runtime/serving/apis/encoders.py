@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from dragoman.errors import shown
 
 from ...arguments import check_able
+from ...encoding.methods import check_query
 from ...encoding.results import shortened
 from ...encoding.tasks import ranked
 from ...model import Model
@@ -157,7 +158,8 @@ async def _rerank(service: Service, request: Request) -> Response:
     scores are probabilities unless `raw_scores` is set.
     """
     fields, served = await read_request(service, request)
-    query, name = fields.require("query", str), "texts" if "texts" in fields.rest else "documents"
+    query = check_query(fields.require("query", str))
+    name = "texts" if "texts" in fields.rest else "documents"
     documents = [_document(name, value) for value in fields.require(name, list)]
     _check_count(name, documents)
     top, options = fields.take("top_n", int), reading_options(fields, truncate=name == "documents")

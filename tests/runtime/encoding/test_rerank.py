@@ -74,6 +74,10 @@ def test_models_and_arguments_that_do_not_fit(make: Make) -> None:
     ours = make("ForSequenceClassification", **ONE_LABEL).ours
     with pytest.raises(RejectedError, match="query: expected a text, found 3"):
         ours.rerank(3, DOCUMENTS)  # type: ignore[arg-type]
+    for blank in ("", " \n\u3000"):
+        with pytest.raises(RejectedError) as caught:
+            ours.rerank(blank, DOCUMENTS)
+        assert str(caught.value) == f"query: expected a text, found {blank!r}"
     with pytest.raises(DragomanError, match="expected a list of inputs, found one"):
         ours.rerank(QUERY, "paris")
     with pytest.raises(DragomanError, match="top: expected an integer of at least 1, found 0"):
