@@ -37,7 +37,12 @@ LONGEST_PIECE = 10_000
 LONGEST_CODE = 64
 """The most characters of the code of a language."""
 
-_MARKER = re.compile(r"\s*(?:(?:[-*+>#•‣◦·\u2013\u2014]+|\(?\d{1,3}\))\s+)*")
+_SPACES = "".join(c for c in map(chr, range(0x3001)) if c.isspace())
+_DIRECTIONS = "\u061c\u200e\u200f"
+"""Marks of the direction of a text (Unicode, annex 9)."""
+_EMBEDDINGS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Those that come in pairs."""
+_MARKER = re.compile(rf"[\s{_DIRECTIONS}]*(?:(?:[-*+>#•‣◦·\u2013\u2014]+|\(?\d{{1,3}}\))\s+)*")
 _DASHES = "\u2013\u2014"
 _PAUSES = frozenset(
     ",;:.!?)]}\u2026\u00bb\u201d\u3001\uff0c\uff1b\uff1a\u3002\uff01\uff1f\uff09\u300d\u300f"
@@ -128,7 +133,7 @@ def language_of(options: GenerationOptions, manifest: Manifest) -> str:
 def sentence_spans(
     text: str, language: str, *, lines: bool = True, check: StopCheck = never_stopped
 ) -> list[Span]:
-    """Return the sentences of a text, without the white space around them.
+    """Return the sentences of a text, without white space and marks of direction around them.
 
     Args:
         lines: whether line breaks end sentences, and lines may begin with list markers
@@ -144,7 +149,7 @@ def sentence_spans(
         at = begin + len(line) - len(rest)
         for part in _segments(rest, language, check):
             if part.strip():
-                found.append(stripped(text, at, at + len(part)))
+                found.append(_bare(text, at, at + len(part)))
             at += len(part)
         begin += len(line)
     if not found and text.strip():
@@ -192,6 +197,16 @@ def _segments_of_piece(text: str, language: str) -> list[str]:
     except UnicodeEncodeError:  # a lone surrogate, for which the tokenizer rejects the text
         return [text]
     return parts if "".join(parts) == text else [text]
+
+
+def _bare(text: str, begin: int, end: int) -> Span:
+    """Return the span of a sentence, without one mark of a pair that it has the other one of."""
+    part = text[begin:end]
+    bare = part.strip(_SPACES + _DIRECTIONS + _EMBEDDINGS)
+    if any(mark in bare for mark in _EMBEDDINGS):
+        bare = part.strip(_SPACES + _DIRECTIONS)
+    begin += part.find(bare or part.strip())
+    return begin, begin + len(bare or part.strip())
 
 
 def stripped(text: str, begin: int, end: int) -> Span:

@@ -54,6 +54,10 @@ CASES = {
         "<a href='x?a=1&amp;b=2' data-x=\"'\" disabled>one</a> two",
         "TWO <a href='x?a=1&amp;b=2' data-x=\"'\" disabled>ONE</a>",
     ),
+    "directions": (
+        '<div dir="rtl">one <bdi dir=ltr>two</bdi> three\u200f</div>&rlm;',
+        '<div dir="rtl">THREE <bdi dir=ltr>TWO</bdi> ONE\u200f</div>&rlm;',
+    ),
     "capital tags": ("<P CLASS=x>one <B>two</B></P>", "<P CLASS=x><B>TWO</B> ONE</P>"),
     "blocks": (
         "<div>\n  <h1>one two</h1>\n  <p>three four.</p> five\n</div>",

@@ -74,6 +74,25 @@ CASES: dict[str, tuple[str, str, Parts]] = {
     "chinese": ("zh", "你好。我们走吧\uff01好吗\uff1f", ["你好。", "我们走吧\uff01", "好吗\uff1f"]),
     "japanese": ("ja", "今日は雨です。はい\uff01", ["今日は雨です。", "はい\uff01"]),
     "arabic": ("ar", "مرحبا. كيف حالك؟ نعم.", ["مرحبا.", "كيف حالك؟", "نعم."]),
+    "hindi": ("hi", "राम घर गया। सीता कहाँ है? वह आई।", ["राम घर गया।", "सीता कहाँ है?", "वह आई।"]),
+    "burmese": ("my", "ကျွန်တော်သွားသည်။ သူလာသည်။", ["ကျွန်တော်သွားသည်။", "သူလာသည်။"]),
+    "thai": ("th", "ผมไปตลาด คุณไปไหน? ผมซื้อข้าว", ["ผมไปตลาด คุณไปไหน?", "ผมซื้อข้าว"]),
+    "marks of direction": (
+        "ar",
+        "|مرحبا.| كيف حالك؟|\n|- نعم|\n|".replace("|", "\u200f"),
+        ["مرحبا.", "كيف حالك؟", "نعم"],
+    ),
+    "marks around sentences": (
+        "en",
+        "\u202bOne. Two.\u202c \u2066Three.\u2069 Four.\u061c",
+        ["One.", "Two.", "Three.", "Four."],
+    ),
+    "a pair of marks in a sentence": (
+        "en",
+        "\u200e\u2067One\u2069 two. It is \u2067three\u2069\u200e",
+        ["\u2067One\u2069 two.", "It is \u2067three\u2069"],
+    ),
+    "only marks": ("en", " \u200f\u200e ", ["\u200f\u200e"]),
     "emoji": ("en", "Hi 😀 there. 👩‍👩‍👧 came. 😀", ["Hi 😀 there.", "👩‍👩‍👧 came."]),
     "only emoji": ("en", " 😀 ", ["😀"]),
     "only a marker": ("en", "-", ["-"]),
@@ -100,7 +119,10 @@ def test_lines_of_a_paragraph_may_be_one_sentence() -> None:
 
 
 TEXTS = st.text(
-    st.sampled_from("aA .,;!?\"'()-*1\n\r\t\u2028\u3000。\uff01你é\u0301😀\u200d؟\ud800#>\x00")
+    st.sampled_from(
+        "aA .,;!?\"'()-*1\n\r\t\u2028\u3000。\uff01你é\u0301😀\u200d؟\ud800#>\x00"
+        "\u200e\u200f\u061c\u202b\u202c\u2066\u2069"
+    )
     | st.characters()
 )
 
@@ -117,6 +139,18 @@ def test_pieces_and_gaps_are_the_text(text: str, language: str, lines: bool) -> 
     assert not text.strip() or outputs
     for gap in gaps:
         assert not any(map(str.isalpha, gap)) or not outputs
+
+
+def test_marks_of_direction_stay_between_the_outputs() -> None:
+    text = "\u200eOne.\u200e Two.\u200e"
+    assert joined(text, sentence_spans(text, "en"), ["x", "y"]) == "\u200ex\u200e y\u200e"
+
+
+@pytest.mark.parametrize("language", ["tlh", "xx"])
+def test_languages_that_the_splitter_does_not_know_are_split_as_english(language: str) -> None:
+    text = CASES["abbreviations"][1] + " " + CASES["german"][1]
+    assert base_language(language) == language
+    assert parts_of(text, language) == parts_of(text, "en") != parts_of(text, "de")
 
 
 @given(TEXTS, st.integers(1, 9))
