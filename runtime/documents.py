@@ -188,6 +188,16 @@ def pairs_to_align(
     return found
 
 
+def warnings_of(
+    document: Document, results: Sequence[Result], manifest: Manifest
+) -> tuple[str, ...]:
+    """Return the lines for the user about a document, each once."""
+    found = dict.fromkeys(warning for result in results for warning in result.warnings)
+    if document.aligned and "attention" not in manifest.graphs:
+        found[NO_ALIGNMENT] = None
+    return tuple(found)
+
+
 def reading_of(options: GenerationOptions) -> ScoringOptions:
     """Return the options with which sentences and their outputs are aligned."""
     return ScoringOptions(
@@ -254,8 +264,5 @@ def translate_document(
         each[0].text or "" if each else result.text or ""
         for each, result in zip(outputs, results, strict=True)
     ]
-    warnings = [warning for result in results for warning in result.warnings]
-    if document.aligned and "attention" not in manifest.graphs:
-        warnings.append(NO_ALIGNMENT)
     translated = document.translated(texts, aligned_by_number(pairs, found), check)
-    return TranslatedDocument(translated, tuple(dict.fromkeys(warnings)))
+    return TranslatedDocument(translated, warnings_of(document, results, manifest))

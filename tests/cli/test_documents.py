@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -114,6 +115,17 @@ def test_mistakes(dragoman: Dragoman, prose: Path, arguments: tuple[str, ...], w
     outcome = dragoman("run", prose, *arguments)
     assert outcome.returncode == 2 and words in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1 and not outcome.stdout
+
+
+def test_a_million_tags_are_refused(dragoman: Dragoman, prose: Path) -> None:
+    begun = time.perf_counter()
+    outcome = dragoman("run", prose, "--format", "html", stdin=b"a <b>b</b> " * 500_000)
+    assert time.perf_counter() - begun < 30
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert outcome.stderr == (
+        "Error: tags: expected at most 200 elements within each other and 100,000 tags, found "
+        "more\n"
+    )
 
 
 def test_a_document_that_is_no_text(dragoman: Dragoman, prose: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import libretranslatepy
 import pytest
 
 from dragoman.runtime import Model, load, translate_document
+from dragoman.runtime.documents import NO_ALIGNMENT
 from dragoman.runtime.serving.apis import libretranslate
 from dragoman.runtime.serving.apis.libretranslate import detected_languages
 
@@ -94,6 +98,46 @@ def test_html(server: httpx.Client, model: Model) -> None:
     several = server.post("/translate", data=body | {"q": [HTML, "plain"]}).json()
     plain = model.generate(["plain"])[0].text
     assert several == {"translatedText": [expected, plain]}
+
+
+LONG = "two three, " * 9
+CUT = "1 sentence is too long for the model and translated in parts: at character 0"
+
+
+@pytest.mark.parametrize("form", ["text", "html"])
+def test_sentences_that_are_cut_have_warnings(
+    server: httpx.Client, model: Model, form: str
+) -> None:
+    body = {"q": LONG, "source": "en", "target": "es", "format": form}
+    answer = server.post("/translate", json=body).json()
+    assert answer == {"translatedText": answer["translatedText"], "warnings": [CUT]}
+    several = server.post("/translate", json=body | {"q": ["One.", LONG, "Two."]}).json()
+    assert several["warnings"] == [[], [CUT], []]
+    assert several["translatedText"][1] == answer["translatedText"]
+
+
+def test_html_without_alignments_has_a_warning(tmp_path: Path, prose: Path) -> None:
+    """As in the library; a text without tags in its sentences has none."""
+    bundle = Path(shutil.copytree(prose, tmp_path / "prose"))
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    del manifest["graphs"]["attention"]
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    html = "<p>The <b>man</b> came.</p>"
+    body = {"q": [html, "<p>One.</p>"], "source": "en", "target": "es", "format": "html"}
+    with load(bundle, threads=1) as model, serving({"prose-en-es": bundle}) as client:
+        expected = [translate_document(model, text, "html") for text in body["q"]]
+        answer = client.post("/translate", json=body).json()
+    assert answer["translatedText"] == [each.text for each in expected]
+    assert answer["warnings"] == [[NO_ALIGNMENT], []] == [[*each.warnings] for each in expected]
+
+
+def test_far_too_many_tags_are_refused_at_once(server: httpx.Client) -> None:
+    body = {"q": "a<b>b</b>" * 440_000, "source": "en", "target": "es", "format": "html"}
+    begun = time.perf_counter()
+    answer = server.post("/translate", json=body)
+    assert time.perf_counter() - begun < 30
+    assert answer.status_code == 400 and answer.json()["error"].startswith("tags: expected at most")
+    assert len(answer.json()["error"].splitlines()) == 1
 
 
 def test_a_request_of_html_has_one_time_limit(prose: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,14 @@ from dragoman.settings.generation import GenerationOptions
 
 from ...arguments import stop_check
 from ...decoding.results import RejectedError, Result
-from ...documents import Document, aligned_by_number, pairs_to_align, read_document, reading_of
+from ...documents import (
+    Document,
+    aligned_by_number,
+    pairs_to_align,
+    read_document,
+    reading_of,
+    warnings_of,
+)
 from ...format.texts import languages_of_name
 from ...texts.sentences import base_language, check_split, language_of, splitter_is_installed
 from ...texts.tag_places import WordPairs
@@ -38,6 +45,8 @@ DETECTED_CHARACTERS = 20_000
 """The most characters of a request that its language is detected from."""
 OTHER_LABELS = {"nb": "no", "fil": "tl"}
 """What the detector calls languages that have another code there."""
+Translation = tuple[list[str], Sequence[str]]
+"""The outputs of a text, best first, and what to tell the user about them."""
 LINE_BREAK = re.compile("(\r\n|[\n\r\v\f\x85\u2028\u2029])")
 
 
@@ -65,19 +74,23 @@ async def _translate(service: Service, request: Request) -> Response:
     with spelled({"source_language": "source", "target_language": "target"}):
         options = _options(served, source, target, int(alternatives))
         if text_format == "html":
-            outputs = await _translated_html(service, served, texts, options, source)
+            translations = await _translated_html(service, served, texts, options, source)
         elif splitter_is_installed():
-            outputs = await _generated(service, served, texts, _split(options, source))
+            translations = await _generated(service, served, texts, _split(options, source))
         else:
             lines = _lines(texts)
-            translations = await _generated(service, served, lines, options)
-            outputs = _with_breaks(texts, dict(zip(lines, translations, strict=True)))
+            each = await _generated(service, served, lines, options)
+            found = {line: outputs for line, (outputs, _) in zip(lines, each, strict=True)}
+            translations = [(outputs, []) for outputs in _with_breaks(texts, found)]
     is_single = isinstance(query, str)
-    translated = [output[0] for output in outputs]
+    translated = [outputs[0] for outputs, _ in translations]
     answer: dict[str, Any] = {"translatedText": translated[0] if is_single else translated}
     if int(alternatives):
-        others = [output[1:] for output in outputs]
+        others = [outputs[1:] for outputs, _ in translations]
         answer["alternatives"] = others[0] if is_single else others
+    warnings = [lines for _, lines in translations]
+    if any(warnings):
+        answer["warnings"] = warnings[0] if is_single else warnings
     if detected is not None:
         answer["detectedLanguage"] = detected if is_single else [detected] * len(texts)
     return JSONResponse(answer)
@@ -153,10 +166,13 @@ def _split(options: GenerationOptions, source: str) -> GenerationOptions:
 
 async def _generated(
     service: Service, served: ServedModel, texts: Sequence[str], options: GenerationOptions
-) -> list[list[str]]:
+) -> list[Translation]:
     results = await service.generate(served, texts, [options] * len(texts))
     _check_results(results)
-    return [[h.text or "" for h in result.hypotheses] or [result.text or ""] for result in results]
+    return [
+        ([h.text or "" for h in result.hypotheses] or [result.text or ""], result.warnings)
+        for result in results
+    ]
 
 
 async def _translated_html(
@@ -165,7 +181,7 @@ async def _translated_html(
     texts: Sequence[str],
     options: GenerationOptions,
     source: str,
-) -> list[list[str]]:
+) -> list[Translation]:
     """Translate HTML; see `documents.translate_document`."""
     size = sum(map(len, texts))
     if size > MOST_HTML:
@@ -202,12 +218,13 @@ async def _translated_html(
         best = [result.hypotheses[rank].text or "" if result.hypotheses else "" for result in own]
         return await asyncio.to_thread(document.translated, best, found, check)
 
-    outputs = []
+    translations = list[Translation]()
     for document in documents:
         own = [of_sentence[sentence] for sentence in document.sentences]
         count = min((len(result.hypotheses) or 1 for result in own), default=1)
-        outputs.append([await with_tags(document, own, rank) for rank in range(count)])
-    return outputs
+        outputs = [await with_tags(document, own, rank) for rank in range(count)]
+        translations.append((outputs, warnings_of(document, own, served.manifest)))
+    return translations
 
 
 def _check_results(results: Sequence[Result]) -> None:
