@@ -93,6 +93,21 @@ def test_vectors(build: Callable[[str], Path], dragoman: Dragoman, tmp_path: Pat
     assert both.stderr == "Error: --json: expected no --output, which holds embeddings only\n"
 
 
+def test_prompts_by_name(build: Callable[[str], Path], dragoman: Dragoman, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(build("Model"), tmp_path / "prompts"))
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["tokenizers"]["prompts"] = {"texts": {"query": "a b "}}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    with load(bundle, threads=1) as model:
+        plain, prompted = model.encode(["c"]), model.encode(["a b c"])
+    for options, expected in (((), plain), (("--prompt-name", "query"), prompted)):
+        done = dragoman("encode", bundle, "c", *options)
+        np.testing.assert_allclose([list(map(float, done.stdout.split()))], expected, atol=1e-5)
+    unknown = dragoman("encode", bundle, "c", "--prompt-name", "passage")
+    assert unknown.returncode == 2 and not unknown.stdout
+    assert unknown.stderr == "Error: prompt_name: expected one of 'query', found 'passage'\n"
+
+
 def test_a_line_that_cannot_be_read(
     build: Callable[[str], Path], dragoman: Dragoman, tmp_path: Path
 ) -> None:

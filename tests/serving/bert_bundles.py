@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
+from dragoman.runtime.format.texts import Prompts
 
 from ..runtime.encoding.conftest import CONFIG, PIECES, transformers
 
@@ -20,6 +22,9 @@ HEADS = {
     "relevance": "ForSequenceClassification",
 }
 LABELS = {"relevance": ("relevance",), "classes": ("contradiction", "entailment")}
+
+
+PROMPTS = {"vectors": Prompts({"query": "who eats ", "passage": "the "})}
 
 
 def make_berts(root: Path) -> dict[str, Path]:
@@ -35,6 +40,8 @@ def _make(root: Path, name: str, head: str) -> Path:
     model.save_pretrained(checkpoint)
     (checkpoint / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
     read = read_checkpoint(checkpoint)
+    assert read.tokenizers is not None
+    tokenizers = replace(read.tokenizers, prompts=PROMPTS.get(name))
     directory.mkdir()
-    export_bundle(read.model, directory, name=name, tokenizers=read.tokenizers, attention=True)
+    export_bundle(read.model, directory, name=name, tokenizers=tokenizers, attention=True)
     return directory

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
 
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
-from dragoman.runtime import RankedDocument, load
+from dragoman.runtime import DragomanError, RankedDocument, load
+from dragoman.runtime.serving.apis.encoders import PROTOCOL
 
 from ..runtime.encoding.conftest import CONFIG, PIECES, transformers
 from .bert_bundles import make_berts
@@ -171,9 +175,13 @@ def test_nothing_is_computed_for_too_many_documents(name: str, client: httpx.Cli
 
 
 @pytest.fixture(scope="module")
-def encoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Any]]:
-    directories = make_berts(tmp_path_factory.mktemp("berts"))
-    kept = {name: directories[name] for name in ("vectors", "classes", "answers")}
+def berts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make_berts(tmp_path_factory.mktemp("berts"))
+
+
+@pytest.fixture(scope="module")
+def encoders(berts: dict[str, Path]) -> Iterator[tuple[httpx.Client, Any]]:
+    kept = {name: berts[name] for name in ("vectors", "classes", "answers")}
     with serving(kept) as client, contextlib.ExitStack() as stack:
         yield client, {name: stack.enter_context(load(d, threads=1)) for name, d in kept.items()}
 
@@ -189,6 +197,116 @@ def test_embeddings_of_text_embeddings_inference(encoders: tuple[httpx.Client, A
     np.testing.assert_allclose(found, expected[:, :5] / lengths, rtol=1e-5)
     (one,) = client.post("/embed", json=EMBED | {"inputs": "paris", "truncate": True}).json()
     np.testing.assert_allclose(one, expected[1] / np.linalg.norm(expected[1]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [None, "query", "passage"])
+def test_prompts_by_name(name: str | None, encoders: tuple[httpx.Client, Any]) -> None:
+    """As the prompt's text before the text, in every route that computes embeddings."""
+    client, models = encoders
+    prompt = {None: "", "query": "who eats ", "passage": "the "}[name]
+    expected = models["vectors"].encode(DOCUMENTS, prompt_name=name)
+    plain = [f"{prompt}{text}" for text in DOCUMENTS]
+    np.testing.assert_array_equal(expected, models["vectors"].encode(plain))
+    body = EMBED | {"prompt_name": name}
+    found = client.post("/v1/encode", json=body | {"texts": DOCUMENTS}).json()["results"]
+    np.testing.assert_array_equal([each["vector"] for each in found], expected)
+    answer = client.post("/v1/embeddings", json=body | {"input": DOCUMENTS}).json()
+    np.testing.assert_allclose([each["embedding"] for each in answer["data"]], expected, rtol=1e-6)
+    assert answer["usage"]["prompt_tokens"] == sum(
+        len(models["vectors"].tokenize(text)) for text in plain
+    )
+    embed = body | {"inputs": DOCUMENTS, "normalize": False}
+    np.testing.assert_allclose(client.post("/embed", json=embed).json(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("path", "texts"), [("/embed", "inputs"), ("/v1/encode", "texts"), ("/v1/embeddings", "input")]
+)
+def test_prompts_that_a_model_does_not_have(
+    path: str, texts: str, encoders: tuple[httpx.Client, Any]
+) -> None:
+    body = EMBED | {texts: ["a"], "prompt_name": "title"}
+    answer = encoders[0].post(path, json=body)
+    assert answer.status_code == 400
+    assert "prompt_name: expected one of 'query', 'passage', found 'title'" in answer.text
+
+
+def test_dimensions_of_the_native_route(encoders: tuple[httpx.Client, Any]) -> None:
+    client, models = encoders
+    expected = models["vectors"].encode(DOCUMENTS, dimensions=5)
+    body = EMBED | {"texts": [*DOCUMENTS, LONG]}
+    *found, bad = client.post("/v1/encode", json=body | {"dimensions": 5}).json()["results"]
+    np.testing.assert_array_equal([each["vector"] for each in found], expected)
+    assert bad["vector"] == [] and "expected at most 24" in bad["error"]
+    answer = client.post("/v1/encode", json=body | {"dimensions": 25})
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "dimensions: expected 1 to 24, found 25"
+
+
+@pytest.fixture(scope="module")
+def inference(berts: dict[str, Path]) -> Iterator[Callable[[str], Any]]:
+    """Clients of the Hugging Face library, of servers of one model: they name none."""
+    with (
+        serving({"vectors": berts["vectors"]}) as vectors,
+        serving({"classes": berts["classes"]}) as classes,
+    ):
+        url = {"/embed": vectors, "/similarity": vectors, "/predict": classes}
+        yield lambda path: InferenceClient(f"{str(url[path].base_url).rstrip('/')}{path}")
+
+
+def test_embeddings_of_the_inference_client(
+    inference: Any, encoders: tuple[httpx.Client, Any]
+) -> None:
+    embed, model = inference("/embed"), encoders[1]["vectors"]
+    expected = model.encode(DOCUMENTS)
+    found = embed.feature_extraction(DOCUMENTS, normalize=False)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    options = {"dimensions": 5, "encoding_format": "float", "truncation_direction": "right"}
+    (found,) = embed.feature_extraction(LONG, truncate=True, prompt_name="query", **options)
+    with pytest.warns(UserWarning, match="1 of 1 texts were truncated"):
+        (own,) = model.encode([LONG], truncate=True, prompt_name="query", dimensions=5)
+    np.testing.assert_allclose(found, own / np.linalg.norm(own), rtol=1e-5)
+    lengths = np.linalg.norm(expected, axis=1)
+    cosines = expected[1:] @ expected[0] / lengths[1:] / lengths[0]
+    similar = inference("/similarity").sentence_similarity(DOCUMENTS[0], DOCUMENTS[1:])
+    np.testing.assert_allclose(similar, cosines, rtol=1e-5)
+    for wrong, problem in (
+        ({"encoding_format": "base64"}, "encoding_format: expected float, found 'base64'"),
+        ({"truncation_direction": "left"}, "truncation_direction: expected right, found 'left'"),
+        ({}, "inputs: 0: text has 42 tokens"),
+    ):
+        with pytest.raises(HfHubHTTPError) as caught:
+            embed.feature_extraction(LONG, **wrong)
+        assert caught.value.response.json()["error_type"] == "Validation"
+        assert problem in caught.value.response.json()["error"]
+
+
+def test_labels_of_the_inference_client(inference: Any, encoders: tuple[httpx.Client, Any]) -> None:
+    """The client returns the first label of a text, as it does with text-embeddings-inference."""
+    (own,) = encoders[1]["classes"].classify(["paris"])
+    found = inference("/predict").text_classification("paris")
+    assert (found.label, found.score) == (own.label, own.labels[0].score)
+    with pytest.raises(HfHubHTTPError, match="unknown: top_k"):
+        inference("/predict").text_classification("paris", top_k=1)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        *((400, "Validation"), (404, "Validation"), (429, "Overloaded")),
+        *((503, "Unhealthy"), (500, "Backend"), (504, "Backend")),
+    ],
+)
+def test_types_of_errors(status: int, kind: str) -> None:
+    error = DragomanError("full")
+    error.status = status
+    answer = PROTOCOL.error_response(error)
+    assert answer.status_code == status
+    assert json.loads(bytes(answer.body)) == {
+        "error": "full",
+        "code": "invalid_request",
+        "error_type": kind,
+    }
 
 
 EMBED, PREDICT = {"model": "vectors"}, {"model": "classes"}
@@ -237,6 +355,8 @@ def test_labels_that_are_given(encoders: tuple[httpx.Client, Any], multi_label: 
     assert [result["error"] for result in answer["results"]] == [None, None, expected[2].error]
 
 
+SENTENCES = {"source_sentence": "a", "sentences": ["b"]}
+SIMILAR = EMBED | {"inputs": SENTENCES}
 ZERO_SHOT = PREDICT | {"labels": ["food", "paris"]}
 
 
@@ -272,6 +392,22 @@ ZERO_SHOT = PREDICT | {"labels": ["food", "paris"]}
         ),
         ("/embed", EMBED | {"inputs": ["a", LONG]}, "inputs: 1: text has 42 tokens"),
         ("/embed", PREDICT | {"inputs": "a"}, "encode: classes is a model that classifies texts"),
+        (
+            "/similarity",
+            EMBED | {"inputs": {"sentences": ["a"]}},
+            "source_sentence: required field",
+        ),
+        (
+            "/similarity",
+            SIMILAR | {"inputs": SENTENCES | {"sentences": []}},
+            "sentences: expected 1",
+        ),
+        (
+            "/similarity",
+            SIMILAR | {"inputs": SENTENCES | {"sentences": [1]}},
+            "expected texts, foun",
+        ),
+        ("/similarity", SIMILAR | {"parameters": {"top": 1}}, "unknown: top"),
         ("/predict", PREDICT | {"inputs": ["a", "b", "c"]}, "expected a text or a pair of texts"),
         ("/predict", PREDICT | {"inputs": [["a"], "b"]}, "expected a text or a pair of texts"),
         ("/predict", PREDICT | {"inputs": "a", "raw_scores": True}, "raw_scores: expected false"),

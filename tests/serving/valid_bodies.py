@@ -23,6 +23,12 @@ def is_native(error: Any) -> bool:
     return error.keys() == {"error", "code"} and isinstance(error["error"], str)
 
 
+def is_typed(error: Any) -> bool:
+    """Text-embeddings-inference's, with the code of the native one."""
+    kinds = {"Validation", "Backend", "Overloaded", "Unhealthy"}
+    return error.pop("error_type") in kinds and is_native(error)
+
+
 def is_plain(error: Any) -> bool:
     """KServe's, and LibreTranslate's."""
     return error.keys() == {"error"} and isinstance(error["error"], str)
@@ -107,6 +113,7 @@ ROUTES = {
         "/v1/encode",
         is_native,
         ({"model": "vectors", "texts": ["the man", "paris"], "truncate": True, "timeout": 30},),
+        ("dimensions", "prompt_name"),
     ),
     "classify": Route(
         "/v1/classify",
@@ -126,7 +133,7 @@ ROUTES = {
     **{
         f"rerank at {path}": Route(
             path,
-            is_native,
+            is_typed,
             (
                 {"model": "relevance", "query": "the man", "documents": ["paris", {"text": "a"}]},
                 {"model": "relevance", "query": "a", "texts": ["paris", "b"], "raw_scores": True},
@@ -137,13 +144,25 @@ ROUTES = {
     },
     "embed": Route(
         "/embed",
-        is_native,
+        is_typed,
         ({"model": "vectors", "inputs": ["the man", "paris"], "dimensions": 5},),
-        ("normalize", "truncate", "prompt_name"),
+        ("normalize", "truncate", "prompt_name", "encoding_format", "truncation_direction"),
+    ),
+    "similarity": Route(
+        "/similarity",
+        is_typed,
+        (
+            {
+                "model": "vectors",
+                "inputs": {"source_sentence": "the man", "sentences": ["paris", "a"]},
+                "parameters": {"truncate": True},
+            },
+        ),
+        ("parameters", "timeout"),
     ),
     "predict": Route(
         "/predict",
-        is_native,
+        is_typed,
         (
             {"model": "classes", "inputs": [["the man"], ["a", "b"]], "raw_scores": False},
             {"model": "classes", "inputs": "the man", "truncate": True},
@@ -223,6 +242,7 @@ ROUTES = {
             {"model": "vectors", "input": ["the man", "paris"], "encoding_format": "base64"},
             {"model": "vectors", "input": [2, 9, 3], "dimensions": 24, "user": "a"},
         ),
+        ("prompt_name",),
     ),
     "translate": Route(
         "/translate",

@@ -15,6 +15,8 @@ from dragoman.files.strict_json import parse_json
 from dragoman.settings.generation import GenerationOptions
 
 from ...decoding.results import RejectedError
+from ...format.manifest import Manifest
+from ...format.texts import Prompts
 
 MOST_SOURCES = 1024
 """How many sources a request may have."""
@@ -126,6 +128,14 @@ def split_option(fields: Fields) -> dict[str, Any]:
 def reading_options(fields: Fields, *, truncate: bool = False) -> dict[str, Any]:
     """Take `truncate` and `split_special_tokens`."""
     return {"truncate": fields.take("truncate", bool, truncate)} | split_option(fields)
+
+
+def prompt_option(fields: Fields, manifest: Manifest) -> dict[str, Any]:
+    """Take `prompt_name`, which the model has to know; without it, the model's default applies."""
+    name, tokenizers = fields.take("prompt_name", str), manifest.tokenizers
+    if name is not None and tokenizers is not None:
+        (tokenizers.prompts or Prompts({})).before(name)
+    return {} if name is None else {"prompt_name": name}
 
 
 def check_results(results: Sequence[Any], before: str = "") -> None:

@@ -5,22 +5,29 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from dragoman.errors import shown
+from dragoman.errors import DragomanError, shown
 
 from ...arguments import check_able
 from ...encoding.methods import check_query
 from ...encoding.results import shortened
 from ...encoding.tasks import ranked
-from ...model import Model
+from ...model import Model, parts_of
 from ..service import Service
-from .bodies import MOST_SOURCES, BodyError, check_results, reading_options, split_option
+from .bodies import (
+    MOST_SOURCES,
+    BodyError,
+    Fields,
+    check_results,
+    prompt_option,
+    reading_options,
+    split_option,
+)
 from .http import Endpoint, Protocol, read_request
 from .native import error_body
 
@@ -33,7 +40,7 @@ async def embeddings(service: Service, request: Request) -> Response:
     inputs = fields.require("input", (str, list))
     encoding_format = fields.take("encoding_format", str, "float")
     dimensions = fields.take("dimensions", int)
-    options = {"truncate": False, **split_option(fields)}
+    options = {"truncate": False} | split_option(fields) | prompt_option(fields, served.manifest)
     fields.ignore("user")
     fields.end()
     if encoding_format not in ("float", "base64"):
@@ -57,8 +64,14 @@ async def embeddings(service: Service, request: Request) -> Response:
         {"object": "embedding", "index": index, "embedding": write(vector)}
         for index, vector in enumerate(vectors)
     ]
-    splits = options.get("split_special_tokens", service.options.split_special_tokens)
-    count = await service.run_with_model(served, partial(prompt_tokens, texts, splits))
+    splits = service.options.split_special_tokens
+    reading: dict[str, Any] = {"split_special_tokens": splits} | options
+
+    def count_tokens(model: Model) -> int:
+        encoder = parts_of(model).encoder
+        return sum(len(encoder.tokenize(text, **reading).ids) for text in texts)
+
+    count = await service.run_with_model(served, count_tokens)
     usage = {"prompt_tokens": count, "total_tokens": count}
     return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": usage})
 
@@ -75,12 +88,6 @@ def _check_text(text: object) -> None:
     raise BodyError(f"input: expected texts, found {shown(text)}")
 
 
-def prompt_tokens(sources: Sequence[Any], split_special_tokens: bool, model: Model) -> int:
-    """Count the tokens of all sources."""
-    splits = split_special_tokens
-    return sum(len(model.tokenize(source, split_special_tokens=splits)) for source in sources)
-
-
 def _in_base64(vector: Any) -> str:
     return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode()
 
@@ -91,33 +98,61 @@ async def _embed(service: Service, request: Request) -> Response:
     inputs = fields.require("inputs", (str, list))
     normalize = fields.take("normalize", bool, True)
     dimensions = fields.take("dimensions", int)
-    options = reading_options(fields)
-    options["prompt_name"] = fields.take("prompt_name", str)
+    options = _reading(fields) | prompt_option(fields, served.manifest)
     seconds = fields.take("timeout", (float, int))
-    fields.ignore("truncation_direction")
+    encoding_format = fields.take("encoding_format", str, "float")
     fields.end()
+    if encoding_format != "float":
+        raise BodyError(f"encoding_format: expected float, found {shown(encoding_format)}")
     texts: list[Any] = [inputs] if isinstance(inputs, str) else inputs
-    _check_count("inputs", texts)
-    for text in texts:
-        if not isinstance(text, str):
-            raise BodyError(f"inputs: expected texts, found {shown(text)}")
+    _check_texts("inputs", texts)
     results = await service.run_encoder(served, "embeddings", texts, options, seconds=seconds)
     check_results(results, "inputs: ")
     vectors = [shortened(result.vector, dimensions) for result in results]
     if normalize:
-        vectors = [vector / max(1e-12, float(np.linalg.norm(vector))) for vector in vectors]
+        vectors = list(map(_normalized, vectors))
     return JSONResponse([vector.tolist() for vector in vectors])
+
+
+async def _similarity(service: Service, request: Request) -> Response:
+    """Return the cosine of a sentence and each other one, as text-embeddings-inference does."""
+    fields, served = await read_request(service, request)
+    inputs = Fields(fields.require("inputs", dict))
+    parameters = Fields(fields.take("parameters", dict, {}))
+    sentence, others = inputs.require("source_sentence", str), inputs.require("sentences", list)
+    options = _reading(parameters) | prompt_option(parameters, served.manifest)
+    seconds = fields.take("timeout", (float, int))
+    for each in (fields, inputs, parameters):
+        each.end()
+    _check_texts("sentences", others)
+    texts = [*others, sentence]
+    results = await service.run_encoder(served, "embeddings", texts, options, seconds=seconds)
+    check_results(results, "sentences: ")
+    *vectors, own = (_normalized(result.vector) for result in results)
+    return JSONResponse([float(vector @ own) for vector in vectors])
+
+
+def _normalized(vector: Any) -> Any:
+    return vector / max(1e-12, float(np.linalg.norm(vector)))
+
+
+def _reading(fields: Fields, *, truncate: bool = False) -> dict[str, Any]:
+    """Take how texts are read; their end is cut, as text-embeddings-inference does by default."""
+    side = fields.take("truncation_direction", str, "right")
+    if side.lower() != "right":
+        raise BodyError(f"truncation_direction: expected right, found {shown(side)}")
+    return reading_options(fields, truncate=truncate)
 
 
 async def _predict(service: Service, request: Request) -> Response:
     """Classify `inputs`: a text, a pair of texts, or a list of lists of one text or two."""
     fields, served = await read_request(service, request)
     inputs = fields.require("inputs", (str, list))
-    raw = fields.take("raw_scores", bool, False)
-    options = reading_options(fields)
+    raw, options = fields.take("raw_scores", bool, False), _reading(fields)
     seconds = fields.take("timeout", (float, int))
-    fields.ignore("truncation_direction")
-    fields.end()
+    parameters = Fields(fields.take("parameters", dict, {}))  # of clients, which send an empty one
+    for each in (fields, parameters):
+        each.end()
     is_batch = isinstance(inputs, list) and not all(isinstance(text, str) for text in inputs)
     given: list[Any] = inputs if is_batch else [[inputs] if isinstance(inputs, str) else inputs]
     _check_count("inputs", given)
@@ -146,6 +181,13 @@ async def _predict(service: Service, request: Request) -> Response:
     return JSONResponse(made if is_batch else made[0])
 
 
+def _check_texts(name: str, texts: Sequence[Any]) -> None:
+    _check_count(name, texts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise BodyError(f"{name}: expected texts, found {shown(text)}")
+
+
 def _check_count(name: str, values: Sequence[Any], most: int = MOST_SOURCES) -> None:
     if not 1 <= len(values) <= most:
         raise BodyError(f"{name}: expected 1 to {most}, found {len(values)}")
@@ -162,11 +204,11 @@ async def _rerank(service: Service, request: Request) -> Response:
     name = "texts" if "texts" in fields.rest else "documents"
     documents = [_document(name, value) for value in fields.require(name, list)]
     _check_count(name, documents)
-    top, options = fields.take("top_n", int), reading_options(fields, truncate=name == "documents")
+    top, options = fields.take("top_n", int), _reading(fields, truncate=name == "documents")
     shows = fields.take("return_text" if name == "texts" else "return_documents", bool, False)
     raw = name == "texts" and fields.take("raw_scores", bool, False)
     seconds = fields.take("timeout", (float, int))
-    fields.ignore("truncation_direction", "max_tokens_per_doc", "priority", "user")
+    fields.ignore("max_tokens_per_doc", "priority", "user")
     fields.end()
     if top is not None and top < 1:
         raise BodyError(f"top_n: expected at least 1, found {top}")
@@ -211,14 +253,22 @@ def _score(score: float, raw: bool, is_probability: bool) -> float:
     return score
 
 
+def _error_body(error: DragomanError) -> dict[str, str]:
+    """Return the JSON body of an error, with its type in text-embeddings-inference."""
+    kinds = {429: "Overloaded", 503: "Unhealthy"}
+    kind = kinds.get(error.status, "Backend" if error.status >= 500 else "Validation")
+    return error_body(error) | {"error_type": kind}
+
+
 PROTOCOL = Protocol(
     "encoders",
     (
         *(Endpoint(path, _rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
         Endpoint("/embed", _embed),
         Endpoint("/predict", _predict),
+        Endpoint("/similarity", _similarity),
     ),
-    prefixes=("/rerank", "/v1/rerank", "/v2/rerank", "/embed", "/predict"),
-    error_body=error_body,
+    prefixes=("/rerank", "/v1/rerank", "/v2/rerank", "/embed", "/predict", "/similarity"),
+    error_body=_error_body,
 )
 """The routes of text-embeddings-inference, and reranking at the paths of Jina and of Cohere."""

@@ -18,13 +18,21 @@ from dragoman.errors import DragomanError, listed, nearest, shown
 from ...arguments import abilities_data, check_able, check_count
 from ...attention.reader import Attention, Weights
 from ...decoding.results import Result, Token, result_data
+from ...encoding.results import shortened
 from ...encoding.tasks import TEMPLATE, ZeroShot
 from ...model import Model
 from ...scoring.interface import ScoringOptions
 from ..engine.encoder_engine import ABILITIES
 from ..models import ServedModel
 from ..service import Service
-from .bodies import MOST_SOURCES, BodyError, Fields, generation_options, reading_options
+from .bodies import (
+    MOST_SOURCES,
+    BodyError,
+    Fields,
+    generation_options,
+    prompt_option,
+    reading_options,
+)
 from .http import Endpoint, Events, Protocol, read_request, server_sent_event, started
 
 MOST_RESULTS = 1000
@@ -177,7 +185,10 @@ async def _run_encoder(service: Service, request: Request, *, method: str) -> Re
     """Run a method of an encoder-only model on `texts`, by `labels` if there are any."""
     fields, served = await read_request(service, request)
     seconds, texts = fields.take("timeout", (float, int)), fields.require("texts", list)
-    options = reading_options(fields)
+    options, dimensions = reading_options(fields), None
+    if method == "embeddings":
+        dimensions = fields.take("dimensions", int)
+        options |= prompt_option(fields, served.manifest)
     if method == "fill":
         options["top"] = _count(fields, "top", 5)
     if method == "answer":
@@ -193,7 +204,9 @@ async def _run_encoder(service: Service, request: Request, *, method: str) -> Re
     results = await service.run_encoder(served, method, texts, options, seconds=seconds)
     data = [dataclasses.asdict(result) for result in results]
     if method == "embeddings":
-        data = [one | {"vector": one["vector"].tolist()} for one in data]
+        for one in data:
+            kept = dimensions if one["error"] is None else None
+            one["vector"] = shortened(one["vector"], kept).tolist()
     return JSONResponse({"model": served.name, "results": data})
 
 

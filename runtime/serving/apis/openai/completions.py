@@ -22,7 +22,6 @@ from ....model import Model
 from ...models import ServedModel
 from ...service import Service
 from ..bodies import OPTION_NAMES, BodyError, Fields, spelled
-from ..encoders import prompt_tokens
 from ..http import Events, read_request, server_sent_event, started
 
 MOST_STOPS = 4
@@ -194,7 +193,7 @@ async def _completed(
         "model": served.name,
     }
     if completion.stream:
-        count = partial(prompt_tokens, completion.prompts, completion.split_special_tokens)
+        count = partial(_prompt_tokens, completion)
         prompt = await service.run_with_model(served, count) if completion.with_usage else 0
         items = service.stream(served, completion.prompts[0], completion.options)
         return Events(_events(await started(_checked(items)), completion, head, prompt))
@@ -228,8 +227,12 @@ def _body(completion: CompletionRequest, results: Sequence[Result], model: Model
                     else _logprobs(hypothesis, output.offsets, completion, model),
                 }
             )
-    read = prompt_tokens(completion.prompts, completion.split_special_tokens, model)
-    return {"choices": choices, "usage": _usage(read, new_tokens)}
+    return {"choices": choices, "usage": _usage(_prompt_tokens(completion, model), new_tokens)}
+
+
+def _prompt_tokens(completion: CompletionRequest, model: Model) -> int:
+    splits = completion.split_special_tokens
+    return sum(len(model.tokenize(p, split_special_tokens=splits)) for p in completion.prompts)
 
 
 def _until_stop(hypothesis: Hypothesis, completion: CompletionRequest, model: Model) -> StopBuffer:
