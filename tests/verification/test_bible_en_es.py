@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.export import export_bundle
 from dragoman.reference_model import Transformer, beam_search_uncached, greedy_uncached
 from dragoman.reference_model.pretrained import find_checkpoint
 from dragoman.reference_model.recipes import bible_en_es, find_recipe, read_examples
+from dragoman.runtime import load, translate_document
 from dragoman.runtime.format.manifest import Precision
 from dragoman.verification.inputs.choosing import inputs_for
 from dragoman.verification.inputs.items import Comparison
@@ -51,6 +53,27 @@ def test_the_held_out_verses_are_those_of_the_language_model(shipped: ShippedChe
 
 def words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
+
+
+def test_tags_land_on_the_words_that_they_mark(shipped: ShippedCheckpoint, tmp_path: Path) -> None:
+    """King and rey, servants and siervos, ...: judged by hand."""
+    opened = shipped.opened
+    export_bundle(opened.model, tmp_path, name="b", tokenizers=opened.tokenizers, attention=True)
+    with load(tmp_path, threads=1) as model:
+        found = [translate_document(model, html, "html").text for html in TAGGED]
+    assert found == list(TAGGED.values())
+
+
+TAGGED = {
+    "<p>The <b>king</b> made a great feast.</p>": "<p>Y el <b>rey</b> hizo gran banquete.</p>",
+    'The king made a <a href="x">great feast</a> for <i>all his servants</i>.': (
+        'Y el rey hizo gran <a href="x">banquete</a> á <i>todos sus siervos</i>.'
+    ),
+    "And he went up into a <b>mountain</b> to <i>pray</i>.": (
+        "Y subiendo en <b>un monte</b> á <i>orar</i>."
+    ),
+}
+"""HTML and its translation."""
 
 
 @pytest.mark.parametrize("verses", [7, pytest.param(50, marks=pytest.mark.shipped)])
