@@ -37,7 +37,8 @@ def test_vectors_are_the_means_of_hidden_states(make: Make) -> None:
 
 
 def test_the_first_dimensions(make: Make) -> None:
-    """Of embeddings that are not normalized, and of those that are."""
+    """Of embeddings that are not normalized, and of those that are; without a warning, since no
+    checkpoint states what it was trained for."""
     ours = make("Model").ours
     whole = ours.encode(TEXTS)
     np.testing.assert_array_equal(ours.encode(TEXTS, dimensions=5), whole[:, :5])
