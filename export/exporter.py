@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import gc
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -328,7 +328,7 @@ def _differences(value: ir.Value, name: str, shape: tuple[int | str, ...]) -> li
 
 
 def _memory_not_in_place(exported: ExportedGraph) -> list[str]:
-    """Return a problem for each output that updates an input without TensorScatter or Scan.
+    """Return a problem for each output that updates an input without TensorScatter, Scan or GRU.
 
     A runtime can bind input and output to one address only with these.
     """
@@ -337,12 +337,26 @@ def _memory_not_in_place(exported: ExportedGraph) -> list[str]:
     for value, spec in zip(exported.model.graph.outputs, exported.spec.outputs, strict=True):
         if spec.memory == spec.slot:
             continue
-        node = value.producer()
-        expected = "TensorScatter" if spec.change is Change.APPENDED else "Scan"
-        found = node.inputs[0] if node is not None and node.op_type == expected else None
+        appended = spec.change is Change.APPENDED
+        found = _updated(value, ("TensorScatter",) if appended else ("Scan", "GRU"))
         if found is None or inputs.get(found.name or "") != spec.memory:
+            expected = "TensorScatter" if appended else "Scan or GRU"
             problems.append(f"{spec.name} is not {expected} of {spec.memory}")
     return problems
+
+
+def _updated(value: ir.Value, operators: Sequence[str]) -> ir.Value | None:
+    """Return the memory that one of the operators updates, between reshapings of a GRU's state."""
+    node = value.producer()
+    if node is not None and node.op_type == "Squeeze" and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if node is None or node.op_type not in operators:
+        return None
+    if node.op_type != "GRU":
+        return node.inputs[0]
+    state = node.inputs[5]
+    reshaping = None if state is None else state.producer()
+    return state if reshaping is None else reshaping.inputs[0]
 
 
 DEFAULT_MAX_NEW_TOKENS = 256

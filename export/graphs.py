@@ -2,8 +2,8 @@
 
 The reference model's own code is traced, with two replacements: `scaled_dot_product_attention` by
 ONNX `Attention` (opset 24; q, k, v and mask only), and the decoder's memory by caches of fixed
-capacity that `TensorScatter` (opset 24) writes in place, or by states that `Scan` (opset 24) moves
-on.
+capacity that `TensorScatter` (opset 24) writes in place, or by states that `Scan` (opset 24) or
+`GRU` (opset 22) moves on.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dragoman.reference_model import (
     Transformer,
 )
 from dragoman.reference_model.attention import MultiHeadAttention
+from dragoman.reference_model.layers import GRU, RecurrentUnit
 
 OPSET = 24
 
@@ -207,16 +208,34 @@ class _GraphMemory:
             version=OPSET,
         )
 
-    def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
-        last, states = torch.onnx.ops.symbolic_multi_out(
-            f"{SCRATCH_DOMAIN}::{STATES}",
-            (self.past[layer], forget, update),
-            dtypes=(update.dtype, update.dtype),
-            shapes=(self.past[layer].shape, update.shape),
-            version=1,
-        )
+    def carry(self, layer: int, unit: RecurrentUnit, *inputs: Tensor) -> Tensor:
+        past = self.past[layer]
+        if isinstance(unit, GRU):
+            last, states = _gru(unit, past, *inputs)
+        else:
+            last, states = torch.onnx.ops.symbolic_multi_out(
+                f"{SCRATCH_DOMAIN}::{STATES}",
+                (past, *inputs),
+                dtypes=(past.dtype, past.dtype),
+                shapes=(past.shape, inputs[0].shape),
+                version=1,
+            )
         self.present.append(last)
         return states
+
+
+def _gru(unit: GRU, past: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the state after the last query, and the states after each, by one ONNX operator."""
+    (rows, queries, size), weights = x.shape, (unit.of_input, unit.of_state, unit.bias)
+    states, last = torch.onnx.ops.symbolic_multi_out(
+        "GRU",
+        (x.transpose(0, 1), *weights, None, past[None]),
+        {"hidden_size": size, "linear_before_reset": 1},
+        dtypes=(x.dtype, x.dtype),
+        shapes=((queries, 1, rows, size), (1, rows, size)),
+        version=OPSET,
+    )
+    return last.squeeze(0), states.squeeze(1).transpose(0, 1)
 
 
 def onnx_attention(

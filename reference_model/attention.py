@@ -50,6 +50,10 @@ def attention_weights(
     """
     scores = query @ key.transpose(-2, -1)
     scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
+    return _softmax(scores, mask)
+
+
+def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     return torch.softmax(scores, dim=-1)
@@ -168,6 +172,12 @@ class CrossAttention(MultiHeadAttention):
     The queries of all rows of a source attend together, so its keys and values are read only once.
     """
 
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.additive = None
+        if config.additive_scores:
+            self.additive = nn.Parameter(torch.empty(config.num_heads, 1, 1, config.head_size))
+
     def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Attend to sources, [B, Q, D] -> [B, Q, D]. Row b attends to source b // (B / G).
 
@@ -181,3 +191,10 @@ class CrossAttention(MultiHeadAttention):
         heads = self._attended(together.transpose(1, 2), key, value, mask)
         inner = self.num_heads * self.value_size
         return self.output(heads.transpose(1, 2).reshape(rows, queries, inner))
+
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        if self.additive is None:
+            return super()._attended(query, key, value, mask)
+        hidden = torch.tanh(query[:, :, :, None] + key[:, :, None])  # [G, H, Q, S, Dh]
+        weights: Tensor = self.dropout(_softmax((hidden * self.additive).sum(-1), mask))
+        return weights @ value

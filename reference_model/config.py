@@ -18,7 +18,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 NormOrder = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
 PositionKind = Literal["sinusoidal", "learned", "relative", "learned_and_relative"]
-DecoderKind = Literal["self_attention", "ssru"]
+DecoderKind = Literal["self_attention", "ssru", "gru"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,15 @@ class ModelConfig:
     score_scale: float | None = None
     """The factor of attention scores; None: 1 / sqrt(d_k), section 3.2.1."""
     decoder_kind: DecoderKind = "self_attention"
-    """What a layer of the decoder has before cross-attention. ssru: a recurrent unit, whose state
-    is a vector of d_model numbers, whatever the position (Kim et al. 2019, section 4.1)."""
+    """What a layer of the decoder has before cross-attention. A recurrent unit, ssru (Kim et al.
+    2019, section 4.1) or gru (Cho et al. 2014, section 2.3), has a state of d_model numbers,
+    whatever the position."""
     bilinear_scores: bool = False
     """Whether the score of a query q and a key k is q^T W k, scaled, with a learned matrix W per
     head ("general" in Luong et al. 2015, section 3.1)."""
+    additive_scores: bool = False
+    """Whether the score of a query q and a key k in cross-attention is v^T tanh(q + k), with a
+    learned vector v per head (Bahdanau et al. 2015, section A.1.2)."""
     d_ff: int = 2048
     activation: Activation = "relu"
     gated_feed_forward: bool = False
@@ -195,6 +199,7 @@ class ModelConfig:
         values = dataclasses.asdict(self)
         unused = [name for name in DROPOUTS[1:] if not values[name]]
         unused += [] if self.is_recurrent else ["decoder_kind"]
+        unused += [] if self.additive_scores else ["additive_scores"]
         return {name: value for name, value in values.items() if name not in unused}
 
     @classmethod
@@ -312,6 +317,16 @@ def _out_of_range(config: ModelConfig, unusable: frozenset[str]) -> Iterator[str
             f"decoder_kind {c.decoder_kind} needs an encoder of tokens, a decoder, and "
             f"sinusoidal or learned positions, found source_vocab_size {source}, "
             f"target_vocab_size {target} and positions {c.positions}"
+        )
+    if (
+        usable("additive_scores", "bilinear_scores", "score_scale")
+        and c.additive_scores
+        and (c.bilinear_scores or c.score_scale is not None or not source or not target)
+    ):
+        yield (
+            "additive_scores need an encoder of tokens and a decoder, without bilinear_scores and "
+            f"score_scale, found source_vocab_size {source}, target_vocab_size {target}, "
+            f"bilinear_scores {c.bilinear_scores} and score_scale {c.score_scale}"
         )
     if usable("norm", "norm_bias") and c.norm == "rms" and c.norm_bias:
         yield f"norm {c.norm} has no bias: expected norm_bias false, found {c.norm_bias}"

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .config import ModelConfig
 from .generation import GenerationConfig
-from .layers import KeysValues, states_after
+from .layers import KeysValues, RecurrentUnit
 from .models import AutoregressiveModel, HiddenStates, LanguageModel, Source, Transformer
 from .stacks import NoMemory
 
@@ -63,9 +63,9 @@ class KeyValueCache:
         """Return the capacity."""
         return self.capacity
 
-    def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
+    def carry(self, layer: int, unit: RecurrentUnit, *inputs: Tensor) -> Tensor:
         """Replace a layer's state by the one after the last query; return those after each."""
-        states = states_after(forget, update, self.states[layer])
+        states = unit.states_after(self.states[layer], *inputs)
         self.states[layer] = states[:, -1]
         return states
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .attention import CrossAttention, MultiHeadAttention
-from .config import Activation, ModelConfig
+from .config import Activation, DecoderKind, ModelConfig
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys [B, H, K, Dh] and values [B, H, K, Dv] of one attention layer."""
@@ -63,25 +63,6 @@ class RMSNorm(nn.Module):
 Norm = LayerNorm | RMSNorm
 
 
-Carry = Callable[[Tensor, Tensor], Tensor]
-"""Forget gates and updates [B, Q, D] of queries -> the state [B, Q, D] after each query."""
-
-
-def states_after(forget: Tensor, update: Tensor, state: Tensor) -> Tensor:
-    """Compute the state after each query, c_t = f_t * c_(t-1) + u_t: [B, Q, D].
-
-    Args:
-        forget: f, [B, Q, D]
-        update: u, [B, Q, D]
-        state: the state before the first query, [B, D]
-    """
-    states = []
-    for gate, added in zip(forget.unbind(1), update.unbind(1), strict=True):
-        state = gate * state + added
-        states.append(state)
-    return torch.stack(states, 1)
-
-
 class SSRU(nn.Module):
     """The simpler simple recurrent unit (Kim et al. 2019, section 4.1).
 
@@ -96,7 +77,61 @@ class SSRU(nn.Module):
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
         """Apply the unit to queries, [B, Q, D] -> [B, Q, D]; `carry` holds the state."""
         forget = torch.sigmoid(self.forget(x))
-        return F.relu(carry(forget, (1 - forget) * self.update(x)))
+        return F.relu(carry(self, forget, (1 - forget) * self.update(x)))
+
+    def states_after(self, state: Tensor, forget: Tensor, update: Tensor) -> Tensor:
+        """Compute the state after each query, c_t = f_t * c_(t-1) + u_t: [B, Q, D].
+
+        Args:
+            state: the state before the first query, [B, D]
+            forget: f, [B, Q, D]
+            update: u, [B, Q, D]
+        """
+        states = []
+        for gate, added in zip(forget.unbind(1), update.unbind(1), strict=True):
+            state = gate * state + added
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+class GRU(nn.Module):
+    """The gated recurrent unit (Cho et al. 2014, section 2.3), as `torch.nn.GRU` computes it.
+
+    z_t = sigmoid(W_z x_t + U_z h_(t-1)), r_t likewise, n_t = tanh(W_n x_t + r_t * (U_n h_(t-1))),
+    each product with a bias; h_t = (1 - z_t) * n_t + z_t * h_(t-1), which is the output. Weights
+    are those of ONNX `GRU` (opset 22): z, r and n, W before U in the bias.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.of_input = nn.Parameter(torch.empty(1, 3 * d_model, d_model))
+        self.of_state = nn.Parameter(torch.empty(1, 3 * d_model, d_model))
+        self.bias = nn.Parameter(torch.empty(1, 6 * d_model))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(d_model**-0.5), d_model**-0.5)
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        """Apply the unit to queries, [B, Q, D] -> [B, Q, D]; `carry` holds the state."""
+        return carry(self, x)
+
+    def states_after(self, state: Tensor, x: Tensor) -> Tensor:
+        """Compute the state after each query, [B, Q, D], from the one before the first, [B, D]."""
+        of_input, of_state = self.bias[0].chunk(2)
+        states = []
+        for step in F.linear(x, self.of_input[0], of_input).unbind(1):
+            update, reset, new = step.chunk(3, -1)
+            own_update, own_reset, own = F.linear(state, self.of_state[0], of_state).chunk(3, -1)
+            update, reset = torch.sigmoid(update + own_update), torch.sigmoid(reset + own_reset)
+            state = torch.lerp(torch.tanh(new + reset * own), state, update)
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+RecurrentUnit = SSRU | GRU
+UNITS: dict[DecoderKind, type[RecurrentUnit]] = {"ssru": SSRU, "gru": GRU}
+
+Carry = Callable[..., Tensor]
+"""A unit and the inputs [B, Q, D] of its `states_after` -> the state [B, Q, D] after each query."""
 
 
 def make_norm(config: ModelConfig, size: int | None = None) -> Norm:
@@ -179,7 +214,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.is_recurrent = config.is_recurrent
         if self.is_recurrent:
-            self.recurrence = SSRU(config.d_model)
+            self.recurrence = UNITS[config.decoder_kind](config.d_model)
             self.recurrence_residual = Residual(config)
         else:
             self.self_attention = MultiHeadAttention(config)
@@ -207,8 +242,7 @@ class DecoderLayer(nn.Module):
         Args:
             remember: takes the keys and values of these queries; returns those of all positions so
                 far (with a cache) or the same ones (without)
-            carry: takes the forget gates and updates of a recurrent unit for these queries; returns
-                its states
+            carry: moves the state of a recurrent unit on by these queries; returns its states
             self_mask: bool [B, 1, Q, K], or float [B, H, Q, K] to be added to the scores;
                 None for a recurrent unit
             cross: keys and values of the sources, [G, H, S, Dh] each, see `CrossAttention`; None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .attention import RelativePositions, causal_mask
 from .config import ModelConfig
-from .layers import DecoderLayer, EncoderLayer, KeysValues, make_norm, states_after
+from .layers import DecoderLayer, EncoderLayer, KeysValues, RecurrentUnit, make_norm
 
 
 def sinusoids(positions: int, d_model: int) -> Tensor:
@@ -128,8 +128,8 @@ class Memory(Protocol):
     def length(self, queries: int) -> int:
         """Return the number K of keys that `append` returns for this number of queries."""
 
-    def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
-        """Move a recurrent layer's state on by queries; see `layers.states_after`."""
+    def carry(self, layer: int, unit: RecurrentUnit, *inputs: Tensor) -> Tensor:
+        """Move a recurrent layer's state on by queries; see the `states_after` of its unit."""
 
 
 class NoMemory:
@@ -143,9 +143,9 @@ class NoMemory:
         """Return the number of queries."""
         return queries
 
-    def carry(self, layer: int, forget: Tensor, update: Tensor) -> Tensor:
+    def carry(self, layer: int, unit: RecurrentUnit, *inputs: Tensor) -> Tensor:
         """Return the states after each query, from a state of zeros on."""
-        return states_after(forget, update, torch.zeros_like(update[:, 0]))
+        return unit.states_after(torch.zeros_like(inputs[0][:, 0]), *inputs)
 
 
 class Encoder(nn.Module):
@@ -278,12 +278,14 @@ def initialize(model: nn.Module, config: ModelConfig) -> None:
     for name, parameter in model.named_parameters():
         if parameter.dim() < 2:
             continue
-        if "convolution" in name or "relative_positions" in name:
+        if any(part in name for part in ("convolution", "relative_positions", "recurrence.of_")):
             continue  # these keep the initialization of their modules
         if "embedding" in name or name == "output.weight":
             nn.init.normal_(parameter, std=config.d_model**-0.5)
         elif name.endswith(".bilinear"):
             parameter.data[:] = torch.eye(parameter.shape[-1])  # no effect before training
+        elif name.endswith(".additive"):
+            nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
         else:
             nn.init.xavier_uniform_(parameter)
 

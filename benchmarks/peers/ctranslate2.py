@@ -112,6 +112,7 @@ def _check_options(config: ModelConfig) -> None:
         "token_types": config.token_types > 0,
         "score_scale": config.score_scale is not None,
         "bilinear_scores": config.bilinear_scores,
+        "additive_scores": config.additive_scores,
     }
     options = [
         f"{name}={getattr(config, name)!r}" for name, is_set in unsupported.items() if is_set

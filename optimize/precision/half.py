@@ -33,7 +33,7 @@ HEADROOM = 4.0
 IN_FP32 = frozenset(
     {
         *("Exp", "Log", "LogSoftmax", "Pow", "ReduceMean", "ReduceSum", "Softmax"),
-        "Scan",  # whose states add to those before
+        *("GRU", "Scan"),  # whose states add to those before
         # Their type is determined by an attribute.
         *("ConstantOfShape", "EyeLike", "Range"),
     }
@@ -77,8 +77,10 @@ class Half(GraphPass):
             if reason:
                 refusals.append(Refusal(node.name or "", node.op_type, reason))
             first = node.inputs[0] if node.inputs else None
-            source = None if first is None else first.producer()
-            if reason or (node.op_type in PASS_ON and source in wide):
+            in_fp32 = first is not None and (
+                first.producer() in wide or (first.is_graph_input() and first.name in self.in_fp32)
+            )
+            if reason or (node.op_type in PASS_ON and in_fp32):
                 wide.add(node)
         casts = _Casts(graph)
         for graph_input in graph.inputs:

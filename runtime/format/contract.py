@@ -346,7 +346,8 @@ CONTRACTS: Mapping[Kind, Mapping[GraphName, GraphContract]] = {
 }
 """The inputs and outputs of graphs. An encoder-only model has only the outputs of its head, see
 `HEAD_OUTPUTS`, and the `token_type` input only if it uses token types. A recurrent decoder has
-states instead of keys and values, see `IN_RECURRENT_DECODERS`. Of the graphs of a shortlist, one
+states instead of keys and values, see `IN_RECURRENT_DECODERS`; its attention graph takes states,
+too. Of the graphs of a shortlist, one
 also gives `shortlist_weight` tensors, which the other takes: their number, shapes and number
 formats depend on target and precision."""
 

@@ -74,6 +74,8 @@ def neutral_graph(
             inputs = tuple(role for role in inputs if role != "token_type")
     if model.state_size is not None:
         inputs, outputs = _recurrent(inputs), _recurrent(outputs)
+        if graph == "attention":
+            inputs = (*inputs, "past_state")
     sizes = _sizes(model, head)
     if "decoder" in graphs and "read" not in graphs["decoder"].inputs:
         sizes["read"] = "query"

@@ -32,6 +32,7 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "Div": "shapes, int8 activations",
         "Equal": "padding without a position",
         "Expand": "masks",
+        "GRU": "states of recurrent decoders",
         "Gather": "embeddings, the last query",
         "GatherElements": "greedy choice, the queries that are read",
         "GatherND": "greedy choice of bundles before 2026-11-27",

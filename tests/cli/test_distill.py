@@ -108,6 +108,15 @@ def test_the_student_is_small_recurrent_and_has_a_shortlist(student: Path, teach
         assert own["model"]["vocab"] == its["model"]["vocab"]
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_students_bundle_runs(dragoman: Dragoman, student: Path, beams: int) -> None:
+    sources = [source for source, _ in PAIRS[:7]]
+    found = dragoman("run", student / "bundle", "--beams", beams, *sources)
+    with load(student / "bundle", threads=1) as model:
+        results = model.generate(sources, num_beams=beams)
+    assert found.stdout.splitlines() == [result.text for result in results]
+
+
 def test_figures_are_those_of_the_bundles(student: Path, teacher: Path) -> None:
     record = json.loads((student / "figures.json").read_bytes())
     assert [row["name"] for row in record["rows"]] == ROWS

@@ -27,6 +27,7 @@ ODD_HEADS: dict[str, object] = {
     "tie_target_output": False,
 }
 RECURRENT: dict[str, object] = {"num_heads": 4, "tie_source_target": True, "decoder_kind": "ssru"}
+GATED: dict[str, object] = RECURRENT | {"decoder_kind": "gru", "additive_scores": True}
 T5: dict[str, object] = {
     "num_heads": 4,
     "d_head": 16,
@@ -93,6 +94,12 @@ def odd_heads(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A recurrent decoder; heads of size 16; source, target and output are tied."""
     return _export(tmp_path_factory, RECURRENT)
+
+
+@pytest.fixture(scope="session")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A recurrent decoder with gated units and additive scores; the rest as `recurrent`."""
+    return _export(tmp_path_factory, GATED)
 
 
 @pytest.fixture(scope="session")

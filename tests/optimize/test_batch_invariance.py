@@ -25,7 +25,7 @@ SOURCE, TARGET, VOCABULARY = 20, 15, 210
 
 @pytest.fixture(
     scope="module",
-    params=[(m, p) for m in ("neutral", "odd_heads", "t5", "recurrent") for p in FORMS],
+    params=[(m, p) for m in ("neutral", "odd_heads", "t5", "recurrent", "gated") for p in FORMS],
     ids=lambda param: f"{param[0]}-{param[1]}",
 )
 def opened(request: pytest.FixtureRequest, optimize: Optimize) -> Iterator[Opened]:

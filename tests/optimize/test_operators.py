@@ -66,6 +66,7 @@ POOLED = dataclasses.replace(
     ENCODER, head=HeadConfig(task="embedding", pooling=("mean_sqrt_len_tokens",))
 )
 RECURRENT = dataclasses.replace(SMALL, decoder_kind="ssru")
+GATED_UNIT = dataclasses.replace(SMALL, decoder_kind="gru", additive_scores=True)
 DECODER = dataclasses.replace(SMALL, source_vocab_size=0, encoder_layers=0, max_source_positions=0)
 
 
@@ -80,9 +81,9 @@ def bundles(optimize: Optimize, tmp_path_factory: pytest.TempPathFactory) -> lis
 
     small, speech, gated, relative = map(exported, (SMALL, SPEECH, GATED, RELATIVE))
     encoder, decoder, recurrent = map(exported, (ENCODER, DECODER, RECURRENT))
-    pooled = exported(POOLED)
+    pooled, gated_unit = exported(POOLED), exported(GATED_UNIT)
     return [
-        *(small, speech, gated, relative, encoder, decoder, recurrent, pooled),
+        *(small, speech, gated, relative, encoder, decoder, recurrent, pooled, gated_unit),
         *(optimize(small, precision) for precision in ("fp32", "int8", "int4")),
         optimize(small, "int8", "neutral"),
         optimize(relative),

@@ -32,7 +32,7 @@ def test_json_round_trip(make_config: MakeConfig, changes: dict[str, object]) ->
 def test_plain_data_has_every_field(make_config: MakeConfig) -> None:
     names = {field.name for field in dataclasses.fields(ModelConfig)}
     more: dict[str, Any] = {"attention_dropout": 0.1, "feed_forward_dropout": 0.2}
-    more["decoder_kind"] = "ssru"
+    more |= {"decoder_kind": "ssru", "additive_scores": True}
     assert make_config(**more).to_dict().keys() == names
     assert make_config().to_dict().keys() == names - more.keys(), "as in files without them"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,13 +17,20 @@ from dragoman.reference_model import (
     greedy_verified,
     make_model,
 )
+from dragoman.reference_model.attention import CrossAttention
 from dragoman.reference_model.decoding import KeyValueCache, greedy_cached
-from dragoman.reference_model.layers import SSRU, states_after
+from dragoman.reference_model.layers import GRU, SSRU
 from dragoman.reference_model.stacks import NoMemory
 
 from ..zoo import letters_model
 
 MakeModel = Callable[..., Transformer]
+
+KINDS: list[dict[str, Any]] = [
+    {"decoder_kind": "ssru"},
+    {"decoder_kind": "gru", "bilinear_scores": True},
+    {"decoder_kind": "gru", "additive_scores": True},
+]
 
 
 @torch.no_grad()
@@ -31,7 +39,7 @@ def test_the_unit_by_hand() -> None:
     unit = SSRU(1)
     unit.forget.weight[:], unit.forget.bias[:], unit.update.weight[:] = 1, 0, 2
     x = torch.tensor([[[0.0], [math.log(3)], [-math.log(3)]]])
-    found = unit(x, lambda f, u: states_after(f, u, torch.tensor([[4.0]])))
+    found = unit(x, lambda unit, f, u: unit.states_after(torch.tensor([[4.0]]), f, u))
     first = 0.5 * 4 + 0.5 * 0
     second = 0.75 * first + 0.25 * 2 * math.log(3)
     third = 0.25 * second - 0.75 * 2 * math.log(3)
@@ -39,10 +47,42 @@ def test_the_unit_by_hand() -> None:
     assert found[0, :, 0].tolist() == pytest.approx([first, second, 0.0])
 
 
+@pytest.mark.parametrize(("rows", "size", "queries"), [(1, 1, 1), (7, 33, 5)])
+@torch.no_grad()
+def test_gated_units_are_those_of_pytorch(rows: int, size: int, queries: int) -> None:
+    """PyTorch's gates are in the order reset, update, new."""
+    torch.manual_seed(size)
+    unit, theirs = GRU(size), torch.nn.GRU(size, size, batch_first=True)
+    weights = (*unit.of_input, *unit.of_state, *unit.bias[0].chunk(2))
+    for parameter, weight in zip(theirs.parameters(), weights, strict=True):
+        update, reset, new = weight.chunk(3)
+        parameter[:] = torch.cat([reset, update, new])
+    x, state = torch.randn(rows, queries, size), torch.randn(rows, size)
+    expected, _ = theirs(x, state[None])
+    found = unit(x, lambda unit, x: unit.states_after(state, x))
+    torch.testing.assert_close(found, expected)
+
+
+@torch.no_grad()
+def test_additive_scores_by_hand() -> None:
+    """One head of one number; v = 2, query 0, keys 0 and atanh(ln(3) / 2), and one masked."""
+    config = letters_model(additive_scores=True, d_model=2, num_heads=1, d_head=1).config
+    attention = CrossAttention(config)
+    assert attention.additive is not None
+    attention.additive[:], attention.query.weight[:], attention.query.bias[:] = 2, 0, 0
+    attention.output.weight[:], attention.output.bias[:] = 1, 0
+    key = torch.tensor([0.0, math.atanh(math.log(3) / 2), 5.0]).view(1, 1, 3, 1)
+    value = torch.tensor([4.0, 8.0, 100.0]).view(1, 1, 3, 1)
+    mask = torch.tensor([True, True, False]).view(1, 1, 1, 3)
+    found = attention(torch.randn(2, 1, 2), key, value, mask)
+    torch.testing.assert_close(found, torch.full((2, 1, 2), 0.25 * 4 + 0.75 * 8))
+
+
+@pytest.mark.parametrize("changes", KINDS)
 @torch.inference_mode()
-def test_a_state_stands_for_all_positions_before() -> None:
+def test_a_state_stands_for_all_positions_before(changes: dict[str, Any]) -> None:
     """Queries one by one, two at once and all at once give the same, row by row."""
-    model = letters_model(decoder_kind="ssru", decoder_layers=2)
+    model = letters_model(**changes, decoder_layers=2)
     source = torch.tensor([[5, 6, 7], [8, 2, 0]])
     mask = source != 0
     token = torch.tensor([[1, 9, 4, 30, 7], [1, 3, 3, 8, 40]])
@@ -59,16 +99,18 @@ def test_a_state_stands_for_all_positions_before() -> None:
         assert cache.layers == []
 
 
-def test_greedy_decoding_with_states_is_that_without() -> None:
-    model = letters_model(decoder_kind="ssru")
+@pytest.mark.parametrize("changes", KINDS)
+def test_greedy_decoding_with_states_is_that_without(changes: dict[str, Any]) -> None:
+    model = letters_model(**changes)
     sources = [[5, 6, 7, 2], [8], [9, 9, 3, 4, 5, 6, 2]]
     expected = greedy_uncached(model, sources, 20)
     assert len({tuple(output) for output in expected}) == 3
     assert greedy_cached(model, sources, 20) == greedy_verified(model, sources, 20) == expected
 
 
-def test_no_query_sees_a_later_one() -> None:
-    model = letters_model(decoder_kind="ssru")
+@pytest.mark.parametrize("changes", KINDS)
+def test_no_query_sees_a_later_one(changes: dict[str, Any]) -> None:
+    model = letters_model(**changes)
     source, mask = torch.tensor([[5, 6]]), torch.ones(1, 2, dtype=torch.bool)
     token = torch.tensor([[1, 9, 4, 30]])
     other = token.clone()
@@ -79,15 +121,18 @@ def test_no_query_sees_a_later_one() -> None:
     assert not torch.isclose(found[2:], changed[2:]).all(-1).any()
 
 
-def test_all_weights_have_gradients() -> None:
-    model = letters_model(decoder_kind="ssru")
+@pytest.mark.parametrize("changes", KINDS)
+def test_all_weights_have_gradients(changes: dict[str, Any]) -> None:
+    model = letters_model(**changes)
     source, mask = torch.tensor([[5, 6]]), torch.ones(1, 2, dtype=torch.bool)
     model(source, mask, torch.tensor([[1, 9, 4]])).square().sum().backward()
     names = [name for name, _ in model.named_parameters() if "decoder.layers" in name]
     assert not any("self_attention" in name for name in names)
-    assert {name.removeprefix("decoder.layers.0.") for name in names if "recurrence." in name} == {
-        *("recurrence.forget.weight", "recurrence.forget.bias", "recurrence.update.weight")
-    }
+    assert {name.partition("recurrence.")[2] for name in names if "recurrence." in name} == (
+        {"forget.weight", "forget.bias", "update.weight"}
+        if changes["decoder_kind"] == "ssru"
+        else {"of_input", "of_state", "bias"}
+    )
     for parameter in model.parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0
 
@@ -107,11 +152,22 @@ def test_what_it_is_not_for(changes: dict[str, object]) -> None:
         ModelConfig.from_dict(values)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"bilinear_scores": True}, {"score_scale": 0.5}, {"source_vocab_size": None}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_additive_scores_are_not_for(changes: dict[str, Any]) -> None:
+    values = {"source_vocab_size": 11, "target_vocab_size": 13, "additive_scores": True} | changes
+    with pytest.raises(ConfigError, match="additive_scores need an encoder of tokens and a deco"):
+        ModelConfig.from_dict(values)
+
+
 def test_configurations_of_other_models_do_not_state_the_kind() -> None:
     plain = ModelConfig(source_vocab_size=11, target_vocab_size=13)
     recurrent = plain.replace(decoder_kind="ssru")
-    assert "decoder_kind" not in plain.to_dict()
+    assert plain.to_dict().keys().isdisjoint({"decoder_kind", "additive_scores"})
     assert ModelConfig.from_dict(recurrent.to_dict()) == recurrent
     assert isinstance(make_model(recurrent), Transformer)
     with pytest.raises(ConfigError, match="decoder_kind"):
-        plain.replace(decoder_kind="gru")
+        plain.replace(decoder_kind="lstm")

@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import read_checkpoint
+from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import Bundle, Model, load, read_bundle
 from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.writing import write_manifest
 from dragoman.runtime.serving import process
 from dragoman.runtime.serving.app import create_app
 from dragoman.runtime.serving.options import EngineOptions, ListenOptions, ServerOptions
+from dragoman.runtime.texts.shortlist import Shortlist
 
 from ..runtime.encoding.conftest import CONFIG, PIECES, transformers
 from ..speech_models import MODELS, save
@@ -29,11 +34,13 @@ from ..zoo import letters_model, letters_tokenizers
 Serve = Callable[..., httpx.Client]
 
 
-def make_letters(directory: Path, *, seed: int = 0, precision: Precision = "fp32") -> Path:
+def make_letters(
+    directory: Path, *, seed: int = 0, precision: Precision = "fp32", **changes: object
+) -> Path:
     """Letters to phonemes, at random: greedy outputs vary in length."""
     files = directory.parent / f"{directory.name}-tokenizers"
     files.mkdir(parents=True)
-    model, tokenizers = letters_model(seed=seed), letters_tokenizers(files)
+    model, tokenizers = letters_model(seed=seed, **changes), letters_tokenizers(files)
     return optimized(
         lambda into: export_bundle(
             model, into, name="letters", tokenizers=tokenizers, attention=True
@@ -46,6 +53,19 @@ def make_letters(directory: Path, *, seed: int = 0, precision: Precision = "fp32
 def make_quantized(directory: Path) -> Path:
     """Letters to phonemes in int8."""
     return make_letters(directory, precision="int8")
+
+
+def make_student(directory: Path) -> Path:
+    """Letters to phonemes in int8, with a recurrent decoder and a shortlist."""
+    made = read_bundle(make_letters(directory, precision="int8", decoder_kind="ssru"))
+    spec, random = made.manifest.model, np.random.default_rng(0)
+    entries: dict[tuple[int, ...], NDArray[np.int32]] = {
+        (source,): np.sort(random.choice(spec.target_vocab_size, 9, replace=False)).astype(np.int32)
+        for source in range(spec.source_vocab_size or 0)
+    }
+    shortlist = Shortlist(entries, np.array([5], np.int32)).with_always([spec.end_token_id], [])
+    write_manifest(add_shortlist(made, shortlist).manifest, directory)
+    return directory
 
 
 def make_vectors(directory: Path) -> Path:
@@ -106,6 +126,7 @@ def optimized(
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "letters": make_letters,
     "quantized": make_quantized,
+    "student": make_student,
     "vectors": make_vectors,
     "relevance": lambda directory: make_labels(directory, "relevance"),
     "classes": lambda directory: make_labels(directory, "contradiction", "entailment"),

@@ -27,7 +27,7 @@ WORDS = ["dragoman", "a", "transformer", "of", "interpreters", "zz", "encoder"]
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one worker", "two workers"])
 def client(request: Any, bundle: Callable[[str], Path]) -> Iterator[httpx.Client]:
-    names = ("letters", "quantized", "vectors", "speech")
+    names = ("letters", "quantized", "student", "vectors", "speech")
     engine = {"workers": request.param, "batch_size": 5}
     with serving({name: bundle(name) for name in names}, engine=engine) as client:
         yield client
@@ -56,13 +56,22 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("name", ["letters", "student"])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: ",".join(o) or "greedy")
 def test_options_have_the_same_effect_as_in_the_library(
-    client: httpx.Client, model: Models, options: dict[str, Any]
+    client: httpx.Client, model: Models, name: str, options: dict[str, Any]
 ) -> None:
-    found = ask(client, model="letters", sources=WORDS, **options)
-    expected = model("letters").generate(WORDS, GenerationOptions(**options))
-    assert found == {"model": "letters", "results": [plain(result) for result in expected]}
+    found = ask(client, model=name, sources=WORDS, **options)
+    expected = model(name).generate(WORDS, GenerationOptions(**options))
+    assert found == {"model": name, "results": [plain(result) for result in expected]}
+
+
+def test_a_shortlist_counts_in_the_server(client: httpx.Client, model: Models) -> None:
+    found = ask(client, model="student", sources=WORDS)["results"]
+    whole = ask(client, model="student", sources=WORDS, shortlist=False)["results"]
+    assert sum(a != b for a, b in zip(found, whole, strict=True)) >= 3
+    expected = model("student").generate(WORDS, shortlist=False)
+    assert whole == [plain(result) for result in expected]
 
 
 def test_one_source_token_ids_and_unreadable_sources(client: httpx.Client, model: Models) -> None:
@@ -85,14 +94,17 @@ def events(text: str) -> list[tuple[str, Any]]:
     return found
 
 
-def test_a_stream_has_tokens_and_then_the_whole_result(client: httpx.Client, model: Models) -> None:
+@pytest.mark.parametrize("model_name", ["letters", "student"])
+def test_a_stream_has_tokens_and_then_the_whole_result(
+    client: httpx.Client, model: Models, model_name: str
+) -> None:
     options = {"prefix": "D R", "do_sample": True, "seed": 3}
-    body = {"model": "letters", "source": "dragoman", "stream": True, **options}
+    body = {"model": model_name, "source": "dragoman", "stream": True, **options}
     with client.stream("POST", "/v1/generate", json=body) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         *tokens, (name, last) = events("".join(answer.iter_text()))
     given = GenerationOptions(**options)  # type: ignore[arg-type]
-    streamed = list(model("letters").stream("dragoman", given))
+    streamed = list(model(model_name).stream("dragoman", given))
     assert tokens == [
         (
             "message",
@@ -106,7 +118,7 @@ def test_a_stream_has_tokens_and_then_the_whole_result(client: httpx.Client, mod
         for t in streamed
     ]
     assert tokens[-1][1]["is_end"] == (last["finish_reason"] == "end")
-    (whole,) = model("letters").generate(["dragoman"], given)
+    (whole,) = model(model_name).generate(["dragoman"], given)
     assert (name, last) == ("end", plain(whole))
     assert "".join(t["text"] for _, t in tokens) == whole.text
 
@@ -127,7 +139,7 @@ def test_errors_before_a_stream_are_ordinary_answers(client: httpx.Client) -> No
         assert f"{name}: expected false to stream" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("name", ["letters", "quantized"])
+@pytest.mark.parametrize("name", ["letters", "quantized", "student"])
 def test_outputs_do_not_depend_on_load(client: httpx.Client, model: Models, name: str) -> None:
     """There are concurrent requests of every strategy, more than rows."""
     cases = [(word, options) for word in WORDS for options in OPTIONS]
@@ -194,7 +206,7 @@ MISTAKES: list[tuple[dict[str, Any], int, str]] = [
     (
         {"source": "a"},
         404,
-        "model: expected one of letters, quantized, speech, vectors, found none",
+        "model: expected one of letters, quantized, speech, student, vectors, found none",
     ),
     ({"model": "x", "source": "a"}, 404, "found 'x'"),
     ({"model": "letters"}, 400, "expected one of source, sources and audio, found none"),

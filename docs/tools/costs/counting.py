@@ -22,7 +22,11 @@ Part = Literal[
     "the rest",
 ]
 """projections: to queries, keys and values of self-attention, to queries of cross-attention, and
-from the heads' outputs of both. The rest: what is not counted, but takes time."""
+from the heads' outputs of both; those of a recurrent unit. The rest: what is not counted, but takes
+time."""
+
+PRODUCTS_OF_UNITS = {"ssru": 2, "gru": 6}
+"""Matrices [D, D] of a recurrent unit."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +69,16 @@ def step(config: ModelConfig, source: int, position: int, *, rows: int = 1) -> l
         position: position of the token, from 0
     """
     layers = config.decoder_layers
-    projections = _self_projections(config)
+    projections = PRODUCTS_OF_UNITS.get(config.decoder_kind, 0) * config.d_model**2
+    if not config.is_recurrent:
+        projections = _self_projections(config)
     if config.has_encoder:
         projections += _query_output(config)
-    keys = rows * _scores(config, position + 1)
-    costs = [
-        _product("projections", projections, layers, rows),
-        Cost("self-attention", layers * keys, cached=layers * rows * _scores(config, position)),
-    ]
+    costs = [_product("projections", projections, layers, rows)]
+    if not config.is_recurrent:
+        keys = rows * _scores(config, position + 1)
+        cached = layers * rows * _scores(config, position)
+        costs.append(Cost("self-attention", layers * keys, cached=cached))
     if config.has_encoder:
         of_source = layers * rows * _scores(config, source)
         costs.append(Cost("cross-attention", of_source, cached=of_source))

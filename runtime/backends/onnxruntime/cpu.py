@@ -246,7 +246,12 @@ class OnnxRuntimeBackend:
         """Run the attention graph and return its outputs."""
         if "attention" not in self.manifest.graphs:
             raise BackendError(no_attention(self.manifest.name))
-        found = self._run("attention", {Slot(role): values for role, values in inputs.items()})
+        given = {Slot(role): values for role, values in inputs.items()}
+        for tensor in self.manifest.graphs["attention"].inputs:
+            if tensor.role == "past_state":  # 0 before the first token
+                shape = tensor.sized({"batch": len(inputs["token"])})
+                given[tensor.slot] = np.zeros(shape, tensor.dtype)
+        found = self._run("attention", given)
         return {slot.role: values for slot, values in found.items()}
 
     def check_alignment(self) -> None:

@@ -50,7 +50,7 @@ def attention_graph(
     """Make the graph that shows attention, and its specification.
 
     Raises:
-        DragomanError: an attention has no output for its weights.
+        DragomanError: an attention has no output for its weights, or additive scores.
     """
     parts = _parts(models, ("encoder", "decoder"))
     found: dict[Role, list[ir.Value]] = {}
@@ -58,6 +58,11 @@ def attention_graph(
         for role, node in _attentions(part.graph, name, specs[name]):
             found.setdefault(role, []).append(_with_weights(part.graph, node))
     expected = neutral_graph("attention", ATTENTION_FILE, model, None, head)
+    if missing := [tensor.role for tensor in expected.outputs if tensor.role not in found]:
+        raise DragomanError(
+            f"attention: expected scaled dot products, found other scores in {missing[0]}, whose "
+            "weights no operator gives"
+        )
     return _made(parts, specs, _spec(expected, specs, found), found)
 
 

@@ -18,7 +18,7 @@ from ..editing import EditedBundle, GraphEditor
 from .fault import BundleFault, ExporterFault, Fault, Kind, RuntimeFault
 
 KIND: Kind = "recurrent states"
-Carry = Callable[[Tensor, Tensor], Tensor]
+Carry = Callable[..., Tensor]
 Unit = Callable[[Any, Tensor, Carry], Tensor]
 
 
@@ -110,16 +110,16 @@ def _gate(unit: Any, x: Tensor) -> Tensor:
 
 def _complement_swapped(unit: Any, x: Tensor, carry: Carry) -> Tensor:
     forget = _gate(unit, x)
-    return F.relu(carry(1 - forget, forget * unit.update(x)))
+    return F.relu(carry(unit, 1 - forget, forget * unit.update(x)))
 
 
 def _complement_missing(unit: Any, x: Tensor, carry: Carry) -> Tensor:
-    return F.relu(carry(_gate(unit, x), unit.update(x)))
+    return F.relu(carry(unit, _gate(unit, x), unit.update(x)))
 
 
 def _relu_missing(unit: Any, x: Tensor, carry: Carry) -> Tensor:
     forget = _gate(unit, x)
-    return carry(forget, (1 - forget) * unit.update(x))
+    return carry(unit, forget, (1 - forget) * unit.update(x))
 
 
 def _tanh(unit: Any, x: Tensor, carry: Carry) -> Tensor:
@@ -129,7 +129,7 @@ def _tanh(unit: Any, x: Tensor, carry: Carry) -> Tensor:
 
 def _relu_of_update(unit: Any, x: Tensor, carry: Carry) -> Tensor:
     forget = _gate(unit, x)
-    return carry(forget, (1 - forget) * F.relu(unit.update(x)))
+    return carry(unit, forget, (1 - forget) * F.relu(unit.update(x)))
 
 
 def _no_bias(model: Any) -> None:
