@@ -14,13 +14,23 @@ from .recipe import Data, Examples, Recipe, Tokenizers
 from .translation import PairFiles, read_training_file
 
 if TYPE_CHECKING:
-    from .run import InitialModel, RecipeResult, evaluate, read_initial_model, run_recipe
+    from .run import (
+        InitialModel,
+        RecipeResult,
+        check_lengths,
+        evaluate,
+        read_initial_model,
+        run_recipe,
+    )
     from .tokenizers import Vocabulary
 else:
     __getattr__ = lazy_attributes(
         __name__,
         {
-            "run": ("InitialModel", "RecipeResult", "evaluate", "read_initial_model", "run_recipe"),
+            "run": (
+                *("InitialModel", "RecipeResult", "check_lengths"),
+                *("evaluate", "read_initial_model", "run_recipe"),
+            ),
             "tokenizers": ("Vocabulary",),
         },
     )
@@ -68,6 +78,7 @@ __all__ = [
     "Tokenizers",
     "Vocabulary",
     "check_file_name",
+    "check_lengths",
     "describe_cleaning",
     "evaluate",
     "find_recipe",

@@ -239,6 +239,18 @@ def run_recipe(
     return result
 
 
+def check_lengths(recipe: Recipe, examples: Sequence[Example]) -> None:
+    """Check that texts to validate and to score on fit a model of tokenizers that exist.
+
+    Raises:
+        DragomanError: a text is too long for the model.
+    """
+    if recipe.own_tokenizers is not None:
+        model = make_model(recipe.config_for(recipe.own_tokenizers))
+        assert isinstance(model, AutoregressiveModel)
+        _training_pairs(model, recipe.own_tokenizers, examples)
+
+
 def _note(text: str) -> None:
     Console(stderr=True).print(text, soft_wrap=True, markup=False, highlight=False)
 

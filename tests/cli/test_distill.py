@@ -8,19 +8,23 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 from sacrebleu import corpus_bleu, corpus_chrf
 
 from dragoman.api import distill
+from dragoman.distillation import translations
 from dragoman.distillation.student import read_student_file, student_recipe
-from dragoman.distillation.translations import DataFiles
+from dragoman.distillation.translations import DataFiles, translate_sources
 from dragoman.errors import DragomanError
+from dragoman.progress import Silent
 from dragoman.reference_model import load_checkpoint
-from dragoman.reference_model.recipes import Recipe, find_recipe
+from dragoman.reference_model.recipes import Data, Example, Recipe, find_recipe
 from dragoman.reference_model.training.state import locked
 from dragoman.runtime import load, read_bundle
 from dragoman.runtime.serving.file_blocks import BlockDecoder
+from dragoman.settings.generation import GenerationOptions
 
 from .conftest import status_of
 
@@ -172,6 +176,51 @@ def test_a_student_that_loses_too_much_has_no_bundle(
     assert not (student / "bundle.candidate").exists()
 
 
+def test_an_interrupted_translation_goes_on(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translations, "BLOCK_LINES", 4)
+    decode, given = BlockDecoder.decode, list[bytes]()
+
+    def counted(self: BlockDecoder, lines: bytes, *more: Any) -> Any:
+        given.append(lines)
+        if len(given) == 3:
+            raise KeyboardInterrupt
+        return decode(self, lines, *more)
+
+    data = Data([Example(source, (target,)) for source, target in PAIRS], [], [])
+    files, options = DataFiles(tmp_path), GenerationOptions(num_beams=2)
+    arguments = (read_bundle(teacher), data, [], files, options, 1, Silent())
+    monkeypatch.setattr(BlockDecoder, "decode", counted)
+    with pytest.raises(KeyboardInterrupt):
+        translate_sources(*arguments)
+    assert not files.translations.exists()
+    translate_sources(*arguments)
+    sources = list(dict.fromkeys(source for source, _ in PAIRS))
+    assert b"".join(given[3:]).decode().splitlines() == sources[8:]
+    with load(teacher, threads=1) as model:
+        outputs = [result.text for result in model.generate(sources, num_beams=2)]
+    rows = files.translations.read_text(encoding="utf-8").splitlines()
+    assert rows == [f"{s}\t{o}" for s, o in zip(sources, outputs, strict=True) if o]
+
+
+def test_a_text_that_is_too_long_to_judge_on_is_refused_before_the_work(
+    teacher: Path, files: Path, tmp_path: Path
+) -> None:
+    long = " ".join(["the cat eats bread"] * 20)
+    (tmp_path / "dev.tsv").write_text(f"{long}\tel gato come pan\n", encoding="utf-8")
+    with pytest.raises(DragomanError, match="expected texts of at most 24 tokens, the model's pos"):
+        distill(
+            teacher,
+            tmp_path / "out",
+            pairs=[files / "train.tsv"],
+            dev=[tmp_path / "dev.tsv"],
+            student=files / "student.json",
+            threads=1,
+        )
+    assert not list((tmp_path / "out").glob("outputs*"))
+
+
 def test_another_directory_is_needed_for_two_at_once(
     dragoman: Dragoman, teacher: Path, files: Path, tmp_path: Path
 ) -> None:
@@ -301,12 +350,14 @@ def test_pairs_are_cleaned_as_the_file_says_and_bleu_does_not_judge_words(
         pairs=[tmp_path / "train.tsv"],
         dev=[tmp_path / "dev.tsv"],
         student=tmp_path / "student.json",
-        beams=2,
+        beams=1,
         epochs=1,
         shortlist=False,
         within=100,
         threads=1,
     )
+    names = ["teacher, greedy", "student, in PyTorch, greedy", "student, greedy"]
+    assert [row.name for row in found.rows] == names
     assert "the cat eats" in (tmp_path / "out" / "sources.txt").read_text("utf-8").splitlines()
     assert found.metric == "chrF" and found.sources == len(PAIRS) + 1
     assert all("BLEU" not in row.figures for row in found.rows)

@@ -154,7 +154,7 @@ def distill(
         recipe_of,
         translate_sources,
     )
-    from dragoman.reference_model.recipes import Cleaning, PairFiles, run_recipe
+    from dragoman.reference_model.recipes import Cleaning, PairFiles, check_lengths, run_recipe
     from dragoman.reference_model.settings import read_settings
     from dragoman.reference_model.training.state import locked
 
@@ -185,16 +185,19 @@ def distill(
         torch.set_num_threads(threads)
     with locked(output):
         with progress() as reported:
+            reported.stage("reading the data")
+            texts = load_data()
+            check_lengths(recipe, [*texts.validation, *texts.held_out])
             translated = translate_sources(
                 taught,
-                load_data,
+                texts,
                 [Path(each) for each in sources],
                 files,
                 options,
                 threads,
                 reported,
             )
-        for examples in (translated.data.validation, translated.data.held_out):
+        for examples in (texts.validation, texts.held_out):
             recipe, _ = recipe.judging(examples)
         trained = run_recipe(recipe, recipe.load_data(None), checkpoint, checkpoint / "training")
         with progress() as reported:
@@ -213,7 +216,7 @@ def distill(
                     built.bundle,
                     options,
                     recipe,
-                    translated.data.held_out,
+                    texts.held_out,
                     threads,
                     reported,
                 )

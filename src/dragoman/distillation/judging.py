@@ -56,9 +56,13 @@ def judge_all(
     Raises:
         DragomanError: a bundle cannot be loaded, or does not know an option.
     """
-    beams, greedy = f"{options.num_beams} beams", GenerationOptions(num_beams=1)
-    by_teacher = {beams: options, "greedy": options.replace(num_beams=1)}
-    by_student = {beams: GenerationOptions(num_beams=options.num_beams)}
+    greedy = GenerationOptions(num_beams=1)
+    by_teacher = {"greedy": options.replace(num_beams=1)}
+    by_student: dict[str, GenerationOptions] = {}
+    if options.num_beams > 1:
+        beams = f"{options.num_beams} beams"
+        by_teacher = {beams: options} | by_teacher
+        by_student[beams] = GenerationOptions(num_beams=options.num_beams)
     if student.manifest.shortlist is not None:
         by_student["whole vocabulary"] = greedy.replace(shortlist=False)
     by_student["greedy"] = greedy

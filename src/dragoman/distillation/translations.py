@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -66,8 +66,6 @@ class DataFiles:
 class Translated:
     """What the teacher translated."""
 
-    data: Data
-    """The data whose sources they are, with the pairs to validate and to judge on."""
     sources: int
     """The number of different sources."""
     rejected: int
@@ -90,26 +88,25 @@ def recipe_of(teacher: Bundle) -> Recipe:
 
 def translate_sources(
     teacher: Bundle,
-    load_data: Callable[[], Data],
+    data: Data,
     more: Sequence[Path],
     files: DataFiles,
     options: GenerationOptions,
     threads: int | None,
     progress: Progress,
 ) -> Translated:
-    """Read the data, and translate all sources to train on with the teacher.
+    """Translate all sources to train on with the teacher.
 
     The same call goes on with an interrupted one; see `decode_file`.
 
     Args:
+        data: the pairs to train, to validate and to judge on
         more: files of further sources, one per line
         files: the files to write
 
     Raises:
         DragomanError: a file cannot be read or written, or the teacher rejects every source.
     """
-    progress.stage("reading the data")
-    data = load_data()
     train = list(data.train)
     sources = list(dict.fromkeys(chain((example.source for example in train), _lines_of(more))))
     write_examples(train, files.originals)
@@ -123,7 +120,7 @@ def translate_sources(
         if output.strip()
     ]
     write_examples(translated, files.translations)
-    return Translated(data, len(sources), len(sources) - len(translated))
+    return Translated(len(sources), len(sources) - len(translated))
 
 
 def load_files(pairs: PairFiles, rules: Cleaning) -> Data:
