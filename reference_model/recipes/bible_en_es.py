@@ -40,7 +40,7 @@ def load_data(folder: Path | None) -> Data:
     Raises:
         DragomanError: `pysword` is not installed, no folder is given, or it lacks a module.
     """
-    english, spanish = (_read(_module(folder, name)) for name in MODULES)
+    english, spanish = read_verses(folder)
     parts: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "held_out": []}
     for verse in sorted(english.keys() & spanish.keys()):
         part = part_of_chapter(book=verse[0], chapter=verse[1])
@@ -51,6 +51,12 @@ def load_data(folder: Path | None) -> Data:
         for name in ("validation", "held_out")
     )
     return Data(train, validation, held_out, dropped)
+
+
+def read_verses(folder: Path | None) -> tuple[dict[Verse, str], dict[Verse, str]]:
+    """Read the English and the Spanish verses; see `load_data`."""
+    english, spanish = (_read(_module(folder, name)) for name in MODULES)
+    return english, spanish
 
 
 def _module(folder: Path | None, name: str) -> Any:

@@ -59,7 +59,7 @@ def judge_all(
     greedy = GenerationOptions(num_beams=1)
     by_teacher = {"greedy": options.replace(num_beams=1)}
     by_student: dict[str, GenerationOptions] = {}
-    if options.num_beams > 1:
+    if (options.num_beams or 1) > 1:
         beams = f"{options.num_beams} beams"
         by_teacher = {beams: options} | by_teacher
         by_student[beams] = GenerationOptions(num_beams=options.num_beams)
@@ -71,17 +71,18 @@ def judge_all(
         with load(bundle, threads=threads) as model:
             for how, decoding in runs.items():
                 progress.stage(f"judging: {who}, {how}")
-                rows.append(_judge(f"{who}, {how}", model, decoding, recipe, held_out))
+                rows.append(judge(f"{who}, {how}", model, decoding, recipe, held_out))
     return rows
 
 
-def _judge(
+def judge(
     name: str,
     model: Model,
     options: GenerationOptions,
     recipe: Recipe,
     held_out: Sequence[Example],
 ) -> Judged:
+    """Translate and score held-out pairs with a bundle, and take the time."""
     assert recipe.score is not None
     sources = [example.source for example in held_out]
     model.generate(sources[:WARM_UP], options)
@@ -119,10 +120,10 @@ def write_figures(
         directory / FIGURES_FILE, lambda partial: partial.write_text(text, encoding="utf-8")
     )
     if find_spec("matplotlib"):
-        _draw(rows, metric, directory / PICTURE_FILE)
+        draw(rows, metric, directory / PICTURE_FILE)
 
 
-def _draw(rows: Sequence[Judged], metric: str, path: Path) -> None:
+def draw(rows: Sequence[Judged], metric: str, path: Path) -> None:
     """Draw quality against speed, a point for each bundle and search."""
     from matplotlib.figure import Figure
 
