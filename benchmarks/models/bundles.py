@@ -21,8 +21,8 @@ NEUTRAL = "dragoman-neutral"
 MODEL = "g2p-en"
 """A trained checkpoint that is shipped."""
 
-Calibration = Sequence[str] | Sequence[list[int]]
-"""What to quantize with: texts, one line for each, or token ids; if there are none, random ones."""
+Calibration = Sequence[str | tuple[str, str]] | Sequence[list[int]]
+"""What to quantize with: texts or pairs of them, or token ids; if there are none, random ones."""
 
 
 def bundle_of_checkpoint(
@@ -91,12 +91,13 @@ def optimized_bundle(
 def _encodable(bundle: Bundle, calibration: Calibration, directory: Path) -> Sources:
     from dragoman.verification.inputs.sources import Sources, calibration_sources
 
-    tokens = [source for source in calibration if not isinstance(source, str)]
+    tokens = [source for source in calibration if isinstance(source, list)]
     if tokens:
         return Sources(tokens)
     file = directory.with_suffix(".calibration.txt")
-    texts = [text for text in calibration if isinstance(text, str)]
-    file.write_text("\n".join(" ".join(text.split()) for text in texts), "utf-8")
+    pairs = [(text,) if isinstance(text, str) else text for text in calibration]
+    lines = ["\t".join(" ".join(str(text).split()) for text in pair) for pair in pairs]
+    file.write_text("\n".join(lines), "utf-8")
     return calibration_sources(bundle, file)
 
 

@@ -6,6 +6,7 @@ All tools in a comparison read the same checkpoint. Outputs end early only where
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import ModelConfig, Transformer, greedy_cached, pad
 
 from ..peers.interface import import_library, silence
-from .shapes import LANGUAGE_MODELS, SHAPES, config_of
+from .shapes import ENCODERS, LANGUAGE_MODELS, SHAPES, config_of
 
 PROBES, STEPS = 16, 48
 """Sources, and tokens of each, whose largest logits are looked at."""
@@ -31,6 +32,8 @@ LONGEST = 32
 """Tokens of outputs of large models, about those of a sentence."""
 SHARPNESS = 4.0
 """Of attention, see `random_model`."""
+SCORES = 20.0
+"""Factor of a cross-encoder's last weights."""
 
 
 def random_model(config: ModelConfig, *, seed: int, sharpness: float = SHARPNESS) -> Transformer:
@@ -215,6 +218,39 @@ def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -
         model.transformer.wte.weight[end] = 0
     model.save_pretrained(directory)
     _write_tokenizer(directory, sizes.vocab_size)
+
+
+def write_random_encoder(
+    shape: str, directory: Path, *, like: Path, cross_encoder: bool = False, seed: int = 1
+) -> None:
+    """Write an encoder-only model in the format of sentence-transformers.
+
+    It is the same for the same seed. Embeddings are normalized means, whatever the shape's own are.
+
+    Args:
+        shape: a key of `ENCODERS`
+        like: a model with BERT's tokenizer in this format, whose other files are copied
+        cross_encoder: whether it scores pairs of texts, instead of embedding texts
+
+    Raises:
+        DragomanError: transformers is not installed.
+    """
+    silence()
+    transformers = import_library("transformers")
+    config = transformers.AutoConfig.for_model(**ENCODERS[shape], num_labels=1)
+    torch.manual_seed(seed)
+    kind = transformers.AutoModelForSequenceClassification if cross_encoder else None
+    model = (kind or transformers.AutoModel).from_config(config)
+    if cross_encoder:  # scores of about 0 to 1, instead of 0.5 for all pairs
+        with torch.no_grad():
+            model.classifier.weight.mul_(SCORES)
+    modules = ("modules.json", "1_Pooling", "*sentence*") if cross_encoder else ()
+    ignored = shutil.ignore_patterns("*.safetensors", "config.json", *modules)
+    shutil.copytree(like, directory, ignore=ignored)
+    model.save_pretrained(directory)
+    if not cross_encoder:
+        pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
+        (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling), "utf-8")
 
 
 def _write_tokenizer(directory: Path, vocab_size: int) -> None:

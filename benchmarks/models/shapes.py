@@ -204,6 +204,27 @@ def stacks(d_model: int, layers: int, heads: int, d_ff: int) -> dict[str, Any]:
     return {"is_encoder_decoder": True, "d_model": d_model, **sides}
 
 
+def _encoder_only(layers: int, d_model: int, heads: int, **more: Any) -> dict[str, Any]:
+    return {
+        "model_type": "bert",
+        "vocab_size": 30522,
+        "hidden_size": d_model,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * d_model,
+        **more,
+    }
+
+
+ENCODERS = {
+    "minilm-l6": _encoder_only(6, 384, 12),
+    "bge-base": _encoder_only(12, 768, 12),
+    "mpnet-base": _encoder_only(
+        *(12, 768, 12), model_type="mpnet", vocab_size=30527, max_position_embeddings=514
+    ),
+}
+"""The `config.json` of encoder-only models, whose further fields are transformers' defaults."""
+
 WHISPER_TINY_EN = {
     "architectures": ["WhisperForConditionalGeneration"],
     "model_type": "whisper",

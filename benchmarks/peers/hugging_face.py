@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from .interface import Batch, Generate, Rows, import_library
+from .interface import Batch, Generate, Rows, import_library, in_batches
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -71,25 +72,17 @@ def until_the_end(model: Any) -> Callable[[Sequence[list[int]], int, int], Rows]
     """
     pad, end = model.config.pad_token_id, model.config.eos_token_id
 
-    def generate(sources: Sequence[list[int]], max_batch_size: int, max_new_tokens: int) -> Rows:
-        rows: Rows = [[] for _ in sources]
-        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
-        for first in range(0, len(order), max_batch_size):
-            batch = order[first : first + max_batch_size]
-            source, mask = _padded([sources[i] for i in batch], pad)
-            with torch.inference_mode():
-                found = model.generate(
-                    input_ids=source,
-                    attention_mask=mask,
-                    num_beams=1,
-                    do_sample=False,
-                    max_new_tokens=max_new_tokens,
-                )
-            for i, row in zip(batch, found[:, 1:].tolist(), strict=True):
-                rows[i] = row[: row.index(end)] if end in row else row
-        return rows
+    def generate(batch: list[list[int]], max_new_tokens: int) -> Rows:
+        source, mask = _padded(batch, pad)
+        options = {"num_beams": 1, "do_sample": False, "max_new_tokens": max_new_tokens}
+        with torch.inference_mode():
+            found = model.generate(input_ids=source, attention_mask=mask, **options)
+        rows = found[:, 1:].tolist()
+        return [row[: row.index(end)] if end in row else row for row in rows]
 
-    return generate
+    return lambda sources, max_batch_size, max_new_tokens: in_batches(
+        partial(generate, max_new_tokens=max_new_tokens), sources, max_batch_size
+    )
 
 
 def _padded(sources: Sequence[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:

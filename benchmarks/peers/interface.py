@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -68,8 +68,29 @@ class Transcriber(Protocol):
         """Transcribe an audio file greedily, and time encoder and decoder separately."""
 
 
-Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Encodes texts as one batch: an embedding for each, [N, D]."""
+Text = str | tuple[str, str]
+"""A text, or a query with a document."""
+
+Encode = Callable[..., NDArray[np.float32]]
+"""Encodes texts as one batch: an embedding for each text, [N, D], or a score for each pair, [N]."""
+
+
+def in_batches(
+    call: Callable[[list[Any]], Iterable[Any]], items: Sequence[Any], most: int, size: Any = len
+) -> list[Any]:
+    """Return what a call finds for each item, in their order, given batches of similar size.
+
+    Args:
+        most: maximum batch size
+        size: returns the size of an item; the largest come first
+    """
+    found: list[Any] = [None] * len(items)
+    order = sorted(range(len(items)), key=lambda n: -size(items[n]))
+    for first in range(0, len(order), most):
+        batch = order[first : first + most]
+        for n, outcome in zip(batch, call([items[n] for n in batch]), strict=True):
+            found[n] = outcome
+    return found
 
 
 def import_library(name: str, *, group: str = "peers") -> Any:
@@ -105,7 +126,7 @@ def session_options(threads: int) -> Any:
 Inputs = dict[str, NDArray[np.int64]]
 """[B, S] each, by the names of Hugging Face's exports."""
 
-Tokenize = Callable[[Sequence[str]], Inputs]
+Tokenize = Callable[[Sequence[Text]], Inputs]
 
 
 def load_tokenizer(directory: Path) -> Tokenize:
@@ -116,7 +137,7 @@ def load_tokenizer(directory: Path) -> Tokenize:
     library.no_truncation()
     library.enable_padding()
 
-    def tokenize(texts: Sequence[str]) -> Inputs:
+    def tokenize(texts: Sequence[Text]) -> Inputs:
         encodings = library.encode_batch(list(texts))
         return {
             "input_ids": np.array([e.ids for e in encodings], np.int64),
@@ -127,13 +148,22 @@ def load_tokenizer(directory: Path) -> Tokenize:
     return tokenize
 
 
-def mean_vectors(hidden: NDArray[np.float32], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the normalized mean hidden states [B, D].
+def encoder_kind(checkpoint: Path) -> Literal["FeatureExtraction", "SequenceClassification"]:
+    """Return the end of a model class's name: that of embeddings, or that of a cross-encoder."""
+    embeds = (checkpoint / "modules.json").exists()
+    return "FeatureExtraction" if embeds else "SequenceClassification"
+
+
+def vectors_or_scores(output: NDArray[np.float32], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the normalized mean hidden states [B, D], or the probabilities [B] of logits.
 
     Args:
-        hidden: [B, S, D]
+        output: hidden states [B, S, D], or logits [B, 1]
         mask: [B, S]
     """
-    sums = (mask[:, None].astype(np.float32) @ hidden)[:, 0]
+    if output.ndim == 2:
+        scores: NDArray[np.float32] = 1 / (1 + np.exp(-output[:, 0]))
+        return scores
+    sums = (mask[:, None].astype(np.float32) @ output)[:, 0]
     vectors: NDArray[np.float32] = sums / np.linalg.norm(sums, axis=1, keepdims=True)
     return vectors

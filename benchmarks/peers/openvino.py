@@ -20,13 +20,17 @@ from .interface import (
     Encode,
     Generate,
     Stages,
+    Text,
+    encoder_kind,
     import_library,
     load_tokenizer,
-    mean_vectors,
     silence,
+    vectors_or_scores,
 )
 
-Kind = Literal["Seq2SeqLM", "CausalLM", "SpeechSeq2Seq", "FeatureExtraction"]
+Kind = Literal[
+    "Seq2SeqLM", "CausalLM", "SpeechSeq2Seq", "FeatureExtraction", "SequenceClassification"
+]
 """The end of the model class's name, such as `OVModelForCausalLM`."""
 
 Mode = Literal["f32", "bf16", "int8"]
@@ -85,15 +89,15 @@ def _model_class(kind: Kind) -> Any:
 
 
 def prepare_encoder(
-    source: Path, directory: Path, *, mode: Mode, calibration: Sequence[str]
+    source: Path, directory: Path, *, mode: Mode, calibration: Sequence[Text]
 ) -> Path:
     """Export a checkpoint; for int8, quantize it with NNCF's preset for Transformers.
 
     Args:
-        calibration: texts to calibrate activations on
+        calibration: texts, or pairs of them, to calibrate activations on
     """
     exported = directory.with_name(EXPORTED_ENCODER)
-    _exported(source, exported, "FeatureExtraction")
+    _exported(source, exported, encoder_kind(source))
     shutil.copyfile(source / "tokenizer.json", exported / "tokenizer.json")
     if mode != "int8":
         return exported
@@ -133,10 +137,10 @@ def load_encoder(directory: Path, threads: int, *, mode: Mode) -> Encode:
     request = model.create_infer_request()
     tokenize = load_tokenizer(directory)
 
-    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(texts: Sequence[Text]) -> NDArray[np.float32]:
         inputs = tokenize(texts)
         outputs = request.infer({n: inputs[n] for n in names if n in inputs}, share_outputs=True)
-        return mean_vectors(outputs["last_hidden_state"], inputs["attention_mask"])
+        return vectors_or_scores(outputs[0], inputs["attention_mask"])
 
     return encode
 

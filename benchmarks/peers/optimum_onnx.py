@@ -17,9 +17,17 @@ import torch
 from numpy.typing import NDArray
 
 from .hugging_face import generator
-from .interface import Encode, Generate, import_library, mean_vectors, session_options, silence
+from .interface import (
+    Encode,
+    Generate,
+    encoder_kind,
+    import_library,
+    session_options,
+    silence,
+    vectors_or_scores,
+)
 
-Kind = Literal["Seq2SeqLM", "CausalLM", "FeatureExtraction"]
+Kind = Literal["Seq2SeqLM", "CausalLM", "FeatureExtraction", "SequenceClassification"]
 """The end of the model class's name, such as `ORTModelForCausalLM`."""
 
 MODES, GRAPH_MODES = ("fp32", "O2", "int8"), ("fp32", "optimized", "int8")
@@ -65,6 +73,11 @@ def prepare(source: Path, directory: Path, *, mode: str, kind: Kind = "Seq2SeqLM
     return directory
 
 
+def prepare_encoder(source: Path, directory: Path, *, mode: str) -> Path:
+    """Export an encoder-only checkpoint like `prepare`."""
+    return prepare(source, directory, mode=mode, kind=encoder_kind(source))
+
+
 def load_model(directory: Path, threads: int, *, kind: Kind = "Seq2SeqLM") -> Any:
     """Load what `prepare` wrote; silences warnings for the whole process."""
     silence()
@@ -87,7 +100,7 @@ def load_encoder(directory: Path, threads: int) -> Encode:
         inputs = tokenizer(list(texts), padding=True, return_tensors="pt")
         with torch.inference_mode():
             hidden = model(**inputs).last_hidden_state
-        return mean_vectors(hidden.numpy(), inputs["attention_mask"].numpy())
+        return vectors_or_scores(hidden.numpy(), inputs["attention_mask"].numpy())
 
     return encode
 

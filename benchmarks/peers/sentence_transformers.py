@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from . import openvino, optimum_onnx
-from .interface import Encode, import_library, session_options, silence
+from .interface import Encode, Text, encoder_kind, import_library, session_options, silence
 
 GRAPH_SUFFIXES = (".onnx", ".xml", ".bin")
 
@@ -23,12 +23,12 @@ TORCH_MODES, ONNX_MODES = ("fp32", "bf16", "int8"), ("fp32", "int8")
 def prepare_onnx(source: Path, directory: Path, *, mode: str) -> Path:
     """Write a directory for the backend ONNX Runtime."""
     beside = directory.with_name(f"{directory.name}-graph")
-    graph = optimum_onnx.prepare(source, beside, mode=mode, kind="FeatureExtraction")
+    graph = optimum_onnx.prepare_encoder(source, beside, mode=mode)
     return _with_graph(source, directory, "onnx", graph)
 
 
 def prepare_openvino(
-    source: Path, directory: Path, *, mode: openvino.Mode, calibration: Sequence[str]
+    source: Path, directory: Path, *, mode: openvino.Mode, calibration: Sequence[Text]
 ) -> Path:
     """Write a directory for the backend OpenVINO."""
     beside = directory.with_name(f"{directory.name}-graph")
@@ -62,15 +62,19 @@ def _load(directory: Path, threads: int, **options: Any) -> Any:
     silence()
     torch.set_num_threads(threads)
     library = import_library("sentence_transformers")
-    return library.SentenceTransformer(str(directory), device="cpu", **options)
+    embeds = encoder_kind(directory) == "FeatureExtraction"
+    model_class = library.SentenceTransformer if embeds else library.CrossEncoder
+    return model_class(str(directory), device="cpu", **options)
 
 
 def _encoder(model: Any) -> Encode:
-    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-        vectors: NDArray[np.float32] = model.encode(
-            list(texts), batch_size=len(texts), show_progress_bar=False
+    call = model.predict if hasattr(model, "predict") else model.encode
+
+    def encode(texts: Sequence[Text], batch_size: int = 0) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = call(
+            list(texts), batch_size=batch_size or len(texts), show_progress_bar=False
         )
-        return vectors
+        return found
 
     return encode
 

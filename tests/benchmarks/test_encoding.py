@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from dragoman.benchmarks.compare.contenders.encoding import (
     Calls,
     EncodingContender,
     calls,
+    load_to_perform,
     pieces,
+    queue,
 )
 from dragoman.benchmarks.compare.record import Circumstances, as_record
 from dragoman.benchmarks.compare.rounds import Entrant, Failure, Footprint, Turn, Turns, unchanged
@@ -25,6 +27,7 @@ from dragoman.benchmarks.compare.tasks.encoding import (
     documentation,
     measurements_of,
     standings,
+    tables,
     without_wrong,
 )
 from dragoman.benchmarks.processes import ProcessError
@@ -45,7 +48,7 @@ def tokenizer() -> Tokenizer:
 
 
 def test_texts_have_exactly_the_length_and_begin_with_words(tokenizer: Tokenizer) -> None:
-    found = list(islice(pieces(PROSE, tokenizer, 14), 6))
+    found = list(islice(pieces(PROSE, tokenizer, repeat(14)), 6))
     assert {len(tokenizer.encode(text).ids) for text in found} == {14}
     assert found[:3] == ["a dragoman was", "an interprete", "between langu"]
     assert all(f" {text}" in f" {PROSE}" for text in found)
@@ -58,6 +61,43 @@ def test_a_work_item_has_as_many_calls_as_can_be_timed(tokenizer: Tokenizer) -> 
     assert (len(many.texts), many.batch_size) == (64, 2)
     assert str(many) == "6 tokens, batch 2"
     assert many == calls(PROSE, tokenizer, 6, 2)
+
+
+def test_a_queue_has_unlike_texts_with_the_same_query(tokenizer: Tokenizer) -> None:
+    prose = " ".join([PROSE] * 8)
+    item = queue(prose, tokenizer, 40)
+    (texts,) = item.texts
+    lengths = [len(tokenizer.encode(text).ids) for text in texts if isinstance(text, str)]
+    assert (len(lengths), min(lengths) >= 8, len(set(lengths)) > 20) == (40, True, True)
+    assert (str(item), item) == ("queue of 40 texts", queue(prose, tokenizer, 40))
+    (pairs,) = calls(prose, tokenizer, 30, 3, query="who was").texts[:1]
+    assert {len(tokenizer.encode(*pair).ids) for pair in pairs} == {30}
+    assert {query for query, _ in pairs} == {"who was"}
+
+
+def test_a_queue_is_sorted_for_tools_that_do_not_form_batches() -> None:
+    seen: list[int] = []
+
+    def load(directory: Path, threads: int) -> Any:
+        def encode(texts: list[str], batch_size: int = 0) -> Any:
+            seen.append(batch_size or len(texts))
+            return np.array([[len(text), 1] for text in texts], np.float32)
+
+        return encode
+
+    texts = ["a" * (n * 7 % 50) for n in range(50)]
+    expected = [len(text) for text in texts]
+    for own in (None, {"batch_size": 16}):
+        found = load_to_perform(Path(), 1, load=load, queue=own)(Calls(None, [[*texts]]))
+        assert found[:, 0].tolist() == expected
+    assert seen == [32, 18, 16]
+
+
+def test_scores_agree_up_to_their_difference() -> None:
+    right = np.array([0.5, 0.25], np.float32)
+    assert cosines(np.array([0.25, 0.25], np.float32), right) == pytest.approx([0.75, 1.0])
+    with pytest.raises(ProcessError, match="expected a mean similarity"):
+        check_vectors(np.array([0.25, 0.25], np.float32), right)
 
 
 def test_cosines_by_hand() -> None:
@@ -152,6 +192,15 @@ def test_a_record_and_its_tables() -> None:
     found = as_record({"model": "a model", "threads": [1], "rounds": 1} | figures, CIRCUMSTANCES)
     assert found["measurements"][0]["ms_per_call"] == [250.0, 200.0, 300.0]
     assert (found["machine"], found["command"]) == ("a machine", "a command")
+    (shown,) = tables(found)
+    assert shown.headings[-2:] == ["cosine", "lowest"]
+    for row in found["measurements"]:  # those of a queue of scores
+        scores = {"agreement": row["cosine"], "lowest_agreement": row["lowest_cosine"]}
+        queued = {k: v for k, v in row.items() if "cosine" not in k} | scores | {"length": None}
+        (shown,) = tables(found | {"measurements": [queued]})
+        assert (shown.headings[1], shown.headings[-2]) == ("batch", "agreement")
+        (table,) = documentation(found | {"measurements": [queued]})
+        assert table.headings[1:] == ["queue of 2 texts", "agreement", "lowest"]
     (table,) = documentation(found)
     assert table.markdown().replace("\N{EN DASH}", "-").splitlines() == [
         "| 1 thread, ms per call | 16 tokens, batch 2 | cosine | lowest |",

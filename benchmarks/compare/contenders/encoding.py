@@ -1,21 +1,21 @@
-"""Contenders of sentence embeddings, and the texts to encode."""
+"""Contenders of sentence embeddings and of reranking, and the texts to encode."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ...peers import interface, openvino
-from ...peers.interface import Encode
+from ...peers.interface import Encode, Text
 from ...processes import HERE, Interpreter
 from ..rounds import Contender, Perform, unchanged
 from .text import dragoman_contenders, peers, reference
@@ -25,6 +25,12 @@ PROSE, OTHER_PROSE = ROOT / "LICENSE", ROOT / "README.md"
 """What is encoded, and what tools look at to quantize."""
 CALIBRATION_TEXTS, CALIBRATION_LENGTH = 64, 48
 TOKENS_OF_A_TURN, MOST_CALLS = 4096, 64
+QUERY = "Which rights does the license grant?"
+"""What reranked documents are compared with."""
+QUEUE_LENGTHS, MEDIAN_LENGTH, SPREAD = (8, 256), 48, 0.8
+"""Tokens of the texts of a queue: the shortest and longest, and the distribution's parameters."""
+QUEUE_BATCH = 32
+"""Texts that tools take of a queue at once, sentence-transformers' default."""
 MEASURED = "measured"
 """The name under which fastembed knows the model."""
 
@@ -34,10 +40,10 @@ Vectors = NDArray[np.float32]
 class Calls(NamedTuple):
     """A work item: several calls with different texts, since one may be too short to time."""
 
-    length: int
-    """Tokens of every text, including special tokens."""
-    texts: list[list[str]]
-    """Texts of each call, of equal number."""
+    length: int | None
+    """Tokens of every text or pair, including special tokens; None: a queue of unlike lengths."""
+    texts: list[list[Text]]
+    """Texts of each call, of equal number; a queue is one call."""
 
     @property
     def batch_size(self) -> int:
@@ -45,46 +51,70 @@ class Calls(NamedTuple):
         return len(self.texts[0])
 
     def __str__(self) -> str:
-        return f"{self.length} tokens, batch {self.batch_size}"
+        return case_name(self.length, self.batch_size)
+
+
+def case_name(length: int | None, batch_size: int) -> str:
+    """Return the name of a work item."""
+    if length is None:
+        return f"queue of {batch_size:,} texts"
+    return f"{length} tokens, batch {batch_size}"
 
 
 EncodingContender = Contender[Calls, Vectors]
 
 
-def calls(prose: str, tokenizer: Tokenizer, length: int, batch_size: int) -> Calls:
+def calls(prose: str, tokenizer: Tokenizer, length: int, batch_size: int, query: str = "") -> Calls:
     """Return a work item, the same for the same prose."""
     most = max(1, min(MOST_CALLS, TOKENS_OF_A_TURN // (length * batch_size)))
-    texts = pieces(prose, tokenizer, length)
+    texts = pieces(prose, tokenizer, repeat(length), query)
     return Calls(length, [list(islice(texts, batch_size)) for _ in range(most)])
 
 
-def calibration_texts(tokenizer: Tokenizer) -> list[str]:
+def queue(prose: str, tokenizer: Tokenizer, count: int, query: str = "") -> Calls:
+    """Return one call with texts of log-normally distributed lengths, the same for the same prose.
+
+    Tools that form batches themselves get all of it. For others, the texts are sorted by their
+    characters and cut into batches of `QUEUE_BATCH`, which is timed.
+    """
+    drawn = np.random.default_rng(0).lognormal(np.log(MEDIAN_LENGTH), SPREAD, count)
+    least = len(tokenizer.encode(query, "a").ids) if query else 0
+    lengths = np.maximum(drawn.clip(*QUEUE_LENGTHS).astype(int), least).tolist()
+    return Calls(None, [list(pieces(prose, tokenizer, lengths, query))])
+
+
+def calibration_texts(tokenizer: Tokenizer, query: str = "") -> list[Text]:
     """Return texts for tools to look at as they quantize, which are not measured."""
-    texts = pieces(OTHER_PROSE.read_text(encoding="utf-8"), tokenizer, CALIBRATION_LENGTH)
-    return [*islice(texts, CALIBRATION_TEXTS)]
+    prose = OTHER_PROSE.read_text(encoding="utf-8")
+    return [*pieces(prose, tokenizer, repeat(CALIBRATION_LENGTH, CALIBRATION_TEXTS), query)]
 
 
-def pieces(prose: str, tokenizer: Tokenizer, length: int) -> Iterator[str]:
-    """Yield successive texts of exactly `length` tokens, each from the beginning of a word.
+def pieces(
+    prose: str, tokenizer: Tokenizer, lengths: Iterable[int], query: str = ""
+) -> Iterator[Text]:
+    """Yield successive texts of exactly `lengths` tokens, each from the beginning of a word.
 
-    The length includes special tokens. The iterator is infinite: each pass over the prose starts
-    one token later.
+    The lengths include special tokens. Each pass over the prose starts one token later.
+
+    Args:
+        query: the first of two texts, whose tokens the lengths include; empty: there is one text
     """
     encoding = tokenizer.encode(prose, add_special_tokens=False)
-    size = length - tokenizer.num_special_tokens_to_add(is_pair=False)
     words, spans = encoding.word_ids, encoding.offsets
+    others = len(tokenizer.encode(*([query] if query else []), "").ids)
     start = laps = 0
-    while True:
-        while 0 < start < len(words) and words[start] == words[start - 1]:
+    for length in lengths:
+        size = length - others
+        while start + size > len(words) or (start > 0 and words[start] == words[start - 1]):
             start += 1
-        if start + size > len(words):
-            laps += 1
-            start = laps % (len(words) - size + 1)
-            continue
+            if start + size > len(words):
+                laps += 1
+                start = laps % (len(words) - size + 1)
         end = start + size
         text = prose[spans[start][0] : spans[end - 1][1]]
-        assert len(tokenizer.encode(text).ids) == length
-        yield text
+        found = (query, text) if query else text
+        assert len(tokenizer.encode(*([found] if isinstance(found, str) else found)).ids) == length
+        yield found
         start = end
 
 
@@ -97,7 +127,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 def contenders(
-    calibration: Sequence[str], *, openvino_in: Interpreter = HERE
+    calibration: Sequence[Text], *, openvino_in: Interpreter = HERE, rerank: bool = False
 ) -> list[EncodingContender]:
     """Return the reference first, peers last.
 
@@ -107,21 +137,30 @@ def contenders(
     Args:
         calibration: calibration texts, which are not measured
         openvino_in: interpreter with Optimum-Intel and sentence-transformers
+        rerank: whether pairs are scored, which not all tools are asked for
     """
     from ...peers import optimum_onnx
     from ...peers import sentence_transformers as library
 
     tools = partial(peers, adapt=load_to_perform)
-    with_torch = partial(tools, needs_torch=True)
-    prepare_graph = partial(optimum_onnx.prepare, kind="FeatureExtraction")
-    name = "sentence-transformers"
-    return [
-        reference(partial(load_to_perform, load=library.load_torch), timed=False),
-        *dragoman_contenders(partial(load_to_perform, load=load_bundle), calibration=calibration),
-        *tools("ONNX Runtime", optimum_onnx.GRAPH_MODES, prepare_graph, load_onnxruntime),
+    prepare_graph, name = optimum_onnx.prepare_encoder, "sentence-transformers"
+    adapt = partial(load_to_perform, queue={"batch_size": QUEUE_BATCH})
+    library_tools = partial(peers, adapt=adapt, needs_torch=True)
+    embedding_only = [
         # For variants of the graph, one tool is enough.
         *tools("fastembed", library.ONNX_MODES, prepare_graph, load_fastembed),
-        *with_torch("Optimum-ONNX", library.ONNX_MODES, prepare_graph, optimum_onnx.load_encoder),
+        *tools(
+            *("Optimum-ONNX", library.ONNX_MODES, prepare_graph, optimum_onnx.load_encoder),
+            needs_torch=True,
+        ),
+    ]
+    return [
+        reference(partial(adapt, load=library.load_torch), timed=False),
+        *dragoman_contenders(
+            partial(load_to_perform, load=load_bundle, queue={}), calibration=calibration
+        ),
+        *tools("ONNX Runtime", optimum_onnx.GRAPH_MODES, prepare_graph, load_onnxruntime),
+        *([] if rerank else embedding_only),
         *tools(
             "OpenVINO",
             openvino.MODES,
@@ -129,9 +168,9 @@ def contenders(
             openvino.load_encoder,
             interpreter=openvino_in,
         ),
-        *with_torch(f"{name} PyTorch", library.TORCH_MODES, unchanged, library.load_torch),
-        *with_torch(f"{name} ONNX", library.ONNX_MODES, library.prepare_onnx, library.load_onnx),
-        *with_torch(
+        *library_tools(f"{name} PyTorch", library.TORCH_MODES, unchanged, library.load_torch),
+        *library_tools(f"{name} ONNX", library.ONNX_MODES, library.prepare_onnx, library.load_onnx),
+        *library_tools(
             f"{name} OpenVINO",
             openvino.MODES,
             partial(library.prepare_openvino, calibration=calibration),
@@ -146,15 +185,22 @@ def load_bundle(directory: Path, threads: int) -> Encode:
     from dragoman.runtime import load
 
     model = load(directory, threads=threads)
-    return lambda texts: model.encode(list(texts))
+
+    def encode(texts: Sequence[Any]) -> NDArray[np.float32]:
+        if isinstance(texts[0], str):
+            return model.encode(list(texts))
+        ranked = model.rerank(texts[0][0], [document for _, document in texts])
+        scores = {document.index: document.score for document in ranked}
+        return np.array([scores[index] for index in range(len(texts))], np.float32)
+
+    return encode
 
 
 def load_onnxruntime(directory: Path, threads: int) -> Encode:
     """Load Optimum's graph and `tokenizer.json` into ONNX Runtime, without PyTorch.
 
-    Only tokenization and mean pooling are added, the minimum for an encoder.
-
-    All optimizations are on, which is the default.
+    Only tokenization and pooling are added, the minimum for an encoder-only model. All
+    optimizations are on, which is the default.
     """
     library = interface.import_library("onnxruntime")
     session = library.InferenceSession(
@@ -165,10 +211,10 @@ def load_onnxruntime(directory: Path, threads: int) -> Encode:
     names = [put.name for put in session.get_inputs()]
     tokenize = interface.load_tokenizer(directory)
 
-    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(texts: Sequence[Text]) -> NDArray[np.float32]:
         inputs = tokenize(texts)
-        hidden = session.run(["last_hidden_state"], {name: inputs[name] for name in names})[0]
-        return interface.mean_vectors(hidden, inputs["attention_mask"])
+        output = session.run(None, {name: inputs[name] for name in names})[0]
+        return interface.vectors_or_scores(output, inputs["attention_mask"])
 
     return encode
 
@@ -195,9 +241,27 @@ def load_fastembed(directory: Path, threads: int) -> Encode:
 
 
 def load_to_perform(
-    directory: Path, threads: int, *, load: Callable[[Path, int], Encode]
+    directory: Path,
+    threads: int,
+    *,
+    load: Callable[[Path, int], Encode],
+    queue: Mapping[str, Any] | None = None,
 ) -> Perform[Calls, Vectors]:
-    """Load a tool that runs the calls of a work item."""
+    """Load a tool that runs the calls of a work item.
+
+    Args:
+        queue: keyword arguments of the call for a queue, of a tool that forms batches itself
+    """
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # for the tokenizers of all tools
     encode = load(directory, threads)
-    return lambda calls: np.concatenate([encode(texts) for texts in calls.texts])
+
+    def perform(calls: Calls) -> Vectors:
+        if calls.length is not None:
+            return np.concatenate([encode(texts) for texts in calls.texts])
+        (texts,) = calls.texts
+        if queue is not None:
+            return encode(texts, **queue)
+        by_length = {"most": QUEUE_BATCH, "size": lambda text: len("".join(text))}
+        return np.stack(interface.in_batches(encode, texts, **by_length))
+
+    return perform

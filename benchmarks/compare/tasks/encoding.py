@@ -1,11 +1,13 @@
-"""Compares the latency of sentence embeddings, including tokenization.
+"""Compares the latency of sentence embeddings, or of reranking, including tokenization.
 
-Every contender encodes the same texts, all of one length in tokens. The model is the trained
-MiniLM-L6, downloaded once. Embeddings are compared with PyTorch's before timing.
+Every contender encodes the same texts, all of one length in tokens, or a queue of texts of unlike
+lengths. The model is the trained MiniLM-L6, downloaded once, or has random weights. Embeddings and
+scores are compared with PyTorch's before timing.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,18 +15,22 @@ from typing import Any
 import click
 import numpy as np
 
+from ...models.shapes import ENCODERS
 from ...processes import ProcessError
 from .. import options
 from .. import record as records
 from ..contenders.encoding import (
     PROSE,
+    QUERY,
     Calls,
     EncodingContender,
     Vectors,
     calibration_texts,
     calls,
+    case_name,
     contenders,
     load_tokenizer,
+    queue,
 )
 from ..contenders.text import DRAGOMAN
 from ..record import Record, Row, Table, pivoted, ranged, sections, table_of
@@ -32,27 +38,50 @@ from ..rounds import Entrant, Failure, Footprint, Turns, against, count, spread
 from ..task import Options, Run, Task
 
 LOWEST_MEAN_COSINE = 0.9
-"""Of the embeddings of a contender with the reference's, in any precision."""
+"""Of the embeddings of a contender with the reference's, in any precision; of scores, agreement."""
 LOWEST_FP32_COSINE = 0.999
-"""Of the embedding of any text in fp32."""
+"""Of the embedding, or agreement of the score, of any text in fp32."""
+TRAINED = "MiniLM-L6"
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
-    """Measure all contenders at all lengths and batch sizes."""
-    from ...models.real_models import minilm
-
-    checkpoint = given.model or minilm()
+    """Measure all contenders at all lengths and batch sizes, and at the queue."""
+    model, checkpoint = checkpoint_of(given, run.checkpoint)
     tokenizer = load_tokenizer(checkpoint)
-    prose = PROSE.read_text(encoding="utf-8")
-    everyone = contenders(calibration_texts(tokenizer), openvino_in=run.openvino)
+    prose, query = PROSE.read_text(encoding="utf-8"), QUERY if given.rerank else ""
+    everyone = contenders(
+        calibration_texts(tokenizer, query), openvino_in=run.openvino, rerank=given.rerank
+    )
     cases = [(length, size) for length in given.lengths for size in given.batch_sizes]
-    items = [calls(prose, tokenizer, *case) for case in cases]
+    items = [calls(prose, tokenizer, *case, query) for case in cases]
+    if given.queue:
+        items.append(queue(prose, tokenizer, given.queue, query))
     common = {"threads": given.threads, "rounds": given.rounds}
     return {
-        "model": given.name or (given.model.name if given.model else "MiniLM-L6"),
+        "model": given.name or model,
         **common,
         **measure_encoding(run, everyone, items, checkpoint, **common),
     }
+
+
+def checkpoint_of(given: Options, directory: Path) -> tuple[str, Path]:
+    """Return the name and the directory of the model, which is written unless it is given."""
+    from ...models.random_checkpoint import write_random_encoder
+    from ...models.real_models import minilm
+
+    if given.model:
+        return given.model.name, given.model
+    trained, shape = minilm(), given.shape
+    if shape is None and not given.rerank:
+        name = TRAINED
+        shutil.copytree(trained, directory)
+    else:
+        name = f"{shape or TRAINED}-random"
+        shape = shape or TRAINED.lower()
+        write_random_encoder(shape, directory, like=trained, cross_encoder=given.rerank)
+    if (settings := directory / "sentence_bert_config.json").exists():
+        settings.write_text('{"max_seq_length": 512}', encoding="utf-8")  # not half of them
+    return name, directory
 
 
 def measure_encoding(
@@ -91,23 +120,29 @@ def measure_encoding(
 
 
 def check_vectors(found: Vectors, expected: Vectors) -> None:
-    """Check the shape and the direction of embeddings.
+    """Check the shape and the direction of embeddings, or the difference of scores.
 
     Raises:
         ProcessError: the shape or a direction differs.
     """
     if found.shape != expected.shape:
-        raise ProcessError(f"expected vectors of shape {expected.shape}, found {found.shape}")
+        raise ProcessError(f"expected an array of shape {expected.shape}, found {found.shape}")
     mean = float(cosines(found, expected).mean())
     if not mean >= LOWEST_MEAN_COSINE:
         raise ProcessError(
-            f"expected vectors with a mean cosine of at least {LOWEST_MEAN_COSINE}, "
+            f"expected a mean similarity to the reference's of at least {LOWEST_MEAN_COSINE}, "
             f"found {mean:.3f}"
         )
 
 
 def cosines(found: Vectors, expected: Vectors) -> Vectors:
-    """Return the cosines of the angles between rows."""
+    """Return the cosines of the angles between rows; of scores, their agreement.
+
+    That is 1 minus the difference of two probabilities.
+    """
+    if found.ndim == 1:
+        agreement: Vectors = 1 - np.abs(found - expected)
+        return agreement
     lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
     of_rows: Vectors = (found * expected).sum(1) / lengths
     return of_rows
@@ -127,8 +162,8 @@ def measurements_of(
     Returns:
         rows of the case; `ms_per_call`: spread of the time of one batch, from texts to embeddings;
         `texts_per_second`; the figures of `against` peers with at most as many threads, those in
-        fp32 and those in lower precisions; and the mean and lowest cosine similarity to the
-        reference's embeddings
+        fp32 and those in lower precisions; and the mean and lowest similarity to the reference's
+        embeddings or scores, see `cosines`
     """
     timed = {entrant: own for entrant, own in turns.items() if own.counted}
     rows: list[Row] = []
@@ -144,6 +179,7 @@ def measurements_of(
             for in_fp32 in (True, False)
         )
         of_texts = cosines(own.outcome, expected)
+        similarity = "cosine" if expected.ndim == 2 else "agreement"
         rows.append(
             {
                 "contender": entrant.contender,
@@ -155,8 +191,8 @@ def measurements_of(
                 "texts_per_second": round(len(expected) / own.median, 1),
                 **against(own.median, fp32, "fp32"),
                 **against(own.median, reduced, "reduced"),
-                "cosine": round(float(of_texts.mean()), 6),
-                "lowest_cosine": round(float(of_texts.min()), 6),
+                similarity: round(float(of_texts.mean()), 6),
+                f"lowest_{similarity}": round(float(of_texts.min()), 6),
             }
         )
     return rows
@@ -170,9 +206,10 @@ def without_wrong(
         own[0]["contender"]: lowest
         for own in sections(measurements, "contender")
         if own[0]["precision"] == "fp32"
-        and (lowest := min(m["lowest_cosine"] for m in own)) < LOWEST_FP32_COSINE
+        and (lowest := min(m[f"lowest_{similarity_in(m)}"] for m in own)) < LOWEST_FP32_COSINE
     }
-    reason = f"expected cosines of {LOWEST_FP32_COSINE} at least in fp32, found"
+    similarity = similarity_in(measurements[0]) if measurements else ""
+    reason = f"expected {similarity}s of {LOWEST_FP32_COSINE} at least in fp32, found"
     return {
         "measurements": [m for m in measurements if m["contender"] not in wrong],
         "footprints": [f for f in footprints if f.contender not in wrong],
@@ -180,9 +217,14 @@ def without_wrong(
     }
 
 
+def similarity_in(row: Row) -> str:
+    """Return the name of the similarity that a measurement has."""
+    return "cosine" if "cosine" in row else "agreement"
+
+
 COLUMNS = (
     ("", "{contender}"),
-    ("tokens", "{length}"),
+    ("tokens", "{length:d}"),
     ("batch", "{batch_size}"),
     ("threads", "{threads}"),
     ("ms/call", "{ms_per_call[0]:.2f}"),
@@ -190,16 +232,16 @@ COLUMNS = (
     ("texts/s", "{texts_per_second:,.0f}"),
     ("x fp32 peers", "{fp32_ratio:.2f}"),
     ("x lower peers", "{reduced_ratio:.2f}"),
-    ("cosine", "{cosine:.4f}"),
-    ("lowest", "{lowest_cosine:.4f}"),
 )
 
 
 def tables(record: Record) -> Iterator[Table]:
-    """Yield a row for each measurement, by length and batch size."""
+    """Yield a row for each measurement, by length and batch size; a queue has no length."""
+    name = similarity_in(record["measurements"][0])
+    columns = (*COLUMNS, (name, f"{{{name}:.4f}}"), ("lowest", f"{{lowest_{name}:.4f}}"))
     title = f"{record['model']}; {record['rounds']} rounds"
     section = ["length", "batch_size"]
-    yield table_of(record["measurements"], COLUMNS, title=title, section=section)
+    yield table_of(record["measurements"], columns, title=title, section=section)
 
 
 def notes(record: Record) -> Iterator[str]:
@@ -214,7 +256,7 @@ def standings(measurements: Iterable[Row]) -> Iterator[str]:
 
     def case(row: Row) -> str:
         threads = count(row["threads"], "thread")
-        return f"{row['length']} tokens, batch {row['batch_size']}, {threads}"
+        return f"{case_name(row['length'], row['batch_size'])}, {threads}"
 
     for own in sections(measurements, "contender"):
         if own[0]["contender"].startswith(DRAGOMAN):
@@ -229,30 +271,47 @@ def documentation(record: Record) -> Iterator[Table]:
             for case in sections(rows, "length", "batch_size")
         }
 
-        def cell(row: Row, best: Mapping[tuple[int, int], float] = best) -> str:
+        def cell(row: Row, best: Mapping[tuple[int | None, int], float] = best) -> str:
             fastest = row["ms_per_call"][0] == best[row["length"], row["batch_size"]]
             text = ranged(row["ms_per_call"])
             return f"**{text}**" if fastest else text
 
-        def similarity(own: Sequence[Row]) -> list[str]:
-            mean = sum(row["cosine"] for row in own) / len(own)
-            return [f"{mean:.4f}", f"{min(row['lowest_cosine'] for row in own):.4f}"]
+        name = similarity_in(rows[0])
 
-        headings = [f"{length} tokens, batch {size}" for length, size in best]
+        def similarity(own: Sequence[Row], name: str = name) -> list[str]:
+            mean = sum(row[name] for row in own) / len(own)
+            return [f"{mean:.4f}", f"{min(row[f'lowest_{name}'] for row in own):.4f}"]
+
+        headings = [case_name(*case) for case in best]
         first = f"{count(rows[0]['threads'], 'thread')}, ms per call"
         lines = pivoted(rows, ["contender"], cell, more=similarity)
-        yield Table([first, *headings, "cosine", "lowest"], lines)
+        yield Table([first, *headings, name, "lowest"], lines)
 
 
 ENCODING = Task(
     name="encoding",
-    help="Compare the latency of sentence embeddings, from texts to vectors.",
+    help="Compare the latency of sentence embeddings, from texts to vectors, or of reranking.",
     options=(
         options.option(
             "--model",
-            "Directory of sentence-transformers with mean pooling [default: MiniLM-L6, "
-            "downloaded].",
+            "Directory of sentence-transformers with mean pooling, or with --rerank of a "
+            "cross-encoder [default: MiniLM-L6, downloaded].",
             kind=Path,
+        ),
+        options.option(
+            "--shape", "Shape of a model with random weights, instead of --model.", kind=[*ENCODERS]
+        ),
+        options.option(
+            "--rerank",
+            "Score documents with a query; without --model by a cross-encoder of random weights.",
+            default=False,
+            is_flag=True,
+        ),
+        options.option(
+            "--queue",
+            "Texts of 8 to 256 tokens in a queue, encoded besides; 32 at once by tools that do not "
+            "form batches of similar length.",
+            kind=int,
         ),
         options.option("--name", "The model's name in the record [default: the directory's]."),
         options.option(
@@ -271,7 +330,8 @@ ENCODING = Task(
     measure=measure,
     rows="measurements",
     file=lambda record, options: (
-        f"encoding-{record['model']}-{'-'.join(map(str, record['threads']))}-threads".lower()
+        f"{'reranking' if options['rerank'] else 'encoding'}-{record['model']}"
+        f"-{'-'.join(map(str, record['threads']))}-threads".lower()
     ),
     tables=tables,
     notes=notes,

@@ -23,7 +23,7 @@ from dragoman.errors import DragomanError
 from ...processes import HERE, Interpreter
 from .. import options
 from ..record import Record, Table, table_of
-from ..rounds import Contender, Entrant, count
+from ..rounds import Contender, Entrant, count, unchanged
 from ..task import Options, Run, Task
 
 PAD, START, END = 0, 1, 2
@@ -269,10 +269,6 @@ def _joeynmt(pairs: list[Any]) -> Trainer:
     return step, translate
 
 
-def _same(checkpoint: Path, directory: Path) -> Path:
-    return checkpoint
-
-
 def contenders(joeynmt: Interpreter = HERE) -> list[Contender[Work, Any]]:
     """Return the contenders, Dragoman first."""
     kinds: dict[str, tuple[Callable[[list[Any]], Trainer], str, Interpreter]] = {
@@ -284,7 +280,7 @@ def contenders(joeynmt: Interpreter = HERE) -> list[Contender[Work, Any]]:
     }
     return [
         Contender(
-            *(name, _same, partial(_load, kind), precision),
+            *(name, unchanged, partial(_load, kind), precision),
             peer=not name.startswith("Dragoman"),
             needs_torch=True,
             interpreter=interpreter,
