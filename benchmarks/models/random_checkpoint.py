@@ -32,8 +32,6 @@ LONGEST = 32
 """Tokens of outputs of large models, about those of a sentence."""
 SHARPNESS = 4.0
 """Of attention, see `random_model`."""
-SCORES = 20.0
-"""Factor of a cross-encoder's last weights."""
 
 
 def random_model(config: ModelConfig, *, seed: int, sharpness: float = SHARPNESS) -> Transformer:
@@ -195,29 +193,19 @@ def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -
     """
     transformers = import_library("transformers")
     sizes = LANGUAGE_MODELS[shape]
-    end = sizes.vocab_size - 1
+    end = sizes["vocab_size"] - 1
+    special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end)
     torch.manual_seed(seed)
-    model = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            n_layer=sizes.layers,
-            n_embd=sizes.d_model,
-            n_head=sizes.heads,
-            vocab_size=sizes.vocab_size,
-            n_positions=sizes.positions,
-            bos_token_id=end,
-            eos_token_id=end,
-            pad_token_id=end,
-        )
-    )
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")):
                 parameter.normal_()
             elif name.endswith("c_attn.weight"):  # query, key and value side by side
-                parameter[:, : 2 * sizes.d_model] *= SHARPNESS
+                parameter[:, : 2 * sizes["n_embd"]] *= SHARPNESS
         model.transformer.wte.weight[end] = 0
     model.save_pretrained(directory)
-    _write_tokenizer(directory, sizes.vocab_size)
+    _write_tokenizer(directory, sizes["vocab_size"])
 
 
 def write_random_encoder(
@@ -239,18 +227,19 @@ def write_random_encoder(
     transformers = import_library("transformers")
     config = transformers.AutoConfig.for_model(**ENCODERS[shape], num_labels=1)
     torch.manual_seed(seed)
-    kind = transformers.AutoModelForSequenceClassification if cross_encoder else None
-    model = (kind or transformers.AutoModel).from_config(config)
-    if cross_encoder:  # scores of about 0 to 1, instead of 0.5 for all pairs
-        with torch.no_grad():
-            model.classifier.weight.mul_(SCORES)
     modules = ("modules.json", "1_Pooling", "*sentence*") if cross_encoder else ()
     ignored = shutil.ignore_patterns("*.safetensors", "config.json", *modules)
     shutil.copytree(like, directory, ignore=ignored)
-    model.save_pretrained(directory)
-    if not cross_encoder:
+    if cross_encoder:
+        config.sentence_transformers = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
+        model = transformers.AutoModelForSequenceClassification.from_config(config)
+        with torch.no_grad():
+            model.classifier.weight.mul_(20)  # scores far from 0.5
+    else:
+        model = transformers.AutoModel.from_config(config)
         pooling = {"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True}
         (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling), "utf-8")
+    model.save_pretrained(directory)
 
 
 def _write_tokenizer(directory: Path, vocab_size: int) -> None:

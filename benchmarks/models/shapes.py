@@ -108,30 +108,19 @@ def check_lengths(
         )
 
 
-class LanguageModelShape(NamedTuple):
-    """A decoder-only model."""
-
-    layers: int
-    d_model: int
-    heads: int
-    vocab_size: int
-    positions: int
-
-
-LANGUAGE_MODELS = {
-    "tiny": LanguageModelShape(layers=2, d_model=64, heads=4, vocab_size=200, positions=128),
-    "gpt2": LanguageModelShape(layers=12, d_model=768, heads=12, vocab_size=50257, positions=1024),
+LANGUAGE_MODELS: dict[str, dict[str, int]] = {
+    "tiny": {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 200, "n_positions": 128},
+    "gpt2": {"n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257, "n_positions": 1024},
 }
-"""gpt2 is that of the smallest GPT-2 (124 M parameters); tiny is small enough for tests."""
+"""Fields of GPT-2's `config.json`: gpt2 is the smallest (124 M parameters), tiny for tests."""
 
 
 def describe_language_model(shape: str) -> str:
     """Return the name of the model in records."""
-    sizes = LANGUAGE_MODELS[shape]
-    return (
-        f"GPT-2, {sizes.layers} layers of {sizes.d_model}, vocabulary {sizes.vocab_size}, "
-        "random weights"
+    sizes = "{n_layer} layers of {n_embd}, vocabulary {vocab_size}".format_map(
+        LANGUAGE_MODELS[shape]
     )
+    return f"GPT-2, {sizes}, random weights"
 
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -204,26 +193,14 @@ def stacks(d_model: int, layers: int, heads: int, d_ff: int) -> dict[str, Any]:
     return {"is_encoder_decoder": True, "d_model": d_model, **sides}
 
 
-def _encoder_only(layers: int, d_model: int, heads: int, **more: Any) -> dict[str, Any]:
-    return {
-        "model_type": "bert",
-        "vocab_size": 30522,
-        "hidden_size": d_model,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "intermediate_size": 4 * d_model,
-        **more,
-    }
-
-
-ENCODERS = {
-    "minilm-l6": _encoder_only(6, 384, 12),
-    "bge-base": _encoder_only(12, 768, 12),
-    "mpnet-base": _encoder_only(
-        *(12, 768, 12), model_type="mpnet", vocab_size=30527, max_position_embeddings=514
-    ),
+ENCODERS: dict[str, dict[str, Any]] = {
+    "minilm-l6": {"model_type": "bert", "num_hidden_layers": 6, "hidden_size": 384}
+    | {"intermediate_size": 1536},
+    "bge-base": {"model_type": "bert"},
+    "mpnet-base": {"model_type": "mpnet", "max_position_embeddings": 514},
 }
-"""The `config.json` of encoder-only models, whose further fields are transformers' defaults."""
+"""Fields of the `config.json` of encoder-only models. Others are transformers' defaults, which are
+those of the base models: 12 layers of 768, 12 heads, 3,072 inner, BERT's and MPNet's vocabulary."""
 
 WHISPER_TINY_EN = {
     "architectures": ["WhisperForConditionalGeneration"],

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
@@ -18,6 +19,7 @@ from .interface import LANGUAGE, Batch, Generate, Rows, Stages, Way, import_libr
 
 SHORTLIST = "vmap.txt"
 """The file of a shortlist in a model's directory, which CTranslate2 then uses."""
+Names = Callable[[Iterable[int]], list[str]]
 
 
 class CTranslate2Peer:
@@ -29,6 +31,7 @@ class CTranslate2Peer:
             closest to the stored weights' type that the device supports
         device: "cpu" or "cuda"
         workers: batches that run at the same time (inter_threads), from as many threads
+        names: returns the names of source tokens; None: `source_names`
 
     Raises:
         DragomanError: CTranslate2 is missing, or cannot load the directory in that type.
@@ -41,7 +44,9 @@ class CTranslate2Peer:
         compute_type: str = "default",
         device: str = "cpu",
         workers: int = 1,
+        names: Names | None = None,
     ) -> None:
+        self._names = names or source_names
         package = import_library("ctranslate2")
         self._uses_shortlist = (directory / SHORTLIST).exists()
         try:
@@ -82,7 +87,7 @@ class CTranslate2Peer:
             the token ids of the best output of each source, without start and end token
         """
         results = self._translator.translate_batch(
-            [source_names(source) for source in sources],
+            [self._names(source) for source in sources],
             max_batch_size=max_batch_size or len(sources),
             max_input_length=0,
             beam_size=num_beams,
@@ -94,9 +99,11 @@ class CTranslate2Peer:
         return [target_ids(result.hypotheses[0]) for result in results]
 
 
-def load(directory: Path, threads: int, *, mode: str, device: str = "cpu") -> Generate:
+def load(
+    directory: Path, threads: int, *, mode: str, device: str = "cpu", names: Names | None = None
+) -> Generate:
     """Load a directory that `convert` wrote; every row gets exactly the requested new tokens."""
-    peer = CTranslate2Peer(directory, threads, mode, device)
+    peer = CTranslate2Peer(directory, threads, mode, device, names=names)
     return lambda batch: peer.generate(
         batch.sources, batch.new_tokens, batch.new_tokens, batch.num_beams
     )
@@ -150,23 +157,8 @@ def prepare_translator(source: Path, directory: Path, *, mode: str) -> Path:
     return directory
 
 
-def load_translator(directory: Path, threads: int, *, mode: str) -> Generate:
-    """Load what `prepare_translator` wrote; every row gets exactly the requested new tokens."""
-    translator = import_library("ctranslate2").Translator(
-        str(directory), device="cpu", compute_type=mode, inter_threads=1, intra_threads=threads
-    )
-
-    def generate(batch: Batch) -> Rows:
-        results = translator.translate_batch(
-            [target_names(source) for source in batch.sources],
-            max_batch_size=len(batch.sources),
-            beam_size=batch.num_beams,
-            max_decoding_length=batch.new_tokens,
-            min_decoding_length=batch.new_tokens,
-        )
-        return [target_ids(result.hypotheses[0]) for result in results]
-
-    return generate
+load_translator = partial(load, names=target_names)
+"""Loads what `prepare_translator` wrote."""
 
 
 def prepare_generator(source: Path, directory: Path, *, mode: str) -> Path:

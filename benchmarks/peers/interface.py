@@ -162,8 +162,7 @@ def vectors_or_scores(output: NDArray[np.float32], mask: NDArray[np.int64]) -> N
         mask: [B, S]
     """
     if output.ndim == 2:
-        scores: NDArray[np.float32] = 1 / (1 + np.exp(-output[:, 0]))
-        return scores
+        return (1 / (1 + np.exp(-output[:, 0]))).astype(np.float32)
     sums = (mask[:, None].astype(np.float32) @ output)[:, 0]
     vectors: NDArray[np.float32] = sums / np.linalg.norm(sums, axis=1, keepdims=True)
     return vectors

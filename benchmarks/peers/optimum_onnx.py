@@ -35,13 +35,17 @@ MODES, GRAPH_MODES = ("fp32", "O2", "int8"), ("fp32", "optimized", "int8")
 ONNX Runtime's optimizer of Transformers."""
 
 
-def prepare(source: Path, directory: Path, *, mode: str, kind: Kind = "Seq2SeqLM") -> Path:
+def prepare(source: Path, directory: Path, *, mode: str, kind: Kind | None = "Seq2SeqLM") -> Path:
     """Export a checkpoint, then optimize or quantize its graphs.
 
     All modes share one export; of an encoder-decoder, fp32 is merged and the others are split.
     Warnings are silenced for the whole process, so use a separate one.
+
+    Args:
+        kind: None: an encoder-only model with the head that it has
     """
     silence()
+    kind = kind or encoder_kind(source)
     library = import_library("optimum.onnxruntime")
     merged = {"use_merged": mode == "fp32"} if kind == "Seq2SeqLM" else {}
     exported = directory.with_name(
@@ -71,11 +75,6 @@ def prepare(source: Path, directory: Path, *, mode: str, kind: Kind = "Seq2SeqLM
         if file.suffix != ".onnx" and not (directory / file.name).exists():
             shutil.copyfile(file, directory / file.name)
     return directory
-
-
-def prepare_encoder(source: Path, directory: Path, *, mode: str) -> Path:
-    """Export an encoder-only checkpoint like `prepare`."""
-    return prepare(source, directory, mode=mode, kind=encoder_kind(source))
 
 
 def load_model(directory: Path, threads: int, *, kind: Kind = "Seq2SeqLM") -> Any:

@@ -23,7 +23,7 @@ TORCH_MODES, ONNX_MODES = ("fp32", "bf16", "int8"), ("fp32", "int8")
 def prepare_onnx(source: Path, directory: Path, *, mode: str) -> Path:
     """Write a directory for the backend ONNX Runtime."""
     beside = directory.with_name(f"{directory.name}-graph")
-    graph = optimum_onnx.prepare_encoder(source, beside, mode=mode)
+    graph = optimum_onnx.prepare(source, beside, mode=mode, kind=None)
     return _with_graph(source, directory, "onnx", graph)
 
 

@@ -31,6 +31,8 @@ QUEUE_LENGTHS, MEDIAN_LENGTH, SPREAD = (8, 256), 48, 0.8
 """Tokens of the texts of a queue: the shortest and longest, and the distribution's parameters."""
 QUEUE_BATCH = 32
 """Texts that tools take of a queue at once, sentence-transformers' default."""
+EMBEDDING_ONLY = ("fastembed", "Optimum-ONNX")
+"""Tools that do not take part in reranking."""
 MEASURED = "measured"
 """The name under which fastembed knows the model."""
 
@@ -101,7 +103,7 @@ def pieces(
     """
     encoding = tokenizer.encode(prose, add_special_tokens=False)
     words, spans = encoding.word_ids, encoding.offsets
-    others = len(tokenizer.encode(*([query] if query else []), "").ids)
+    others = len((tokenizer.encode(query, "") if query else tokenizer.encode("")).ids)
     start = laps = 0
     for length in lengths:
         size = length - others
@@ -137,30 +139,25 @@ def contenders(
     Args:
         calibration: calibration texts, which are not measured
         openvino_in: interpreter with Optimum-Intel and sentence-transformers
-        rerank: whether pairs are scored, which not all tools are asked for
+        rerank: whether pairs are scored
     """
     from ...peers import optimum_onnx
     from ...peers import sentence_transformers as library
 
     tools = partial(peers, adapt=load_to_perform)
-    prepare_graph, name = optimum_onnx.prepare_encoder, "sentence-transformers"
+    with_torch = partial(tools, needs_torch=True)
+    prepare_graph, name = partial(optimum_onnx.prepare, kind=None), "sentence-transformers"
     adapt = partial(load_to_perform, queue={"batch_size": QUEUE_BATCH})
-    library_tools = partial(peers, adapt=adapt, needs_torch=True)
-    embedding_only = [
-        # For variants of the graph, one tool is enough.
-        *tools("fastembed", library.ONNX_MODES, prepare_graph, load_fastembed),
-        *tools(
-            *("Optimum-ONNX", library.ONNX_MODES, prepare_graph, optimum_onnx.load_encoder),
-            needs_torch=True,
-        ),
-    ]
-    return [
+    library_tools = partial(with_torch, adapt=adapt)
+    everyone = [
         reference(partial(adapt, load=library.load_torch), timed=False),
         *dragoman_contenders(
             partial(load_to_perform, load=load_bundle, queue={}), calibration=calibration
         ),
         *tools("ONNX Runtime", optimum_onnx.GRAPH_MODES, prepare_graph, load_onnxruntime),
-        *([] if rerank else embedding_only),
+        # For variants of the graph, one tool is enough.
+        *tools("fastembed", library.ONNX_MODES, prepare_graph, load_fastembed),
+        *with_torch("Optimum-ONNX", library.ONNX_MODES, prepare_graph, optimum_onnx.load_encoder),
         *tools(
             "OpenVINO",
             openvino.MODES,
@@ -178,6 +175,7 @@ def contenders(
             interpreter=openvino_in,
         ),
     ]
+    return [c for c in everyone if not (rerank and c.name.startswith(EMBEDDING_ONLY))]
 
 
 def load_bundle(directory: Path, threads: int) -> Encode:
@@ -261,7 +259,8 @@ def load_to_perform(
         (texts,) = calls.texts
         if queue is not None:
             return encode(texts, **queue)
-        by_length = {"most": QUEUE_BATCH, "size": lambda text: len("".join(text))}
-        return np.stack(interface.in_batches(encode, texts, **by_length))
+        return np.stack(
+            interface.in_batches(encode, texts, QUEUE_BATCH, lambda text: len("".join(text)))
+        )
 
     return perform

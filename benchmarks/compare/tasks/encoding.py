@@ -71,17 +71,15 @@ def checkpoint_of(given: Options, directory: Path) -> tuple[str, Path]:
 
     if given.model:
         return given.model.name, given.model
-    trained, shape = minilm(), given.shape
-    if shape is None and not given.rerank:
-        name = TRAINED
-        shutil.copytree(trained, directory)
+    name, like = given.shape or TRAINED, minilm()
+    random = bool(given.shape or given.rerank)
+    if random:
+        write_random_encoder(name.lower(), directory, like=like, cross_encoder=given.rerank)
     else:
-        name = f"{shape or TRAINED}-random"
-        shape = shape or TRAINED.lower()
-        write_random_encoder(shape, directory, like=trained, cross_encoder=given.rerank)
-    if (settings := directory / "sentence_bert_config.json").exists():
-        settings.write_text('{"max_seq_length": 512}', encoding="utf-8")  # not half of them
-    return name, directory
+        shutil.copytree(like, directory)
+    if not given.rerank:  # texts are not cut at 256 tokens
+        (directory / "sentence_bert_config.json").write_text('{"max_seq_length": 512}', "utf-8")
+    return f"{name}-random" if random else name, directory
 
 
 def measure_encoding(

@@ -103,7 +103,7 @@ def measure_language_model(run: Run, given: Options) -> dict[str, Any]:
         batch_sizes=given.batch_sizes,
         source_length=given.prompt_length,
         new_tokens=given.new_tokens,
-        tokens=(0, LANGUAGE_MODELS[given.shape].vocab_size - 1),  # without the end token (last)
+        tokens=(0, LANGUAGE_MODELS[given.shape]["vocab_size"] - 1),  # without the end token (last)
         threads=given.threads,
         rounds=given.rounds,
     )
