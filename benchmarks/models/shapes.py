@@ -8,7 +8,7 @@ from dragoman.errors import DragomanError
 
 
 class Shape(NamedTuple):
-    """An encoder-decoder with as many layers in the decoder as in the encoder."""
+    """An encoder-decoder."""
 
     layers: int
     d_model: int
@@ -24,6 +24,8 @@ class Shape(NamedTuple):
     """Positions of encoder and decoder."""
     sharpness: float = 4.0
     """Sharpness of attention, see `random_model`."""
+    decoder_layers: int = 0
+    """Layers of the decoder; 0: as many as the encoder has."""
 
     @property
     def layer_weights(self) -> int:
@@ -32,16 +34,20 @@ class Shape(NamedTuple):
         The key and value projections of cross-attention count as the encoder's, so that its layers
         have as many.
         """
-        return self.layers * (6 * self.d_model**2 + 2 * self.d_model * self.d_ff)
+        layers = self.decoder_layers or self.layers
+        return layers * (6 * self.d_model**2 + 2 * self.d_model * self.d_ff)
 
     def cached(self, positions: float) -> float:
         """Return the numbers that all decoder layers cache of a row with so many positions."""
-        return 2 * self.layers * self.d_model * positions
+        return 2 * (self.decoder_layers or self.layers) * self.d_model * positions
 
 
 SHAPES = {
     "tiny": Shape(layers=2, d_model=64, heads=4, d_ff=128, activation="swish"),
     "base": Shape(layers=6, d_model=512, heads=8, d_ff=2048, activation="swish"),
+    "student": Shape(
+        layers=6, d_model=256, heads=8, d_ff=1536, activation="relu", decoder_layers=2
+    ),
     "big": Shape(layers=6, d_model=1024, heads=16, d_ff=4096, activation="relu"),
     "bart-tiny": Shape(
         *(2, 64, 4, 128), activation="gelu", family="bart", vocab_size=264, sharpness=2.0
@@ -72,9 +78,9 @@ SHAPES = {
         sharpness=1.0,
     ),
 }
-"""base and big are those of OPUS-MT models, bart-large-cnn is that of the summarizer of this name
-(406 M parameters), nllb-600m that of NLLB-200-distilled-600M (615 M); those called tiny are small
-enough for tests."""
+"""base and big are those of OPUS-MT, student that of Marian's students, bart-large-cnn that of
+the summarizer of this name (406 M parameters), nllb-600m that of NLLB-200-distilled-600M (615 M);
+those called tiny are small enough for tests."""
 
 
 def describe(shape: str, vocab_size: int) -> str:
@@ -157,6 +163,7 @@ def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
         "vocab_size": size,
         "tie_word_embeddings": True,
         **stacks(sizes.d_model, sizes.layers, sizes.heads, sizes.d_ff),
+        **({"decoder_layers": sizes.decoder_layers} if sizes.decoder_layers else {}),
         "activation_function": sizes.activation,
         "max_position_embeddings": sizes.positions,
         "forced_eos_token_id": None,

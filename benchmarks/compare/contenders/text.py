@@ -333,7 +333,7 @@ def prepared_with_shortlist(
     """Prepare a contender, and add the shortlist in its form."""
     prepared = prepare(checkpoint, directory)
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    vocabulary = config["vocab_size"]
+    vocabulary = config.get("vocab_size") or config["target_vocab_size"]
     generator = np.random.default_rng(0)
     ranked = generator.permutation(vocabulary)
     chances = 1 / np.arange(1, vocabulary + 1)
@@ -362,6 +362,43 @@ def prepared_with_shortlist(
     added = add_shortlist(bundle, shortlist.with_always(manifest.end_tokens, suppressed))
     write_manifest(added.manifest, prepared)
     return prepared
+
+
+RECURRENT = ", recurrent"
+"""Added to the name of a contender whose decoder is recurrent, which no other tool decodes."""
+
+
+def with_recurrent(contenders: Sequence[TextContender]) -> list[TextContender]:
+    """Return contenders, and those of Dragoman in int8 with a recurrent decoder besides.
+
+    It has the shape of the others, other random weights, and therefore other outputs.
+    """
+    recurrent = [
+        dataclasses.replace(
+            contender,
+            name=contender.name + RECURRENT,
+            prepare=partial(prepared_recurrent, prepare=contender.prepare),
+        )
+        for contender in contenders
+        if contender.name.startswith(f"{DRAGOMAN} int8") and AS_MANY_ROWS not in contender.name
+    ]
+    return [*contenders, *recurrent]
+
+
+def prepared_recurrent(
+    checkpoint: Path, directory: Path, *, prepare: Callable[[Path, Path], Path]
+) -> Path:
+    """Prepare a contender with a checkpoint whose decoder is recurrent."""
+    from dragoman.export.families import FAMILIES
+    from dragoman.reference_model import save_checkpoint
+
+    from ...models.random_checkpoint import random_model
+
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    of_attention = FAMILIES[config["model_type"]].config(config)
+    recurrent = directory / "checkpoint"
+    save_checkpoint(random_model(of_attention.replace(decoder_kind="ssru"), seed=1), recurrent)
+    return prepare(recurrent, directory / "bundle")
 
 
 def ctranslate2_compute_types() -> list[str]:

@@ -32,6 +32,7 @@ from ..contenders.text import (
     Workload,
     language_models,
     translators,
+    with_recurrent,
     with_shortlists,
 )
 from ..record import Record
@@ -66,6 +67,8 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         )
         if given.shortlist:
             contenders = with_shortlists(contenders)
+        if shape == "student":
+            contenders = with_recurrent(contenders)
     else:
         from ..contenders.gpu import describe_gpu, engine_sizes, gpu_contenders
 
