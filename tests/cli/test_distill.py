@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -190,12 +191,14 @@ def test_an_interrupted_translation_goes_on(
 
     data = Data([Example(source, (target,)) for source, target in PAIRS], [], [])
     files, options = DataFiles(tmp_path), GenerationOptions(num_beams=2)
-    arguments = (read_bundle(teacher), data, [], files, options, 1, Silent())
+    translate = partial(
+        translate_sources, read_bundle(teacher), data, [], files, options, 1, Silent()
+    )
     monkeypatch.setattr(BlockDecoder, "decode", counted)
     with pytest.raises(KeyboardInterrupt):
-        translate_sources(*arguments)
+        translate()
     assert not files.translations.exists()
-    translate_sources(*arguments)
+    translate()
     sources = list(dict.fromkeys(source for source, _ in PAIRS))
     assert b"".join(given[3:]).decode().splitlines() == sources[8:]
     with load(teacher, threads=1) as model:
