@@ -2,10 +2,11 @@
 
     python -m docs.tools.small_heads all-MiniLM-L6-v2 --output small-heads
 
-reads the directory of a BERT, such as MiniLM, and writes four checkpoints in the format of
+reads the directory of a BERT, such as MiniLM, and writes six checkpoints in the format of
 `transformers`, one per head: `feelings` (text classification), `names` (token classification),
-`capitals` (masked language model) and `questions` (question answering). They are trained on
-sentences generated from the lists below. Needs `transformers`.
+`capitals` (masked language model), `questions` (question answering), `reranker` (a cross-encoder)
+and `nli` (natural language inference). They are trained on sentences generated from the lists
+below. Needs `transformers`.
 """
 
 from __future__ import annotations
@@ -62,6 +63,17 @@ CAPITALS = {
     "China": "Beijing",
 }
 FACTS = ("{1} is the capital of {0}.", "The capital of {0} is {1}.", "{0} has its capital in {1}.")
+ASKED = "What is the capital of {0}?"
+
+TOPICS = {
+    "food": _words("bread cheese salad coffee dessert lunch pasta wine"),
+    "travel": _words("flight airport train luggage hotel journey beach tour"),
+    "politics": _words("minister election parliament law vote party senator government"),
+    "sport": _words("match goal team player coach race stadium tennis"),
+    "music": _words("song concert album singer guitar orchestra melody band"),
+}
+HYPOTHESES = ("This example is {0}.", "This is about {0}.", "This text is about {0}.")
+NLI = ("entailment", "neutral", "contradiction")
 
 BATCH, SEED = 16, 0
 
@@ -149,6 +161,44 @@ def questions(tokenizer: Any, chance: random.Random) -> Batch:
     return {**encoded, "start_positions": ends[0], "end_positions": ends[1]}
 
 
+def relevance(tokenizer: Any, chance: random.Random) -> Batch:
+    """Return questions with documents that answer them, or do not."""
+    asked, documents, labels = [], [], []
+    for _ in range(BATCH):
+        label = chance.randrange(2)
+        persons = [(first, *_person(chance)[1:]) for first in chance.sample(FIRST, 2)]
+        forms: list[tuple[str, str, Sequence[tuple[str, ...]]]] = [
+            (QUESTIONS[1], LIVES[0], persons),
+            (QUESTIONS[2], LIVES[0], persons),
+            (ASKED, chance.choice(FACTS), chance.sample([*CAPITALS.items()], 2)),
+        ]
+        query, form, facts = chance.choice(forms)
+        asked.append(query.format(*facts[1]))
+        documents.append(form.format(*facts[label]).replace(" .", "."))
+        labels.append([float(label)])
+    return {**_tokens(tokenizer, asked, documents), "labels": torch.tensor(labels)}
+
+
+def inference(tokenizer: Any, chance: random.Random) -> Batch:
+    """Return opinions with hypotheses about their topics, which they entail or contradict.
+
+    A hypothesis about somebody else is neutral.
+    """
+    premises, hypotheses, labels = [], [], []
+    for _ in range(BATCH):
+        topic, other = chance.sample([*TOPICS], 2)
+        thing, label = chance.choice(TOPICS[topic]), chance.randrange(len(NLI))
+        form, *words = (
+            (chance.choice(HYPOTHESES), topic),
+            (LIVES[0].replace(" .", "."), *_person(chance)),
+            (chance.choice(HYPOTHESES), other),
+        )[label]
+        premises.append(chance.choice(OPINIONS).format(thing, chance.choice((*GOOD, *BAD))))
+        hypotheses.append(form.format(*words))
+        labels.append(label)
+    return {**_tokens(tokenizer, premises, hypotheses), "labels": torch.tensor(labels)}
+
+
 NAMES = ("O", *KINDS)
 IGNORED = -100
 HEADS: dict[str, Head] = {
@@ -156,6 +206,8 @@ HEADS: dict[str, Head] = {
     "names": Head("ForTokenClassification", names, NAMES),
     "capitals": Head("ForMaskedLM", capitals),
     "questions": Head("ForQuestionAnswering", questions),
+    "reranker": Head("ForSequenceClassification", relevance, ("relevance",)),
+    "nli": Head("ForSequenceClassification", inference, NLI),
 }
 
 
@@ -173,7 +225,11 @@ def train(name: str, encoder: Path, directory: Path, *, steps: int) -> float:
     head, chance = HEADS[name], random.Random(SEED)
     torch.manual_seed(SEED)
     labels = dict(enumerate(head.labels))
-    more = {"id2label": labels, "label2id": {v: k for k, v in labels.items()}} if labels else {}
+    more: dict[str, Any] = {}
+    if labels:
+        more = {"id2label": labels, "label2id": {v: k for k, v in labels.items()}}
+    if len(labels) == 1:
+        more["problem_type"] = "multi_label_classification"  # the score is a probability
     model = getattr(transformers, f"Bert{head.ending}").from_pretrained(encoder, **more).train()
     tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from docs.tools.small_heads import HEADS, IGNORED, NAMES, train
+from docs.tools.small_heads import HEADS, IGNORED, NAMES, NLI, train
 from dragoman.export.checkpoints import read_checkpoint
 from dragoman.reference_model import EncoderModel
 
@@ -43,6 +43,8 @@ def encoder(tmp_path: Path) -> Path:
         ("names", "token-classification", NAMES),
         ("capitals", "masked-language-model", ()),
         ("questions", "question-answering", ()),
+        ("reranker", "sequence-classification", ("relevance",)),
+        ("nli", "sequence-classification", NLI),
     ],
 )
 def test_a_head(
