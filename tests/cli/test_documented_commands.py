@@ -1,4 +1,5 @@
-"""Commands of the guides give, with the shipped model, the output that stands below them."""
+"""Commands of the guides give, with the shipped models, the output that stands below them; commands
+of all pages have the options that are shown."""
 
 from __future__ import annotations
 
@@ -7,19 +8,27 @@ import re
 import runpy
 import shlex
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import click
 import pytest
+
+from dragoman.cli.main import cli
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]
 
 DOCS = Path(__file__).parents[2] / "docs"
 DECODING = DOCS / "guides" / "decoding.md"
-PAGES = (DECODING, DOCS / "guides" / "scoring.md", DOCS / "getting-started.md")
-COMMAND = re.compile(r"^(?:printf '([^']*)' \| )?dragoman ((?:run|score) bundles/g2p-en.*)$")
+DOCUMENTS = DOCS / "guides" / "documents.md"
+PAGES = (DECODING, DOCUMENTS, DOCS / "guides" / "scoring.md", DOCS / "getting-started.md")
+SHIPPED = {"g2p-en": (), "bible-en-es": ("--with-attention",)}
+COMMAND = re.compile(
+    rf"^(?:printf '([^']*)' \| )?dragoman ((?:run|score) bundles/(?:{'|'.join(SHIPPED)}) .*)$"
+)
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -27,26 +36,51 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+def shown(page: Path) -> Iterator[tuple[str, str]]:
+    """Commands of a page, and their output."""
+    for block in blocks(page, "console"):
+        yield from re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+
+
 def commands() -> Iterator[tuple[str, str]]:
-    """Commands that need nothing but the shipped model, and their output."""
+    """Commands that need nothing but the shipped models, and their output."""
     for page in PAGES:
-        for block in blocks(page, "console"):
-            for command, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
-                if COMMAND.match(command):
-                    yield command, output.rstrip("\n")
+        for command, output in shown(page):
+            if COMMAND.match(command):
+                yield command, output.rstrip("\n")
 
 
 @pytest.fixture(scope="module")
 def place(build_here: Dragoman, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the bundle where the pages have it."""
+    """A directory with the bundles and the files where the pages have them."""
     directory = tmp_path_factory.mktemp("documented")
-    built = build_here("build", "g2p-en", "-o", directory / "bundles" / "g2p-en", "--limit", 1)
-    assert built.returncode == 0, built.stderr
+    for name, options in SHIPPED.items():
+        output = directory / "bundles" / name
+        built = build_here("build", name, "-o", output, "--limit", 1, *options)
+        assert built.returncode == 0, built.stderr
+    for command, text in shown(DOCUMENTS):
+        if command.startswith("cat "):
+            (directory / command.removeprefix("cat ")).write_text(text, encoding="utf-8")
     return directory
 
 
 def test_there_are_such_commands() -> None:
-    assert len([*commands()]) >= 8
+    assert len([*commands()]) >= 12
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_options_are_those_of_the_commands(page: Path) -> None:
+    group = click.Context(cli)
+    for block in (*blocks(page, "console"), *blocks(page, "bash")):
+        for line in re.findall(
+            r"^(?:\$ )?(?:.* \| )?dragoman ((?:.*\\\n)*.*)$", block, re.MULTILINE
+        ):
+            words = shlex.split(line.replace("\\\n", " "), comments=True)
+            name, *arguments = takewhile(lambda word: word[:1] not in [*"<>|&"], words)
+            if not name.startswith("-"):
+                command = cli.get_command(group, name)
+                assert command is not None, line
+                command.make_context(name, arguments, parent=group)
 
 
 @pytest.mark.parametrize(("command", "output"), [*commands()])
