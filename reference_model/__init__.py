@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from .generation import GenerationConfig
     from .head_config import EmbeddingLayer, HeadConfig
-    from .layers import KeysValues
+    from .layers import GRU, SSRU, KeysValues
     from .models import (
         AutoregressiveModel,
         EncoderModel,
@@ -49,7 +49,7 @@ else:
             ),
             "generation": ("GenerationConfig",),
             "head_config": ("EmbeddingLayer", "HeadConfig"),
-            "layers": ("KeysValues",),
+            "layers": ("GRU", "SSRU", "KeysValues"),
             "models": (
                 *("Transformer", "LanguageModel", "EncoderModel", "make_model"),
                 *("AutoregressiveModel", "ReferenceModel", "Source", "as_batch", "pad"),
@@ -60,7 +60,9 @@ else:
     )
 
 __all__ = [
+    "GRU",
     "PRESETS",
+    "SSRU",
     "AutoregressiveModel",
     "CheckpointError",
     "ConfigError",

@@ -29,7 +29,7 @@ from dragoman.settings.generation import GenerationOptions
 @click.argument("held_out", type=click.Path(path_type=Path, exists=True))
 @click.argument("output", type=click.Path(path_type=Path))
 @click.argument("bundles", nargs=-1, required=True)
-@click.option("--beams", type=click.IntRange(min=2), default=4, show_default=True)
+@click.option("--beams", type=click.IntRange(min=2), multiple=True, default=(2, 4))
 @click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
 def main(
@@ -37,13 +37,13 @@ def main(
     held_out: Path,
     output: Path,
     bundles: tuple[str, ...],
-    beams: int,
+    beams: tuple[int, ...],
     threads: int,
     rounds: int,
 ) -> None:
     """Compare BUNDLES, such as teacher=bundles/en-es, on the pairs of HELD_OUT."""
     judged_by, examples = find_recipe(recipe), read_examples(held_out)
-    searches = {"greedy": 1, f"{beams} beams": beams}
+    searches = {"greedy": 1} | {f"{number} beams": number for number in beams}
     turns: dict[str, list[Judged]] = {}
     with ExitStack() as stack:
         models = {

@@ -369,8 +369,8 @@ HARMLESS_FILES = tuple(
 *.log *.csv *.sha256 history.jsonl training_state.pt trainer_state.json training_args.*
 optimizer*.pt optimizer*.bin scheduler*.pt scheduler*.bin scaler.pt *.optimizer.npz *.progress.yml
 *.vocab rng_state*.pth random_states*.pkl *_results.json events.out.* runs logs eval training
-checkpoint-* requirements.txt train_script.py model_args.json chat_template.* normalizer.json
-similarity_evaluation* latest global_step*
+checkpoint-* requirements.txt train_script.py data_config.json model_args.json chat_template.*
+normalizer.json similarity_evaluation* latest global_step*
 """.split()
 )
 """Patterns of files, in lower case, that have no effect on outputs."""

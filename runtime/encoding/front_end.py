@@ -312,7 +312,10 @@ class EncoderFrontEnd:
         except TooManyTokensError as error:
             if reading.get("truncate"):
                 return error
-            return RejectedError(f"{error}; truncate=True (--truncate) leaves out the rest")
+            ways = "truncate=True (--truncate) leaves out the rest"
+            if self.head.task == "question-answering":
+                ways += ", stride=N (--stride N) reads it in windows"
+            return RejectedError(f"{error}; {ways}")
         except RejectedError as error:
             return error
 

@@ -22,9 +22,11 @@ TRAINING: Mapping[str, object] = {
     "epochs": 20,
     "warmup_steps": 2000,
     "learning_rate_scale": 1.5,
+    "monitor": "metric",
 }
 """The options of the training that a student's file may leave out. The learning rate falls to zero
-over the second half of the epochs."""
+over the second half of the epochs. The loss does not choose the weights: it is that of references,
+and rises as the student learns its teacher's outputs."""
 OF_DATA = ("corpora", "dev", "test")
 """The sections of files, which a distillation writes."""
 

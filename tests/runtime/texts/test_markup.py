@@ -14,7 +14,7 @@ import lxml.etree
 import lxml.html
 import pytest
 import turbohtml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dragoman.runtime import DragomanError
@@ -200,6 +200,7 @@ def tags_of(root: lxml.etree._Element) -> Counter[object]:
 
 @settings(max_examples=400, deadline=None)
 @given(documents(), st.integers(0, 1 << 30))
+@example('<p><b>one<code class="k">f &lt; <b>g</b></code></b>&amp;</p>', 0)
 def test_every_tag_occurs_once(html: str, seed: int) -> None:
     """Read as XML, the translation is well-formed, and has the elements of the document."""
     sentences: list[str] = []
@@ -219,6 +220,8 @@ def test_every_tag_occurs_once(html: str, seed: int) -> None:
         )
     blocks = [node.tag for node in before.iter(*BLOCK, "br")]
     assert blocks == [node.tag for node in after.iter(*BLOCK, "br")]
+    for node in after.iter("code"):  # which may stand before the last mark of a word
+        node.clear(keep_tail=True)
     written = "".join("".join(after.itertext()).split())
     place = 0
     for sentence in sentences:  # the outputs in order, with nothing lost

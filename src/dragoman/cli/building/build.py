@@ -156,8 +156,12 @@ def build(
         ran = manifest.executable.parity is not None
         when = " before and after" if ran else " before"
         when += " its engines were built"
-    run = f"dragoman {'run' if manifest.head is None else 'encode'} {output} ..."
-    next_command = f"dragoman inspect {output}" if manifest.precision == "bf16" else run
+    head, verb = manifest.head, "run" if manifest.head is None else "encode"
+    if head is not None and head.task == "sequence-classification" and head.outputs == 1:
+        verb = "rerank"
+    next_command = f"dragoman {verb} {output} ..."
+    if manifest.precision == "bf16":
+        next_command = f"dragoman inspect {output}"
     if built.not_run is not None:
         next_command = f"dragoman verify {output}, on the GPU of its engines"
     click.echo(f"Built {output}, parity passed{when}. Next: {next_command}")
