@@ -34,10 +34,12 @@ demo: $(VENV)/installed
 	$(BIN)/dragoman build g2p-en --output bundles/g2p-en --limit 1000 --force
 	$(BIN)/python -m docs.tools.demo bundles/g2p-en $(HELD_OUT)
 
-# English verses to Spanish: builds, verifies, translates verses that the model has never seen, and reports.
+# English verses to Spanish: builds and verifies a model and its student, translates verses that neither has
+# ever seen, and reports.
 demo-translation: $(VENV)/installed-report
 	$(BIN)/dragoman build bible-en-es --output bundles/bible-en-es --limit 100 --with-attention --force
-	$(BIN)/python -m docs.tools.demo bundles/bible-en-es $(HELD_OUT_VERSES) --beams 4 --limit 300
+	$(BIN)/dragoman build bible-en-es-student --precision int8 --output bundles/bible-en-es-student --limit 100 --force
+	$(BIN)/python -m docs.tools.demo bundles/bible-en-es $(HELD_OUT_VERSES) --beams 4 --limit 300 --student bundles/bible-en-es-student
 	$(BIN)/dragoman report bundles/bible-en-es --output bundles/bible-en-es.html --checkpoint bible-en-es --no-measurements --force
 
 # One worker for each core, one thread for each worker. Graphs that the tests export are kept in

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dragoman.errors import DragomanError, shown
 
-PRETRAINED = ("g2p-en", "verses-en", "bible-en-es")
+PRETRAINED = ("g2p-en", "verses-en", "bible-en-es", "bible-en-es-student")
 
 
 def find_checkpoint(name_or_path: str) -> Path:

@@ -120,10 +120,10 @@ def write_figures(
         directory / FIGURES_FILE, lambda partial: partial.write_text(text, encoding="utf-8")
     )
     if find_spec("matplotlib"):
-        draw(rows, metric, directory / PICTURE_FILE)
+        _draw(rows, metric, directory / PICTURE_FILE)
 
 
-def draw(rows: Sequence[Judged], metric: str, path: Path) -> None:
+def _draw(rows: Sequence[Judged], metric: str, path: Path) -> None:
     """Draw quality against speed, a point for each bundle and search."""
     from matplotlib.figure import Figure
 
