@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import json
 import os
 import resource
 import subprocess
@@ -300,105 +298,6 @@ def ctranslate2_translators(
 
     modes = compute_types or ctranslate2_compute_types()
     return peers(CTRANSLATE2, modes, ctranslate2.prepare, load)
-
-
-SHORTLIST = ", shortlist"
-"""Added to the name of a contender that decodes with a shortlist."""
-LISTED, ALWAYS = 60, 100
-"""Target tokens that each source token lists, and those that every source allows."""
-
-
-def with_shortlists(contenders: Sequence[TextContender]) -> list[TextContender]:
-    """Return contenders, and Dragoman's and CTranslate2's in int8 with the same shortlist besides.
-
-    The lists are random, and some tokens are in many of them, as in those of texts (Zipf's law).
-    """
-    listed = [
-        dataclasses.replace(
-            contender,
-            name=contender.name + SHORTLIST,
-            prepare=partial(prepared_with_shortlist, prepare=contender.prepare),
-        )
-        for contender in contenders
-        if contender.precision.startswith("int8")
-        and contender.name.startswith((DRAGOMAN, CTRANSLATE2))
-        and AS_MANY_ROWS not in contender.name
-    ]
-    return [*contenders, *listed]
-
-
-def prepared_with_shortlist(
-    checkpoint: Path, directory: Path, *, prepare: Callable[[Path, Path], Path]
-) -> Path:
-    """Prepare a contender, and add the shortlist in its form."""
-    prepared = prepare(checkpoint, directory)
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    vocabulary = config.get("vocab_size") or config["target_vocab_size"]
-    generator = np.random.default_rng(0)
-    ranked = generator.permutation(vocabulary)
-    chances = 1 / np.arange(1, vocabulary + 1)
-    drawn = generator.choice(vocabulary, (vocabulary, LISTED), p=chances / chances.sum())
-    lists = [np.unique(ranked[row]).tolist() for row in drawn]
-    always = ranked[:ALWAYS].tolist()
-    if not (prepared / "manifest.json").exists():
-        names = ctranslate2_runtime.source_names, ctranslate2_runtime.target_names
-        lines = [(names[0]([s]), names[1](targets)) for s, targets in enumerate(lists)]
-        lines.append(([], names[1](always)))
-        text = "".join(f"{' '.join(source)}\t{' '.join(targets)}\n" for source, targets in lines)
-        (prepared / ctranslate2_runtime.SHORTLIST).write_text(text, encoding="utf-8")
-        return prepared
-    from dragoman.onnx_graphs.shortlist_graphs import add_shortlist
-    from dragoman.runtime import read_bundle
-    from dragoman.runtime.format.writing import write_manifest
-    from dragoman.runtime.texts.shortlist import Shortlist
-
-    entries: dict[tuple[int, ...], Any] = {
-        (s,): np.array(targets, np.int32) for s, targets in enumerate(lists)
-    }
-    bundle = read_bundle(prepared)
-    manifest = bundle.manifest
-    shortlist = Shortlist(entries, np.array(always, np.int32))
-    suppressed = manifest.generation.suppressed_token_ids
-    added = add_shortlist(bundle, shortlist.with_always(manifest.end_tokens, suppressed))
-    write_manifest(added.manifest, prepared)
-    return prepared
-
-
-RECURRENT = ", recurrent"
-"""Added to the name of a contender whose decoder is recurrent, which no other tool decodes."""
-
-
-def with_recurrent(contenders: Sequence[TextContender]) -> list[TextContender]:
-    """Return contenders, and those of Dragoman in int8 with a recurrent decoder besides.
-
-    It has the shape of the others, other random weights, and therefore other outputs.
-    """
-    recurrent = [
-        dataclasses.replace(
-            contender,
-            name=contender.name + RECURRENT,
-            prepare=partial(prepared_recurrent, prepare=contender.prepare),
-        )
-        for contender in contenders
-        if contender.name.startswith(f"{DRAGOMAN} int8") and AS_MANY_ROWS not in contender.name
-    ]
-    return [*contenders, *recurrent]
-
-
-def prepared_recurrent(
-    checkpoint: Path, directory: Path, *, prepare: Callable[[Path, Path], Path]
-) -> Path:
-    """Prepare a contender with a checkpoint whose decoder is recurrent."""
-    from dragoman.export.families import FAMILIES
-    from dragoman.reference_model import save_checkpoint
-
-    from ...models.random_checkpoint import random_model
-
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    of_attention = FAMILIES[config["model_type"]].config(config)
-    recurrent = directory / "checkpoint"
-    save_checkpoint(random_model(of_attention.replace(decoder_kind="ssru"), seed=1), recurrent)
-    return prepare(recurrent, directory / "bundle")
 
 
 def ctranslate2_compute_types() -> list[str]:

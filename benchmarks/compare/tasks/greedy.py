@@ -32,9 +32,8 @@ from ..contenders.text import (
     Workload,
     language_models,
     translators,
-    with_recurrent,
-    with_shortlists,
 )
+from ..contenders.variants import with_recurrent, with_shortlists
 from ..record import Record
 from ..task import Options, Run, Task
 from . import decoding_report as report
