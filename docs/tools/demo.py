@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dragoman.reference_model.recipes import Example, Recipe, find_recipe, read_examples
-from dragoman.runtime import load
+from dragoman.runtime import load, read_bundle
 from dragoman.verification.inputs.items import spread
 
 
@@ -54,7 +54,7 @@ def main(bundle: str, held_out: Path, beams: int, limit: int | None, student: st
     """Decode and score examples of HELD_OUT by BUNDLE, and show some of them."""
     everything = read_examples(held_out)
     examples = spread(everything, limit) if limit else everything
-    name = load(bundle).manifest.name
+    name = read_bundle(Path(bundle)).manifest.name
     recipe, shown = find_recipe(name), SHOWN[name]
     decoded = [Decoded.of(bundle, beams, examples, recipe)]
     if student is not None:

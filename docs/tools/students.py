@@ -9,24 +9,19 @@ OUTPUT.png. What stands before the bundle is its name in both.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 
 import click
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from dragoman.distillation.judging import Judged, judge
+from dragoman.distillation.judging import Judged, draw, judge
 from dragoman.reference_model.recipes import find_recipe, read_examples
 from dragoman.runtime import load
 from dragoman.settings.generation import GenerationOptions
-
-MARKS = {"g": "o", "2": "^", "4": "s"}
-"""The mark of a search by the first character of its name."""
 
 
 @click.command()
@@ -83,29 +78,6 @@ def main(
             f"{min(speeds):,.0f} - {max(speeds):,.0f}",
         )
     Console().print(table)
-
-
-def draw(rows: Sequence[Judged], metric: str, path: Path) -> None:
-    """Draw quality against speed: a line for each bundle, a mark for each search."""
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    axes = figure.subplots()
-    bundles: dict[str, list[Judged]] = {}
-    for row in rows:
-        bundles.setdefault(row.name.rpartition(", ")[0], []).append(row)
-    for bundle, own in bundles.items():
-        label = f"{bundle}, {own[0].megabytes:.1f} MB"
-        speeds = [row.sentences_per_second or 0 for row in own]
-        figures = [row.figures[metric] for row in own]
-        (line,) = axes.plot(speeds, figures, label=label)
-        for row, *place in zip(own, speeds, figures, strict=True):
-            mark = MARKS[row.name.rpartition(", ")[2][0]]
-            axes.plot(*place, mark, color=line.get_color())
-    axes.set_xscale("log")
-    axes.set_xlabel("texts a second: greedy (circles), 2 beams (triangles), 4 beams (squares)")
-    axes.set_ylabel(metric)
-    axes.grid(which="both", alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":

@@ -25,18 +25,28 @@ def with_shortlists(contenders: Sequence[TextContender]) -> list[TextContender]:
 
     The lists are random, and some tokens are in many of them, as in those of texts (Zipf's law).
     """
-    listed = [
+    return _besides(contenders, (DRAGOMAN, CTRANSLATE2), SHORTLIST, prepared_with_shortlist)
+
+
+def _besides(
+    contenders: Sequence[TextContender],
+    tools: tuple[str, ...],
+    ending: str,
+    prepare: Callable[..., Path],
+) -> list[TextContender]:
+    """Return contenders, and those of some tools in int8, prepared in another way, besides."""
+    others = [
         dataclasses.replace(
             contender,
-            name=contender.name + SHORTLIST,
-            prepare=partial(prepared_with_shortlist, prepare=contender.prepare),
+            name=contender.name + ending,
+            prepare=partial(prepare, prepare=contender.prepare),
         )
         for contender in contenders
         if contender.precision.startswith("int8")
-        and contender.name.startswith((DRAGOMAN, CTRANSLATE2))
+        and contender.name.startswith(tools)
         and AS_MANY_ROWS not in contender.name
     ]
-    return [*contenders, *listed]
+    return [*contenders, *others]
 
 
 def prepared_with_shortlist(
@@ -85,16 +95,7 @@ def with_recurrent(contenders: Sequence[TextContender]) -> list[TextContender]:
 
     It has the shape of the others, other random weights, and therefore other outputs.
     """
-    recurrent = [
-        dataclasses.replace(
-            contender,
-            name=contender.name + RECURRENT,
-            prepare=partial(prepared_recurrent, prepare=contender.prepare),
-        )
-        for contender in contenders
-        if contender.name.startswith(f"{DRAGOMAN} int8") and AS_MANY_ROWS not in contender.name
-    ]
-    return [*contenders, *recurrent]
+    return _besides(contenders, (DRAGOMAN,), RECURRENT, prepared_recurrent)
 
 
 def prepared_recurrent(

@@ -20,6 +20,8 @@ from dragoman.settings.generation import GenerationOptions
 FIGURES_FILE, PICTURE_FILE = "figures.json", "figures.png"
 WARM_UP = 64
 """The number of sources that are translated before time is taken."""
+MARKS = "o^sDvP"
+"""The marks of searches in a picture."""
 
 
 @dataclass(frozen=True)
@@ -120,31 +122,36 @@ def write_figures(
         directory / FIGURES_FILE, lambda partial: partial.write_text(text, encoding="utf-8")
     )
     if find_spec("matplotlib"):
-        _draw(rows, metric, directory / PICTURE_FILE)
+        draw(rows, metric, directory / PICTURE_FILE)
 
 
-def _draw(rows: Sequence[Judged], metric: str, path: Path) -> None:
-    """Draw quality against speed, a point for each bundle and search."""
+def draw(rows: Sequence[Judged], metric: str, path: Path) -> None:
+    """Draw quality against speed: a line for each bundle, a mark for each search.
+
+    Raises:
+        DragomanError: the picture cannot be written.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 4.2), layout="constrained")
     axes = figure.subplots()
-    for row in rows:
-        if row.sentences_per_second is None or row.megabytes is None:
-            continue
-        place = (row.sentences_per_second, row.figures[metric])
-        axes.plot(*place, "o", color="tab:orange" if row.name.startswith("student") else "tab:blue")
-        axes.annotate(
-            f"{row.name} ({row.megabytes:.1f} MB)",
-            place,
-            xytext=(0, 8),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-        )
+    measured = [row for row in rows if row.sentences_per_second is not None]
+    searches = list(dict.fromkeys(row.name.rpartition(", ")[2] for row in measured))
+    bundles: dict[str, list[Judged]] = {}
+    for row in measured:
+        bundles.setdefault(row.name.rpartition(", ")[0], []).append(row)
+    for number, (bundle, own) in enumerate(bundles.items()):
+        speeds = [row.sentences_per_second or 0.0 for row in own]
+        figures = [row.figures[metric] for row in own]
+        axes.plot(speeds, figures, color=f"C{number}", label=f"{bundle}, {own[0].megabytes:.1f} MB")
+        for row, *place in zip(own, speeds, figures, strict=True):
+            mark = MARKS[searches.index(row.name.rpartition(", ")[2]) % len(MARKS)]
+            axes.plot(*place, mark, color=f"C{number}")
+    for search, mark in zip(searches, MARKS, strict=False):
+        axes.plot([], [], mark, color="black", label=search)
     axes.set_xscale("log")
-    axes.margins(x=0.25, y=0.25)
     axes.set_xlabel("sentences a second")
     axes.set_ylabel(metric)
-    axes.grid(alpha=0.3)
+    axes.grid(which="both", alpha=0.3)
+    axes.legend(fontsize=8)
     write_whole(path, lambda partial: figure.savefig(partial, format="png", dpi=120))
