@@ -85,7 +85,7 @@ def test_no_bundle_there(dragoman: Dragoman, tmp_path: Path, command: str) -> No
 def test_no_such_checkpoint(dragoman: Dragoman, tmp_path: Path, command: str) -> None:
     output = tmp_path / "out"
     message = error_of(dragoman(command, "g2p-de", "-o", output))
-    assert "(g2p-en, verses-en, bible-en-es), found 'g2p-de'" in message
+    assert "(g2p-en, verses-en, bible-en-es, bible-en-es-student), found 'g2p-de'" in message
     assert not output.exists()
 
 
