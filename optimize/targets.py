@@ -110,11 +110,6 @@ class Target:
     def check_source(self, bundle: Bundle, precision: Precision) -> None:
         """Check that a bundle can be optimized for the target in this precision."""
         manifest = bundle.manifest
-        if self.executable == "tensorrt" and manifest.model.state_size is not None:
-            raise DragomanError(
-                f"target {self.name}: expected a decoder with self-attention, found a recurrent "
-                "one, which runs on the processor: build for target cpu or neutral"
-            )
         if manifest.shortlist is not None and (
             self.executable == "tensorrt" or precision == "bf16"
         ):

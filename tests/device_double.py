@@ -355,6 +355,9 @@ class GraphOnDevice:
             feeds[tensor.name] = raw.view(dtype).reshape(shape).copy()
         outputs = self.session.run([t.name for t in self.spec.outputs], feeds)
         for tensor, values in zip(self.spec.outputs, outputs, strict=True):
+            past = next((t for t in self.spec.inputs if t.slot == tensor.memory), None)
+            if tensor.role == "present_state" and past is not None:
+                assert addresses[tensor.name] != addresses[past.name], "read while it is written"
             assert values.dtype.kind != "f" or np.isfinite(values).all(), tensor.name
             raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
             self.device.at(addresses[tensor.name], raw.size)[:] = raw

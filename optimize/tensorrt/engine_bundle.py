@@ -39,6 +39,7 @@ from ..targets import BuiltEngines
 from .builder import EngineError, SerializedEngine, build_engine, losses
 from .profiles import check_profiles
 from .request import EngineOptions, check_capabilities, check_refittable
+from .single_step import SINGLE_STEP
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,16 @@ class PinShapes(GraphPass):
         values = {value.name: value for value in (*model.graph.inputs, *model.graph.outputs)}
         for tensor in (*pinned.inputs, *pinned.outputs):
             values[tensor.name].shape = ir.Shape(tensor.shape)
-        for node in model.graph:
-            for value in node.outputs:
-                if not value.is_graph_output():
-                    value.shape = None  # inferred again later
-        ShapeInferencePass()(model)
-        Tidy().apply(model)
+        for _ in range(2):  # folded values have shapes, from which others follow
+            for constant in model.graph.initializers.values():
+                if constant.const_value is not None:
+                    constant.shape = ir.Shape(constant.const_value.shape.numpy())
+            for node in model.graph:
+                for value in node.outputs:
+                    if not value.is_graph_output():
+                        value.shape = None  # inferred again later
+            ShapeInferencePass()(model)
+            Tidy().apply(model)
         before = (*self.spec.inputs, *self.spec.outputs)
         after = (*pinned.inputs, *pinned.outputs)
         return Changes(sum(a != b for a, b in zip(after, before, strict=True)))
@@ -153,9 +158,12 @@ def pinned_bundle(
         models["candidates"] = candidates_graph(specs["candidates"], suppressed)
     records = []
     if "decoder" in models:
+        passes: list[GraphPass] = [PinShapes(manifest.graphs["decoder"], sizes)]
+        if manifest.model.state_size is not None:
+            passes += [SINGLE_STEP, Tidy()]
         records = apply_passes(
             models["decoder"],
-            (PinShapes(manifest.graphs["decoder"], sizes),),
+            passes,
             graph="decoder",
             samples=samples_for_graph(specs["decoder"], manifest.model),
             progress=progress,

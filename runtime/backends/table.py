@@ -43,11 +43,6 @@ class BackendRecord:
                 f"{directory} holds ONNX graphs: backend {self.name} runs engines, which dragoman "
                 f"build --target {self.name} builds from its checkpoint"
             )
-        if self.device == "cuda" and manifest.model.state_size is not None:
-            return (
-                f"{directory}: its decoder is recurrent: expected backend onnxruntime, which runs "
-                f"it on the processor, found {self.name}"
-            )
         if self.targets is not None and target not in self.targets:
             if self.runs == "tensorrt":
                 return (

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...format.contract import ROLES, Change, DataType, Role, Slot, TensorSpec
+from ...format.contract import ROLES, Change, DataType, GraphSpec, Role, Slot, TensorSpec
 from ...format.manifest import Manifest
 from ..interface import StepOutput
 from .device import Bytes
@@ -39,13 +39,55 @@ def as_numbers(memory: Bytes, dtype: DataType, shape: tuple[int, ...]) -> NDArra
 
 
 Addresses = Mapping[Slot, int]
-"""The address of each tensor. An output that updates an input has the input's address."""
+"""The address of each tensor by its `memory_slot`."""
+
+
+def memory_slot(tensor: TensorSpec) -> Slot:
+    """Return the slot whose memory holds a tensor on the device.
+
+    The cache that a step writes to is its input. A state that is rewritten has memory of its own,
+    since kernels may still read the old one; `fed_back` copies it.
+    """
+    return tensor.slot if tensor.change is Change.REPLACED else tensor.memory
+
+
+class DeviceCopy(NamedTuple):
+    """A copy of `size` bytes from one address to another."""
+
+    to: int
+    source: int
+    size: int
+
+
+def fed_back(decoder: GraphSpec, sizes: Sizes, addresses: Addresses) -> list[DeviceCopy]:
+    """Return the copies that make a step's tokens and states the input of the next one."""
+    tokens = DeviceCopy(addresses[Slot("token")], addresses[Slot("next_token")], 8 * sizes.rows)
+    states = [
+        DeviceCopy(
+            addresses[state.memory],
+            addresses[state.slot],
+            size_of(state.dtype, shape_of(state, sizes)),
+        )
+        for state in decoder.outputs
+        if state.role == "present_state"
+    ]
+    return [tokens, *states]
 
 ALIGNMENT = 256
 """The alignment of tensors in bytes, which cudaMalloc guarantees (TensorRT, `setTensorAddress`)."""
 
 RESULTS: frozenset[Role] = frozenset({"next_token", "next_log_probability"})
 """Outputs that are adjacent in memory, so that they are downloaded together after a step."""
+
+
+GROUP_SIZE = 4
+"""Maximum number of steps whose tokens are read together."""
+
+GROUPS_IN_FLIGHT = 2
+"""Number of groups of steps in the stream: the host reads one while the device runs the next."""
+
+BUFFERS = GROUP_SIZE * (GROUPS_IN_FLIGHT + 1)
+"""Number of steps whose results are kept for the host, and whose states for `EarlierStates`."""
 
 
 class Sizes(NamedTuple):
@@ -131,7 +173,7 @@ def row_layout(tensor: TensorSpec, sizes: Sizes) -> RowLayout:
 
 
 def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
-    """Return the tensors that need their own memory, which `RESULTS` and updated inputs do not.
+    """Return the tensors that need their own memory, which `RESULTS` and written caches do not.
 
     Neither do those of the attention graph, which does not run on the device.
     """
@@ -140,7 +182,7 @@ def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
         for name, graph in manifest.graphs.items()
         if name != "attention"
         for tensor in (*graph.inputs, *graph.outputs)
-        if tensor.memory == tensor.slot and tensor.role not in RESULTS
+        if memory_slot(tensor) == tensor.slot and tensor.role not in RESULTS
     }
     return list(own.values())
 
@@ -148,7 +190,10 @@ def tensors_with_memory(manifest: Manifest) -> list[TensorSpec]:
 def row_bytes(manifest: Manifest, sizes: Sizes) -> int:
     """Return the number of bytes on the device for a source of this size with one row."""
     one = sizes._replace(sources=1, width=1)
-    return sum(size_of(t.dtype, shape_of(t, one)) for t in tensors_with_memory(manifest))
+    return sum(
+        size_of(t.dtype, shape_of(t, one)) * (1 + BUFFERS * (t.role == "past_state"))
+        for t in tensors_with_memory(manifest)
+    )
 
 
 class ResultLayout(NamedTuple):

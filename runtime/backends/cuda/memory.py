@@ -28,6 +28,7 @@ class BatchMemory:
 
     Attributes:
         positions: address of the table of positions, see `steps.Positions`
+        states: the states of a recurrent decoder that a step reads, one for each layer
     """
 
     def __init__(self, workspace: Workspace, manifest: Manifest, sizes: Sizes) -> None:
@@ -39,6 +40,7 @@ class BatchMemory:
         inputs = decoder.inputs if decoder else ()
         self._of_sources = [t for t in inputs if t.owner in (Owner.ENCODER_ROW, Owner.MASK)]
         self._caches = [t for t in inputs if t.change is Change.APPENDED]
+        self.states = [t for t in inputs if t.role == "past_state"]
         self._read = next((t for t in inputs if t.role == "read"), None)
         for name, size in self._needs(sizes).items():
             workspace.arena.reserve(name, size)
@@ -67,7 +69,7 @@ class BatchMemory:
         self._device.download(memory[:size], address, self._stream)
 
     def clear_caches(self, first: int = 0) -> None:
-        """Set the caches of all rows from `first` on to zero: NaN would pass the mask.
+        """Set caches and states of all rows from `first` on to zero: NaN would pass the mask.
 
         The index of the query to read is set to 0, since a step has one query.
         """
@@ -79,6 +81,30 @@ class BatchMemory:
             size = row_layout(tensor, self.sizes).size
             address = self.address[tensor.slot] + first * size
             self._device.clear(address, count * size, self._stream)
+        self.clear_states(first, max(0, count))
+
+    def clear_states(self, first: int, count: int) -> None:
+        """Set the states of `count` rows from `first` on to zero, as before the first step."""
+        for state in self.states if count else ():
+            address, size = self._state(state, first)
+            self._device.clear(address, count * size, self._stream)
+
+    def take_states(self, other: BatchMemory, row: int, to: int) -> None:
+        """Copy the states of a row of this or another batch to a row."""
+        for state in self.states:
+            (there, size), (here, _) = self._state(state, to), other._state(state, row)
+            self._device.copy(there, here, size, self._stream)
+
+    def reorder_states(self, parents: NDArray[np.intp]) -> None:
+        """Let row r have the states of row parents[r]; those after the last step are lost."""
+        moves = [(row, to) for to, row in enumerate(parents.tolist()) if row != to]
+        for state in self.states if moves else ():
+            address, size = self._state(state, 0)
+            aside = self.address[Slot("present_state", state.layer)]
+            self._device.copy(aside, address, self.sizes.rows * size, self._stream)
+            for row, to in moves:
+                there, here = address + to * size, aside + row * size
+                self._device.copy(there, here, size, self._stream)
 
     def take_source(self, other: BatchMemory, source: int, to: int) -> None:
         """Copy a source of this or another batch to a place; what exceeds it must be padding."""
@@ -155,6 +181,11 @@ class BatchMemory:
         self.address[Slot("next_token")] = arena.address("results")
         self.address[Slot("next_log_probability")] = arena.address("results") + self.results.tokens
         self.positions = arena.address("positions")
+
+    def _state(self, state: TensorSpec, row: int) -> tuple[int, int]:
+        """Return the address and the size of a row's state."""
+        size = self._size(state, self.sizes) // self.sizes.rows
+        return self.address[state.slot] + row * size, size
 
     def _size(self, tensor: TensorSpec, sizes: Sizes) -> int:
         return size_of(tensor.dtype, shape_of(tensor, sizes))

@@ -28,7 +28,7 @@ from ..prediction import HostPrediction
 from ..rows import CacheHistory, rows_of_sources, source_lengths, source_room
 from .layout import Rounding, Sizes, shape_of
 from .memory import BatchMemory
-from .steps import Positions, StepsInFlight
+from .steps import EarlierStates, Positions, StepsInFlight
 from .workspace import Workspace
 
 _Arguments = ParamSpec("_Arguments")
@@ -138,6 +138,7 @@ class DeviceState:
         with workspace.stream:
             self._memory = BatchMemory(workspace, manifest, sizes)
             self._in_flight = StepsInFlight(workspace, self._memory)
+            self._earlier = EarlierStates(workspace, self._memory)
             self._encode(source, source_mask)
             self._memory.clear_caches()
             workspace.prepare(sizes, self._memory.address)
@@ -178,6 +179,7 @@ class DeviceState:
             return
         for move in self._history.copies(parents, self._written()):
             self._memory.take_row(self._memory, move.row, move.to, move.begin, move.end)
+        self._memory.reorder_states(parents)
 
     def retire(self, sources: NDArray[np.intp]) -> None:
         """Stop decoding these sources."""
@@ -275,7 +277,7 @@ class DeviceState:
         """Decode the prompt token by token to compute its keys and values.
 
         The next step reads the last token. All prompts end at the same step: a shorter prompt
-        repeats its first token until it begins.
+        repeats its first token until it begins, from a state of zeros.
         """
         missing = prompt.shape[1] - lengths
         for row in np.flatnonzero(missing).tolist():
@@ -284,6 +286,8 @@ class DeviceState:
         for index in range(prompt.shape[1]):
             if index:
                 self._launch()
+                for row in np.flatnonzero(missing == index).tolist():
+                    self._memory.clear_states(row, 1)
             self.feed(prompt[rows, np.maximum(0, index - missing)])
 
     def _run_ahead(self) -> None:
@@ -297,6 +301,7 @@ class DeviceState:
             next_ones = self._positions.next[: self._rows]
             self._history.write(next_ones.clip(0, self._capacity - 1), 1)
         self._positions.put()
+        self._earlier.put()
         self._workspace.step()
 
     def _rewind(self) -> None:
@@ -304,6 +309,7 @@ class DeviceState:
         steps = self._in_flight.discard()
         if steps:
             self._positions.go_back(steps)
+            self._earlier.go_back(steps)
             self.feed(self._last)
 
     @property
@@ -319,6 +325,9 @@ class DeviceState:
         for beam in range(self._width):
             row, place = source * self._width + beam, to * self._width + beam
             self._memory.take_row(other._memory, row, place, 0, int(written[row]))
+            self._memory.take_states(other._memory, row, place)
+            if other is self:
+                self._earlier.move(row, place)
             self._positions.place(place, int(other._positions.next[row]))
             if self._history is not None and other._history is not None:
                 self._history.take(other._history, row, place)
@@ -333,6 +342,7 @@ class DeviceState:
         sizes = self._rounding.first(count, length, self._capacity, self._width)
         if sizes != present:
             self._in_flight.reserve(sizes.rows)
+            self._earlier.reserve(sizes.rows)
             self._memory.grow(sizes)
             try:
                 self._workspace.prepare(sizes, self._memory.address)

@@ -1,4 +1,4 @@
-"""The steps of a batch: their positions, and the steps in flight.
+"""The steps of a batch: their positions, the states before them, and the steps in flight.
 
 The device feeds back the tokens that it selects; the host reads those of several steps together,
 later.
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...format.contract import Slot
+from ...format.contract import Slot, TensorSpec
 from ..interface import StepOutput
 from .device import Bytes
-from .layout import ResultLayout
+from .layout import BUFFERS, GROUP_SIZE, GROUPS_IN_FLIGHT, ResultLayout, shape_of, size_of
 from .memory import BatchMemory
 from .workspace import Workspace
 
@@ -81,17 +81,62 @@ class Positions:
         self._steps -= steps
 
 
-GROUP_SIZE = 4
-"""Maximum number of steps whose tokens are read together."""
+class EarlierStates:
+    """The states of a recurrent decoder before each of the last steps, to go back to.
+
+    A step that is decoded again writes the same positions of a cache, but would move a state on
+    twice. Each row has the states of `BUFFERS` steps, used in turn.
+    """
+
+    def __init__(self, workspace: Workspace, memory: BatchMemory) -> None:
+        self._workspace, self._memory = workspace, memory
+        self._device, self._stream = workspace.device, workspace.stream.number
+        self._steps = 0
+        self.reserve(memory.sizes.rows)
+
+    def reserve(self, rows: int) -> None:
+        """Reserve memory for `rows` rows, while no step is in flight."""
+        for state in self._memory.states:
+            self._workspace.arena.reserve(_earlier(state), rows * BUFFERS * self._size(state))
+
+    def put(self) -> None:
+        """Enqueue a copy of the states before a step."""
+        self._copy(back=False)
+        self._steps += 1
+
+    def go_back(self, steps: int) -> None:
+        """Enqueue a copy of the states before the first of the last `steps` steps."""
+        self._steps -= steps
+        self._copy(back=True)
+
+    def move(self, row: int, to: int) -> None:
+        """Copy the earlier states of a row to another row."""
+        for state in self._memory.states:
+            address = self._workspace.arena.address(_earlier(state))
+            size = BUFFERS * self._size(state)
+            self._device.copy(address + to * size, address + row * size, size, self._stream)
+
+    def _copy(self, *, back: bool) -> None:
+        for state in self._memory.states:
+            size = self._size(state)
+            earlier = self._workspace.arena.address(_earlier(state))
+            earlier += self._steps % BUFFERS * size
+            ends = [(self._memory.address[state.slot], size), (earlier, BUFFERS * size)]
+            (to, to_pitch), (source, pitch) = ends if back else ends[::-1]
+            rows = self._memory.sizes.rows
+            self._device.copy_2d(to, to_pitch, source, pitch, size, rows, self._stream)
+
+    def _size(self, state: TensorSpec) -> int:
+        return size_of(state.dtype, shape_of(state, self._memory.sizes)[1:])
+
+
+def _earlier(state: TensorSpec) -> str:
+    return f"earlier {state.slot}"
+
 
 READS_PER_STEP = 8
 """A group has at most one step for every 8 steps read since steps were last discarded. Short
 outputs and frequent admissions therefore discard few steps."""
-
-GROUPS_IN_FLIGHT = 2
-"""Number of groups of steps in the stream: the host reads one while the device runs the next."""
-
-BUFFERS = GROUP_SIZE * (GROUPS_IN_FLIGHT + 1)
 
 
 @dataclass

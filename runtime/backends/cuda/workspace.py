@@ -16,7 +16,7 @@ from typing import Any
 
 from ..interface import Steps
 from .device import Bytes, Device
-from .layout import Addresses, Sizes
+from .layout import Addresses, DeviceCopy, Sizes
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +161,7 @@ class Workspace(ABC):
         self.failed = False
         """Whether a batch ended with an error; the workspace is not used again then."""
         self._counter = counter
+        self._fed_back: list[DeviceCopy] = []
         self._failures: Counter[Sizes] = Counter()
         self._version = self.arena.version
         self._host: dict[str, Bytes] = {}
@@ -176,7 +177,12 @@ class Workspace(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Enqueue one decoding step, which feeds its selected tokens to the next step."""
+        """Enqueue one decoding step, which feeds tokens and states to the next step."""
+
+    def feed_back(self) -> None:
+        """Enqueue the copies that make a step's tokens and states the input of the next one."""
+        for copy in self._fed_back:
+            self.device.copy(copy.to, copy.source, copy.size, self.stream.number)
 
     @abstractmethod
     def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:

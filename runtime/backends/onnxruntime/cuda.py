@@ -24,12 +24,20 @@ import numpy as np
 import onnxruntime
 
 from ...format.bundle import Bundle
-from ...format.contract import Slot
 from ...format.manifest import Manifest
 from ...format.model_spec import ModelSpec
 from ..cuda import Device, find_gpu
 from ..cuda.backend import DeviceBackend
-from ..cuda.layout import SOURCE_STEP, Addresses, Sizes, rounded_up, shape_of, size_of
+from ..cuda.layout import (
+    SOURCE_STEP,
+    Addresses,
+    Sizes,
+    fed_back,
+    memory_slot,
+    rounded_up,
+    shape_of,
+    size_of,
+)
 from ..cuda.workspace import StepCounter, Stream, Workspace
 from ..interface import BackendError, Limits
 from .sessions import open_session, run
@@ -290,7 +298,7 @@ class ProviderWorkspace(Workspace):
         """Set the sizes of the steps that follow."""
         self._binding, self._sizes = self._bound("decoder", sizes, addresses), sizes
         self._tries = self._provider.sessions.captures and self.may_capture(sizes)
-        self._token, self._chosen = addresses[Slot("token")], addresses[Slot("next_token")]
+        self._fed_back = fed_back(self._manifest.graphs["decoder"], sizes, addresses)
 
     def step(self) -> None:
         """Enqueue one decoding step."""
@@ -306,8 +314,7 @@ class ProviderWorkspace(Workspace):
         if failure is not None:
             self.capture_failed(self._sizes, failure)
         self._counter.count(captured=graph is not None and failure is None)
-        size = 8 * self._sizes.rows
-        self.device.copy(self._token, self._chosen, size, self.stream.number)
+        self.feed_back()
 
     def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
         """Enqueue the selection of candidates, which has few nodes and is not captured."""
@@ -375,7 +382,7 @@ class ProviderWorkspace(Workspace):
         for bind, tensors in binds:
             for tensor in tensors:
                 dtype, shape = np.dtype(tensor.dtype), shape_of(tensor, sizes)
-                bind(tensor.name, "cuda", gpu, dtype, shape, addresses[tensor.memory])
+                bind(tensor.name, "cuda", gpu, dtype, shape, addresses[memory_slot(tensor)])
         self._bindings[key] = binding
         return binding
 

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...format.contract import GraphSpec, Slot
+from ...format.contract import GraphSpec
 from ...format.manifest import Manifest
 from ..cuda import Device, gpu_driver
-from ..cuda.layout import Addresses, Sizes, shape_of
+from ..cuda.layout import Addresses, Sizes, fed_back, memory_slot, shape_of
 from ..cuda.workspace import StepCounter, Stream, Workspace
 from ..interface import BackendError, DeviceLostError
 from .engines import LoadedEngine
@@ -138,7 +138,7 @@ class Context:
                     raise self._failed(f"input {tensor.name} of shape {list(shape)} is refused")
                 self._set_address(tensor.name, addresses[tensor.slot])
             for tensor in graph.outputs:
-                self._set_address(tensor.name, addresses[tensor.memory])
+                self._set_address(tensor.name, addresses[memory_slot(tensor)])
         self.sizes = sizes
 
     def can_be_captured(self, stream: int) -> bool:
@@ -212,7 +212,7 @@ class EngineWorkspace(Workspace):
         """Set the sizes of the next steps."""
         self._reserve_scratch()
         self._sizes, self._addresses = sizes, addresses
-        self._token, self._chosen = addresses[Slot("token")], addresses[Slot("next_token")]
+        self._fed_back = fed_back(self._specs["decoder"], sizes, addresses)
         self._tries, self._has_run = self.may_capture(sizes), False
         if sizes in self._steps:
             self._steps[sizes] = self._steps.pop(sizes)
@@ -259,8 +259,7 @@ class EngineWorkspace(Workspace):
 
     def _run(self) -> None:
         self._decoder.run(self.stream.number)
-        size = 8 * self._sizes.rows
-        self.device.copy(self._token, self._chosen, size, self.stream.number)
+        self.feed_back()
 
     def _capture(self) -> CapturedStep | None:
         """Return the step of this size, captured if it has run; None: the capture failed."""
