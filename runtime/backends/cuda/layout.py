@@ -73,6 +73,7 @@ def fed_back(decoder: GraphSpec, sizes: Sizes, addresses: Addresses) -> list[Dev
     ]
     return [tokens, *states]
 
+
 ALIGNMENT = 256
 """The alignment of tensors in bytes, which cudaMalloc guarantees (TensorRT, `setTensorAddress`)."""
 

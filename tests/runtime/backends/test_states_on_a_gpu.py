@@ -1,4 +1,4 @@
-"""Recurrent decoders on a GPU: their states follow rows, prompts and steps that are decoded again."""
+"""Recurrent decoders on a GPU: states follow rows, prompts, and steps that are decoded again."""
 
 from __future__ import annotations
 
