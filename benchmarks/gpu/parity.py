@@ -44,7 +44,7 @@ WORDS, FEW = 200, 5
 PROMPTS = 8
 """Prompts that PyTorch continues without a cache, again for every bundle."""
 WINDOWS = 8
-VERSES = "verses-en"
+VERSES, STUDENT = "verses-en", "bible-en-es-student"
 CLIPS = Path("tests/real/clips")
 BATCH_SIZES = (1, 8)
 """The measured batch sizes; engines are built for the last one."""
@@ -91,6 +91,7 @@ def whisper_tiny_en(workspace: Path, small: bool) -> Subject:
 SUBJECTS: Mapping[str, Callable[[Path, bool], Subject]] = {
     MODEL: lambda workspace, small: shipped(MODEL, FEW if small else WORDS),
     VERSES: lambda workspace, small: shipped(VERSES, 1 if small else PROMPTS),
+    STUDENT: lambda workspace, small: shipped(STUDENT, FEW if small else WORDS),
     "whisper-tiny.en": whisper_tiny_en,
 }
 """The models by name; each is made in an existing folder."""

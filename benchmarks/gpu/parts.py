@@ -109,8 +109,9 @@ def parts_on(device: str) -> tuple[Part, ...]:
         own("two hundred sizes", 60, "behaviour", "sizes"),
         own("starts", 45, "behaviour", "starts"),
         own("decoder-only model", 80, "parity", "--model", "verses-en"),
-        speed("compiled decoding", 150, "base", only=COMPILED, batch_size=(1, 32)),
-        speed("bart-large-cnn", 200, "bart-large-cnn", only=BRAIN, batch_size=(32, 64, 128)),
+        own("recurrent decoder", 45, "parity", "--model", "bible-en-es-student"),
+        speed("compiled decoding", 130, "base", only=COMPILED, batch_size=(1, 32)),
+        speed("bart-large-cnn", 175, "bart-large-cnn", only=BRAIN, batch_size=(32, 64, 128)),
     )
 
 
