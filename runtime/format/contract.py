@@ -232,7 +232,7 @@ ROLES: Mapping[Role, RoleDefinition] = {
     ),
     "present_state": RoleDefinition(
         *(Owner.DECODER_ROW, Change.REPLACED, _STATE, "float32"),
-        "state after this step; bound to the same memory",
+        "state after this step; bound to the same memory on the processor",
         layered=True,
         updates="past_state",
     ),
