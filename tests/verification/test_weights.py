@@ -81,6 +81,27 @@ def test_right_roundings_pass(bits: int, inputs: int, kind: str) -> None:
             assert excess <= 1, problem
 
 
+def test_numbers_far_below_the_largest_of_their_output_pass() -> None:
+    """Compensation of a huge input moves numbers of about a step by more than a step."""
+    generator = np.random.default_rng(8)
+    weight = generator.standard_normal((512, 32)).astype(np.float32)
+    weight[70, 5] = 150
+    weight[128:320, 5] *= 0.15
+    x = inputs_of("with a huge one", 400, 512, generator)
+    x[:, 128:160] *= 0.3
+    right = rounded(weight, 8, x.T @ x)
+    excess, problem = worst(right, weight)
+    assert excess <= 1, problem
+    numbers, step = right.read(slice(None))
+    assert np.abs(numbers - weight)[352:384, 5].max() > step[0, 5] > 0.5 * weight[352:384, 5].std()
+    for first, output in ((64, 5), (352, 6)):
+
+        def zeroed(numbers: Float, step: Float, first: int = first, output: int = output) -> None:
+            numbers[first : first + 32, output] = 0
+
+        assert worst(changed(right, zeroed), weight)[0] > 1
+
+
 def _scale(numbers: Float, step: Float) -> None:
     numbers[:, 7] *= 1.02
 

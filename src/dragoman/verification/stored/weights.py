@@ -82,6 +82,9 @@ class Limits:
     """The root mean square of the errors of an output, in steps."""
     block: float
     """The same of a block of its inputs, relative to the block's own size."""
+    moved: float
+    """The least size of a block that is compared, as a multiple of the largest errors, not of the
+    very largest, in steps (their 99th percentile)."""
     offset: float
     """The mean error of an output, in steps."""
     gains: GainLimits
@@ -89,8 +92,8 @@ class Limits:
 
 
 LIMITS: Mapping[int, Limits] = {
-    8: Limits(24, 2.6, 0.35, 0.6, GainLimits(0.008, 7, 0.003)),
-    4: Limits(12, 2.6, 0.75, 0.6, GainLimits(0.06, 8, 0.05)),
+    8: Limits(24, 2.6, 0.35, 4, 0.6, GainLimits(0.008, 7, 0.003)),
+    4: Limits(12, 2.6, 0.75, 0, 0.6, GainLimits(0.06, 8, 0.05)),
 }
 
 
@@ -332,7 +335,9 @@ def _block_problem(
     parts = (exact, found - exact, found)
     blocks = [part[:whole].reshape(-1, BLOCK, part.shape[1]) for part in parts]
     size, apart, left = (np.sqrt(np.mean(block**2, axis=1)) for block in blocks)
-    share = np.nan_to_num(apart / np.maximum(size, 1.5), nan=1e9)
+    # Of a block that is smaller than what compensation moves others by, nothing can be said.
+    moved = float(np.quantile(np.nan_to_num(apart, nan=0.0), 0.99))
+    share = np.nan_to_num(apart / np.maximum(size, max(1.5, limits.moved * moved)), nan=1e9)
     share[(left == 0) & (size > 1.5)] = 1e9  # nothing is left of it
     block, output = np.unravel_index(int(share.argmax()), share.shape)
     others = np.sort(share, axis=None)[:-1]
