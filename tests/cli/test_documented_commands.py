@@ -70,7 +70,7 @@ def test_there_are_such_commands() -> None:
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
 def test_options_are_those_of_the_commands(page: Path) -> None:
-    group = click.Context(cli)
+    group = click.Context(cli, **cli.context_settings)
     for block in (*blocks(page, "console"), *blocks(page, "bash")):
         for line in re.findall(
             r"^(?:\$ )?(?:.* \| )?dragoman ((?:.*\\\n)*.*)$", block, re.MULTILINE

@@ -13,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from dragoman.cli.main import cli
 from dragoman.cli.serve import serve
 from dragoman.errors import DragomanError
 from dragoman.runtime.serving.app import create_app
@@ -56,7 +57,7 @@ def options(container: Manifest, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
         monkeypatch.setenv(variable["name"], variable["value"])
     name, *arguments = container["args"]
     assert name == serve.name
-    return serve.make_context(name, arguments).params
+    return serve.make_context(name, arguments, **cli.context_settings).params
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -77,7 +78,7 @@ def test_an_option_that_does_not_exist_would_be_found(
 ) -> None:
     monkeypatch.setenv("DRAGOMAN_SERVE_DRAIN", "3")
     with pytest.raises(DragomanError, match=r"^DRAGOMAN_SERVE_DRAIN: expected the name of an opt"):
-        serve.make_context("serve", [])
+        serve.make_context("serve", [], **cli.context_settings)
 
 
 def test_ports_lead_to_the_server(container: Manifest, options: dict[str, Any]) -> None:

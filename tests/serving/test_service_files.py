@@ -14,6 +14,7 @@ import httpx
 import pytest
 import yaml
 
+from dragoman.cli.main import cli
 from dragoman.cli.serve import serve
 from dragoman.runtime.serving.apis import live
 from dragoman.runtime.serving.clients import read_proxies
@@ -51,7 +52,7 @@ def options(service: dict[str, list[str]]) -> dict[str, Any]:
     assert (Path(program).name, name) == ("dragoman", serve.name)
     assert "/etc/dragoman/serve.toml" in arguments
     arguments[arguments.index("/etc/dragoman/serve.toml")] = str(SETTINGS)
-    return serve.make_context(name, arguments).params
+    return serve.make_context(name, arguments, **cli.context_settings).params
 
 
 @pytest.mark.skipif(
