@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,13 @@ from dragoman.runtime import Model, load
 from dragoman.verification import encoded_once
 from dragoman.verification.encoded_once import EncodedBatches, encoding_once
 from dragoman.verification.numerics.graphs import InFloat64
-from dragoman.verification.oracle import forget_encoded, oracle_pass
+from dragoman.verification.oracle import (
+    forget_encoded,
+    oracle_for,
+    oracle_outputs,
+    oracle_pass,
+    rounded_oracle,
+)
 
 from ..speech_models import save, whisper
 
@@ -77,7 +84,7 @@ def test_a_window_is_encoded_once(
 def test_the_oracle_encodes_a_window_once(
     speech: tuple[Transformer, Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reference, _ = speech
+    reference, model = speech
     encode, encoded = reference.encode, list[torch.dtype]()
 
     def counted(source: torch.Tensor, mask: torch.Tensor) -> Any:
@@ -87,16 +94,35 @@ def test_the_oracle_encodes_a_window_once(
     monkeypatch.setattr(reference, "encode", counted)
     source, mask = windows(reference, 1)
     source += 3  # of no other test
-    both = [oracle_pass(reference, source, mask, np.array([[3, t]]))[1] for t in (9, 4)]
+    oracle, _ = oracle_for(reference, model.manifest)
+    both = [oracle_pass(oracle, source, mask, np.array([[3, t]]))[1] for t in (9, 4)]
     assert encoded == [torch.float32] and not np.array_equal(both[0], both[1])
-    oracle_pass(reference, source * 2, mask, np.array([[3, 9]]))
+    oracle_outputs(oracle, [source[0]], 4)  # decoding encodes nothing, nor does a copy
+    oracle_pass(oracle_for(reference, model.manifest)[0], source, mask, np.array([[3, 9]]))
+    assert len(encoded) == 1
+    oracle_pass(oracle, source * 2, mask, np.array([[3, 9]]))
     assert len(encoded) == 2
     with InFloat64():
-        oracle_pass(reference, source.astype(np.float64), mask, np.array([[3, 9]]))
+        oracle_pass(oracle, source.astype(np.float64), mask, np.array([[3, 9]]))
     assert encoded[2:] == [torch.float64]
-    forget_encoded(reference)  # what observes the encoder sees it
-    oracle_pass(reference, source, mask, np.array([[3, 9]]))
+    forget_encoded(oracle)  # what observes the encoder sees it
+    oracle_pass(oracle, source, mask, np.array([[3, 9]]))
     assert len(encoded) == 4
+
+
+def test_a_rounded_oracle_encodes_by_itself(speech: tuple[Transformer, Model]) -> None:
+    reference, model = speech
+    oracle, _ = oracle_for(reference, model.manifest)
+    source, mask = windows(reference, 1)
+    exact, _ = oracle_pass(oracle, source, mask, np.array([[3, 9]]))
+    rounded = rounded_oracle(oracle, dataclasses.replace(model.manifest, precision="int8"))
+    found, _ = oracle_pass(rounded, source, mask, np.array([[3, 9]]))
+    assert not torch.equal(found[0][0], exact[0][0])
+    assert isinstance(rounded, Transformer)
+    own = rounded.encode(torch.from_numpy(source), torch.from_numpy(mask))
+    assert torch.equal(own[0][0], found[0][0])
+    again, _ = oracle_pass(oracle, source, mask, np.array([[3, 9]]))
+    assert torch.equal(again[0][0], exact[0][0])
 
 
 def test_few_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

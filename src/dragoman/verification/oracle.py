@@ -30,6 +30,7 @@ from dragoman.reference_model import (
     NoMemory,
     ReferenceModel,
     Source,
+    Transformer,
     greedy_verified,
 )
 from dragoman.reference_model.layers import KeysValues
@@ -59,7 +60,7 @@ def oracle_for(
     Returns:
         the model and the language, None for a model without languages
     """
-    languages = manifest.languages
+    reference, languages = _encoding_once(reference), manifest.languages
     if languages is None:
         return reference, None
     code = target_language or languages.default_target or min(languages.tokens)
@@ -197,9 +198,7 @@ def oracle_pass(
         hidden = oracle.decode(token, start, NoMemory())
     else:
         mask = torch.from_numpy(source_mask)
-        encode = functools.partial(oracle.encode, torch.from_numpy(source), mask)
-        audio = oracle.config.takes_audio
-        cross = _encoded(oracle).of(source, source_mask, encode) if audio else encode()
+        cross = oracle.encode(torch.from_numpy(source), mask)
         hidden = oracle.decoder(token, start, mask, cross, NoMemory())
     if positions is not None:
         hidden = hidden[:, torch.from_numpy(positions)]
@@ -219,16 +218,32 @@ def encoder_pass(
     return [output.numpy() for output in found]
 
 
-_encoded_by = weakref.WeakKeyDictionary[AutoregressiveModel, EncodedBatches[list[KeysValues]]]()
+_encoded_by = weakref.WeakKeyDictionary[nn.Module, EncodedBatches[list[KeysValues]]]()
+"""What encoders of speech have computed."""
 
 
 def forget_encoded(oracle: AutoregressiveModel) -> None:
     """Forget what a model of speech has encoded, so that all of it runs on the next pass."""
-    _encoded_by.pop(oracle, None)
+    if isinstance(oracle, Transformer):
+        _encoded_by.pop(oracle.encoder, None)
 
 
-def _encoded(oracle: AutoregressiveModel) -> EncodedBatches[list[KeysValues]]:
-    return _encoded_by.setdefault(oracle, EncodedBatches())
+def _encoding_once(oracle: AutoregressiveModel) -> AutoregressiveModel:
+    """Let a model of speech encode a batch once for all checks; others are returned as they are.
+
+    Copies that share an encoder, such as one for each language, share what it computed. A deep copy
+    computes its own.
+    """
+    if not isinstance(oracle, Transformer) or not oracle.config.takes_audio:
+        return oracle
+    made = copy.copy(oracle)
+    vars(made)["encode"] = functools.partial(_encode_once, oracle)
+    return made
+
+
+def _encode_once(oracle: Transformer, source: Tensor, mask: Tensor) -> list[KeysValues]:
+    known = _encoded_by.setdefault(oracle.encoder, EncodedBatches())
+    return known.of(source.numpy(), mask.numpy(), lambda: oracle.encode(source, mask))
 
 
 CLIPPED_AT = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65)

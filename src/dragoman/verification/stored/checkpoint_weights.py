@@ -95,13 +95,12 @@ class CheckpointWeights:
         """Find the tensor that a matrix without a name holds, transposed or not."""
         if own.ndim != 2 or own.dtype != np.float32 or not np.any(own):
             return None
-        apart = {
-            name: min((_apart(way, own) for way in self._ways(name, own)), default=math.inf)
-            for name, tensor in self.tensors.items()
-            if tensor.ndim == 2
-        }
-        name = min(apart, key=lambda n: apart[n], default=None)
-        return name if name is not None and apart[name] < ALIKE * float(np.abs(own).sum()) else None
+        ways = [(name, way) for name in self.tensors for way in self._ways(name, own)]
+        some = own[..., SOME]
+        found = min(ways, key=lambda way: _apart(way[1][..., SOME], some), default=None)
+        if found is None or _apart(found[1], own) >= ALIKE * float(np.abs(own).sum()):
+            return None
+        return found[0]
 
     def sources(self, name: str, own: Array | QuantizedWeight) -> set[str]:
         """Find the checkpoint's tensors that a weight of a graph is made of, by name or content."""
