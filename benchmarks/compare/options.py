@@ -84,6 +84,12 @@ VOCAB_SIZE = option(
     kind=click.IntRange(8),
 )
 CORES = option("--cores", "Cores to arrange [default: all].", kind=int)
+SHORTLIST = option(
+    "--shortlist",
+    "Dragoman and CTranslate2 in int8 with a shortlist, besides.",
+    False,
+    is_flag=True,
+)
 THREADS = option("--threads", "Threads of every contender.", 2)
 ONLY = option("--only", "Only contenders whose name contains this text (ignoring case);", ())
 OPENVINO = option(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.bart import LOGITS_BIAS, POSITIONS, SHARED, TOKENS
 from dragoman.export.families.hugging_face import load_hugging_face
-from dragoman.reference_model import ModelConfig, Transformer, greedy_cached, pad
+from dragoman.reference_model import ModelConfig, NoMemory, Transformer
 
 from ..peers.interface import import_library, silence
 from .shapes import ENCODERS, LANGUAGE_MODELS, SHAPES, config_of
@@ -125,34 +125,73 @@ def write_ending_text_model(
 ) -> None:
     """Write a checkpoint of a text model whose outputs end after different numbers of tokens.
 
-    It is the same for the same arguments. A bias makes the end token's constant logit the largest
-    at one step in `mean_length`. Lengths then follow a geometric distribution, and are nearly the
-    same for all tools.
+    It is the same for the same arguments. Lengths are spread widely, and nearly the same for all
+    tools.
 
     Args:
         shape: a key of `SHAPES`
         mean_length: mean tokens of outputs
     """
     write_random_text_model(shape, directory, vocab_size=vocab_size)
-    model = load_hugging_face(directory)
-    largest = _largest_logits(model, vocab_size)
+    end_outputs(directory, vocab_size, mean_length)
+
+
+def end_outputs(
+    directory: Path,
+    vocab_size: int,
+    mean_length: int,
+    allowed: Callable[[list[int]], NDArray[np.int32]] | None = None,
+) -> None:
+    """Let the outputs of a random model end after a mean number of tokens, in place.
+
+    A bias makes the end token's logit, a constant, the largest at some steps.
+
+    Args:
+        allowed: returns the tokens that a source allows; None: all
+    """
     file = directory / "model.safetensors"
-    weights = load_file(file)
-    weights[LOGITS_BIAS] = weights[LOGITS_BIAS].clone()
-    end = model.config.end_token_id
-    weights[LOGITS_BIAS][0, end] = float(np.quantile(largest, 1 / mean_length))
-    save_file(weights, file, metadata={"format": "pt"})
+
+    def set_bias(value: float) -> Transformer:
+        weights = load_file(file)
+        weights[LOGITS_BIAS] = weights[LOGITS_BIAS].clone()
+        weights[LOGITS_BIAS][0, end] = value
+        save_file(weights, file, metadata={"format": "pt"})
+        return load_hugging_face(directory)
+
+    end = load_hugging_face(directory).config.end_token_id
+    largest = _largest_logits(set_bias(0), vocab_size, allowed)
+    # The larger the end token's logit, the earlier outputs end.
+    last = np.full((PROBES, 1), -np.inf)
+
+    def distance(bias: float) -> float:
+        ends = (np.hstack([largest, last]) < bias).argmax(axis=1) + 1
+        return abs(float(ends.mean()) - mean_length)
+
+    set_bias(float(min(np.sort(largest, axis=None), key=distance)))
 
 
-def _largest_logits(model: Transformer, vocab_size: int) -> NDArray[np.float32]:
-    """Return the largest logit of each step of some outputs."""
+def _largest_logits(
+    model: Transformer,
+    vocab_size: int,
+    allowed: Callable[[list[int]], NDArray[np.int32]] | None,
+) -> NDArray[np.float32]:
+    """Return the largest logit of each step of some greedy outputs, [outputs, steps]."""
     generator = np.random.default_rng(0)
     sources = generator.integers(1, vocab_size - 1, (PROBES, 32)).tolist()
+    refused = torch.zeros(PROBES, vocab_size)
+    for row, source in zip(refused, sources, strict=True):
+        if allowed is not None:
+            row.fill_(-torch.inf)
+            row[torch.from_numpy(allowed(source)).long()] = 0
+    read = torch.full((PROBES, 1), model.config.start_token_id)
+    start, largest = torch.zeros(PROBES, dtype=torch.long), []
     with torch.inference_mode():
-        tokens = greedy_cached(model, sources, STEPS)
-        source, mask = pad(sources, model.config.pad_token_id)
-        read = torch.tensor([[model.config.start_token_id, *row[:-1]] for row in tokens])
-        return np.asarray(model(source, mask, read).amax(-1).flatten().numpy())
+        hidden = model.decoding(sources)
+        for _ in range(STEPS):
+            best = (model.output(hidden(read, start, NoMemory())[:, -1]) + refused).max(-1)
+            largest.append(best.values.numpy())
+            read = torch.cat([read, best.indices[:, None]], 1)
+    return np.stack(largest, axis=1)
 
 
 def write_random_large_model(shape: str, directory: Path, *, seed: int = 1) -> None:

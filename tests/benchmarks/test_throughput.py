@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file
 
 from dragoman.benchmarks.compare.__main__ import main
 from dragoman.benchmarks.compare.contenders.queue import (
@@ -20,11 +21,14 @@ from dragoman.benchmarks.compare.contenders.queue import (
     load_bundle,
 )
 from dragoman.benchmarks.compare.contenders.text import LONGEST_OUTPUT, draw_sources
+from dragoman.benchmarks.compare.contenders.variants import prepared_with_shortlist
 from dragoman.benchmarks.compare.rounds import Contender, unchanged
 from dragoman.benchmarks.compare.task import Run
 from dragoman.benchmarks.compare.tasks.throughput import measure_throughput, ratios_of
 from dragoman.benchmarks.models.random_checkpoint import write_ending_text_model
 from dragoman.benchmarks.peers.hugging_face import until_the_end
+from dragoman.export import export_bundle
+from dragoman.export.families.bart import LOGITS_BIAS
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import greedy_cached
 from dragoman.runtime import load
@@ -124,6 +128,31 @@ def test_outputs_end_after_the_mean_length_on_average(tmp_path: Path) -> None:
     lengths = [len(row) for row in greedy_cached(model, sources, 60)]
     assert 4 < np.mean(lengths) < 16
     assert len(set(lengths)) > 8
+
+
+def test_outputs_with_a_shortlist_do_not_end_at_once(tmp_path: Path) -> None:
+    """Fewer tokens have a smaller largest logit, so the end token has, too."""
+    checkpoint = tmp_path / "checkpoint"
+    write_ending_text_model("tiny", checkpoint, vocab_size=2000, mean_length=8)
+    seen: list[Path] = []
+
+    def prepare(checkpoint: Path, directory: Path) -> Path:
+        seen.append(checkpoint)
+        directory.mkdir()
+        export_bundle(load_hugging_face(checkpoint), directory, name="ending")
+        return directory
+
+    sources, medians = draw_sources(64, (1, 1999), seed=5), []
+    for mean_length in (8, None):
+        made = prepared_with_shortlist(
+            checkpoint, tmp_path / str(mean_length), prepare=prepare, mean_length=mean_length
+        )
+        results = load(made, threads=1).generate(sources, max_new_tokens=LONGEST_OUTPUT)
+        medians.append(np.median([len(result.tokens) + 1 for result in results]))
+    assert seen == [tmp_path / "8" / "ending", checkpoint]
+    assert 4 < medians[0] < 16 and medians[1] < 3
+    own, plain = (load_file(path / "model.safetensors")[LOGITS_BIAS].max() for path in seen)
+    assert 0 < own < plain
 
 
 def test_dragoman_works_off_a_share(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...peers import ctranslate2_runtime
-from .text import AS_MANY_ROWS, CTRANSLATE2, DRAGOMAN, TextContender
+from ..rounds import Contender
+from .text import AS_MANY_ROWS, CTRANSLATE2, DRAGOMAN
 
 SHORTLIST = ", shortlist"
 """Added to the name of a contender that decodes with a shortlist."""
@@ -20,20 +22,26 @@ LISTED, ALWAYS = 60, 100
 """Target tokens that each source token lists, and those that every source allows."""
 
 
-def with_shortlists(contenders: Sequence[TextContender]) -> list[TextContender]:
+def with_shortlists(
+    contenders: Sequence[Contender[Any, Any]], mean_length: int | None = None
+) -> list[Contender[Any, Any]]:
     """Return contenders, and Dragoman's and CTranslate2's in int8 with the same shortlist besides.
 
     The lists are random, and some tokens are in many of them, as in those of texts (Zipf's law).
+
+    Args:
+        mean_length: mean tokens of outputs, see `random_checkpoint.end_outputs`; None: as they are
     """
-    return _besides(contenders, (DRAGOMAN, CTRANSLATE2), SHORTLIST, prepared_with_shortlist)
+    prepare = partial(prepared_with_shortlist, mean_length=mean_length)
+    return _besides(contenders, (DRAGOMAN, CTRANSLATE2), SHORTLIST, prepare)
 
 
 def _besides(
-    contenders: Sequence[TextContender],
+    contenders: Sequence[Contender[Any, Any]],
     tools: tuple[str, ...],
     ending: str,
     prepare: Callable[..., Path],
-) -> list[TextContender]:
+) -> list[Contender[Any, Any]]:
     """Return contenders, and those of some tools in int8, prepared in another way, besides."""
     others = [
         dataclasses.replace(
@@ -50,10 +58,13 @@ def _besides(
 
 
 def prepared_with_shortlist(
-    checkpoint: Path, directory: Path, *, prepare: Callable[[Path, Path], Path]
+    checkpoint: Path,
+    directory: Path,
+    *,
+    prepare: Callable[[Path, Path], Path],
+    mean_length: int | None = None,
 ) -> Path:
     """Prepare a contender, and add the shortlist in its form."""
-    prepared = prepare(checkpoint, directory)
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     vocabulary = config.get("vocab_size") or config["target_vocab_size"]
     generator = np.random.default_rng(0)
@@ -62,6 +73,16 @@ def prepared_with_shortlist(
     drawn = generator.choice(vocabulary, (vocabulary, LISTED), p=chances / chances.sum())
     lists = [np.unique(ranked[row]).tolist() for row in drawn]
     always = ranked[:ALWAYS].tolist()
+    if mean_length is not None:
+        from ...models.random_checkpoint import end_outputs
+
+        checkpoint = Path(shutil.copytree(checkpoint, directory / "ending"))
+        directory = directory / "prepared"
+        end_outputs(
+            *(checkpoint, vocabulary, mean_length),
+            lambda source: np.unique(np.r_[always, *(lists[s] for s in source)]).astype(np.int32),
+        )
+    prepared = prepare(checkpoint, directory)
     if not (prepared / "manifest.json").exists():
         names = ctranslate2_runtime.source_names, ctranslate2_runtime.target_names
         lines = [(names[0]([s]), names[1](targets)) for s, targets in enumerate(lists)]
@@ -90,7 +111,7 @@ RECURRENT = ", recurrent"
 """Added to the name of a contender whose decoder is recurrent, which no other tool decodes."""
 
 
-def with_recurrent(contenders: Sequence[TextContender]) -> list[TextContender]:
+def with_recurrent(contenders: Sequence[Contender[Any, Any]]) -> list[Contender[Any, Any]]:
     """Return contenders, and those of Dragoman in int8 with a recurrent decoder besides.
 
     It has the shape of the others, other random weights, and therefore other outputs.

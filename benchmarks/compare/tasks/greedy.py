@@ -191,12 +191,6 @@ def quality(*, default: bool) -> click.Option:
 
 
 ROUNDS = options.rounds(7)
-SHORTLIST = options.option(
-    "--shortlist",
-    "Dragoman and CTranslate2 in int8 with a shortlist, besides.",
-    False,
-    is_flag=True,
-)
 WAYS = (options.ONLY, options.OPENVINO, options.BEFORE)
 LENGTH = click.IntRange(1, 1024)
 LENGTHS = (
@@ -233,7 +227,7 @@ GREEDY = _task(
             "--device", "cuda: engines and other tools on an NVIDIA GPU.", "cpu", ["cpu", "cuda"]
         ),
         *WAYS,
-        SHORTLIST,
+        options.SHORTLIST,
         quality(default=True),
     ),
 )
@@ -250,7 +244,7 @@ BEAMS = _task(
         options.VOCAB_SIZE,
         *LENGTHS,
         *WAYS,
-        SHORTLIST,
+        options.SHORTLIST,
         quality(default=False),
     ),
 )

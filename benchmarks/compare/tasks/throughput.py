@@ -26,6 +26,7 @@ from ...processes import ProcessError
 from .. import options
 from ..contenders import queue, text
 from ..contenders.queue import Arrangement, QueueContender
+from ..contenders.variants import with_shortlists
 from ..record import Record, Row, Table, distinct, table_of
 from ..rounds import Contender, Entrant, Footprint, Turn, Worker, against, spread
 from ..task import Options, Run, Task
@@ -90,7 +91,10 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     vocab_size = given.vocab_size or SHAPES[given.shape].vocab_size
     tokens = (1, vocab_size - 1)  # exclude end token and padding
     calibration = text.draw_sources(text.CALIBRATION_SOURCES, tokens, seed=99)
-    chosen = run.chosen(queue.contenders(calibration, run.openvino, run.before))
+    contenders = queue.contenders(calibration, run.openvino, run.before)
+    if given.shortlist:
+        contenders = with_shortlists(contenders, text.MEAN_OUTPUT)
+    chosen = run.chosen(contenders)
     write_ending_text_model(
         given.shape, run.checkpoint, vocab_size=vocab_size, mean_length=text.MEAN_OUTPUT
     )
@@ -239,6 +243,7 @@ THROUGHPUT = Task(
         options.SHAPE,
         options.VOCAB_SIZE,
         options.option("--sentences", "Sentences in the queue.", 500),
+        options.SHORTLIST,
         options.CORES,
         options.batch_sizes(
             *(16, 32, 64),
@@ -252,7 +257,8 @@ THROUGHPUT = Task(
     measure=measure,
     rows="tools",
     file=lambda record, options: (
-        f"throughput-{options['shape']}-{options['cores'] or os.cpu_count()}-cores"
+        f"throughput-{options['shape']}{options['shortlist'] * '-shortlist'}"
+        f"-{options['cores'] or os.cpu_count()}-cores"
     ),
     tables=tables,
     notes=notes,
