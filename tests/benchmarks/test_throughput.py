@@ -150,7 +150,7 @@ def test_outputs_with_a_shortlist_do_not_end_at_once(tmp_path: Path) -> None:
         results = load(made, threads=1).generate(sources, max_new_tokens=LONGEST_OUTPUT)
         medians.append(np.median([len(result.tokens) + 1 for result in results]))
     assert seen == [tmp_path / "8" / "ending", checkpoint]
-    assert 4 < medians[0] < 16 and medians[1] < 3
+    assert 4 < medians[0] < 16 and medians[1] <= 3
     own, plain = (load_file(path / "model.safetensors")[LOGITS_BIAS].max() for path in seen)
     assert 0 < own < plain
 
