@@ -215,6 +215,7 @@ STORED = {
     "speech-whisper-base-1-threads": "speech",
     "speech-whisper-tiny.en-2-threads": "speech",
     "throughput-base-2-cores": "throughput",
+    "throughput-base-shortlist-2-cores": "throughput",
     "training-1-threads": "training",
     "translation-bible-en-es": "translation",
     "translation-multi30k-en-de": "translation",
