@@ -147,6 +147,9 @@ def end_outputs(
     A bias makes the end token's logit, a constant, the largest at some steps.
 
     Args:
+        directory: the checkpoint, in Hugging Face's format
+        vocab_size: tokens of its vocabulary
+        mean_length: mean tokens of outputs that are cut after 48; longer ones raise it
         allowed: returns the tokens that a source allows; None: all
     """
     file = directory / "model.safetensors"

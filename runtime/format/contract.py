@@ -399,7 +399,10 @@ class TensorSpec:
 
     @property
     def memory(self) -> Slot:
-        """The slot whose memory holds the tensor; an updated input's, if the tensor updates one."""
+        """The slot whose memory holds the tensor; an updated input's, if the tensor updates one.
+
+        On a GPU, `cuda.layout.memory_slot` gives states memory of their own.
+        """
         return Slot(ROLES[self.role].updates or self.role, self.layer)
 
     @property

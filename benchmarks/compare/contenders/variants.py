@@ -30,7 +30,8 @@ def with_shortlists(
     The lists are random, and some tokens are in many of them, as in those of texts (Zipf's law).
 
     Args:
-        mean_length: mean tokens of outputs, see `random_checkpoint.end_outputs`; None: as they are
+        mean_length: mean tokens of outputs, see `random_checkpoint.end_outputs`; None: keep
+            the checkpoint's lengths
     """
     prepare = partial(prepared_with_shortlist, mean_length=mean_length)
     return _besides(contenders, (DRAGOMAN, CTRANSLATE2), SHORTLIST, prepare)

@@ -88,7 +88,7 @@ GROUPS_IN_FLIGHT = 2
 """Number of groups of steps in the stream: the host reads one while the device runs the next."""
 
 BUFFERS = GROUP_SIZE * (GROUPS_IN_FLIGHT + 1)
-"""Number of steps whose results are kept for the host, and whose states for `EarlierStates`."""
+"""Number of steps whose results are kept for the host. `EarlierStates` keeps as many states."""
 
 
 class Sizes(NamedTuple):

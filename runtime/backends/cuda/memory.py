@@ -11,6 +11,7 @@ from ...format.contract import Change, Owner, Slot, TensorSpec
 from ...format.manifest import Manifest
 from .device import Bytes
 from .layout import (
+    BUFFERS,
     ResultLayout,
     RowLayout,
     Sizes,
@@ -89,6 +90,10 @@ class BatchMemory:
             address, size = self._state(state, first)
             self._device.clear(address, count * size, self._stream)
 
+    def earlier(self, state: TensorSpec) -> int:
+        """Return the address of the states before the last steps, see `steps.EarlierStates`."""
+        return self._workspace.arena.address(_earlier(state))
+
     def take_states(self, other: BatchMemory, row: int, to: int) -> None:
         """Copy the states of a row of this or another batch to a row."""
         for state in self.states:
@@ -96,7 +101,7 @@ class BatchMemory:
             self._device.copy(there, here, size, self._stream)
 
     def reorder_states(self, parents: NDArray[np.intp]) -> None:
-        """Let row r have the states of row parents[r]; those after the last step are lost."""
+        """Let row r have the states of row parents[r]; `present_state` is scratch memory here."""
         moves = [(row, to) for to, row in enumerate(parents.tolist()) if row != to]
         for state in self.states if moves else ():
             address, size = self._state(state, 0)
@@ -169,6 +174,7 @@ class BatchMemory:
         widest = max(self._workspace.widest, sizes.rows)
         return {
             **{str(tensor.slot): self._size(tensor, sizes) for tensor in self._tensors},
+            **{_earlier(state): BUFFERS * self._size(state, sizes) for state in self.states},
             "results": ResultLayout(widest).size,
             "positions": 8 * sizes.rows * max(1, self._most_positions),
         }
@@ -189,3 +195,7 @@ class BatchMemory:
 
     def _size(self, tensor: TensorSpec, sizes: Sizes) -> int:
         return size_of(tensor.dtype, shape_of(tensor, sizes))
+
+
+def _earlier(state: TensorSpec) -> str:
+    return f"earlier {state.slot}"

@@ -342,7 +342,6 @@ class DeviceState:
         sizes = self._rounding.first(count, length, self._capacity, self._width)
         if sizes != present:
             self._in_flight.reserve(sizes.rows)
-            self._earlier.reserve(sizes.rows)
             self._memory.grow(sizes)
             try:
                 self._workspace.prepare(sizes, self._memory.address)

@@ -89,15 +89,9 @@ class EarlierStates:
     """
 
     def __init__(self, workspace: Workspace, memory: BatchMemory) -> None:
-        self._workspace, self._memory = workspace, memory
+        self._memory = memory
         self._device, self._stream = workspace.device, workspace.stream.number
         self._steps = 0
-        self.reserve(memory.sizes.rows)
-
-    def reserve(self, rows: int) -> None:
-        """Reserve memory for `rows` rows, while no step is in flight."""
-        for state in self._memory.states:
-            self._workspace.arena.reserve(_earlier(state), rows * BUFFERS * self._size(state))
 
     def put(self) -> None:
         """Enqueue a copy of the states before a step."""
@@ -112,15 +106,13 @@ class EarlierStates:
     def move(self, row: int, to: int) -> None:
         """Copy the earlier states of a row to another row."""
         for state in self._memory.states:
-            address = self._workspace.arena.address(_earlier(state))
-            size = BUFFERS * self._size(state)
+            address, size = self._memory.earlier(state), BUFFERS * self._size(state)
             self._device.copy(address + to * size, address + row * size, size, self._stream)
 
     def _copy(self, *, back: bool) -> None:
         for state in self._memory.states:
             size = self._size(state)
-            earlier = self._workspace.arena.address(_earlier(state))
-            earlier += self._steps % BUFFERS * size
+            earlier = self._memory.earlier(state) + self._steps % BUFFERS * size
             ends = [(self._memory.address[state.slot], size), (earlier, BUFFERS * size)]
             (to, to_pitch), (source, pitch) = ends if back else ends[::-1]
             rows = self._memory.sizes.rows
@@ -128,10 +120,6 @@ class EarlierStates:
 
     def _size(self, state: TensorSpec) -> int:
         return size_of(state.dtype, shape_of(state, self._memory.sizes)[1:])
-
-
-def _earlier(state: TensorSpec) -> str:
-    return f"earlier {state.slot}"
 
 
 READS_PER_STEP = 8

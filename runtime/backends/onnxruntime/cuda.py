@@ -5,7 +5,7 @@ that the weights are there once. A workspace has a binding for each size of batc
 
 When the provider sees the number of a CUDA graph for the first time in a thread, it runs the model
 twice without a graph, captures a third run, and launches the capture. A step must therefore be
-idempotent, so the selected tokens are copied to its input only after the run.
+idempotent, so tokens and states are copied to its inputs only after the run.
 """
 
 from __future__ import annotations

@@ -231,8 +231,8 @@ def forget_encoded(oracle: AutoregressiveModel) -> None:
 def _encoding_once(oracle: AutoregressiveModel) -> AutoregressiveModel:
     """Let a model of speech encode a batch once for all checks; others are returned as they are.
 
-    Copies that share an encoder, such as one for each language, share what it computed. A deep copy
-    computes its own.
+    Copies that share encoder and decoder, such as one for each language, share what they computed.
+    A deep copy computes its own.
     """
     if not isinstance(oracle, Transformer) or not oracle.config.takes_audio:
         return oracle

@@ -96,11 +96,9 @@ class CheckpointWeights:
         if own.ndim != 2 or own.dtype != np.float32 or not np.any(own):
             return None
         ways = [(name, way) for name in self.tensors for way in self._ways(name, own)]
-        some = own[..., SOME]
-        found = min(ways, key=lambda way: _apart(way[1][..., SOME], some), default=None)
-        if found is None or _apart(found[1], own) >= ALIKE * float(np.abs(own).sum()):
-            return None
-        return found[0]
+        some, allowed = own[..., SOME], ALIKE * float(np.abs(own).sum())
+        likely = sorted(ways, key=lambda way: _apart(way[1][..., SOME], some))
+        return next((name for name, way in likely if _apart(way, own) < allowed), None)
 
     def sources(self, name: str, own: Array | QuantizedWeight) -> set[str]:
         """Find the checkpoint's tensors that a weight of a graph is made of, by name or content."""

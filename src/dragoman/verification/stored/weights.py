@@ -83,8 +83,8 @@ class Limits:
     block: float
     """The same of a block of its inputs, relative to the block's own size."""
     moved: float
-    """The least size of a block that is compared, as a multiple of the largest errors, not of the
-    very largest, in steps (their 99th percentile)."""
+    """The floor of a block's size when its error is divided by it, as a multiple of the 99th
+    percentile of all blocks' errors."""
     offset: float
     """The mean error of an output, in steps."""
     gains: GainLimits
@@ -335,8 +335,9 @@ def _block_problem(
     parts = (exact, found - exact, found)
     blocks = [part[:whole].reshape(-1, BLOCK, part.shape[1]) for part in parts]
     size, apart, left = (np.sqrt(np.mean(block**2, axis=1)) for block in blocks)
-    # Of a block that is smaller than what compensation moves others by, nothing can be said.
-    moved = float(np.quantile(np.nan_to_num(apart, nan=0.0), 0.99))
+    # Compensation may move all numbers of a block that is smaller than what it moves others by.
+    others = np.sort(np.nan_to_num(apart, nan=0.0), axis=None)[:-1]
+    moved = float(np.quantile(others, 0.99)) if others.size else 0.0
     share = np.nan_to_num(apart / np.maximum(size, max(1.5, limits.moved * moved)), nan=1e9)
     share[(left == 0) & (size > 1.5)] = 1e9  # nothing is left of it
     block, output = np.unravel_index(int(share.argmax()), share.shape)
