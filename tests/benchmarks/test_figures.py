@@ -209,6 +209,8 @@ STORED = {
     "before-slots-base-batches-1-8-32": "greedy",
     "language-model-gpt2-1-2-threads": "language-model",
     "encoding-minilm-l6-1-2-threads": "encoding",
+    "encoding-bge-base-random-2-threads": "encoding",
+    "encoding-mpnet-base-random-2-threads": "encoding",
     "growth-base-2-threads": "growth",
     "large-nllb-600m-2-threads": "large",
     "serving-base-2-cores": "serving",
