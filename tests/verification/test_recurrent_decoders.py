@@ -14,7 +14,7 @@ from dragoman.export import export_bundle
 from dragoman.onnx_graphs.graph_files import load_graph, write_graphs
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
-from dragoman.runtime import BackendError, Model, load
+from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.backends import check_backend, default_backend, open_backend
 from dragoman.runtime.backends.onnxruntime.cpu_state import HostState
 from dragoman.runtime.format.parity import Check
@@ -177,10 +177,11 @@ def test_weights_of_additive_scores_cannot_be_shown(pairs: dict[str, Pair], tmp_
         export_bundle(reference, tmp_path, name="test", attention=True)
 
 
-def test_a_gpu_refuses_them(pair: Pair, tmp_path: Path) -> None:
+def test_targets_and_backends_of_a_gpu_take_them(pair: Pair, tmp_path: Path) -> None:
+    """How they compute: tests/runtime/backends/test_states_on_a_gpu.py."""
     _, model = pair
     assert default_backend(model.bundle) == "onnxruntime"
-    with pytest.raises(BackendError, match="its decoder is recurrent: expected backend onnxruntim"):
-        check_backend(model.bundle, "onnxruntime-cuda")
-    with pytest.raises(DragomanError, match="target tensorrt-rtx: expected a decoder with self-a"):
-        optimize_bundle(model.bundle, tmp_path, target="tensorrt-rtx", precision="fp16")
+    check_backend(model.bundle, "onnxruntime-cuda")
+    optimize_bundle(model.bundle, tmp_path, target="tensorrt-rtx", precision="fp16")
+    graphs = read_bundle(tmp_path).manifest
+    assert (graphs.target, graphs.model.state_size) == ("tensorrt-rtx", 24)
