@@ -84,10 +84,15 @@ class BatchMemory:
             self._device.clear(address, count * size, self._stream)
         self.clear_states(first, max(0, count))
 
+    def state(self, state: TensorSpec, row: int = 0) -> tuple[int, int]:
+        """Return the address and the size of a row's state."""
+        size = self._size(state, self.sizes) // self.sizes.rows
+        return self.address[state.slot] + row * size, size
+
     def clear_states(self, first: int, count: int) -> None:
         """Set the states of `count` rows from `first` on to zero, as before the first step."""
         for state in self.states if count else ():
-            address, size = self._state(state, first)
+            address, size = self.state(state, first)
             self._device.clear(address, count * size, self._stream)
 
     def earlier(self, state: TensorSpec) -> int:
@@ -97,14 +102,14 @@ class BatchMemory:
     def take_states(self, other: BatchMemory, row: int, to: int) -> None:
         """Copy the states of a row of this or another batch to a row."""
         for state in self.states:
-            (there, size), (here, _) = self._state(state, to), other._state(state, row)
+            (there, size), (here, _) = self.state(state, to), other.state(state, row)
             self._device.copy(there, here, size, self._stream)
 
     def reorder_states(self, parents: NDArray[np.intp]) -> None:
         """Let row r have the states of row parents[r]; `present_state` is scratch memory here."""
         moves = [(row, to) for to, row in enumerate(parents.tolist()) if row != to]
         for state in self.states if moves else ():
-            address, size = self._state(state, 0)
+            address, size = self.state(state)
             aside = self.address[Slot("present_state", state.layer)]
             self._device.copy(aside, address, self.sizes.rows * size, self._stream)
             for row, to in moves:
@@ -187,11 +192,6 @@ class BatchMemory:
         self.address[Slot("next_token")] = arena.address("results")
         self.address[Slot("next_log_probability")] = arena.address("results") + self.results.tokens
         self.positions = arena.address("positions")
-
-    def _state(self, state: TensorSpec, row: int) -> tuple[int, int]:
-        """Return the address and the size of a row's state."""
-        size = self._size(state, self.sizes) // self.sizes.rows
-        return self.address[state.slot] + row * size, size
 
     def _size(self, tensor: TensorSpec, sizes: Sizes) -> int:
         return size_of(tensor.dtype, shape_of(tensor, sizes))

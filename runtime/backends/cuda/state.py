@@ -294,14 +294,18 @@ class DeviceState:
         if not self._in_flight.full:
             running = np.repeat(self._lengths > 0, self._width)
             room = self._capacity - self._positions.next[: self._rows][running]
-            self._in_flight.fill(self._rows, int(room.max()) if len(room) else 1, self._launch)
+            most = int(room.max()) if len(room) else 1
+            self._in_flight.fill(self._rows, most, self._launch_ahead)
+
+    def _launch_ahead(self) -> None:
+        self._earlier.put()
+        self._launch()
 
     def _launch(self) -> None:
         if self._history is not None:
             next_ones = self._positions.next[: self._rows]
             self._history.write(next_ones.clip(0, self._capacity - 1), 1)
         self._positions.put()
-        self._earlier.put()
         self._workspace.step()
 
     def _rewind(self) -> None:

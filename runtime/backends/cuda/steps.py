@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...format.contract import Slot, TensorSpec
+from ...format.contract import Slot
 from ..interface import StepOutput
 from .device import Bytes
-from .layout import BUFFERS, GROUP_SIZE, GROUPS_IN_FLIGHT, ResultLayout, shape_of, size_of
+from .layout import BUFFERS, GROUP_SIZE, GROUPS_IN_FLIGHT, ResultLayout
 from .memory import BatchMemory
 from .workspace import Workspace
 
@@ -82,7 +82,7 @@ class Positions:
 
 
 class EarlierStates:
-    """The states of a recurrent decoder before each of the last steps, to go back to.
+    """The states of a recurrent decoder before each of the steps in flight, to go back to.
 
     A step that is decoded again writes the same positions of a cache, but would move a state on
     twice. Each row has the states of `BUFFERS` steps, used in turn.
@@ -106,20 +106,17 @@ class EarlierStates:
     def move(self, row: int, to: int) -> None:
         """Copy the earlier states of a row to another row."""
         for state in self._memory.states:
-            address, size = self._memory.earlier(state), BUFFERS * self._size(state)
+            address, size = self._memory.earlier(state), BUFFERS * self._memory.state(state)[1]
             self._device.copy(address + to * size, address + row * size, size, self._stream)
 
     def _copy(self, *, back: bool) -> None:
         for state in self._memory.states:
-            size = self._size(state)
+            address, size = self._memory.state(state)
             earlier = self._memory.earlier(state) + self._steps % BUFFERS * size
-            ends = [(self._memory.address[state.slot], size), (earlier, BUFFERS * size)]
+            ends = [(address, size), (earlier, BUFFERS * size)]
             (to, to_pitch), (source, pitch) = ends if back else ends[::-1]
             rows = self._memory.sizes.rows
             self._device.copy_2d(to, to_pitch, source, pitch, size, rows, self._stream)
-
-    def _size(self, state: TensorSpec) -> int:
-        return size_of(state.dtype, shape_of(state, self._memory.sizes)[1:])
 
 
 READS_PER_STEP = 8

@@ -163,12 +163,12 @@ def refuse(device: DoubleDevice, number: int) -> None:
     device.refuse = refuse_call
 
 
-def test_a_batch_that_others_cannot_join_goes_on_unharmed(open_on: Open, ids_model: Model) -> None:
-    """Wherever memory runs out."""
+def join_wherever_memory_runs_out(open_on: Open, trusted: Model, seed: int) -> None:
+    """Let sources join on new devices, each of which refuses one allocation more than the next."""
     for number in range(1, 100):
         device = DoubleDevice()
         model = open_on(device)
-        twins = twins_of(model, ids_model, 6, width=3)
+        twins = twins_of(model, trusted, seed, width=3)
         twins.lengths = (1, 4)
         twins.begin(2, 1)
         twins.go_on()
@@ -182,6 +182,7 @@ def test_a_batch_that_others_cannot_join_goes_on_unharmed(open_on: Open, ids_mod
             joined = False
         device.refuse = lambda name: None
         assert len(twins.left) == (5 if joined else 2)
+        twins.choose()
         twins.go_on()
         twins.close()
         model.close()
@@ -189,6 +190,10 @@ def test_a_batch_that_others_cannot_join_goes_on_unharmed(open_on: Open, ids_mod
         if joined:
             break
     assert number > 10
+
+
+def test_a_batch_that_others_cannot_join_goes_on_unharmed(open_on: Open, ids_model: Model) -> None:
+    join_wherever_memory_runs_out(open_on, ids_model, 6)
 
 
 def test_a_batch_goes_on_unharmed_when_others_cannot_start(

@@ -14,22 +14,16 @@ import pytest
 
 from dragoman.reference_model import Transformer
 from dragoman.runtime import GenerationOptions, Model, load
-from dragoman.runtime.backends.interface import BackendError
-from dragoman.runtime.format.manifest import Profile, Range
 
 from ... import provider_double
 from ...device_double import DoubleDevice
 from ..conftest import exported, varied_model
-from .gpu_models import ALLOCATING, ENGINES, SOURCE, engines_of, opened, same
-from .test_slots_on_a_gpu import refuse, twins_of
+from .gpu_models import ALLOCATING, ENGINES, engines_of, opened, same
+from .test_slots_on_a_gpu import join_wherever_memory_runs_out, twins_of
 
 CAPACITY = 21
 Sources = Callable[..., list[list[int]]]
-BUILT = dataclasses.replace(
-    ENGINES,
-    capacity=CAPACITY,
-    profiles=(Profile(Range(1, 1, 2), SOURCE), Profile(Range(1, 8, 16), SOURCE)),
-)
+BUILT = dataclasses.replace(ENGINES, capacity=CAPACITY)
 
 
 @pytest.fixture(scope="module", params=["ssru", "gru"])
@@ -160,32 +154,8 @@ def test_the_second_batch_allocates_nothing(
 def test_a_batch_that_others_cannot_join_goes_on_unharmed(
     backend: str, trusted: Model, engines: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever memory runs out."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for number in range(1, 100):
-        device = DoubleDevice()
-        model = on_device(backend, trusted, engines, device)
-        twins = twins_of(model, trusted, 7, width=3)
-        twins.lengths = (1, 4)
-        twins.begin(2, 1)
-        twins.go_on()
-        twins.lengths = (20, 33)
-        twins.before_joining = partial(refuse, device, number)
-        try:
-            twins.join(3, 1)
-            joined = True
-        except BackendError as error:
-            assert "out of memory" in str(error)
-            joined = False
-        device.refuse = lambda name: None
-        twins.choose()
-        twins.go_on()
-        twins.close()
-        model.close()
-        device.assert_empty()
-        if joined:
-            break
-    assert number > 10
+    join_wherever_memory_runs_out(partial(on_device, backend, trusted, engines), trusted, 7)
 
 
 def test_prompts_of_unlike_lengths_begin_from_no_state(

@@ -336,19 +336,22 @@ def _block_problem(
     blocks = [part[:whole].reshape(-1, BLOCK, part.shape[1]) for part in parts]
     size, apart, left = (np.sqrt(np.mean(block**2, axis=1)) for block in blocks)
     # Compensation may move all numbers of a block that is smaller than what it moves others by.
-    others = np.sort(np.nan_to_num(apart, nan=0.0), axis=None)[:-1]
-    moved = float(np.quantile(others, 0.99)) if others.size else 0.0
-    share = np.nan_to_num(apart / np.maximum(size, max(1.5, limits.moved * moved)), nan=1e9)
+    floor = max(1.5, limits.moved * _usual(np.nan_to_num(apart, nan=0.0)))
+    share = np.nan_to_num(apart / np.maximum(size, floor), nan=1e9)
     share[(left == 0) & (size > 1.5)] = 1e9  # nothing is left of it
     block, output = np.unravel_index(int(share.argmax()), share.shape)
-    others = np.sort(share, axis=None)[:-1]
-    usual = float(np.quantile(others, 0.99)) if others.size else 0.0
-    allowed = max(limits.block, UNUSUAL_BLOCK * usual)
+    allowed = max(limits.block, UNUSUAL_BLOCK * _usual(share))
     return (
         float(share[block, output]) / allowed,
         f"{name}, {what} {first + int(output)}, inputs from {BLOCK * block}: the numbers are "
         f"{share[block, output]:.2g} of their size from the checkpoint's, allowed {allowed:.2g}",
     )
+
+
+def _usual(errors: Array) -> float:
+    """Return the 99th percentile of errors without the largest one; 0 if there are no others."""
+    others = np.sort(errors, axis=None)[:-1]
+    return float(np.quantile(others, 0.99)) if others.size else 0.0
 
 
 def gain_problems(
