@@ -24,7 +24,7 @@ INSTALL := $(BIN)/python $(PIP_INSTALL) --constraint constraints.txt
 DRAGOMAN_BROWSER ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
 # What the lowest and the newest versions are tested of. The others need a GPU or an environment of their own.
 COMMA := ,
-EXTRAS := audio,cpu,detect,export,html,metrics,pictures,polygraphy,report,sentencepiece,sentences,serve,sign,tensorboard,train,vad,verify
+EXTRAS := audio,cpu,detect,export,html,metrics,openvino,pictures,polygraphy,report,sentencepiece,sentences,serve,sign,tensorboard,train,vad,verify
 HELD_OUT := reference_model/pretrained/g2p-en/held_out.tsv
 HELD_OUT_VERSES := reference_model/pretrained/bible-en-es/held_out.tsv
 
@@ -243,7 +243,7 @@ $(VENV)/installed-report: $(VENV)/installed
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[cpu,export,metrics,report,serve,tensorboard,train,tensorrt-rtx]" --group dev
+	$(INSTALL) --editable ".[cpu,export,metrics,openvino,report,serve,tensorboard,train,tensorrt-rtx]" --group dev
 	@touch $@
 
 $(VENV)/installed-dist: $(VENV)/installed

@@ -193,7 +193,9 @@ def _look_up_blocks_exactly(graph: ir.Graph, node: ir.Node, replacement: Replace
 
 def _dequantize_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:
     weight = dequantized(node)
-    if weight is None:
+    if weight is None:  # of an input, which is rounded for a product
+        if producer(node.inputs[0], "QuantizeLinear") is not None:
+            replace_by(graph, node, _exact_input((0, 1, 2), graph, node))
         return
     numbers = _numbers(weight, replacement)
     numbers = np.ascontiguousarray(numbers.T if weight.table else numbers)

@@ -88,10 +88,12 @@ class Target:
     module: str
     """The module within `dragoman.optimize` that defines `RECIPE`."""
     precisions: tuple[Precision, ...]
-    """The supported precisions. int8 and int4 quantize weights only, except for target cpu, which
-    quantizes activations too. TensorRT multiplies such weights in fp16."""
+    """The supported precisions. int8 and int4 quantize weights only, except for the targets cpu and
+    openvino, which quantize activations too. TensorRT multiplies such weights in fp16."""
     executable: Literal["onnx", "tensorrt"] = "onnx"
     """Contents of the target's bundles, see `runtime.format.executables`."""
+    encoder_only: bool = False
+    """Whether models with a decoder are refused."""
 
     @property
     def recipe(self) -> TargetRecipe:
@@ -105,6 +107,13 @@ class Target:
             raise DragomanError(
                 f"target {self.name}: expected precision {', '.join(self.precisions)}, found "
                 f"{precision}"
+            )
+
+    def check_model(self, *, has_decoder: bool) -> None:
+        """Check that the target has graphs for a kind of model."""
+        if self.encoder_only and has_decoder:
+            raise DragomanError(
+                f"target {self.name}: expected an encoder-only model, found one with a decoder"
             )
 
     def check_source(self, bundle: Bundle, precision: Precision) -> None:
@@ -122,6 +131,7 @@ class Target:
                 f"{bundle.directory}: expected a neutral bundle in fp32, found target "
                 f"{manifest.target}, precision {manifest.precision}"
             )
+        self.check_model(has_decoder=manifest.model.has_decoder)
         self.check_precision(precision)
         if (self.name, precision) == ("neutral", "fp32"):
             raise DragomanError(f"{bundle.directory} is neutral and in fp32 already")
@@ -130,6 +140,7 @@ class Target:
 TARGETS: tuple[Target, ...] = (
     Target("cpu", "ONNX Runtime's operators", "cpu.target", ("fp32", "int8", "int4")),
     Target("neutral", "standard ONNX", "precision.weight_only", ALL_PRECISIONS),
+    Target("openvino", "OpenVINO", "openvino", ("fp32", "int8"), encoder_only=True),
     Target("tensorrt-rtx", "TensorRT-RTX engines", "tensorrt.target", ALL_PRECISIONS, "tensorrt"),
     Target("tensorrt", "TensorRT engines", "tensorrt.target", ALL_PRECISIONS, "tensorrt"),
 )

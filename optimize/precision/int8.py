@@ -20,7 +20,7 @@ from .rounding import Float, IntegerWeight
 from .weights import ProductForm, Scheme
 
 FIXED_ERROR_MULTIPLE = 2.0
-"""The most by which the error of a fixed scale may exceed that of a scale for each row.
+"""The most by which the error of a fixed scale may exceed that of a scale for each row, on the cpu.
 
 Scales of rows cost a tenth of a step. Trained models are below the limit after norms and mostly
 elsewhere, on sources of other kinds as well; outliers exceed it."""
@@ -133,8 +133,14 @@ class RowScales:
 Activations = FixedScale | RowScales
 
 
-def choose(known: InputStatistics | None) -> tuple[Activations, str]:
-    """Return how an input is rounded, by rows if it was not observed, and why."""
+def choose(
+    known: InputStatistics | None, most: float = FIXED_ERROR_MULTIPLE
+) -> tuple[Activations, str]:
+    """Return how an input is rounded, by rows if it was not observed, and why.
+
+    Args:
+        most: the most by which the error of a fixed scale may exceed that of a scale for each row
+    """
     if known is None or not known.finite:
         return RowScales(known is not None and known.nonnegative), "no finite numbers were observed"
     rows = RowScales(known.nonnegative)
@@ -143,7 +149,7 @@ def choose(known: InputStatistics | None) -> tuple[Activations, str]:
     fixed = FixedScale.of(known.range, known.rows)
     multiple = _error(fixed, known.rows) / max(_error(rows, known.rows), float(LEAST))
     reason = f"a fixed scale has {multiple:.3g} times the error of a scale for each row"
-    return (fixed if multiple <= FIXED_ERROR_MULTIPLE else rows), reason
+    return (fixed if multiple <= most else rows), reason
 
 
 def _error(activations: Activations, rows: Float) -> float:

@@ -69,6 +69,11 @@ def default_backend(bundle: Bundle, device: str | None = None) -> str:
     )
 
 
+def runs_on_gpus(target: str) -> bool:
+    """Return whether a backend on a GPU runs bundles of a target, in some precision."""
+    return any(record.device == "cuda" and target in (record.targets or ()) for record in BACKENDS)
+
+
 def check_backend(bundle: Bundle, name: str | None, device: str | None = None) -> BackendRecord:
     """Return the record of a backend without importing it; None selects `default_backend`.
 
@@ -181,4 +186,5 @@ __all__ = [
     "gpu_index",
     "import_backend",
     "open_backend",
+    "runs_on_gpus",
 ]

@@ -23,9 +23,13 @@ class BackendRecord:
     runs: Literal["onnx", "tensorrt"]
     device: Literal["cpu", "cuda"]
     targets: tuple[str, ...] | None = None
+    other_targets: tuple[str, ...] = ()
+    """Targets of graphs that would run and give other outputs, since their backend rounds."""
     precisions: tuple[Precision, ...] | None = None
     missing_kernels: str = ""
     """Reason why other targets and precisions do not run."""
+    encoder_only: bool = False
+    """Whether models with a decoder do not run."""
     falls_back: bool = False
     """Whether nodes may run on the processor if `open_backend` gets `allow_fallback`."""
 
@@ -42,6 +46,16 @@ class BackendRecord:
             return (
                 f"{directory} holds ONNX graphs: backend {self.name} runs engines, which dragoman "
                 f"build --target {self.name} builds from its checkpoint"
+            )
+        if self.encoder_only and manifest.model.has_decoder:
+            return (
+                f"{directory}: expected an encoder-only model, which backend {self.name} is for, "
+                "found one with a decoder"
+            )
+        if target in self.other_targets:
+            return (
+                f"{directory}: its graphs are for target {target}, and proven with its rounding: "
+                f"expected backend {target}, found {self.name}"
             )
         if self.targets is not None and target not in self.targets:
             if self.runs == "tensorrt":
@@ -65,8 +79,16 @@ class BackendRecord:
 
 BACKENDS: tuple[BackendRecord, ...] = (
     BackendRecord(
+        *("openvino", "openvino", "openvino", "openvino", "onnx"),
+        device="cpu",
+        targets=("openvino",),
+        missing_kernels="has other kernels than that target's",
+        encoder_only=True,
+    ),
+    BackendRecord(
         *("onnxruntime", "onnxruntime.cpu", "onnxruntime", "cpu", "onnx"),
         device="cpu",
+        other_targets=("openvino",),
     ),
     BackendRecord(
         *("onnxruntime-cuda", "onnxruntime.cuda", "onnxruntime", "cuda", "onnx"),

@@ -34,6 +34,7 @@ REQUEST_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 """Buckets for whole requests."""
 LIBRARIES = {
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
+    "openvino": ("openvino",),
     "tensorrt": ("tensorrt", "tensorrt-rtx"),
     "tokenizers": ("tokenizers",),
 }

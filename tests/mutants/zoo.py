@@ -75,6 +75,8 @@ BUNDLES: tuple[BundleName, ...] = (
     BundleName("gpt2", "cpu", "int4"),
     BundleName("bert-embedding", "cpu", "fp32"),
     BundleName("bert-embedding", "cpu", "int8"),
+    BundleName("bert-embedding", "openvino", "fp32"),
+    BundleName("bert-embedding", "openvino", "int8"),
     BundleName("bert-classifier", "cpu", "fp32"),
     BundleName("bert-classifier", "neutral", "fp16"),
     BundleName("whisper", "cpu", "fp32"),

@@ -8,11 +8,8 @@ rows are computed instead of one.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
-import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,12 +17,10 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from dragoman.errors import cannot_pickle
-
 from ...format.bundle import Bundle
-from ...format.contract import SHORTLIST_GRAPHS, GraphName, Owner, Role, Slot
+from ...format.contract import SHORTLIST_GRAPHS, GraphName, Owner, Slot
 from ...format.onnx_graph import WEIGHTS_FILE
-from ..interface import BackendError, ClosedModelError, Encoded, Limits, no_attention
+from ..interface import BackendError, Encoded
 from ..rows import (
     LEAST_OF_THREAD,
     POSITION_MULTIPLE,
@@ -35,7 +30,8 @@ from ..rows import (
     part_of,
     unwritten,
 )
-from .cpu_state import CACHED_TOKENS, LOGITS_AT_ONCE, HostState
+from ..sessions import ProcessorBackend
+from .cpu_state import LOGITS_AT_ONCE, HostState
 from .sessions import open_session, releasing_pages, run
 
 PROBE = (
@@ -107,24 +103,15 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
     return options
 
 
-class OnnxRuntimeBackend:
-    """The backend of ONNX Runtime on the CPU.
-
-    It holds the only lasting references to its `sessions`, so that `close` frees them, even if an
-    unfinished stream is kept. Those of the encoder and the decoder step are opened at once, that of
-    the attention graph at its first use, and all again after a fork.
-    """
+class OnnxRuntimeBackend(ProcessorBackend):
+    """The backend of ONNX Runtime on the CPU."""
 
     def __init__(self, bundle: Bundle, *, threads: int | None) -> None:
-        self.manifest = bundle.manifest
-        self._bundle, self._threads, self._opening = bundle, threads, threading.Lock()
-        self._closed = False
+        super().__init__(bundle, threads)
         _check_types(bundle)
-        graphs = self.manifest.model_graphs
-        file = next(iter(graphs.values())).file
+        file = next(iter(self.manifest.model_graphs.values())).file
         with releasing_pages(bundle.path(file).with_name(WEIGHTS_FILE)):
-            self.sessions = {name: self._session(name) for name in self._first_opened()}
-        _backends.add(self)
+            self.open_sessions(self._first_opened())
 
     def _first_opened(self) -> list[str]:
         """Return the graphs that most calls need. With a shortlist, few read all logits."""
@@ -133,29 +120,13 @@ class OnnxRuntimeBackend:
             return [*graphs]
         return [*(name for name in graphs if name != "decoder"), *sorted(SHORTLIST_GRAPHS)]
 
-    def session(self, graph: str) -> onnxruntime.InferenceSession:
-        """Return the session of a graph, and open it if necessary."""
-        session = self.sessions.get(graph)
-        if session is None:
-            with self._opening:
-                if self._closed:
-                    raise ClosedModelError
-                session = self.sessions.get(graph) or self._session(graph)
-                self.sessions[graph] = session
-        return session
-
-    def abandon_sessions(self) -> None:
-        """Forget all sessions of a forked process, which has none of their threads.
-
-        Freeing a session waits for its threads, so it would never end.
-        """
-        for session in self.sessions.values():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
-        self.sessions, self._opening = {}, threading.Lock()
-
     def _session(self, graph: str) -> onnxruntime.InferenceSession:
         spec, options = self.manifest.graphs[graph], self._options(self._threads)
         return open_session(self._bundle.path(spec.file), spec, options, "CPUExecutionProvider")
+
+    def _outputs(self, graph: str, names: list[str], feeds: dict[str, NDArray[Any]]) -> list[Any]:
+        found: list[Any] = run(self.session(graph).run, names, feeds)
+        return found
 
     @functools.cached_property
     def _least_rows(self) -> int:
@@ -165,18 +136,6 @@ class OnnxRuntimeBackend:
 
     def _options(self, threads: int | None) -> onnxruntime.SessionOptions:
         return session_options(threads)
-
-    @property
-    def limits(self) -> Limits:
-        """The limits on batches."""
-        return Limits(encoded=CACHED_TOKENS, source_multiple=POSITION_MULTIPLE)
-
-    @property
-    def steps(self) -> None:
-        """Return None, as no step can be captured."""
-
-    def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> None:
-        """Return None: batches on the processor are limited by their tokens."""
 
     def start(
         self,
@@ -217,42 +176,8 @@ class OnnxRuntimeBackend:
             least_rows=least_rows,
         )
 
-    def _run(self, name: str, values: Mapping[Slot, NDArray[Any]]) -> dict[Slot, NDArray[Any]]:
-        graph = self.manifest.graphs[name]
-        feeds = {tensor.name: values[tensor.slot] for tensor in graph.inputs}
-        names = [tensor.name for tensor in graph.outputs]
-        found = run(self.session(name).run, names, feeds)
-        return {tensor.slot: value for tensor, value in zip(graph.outputs, found, strict=True)}
-
     def _shortlist_weights(self, tokens: NDArray[np.int64]) -> dict[Slot, NDArray[Any]]:
         return self._run("shortlist_weights", {Slot("shortlist"): tokens})
-
-    def encode(
-        self,
-        source: NDArray[Any],
-        source_mask: NDArray[np.bool_],
-        token_type: NDArray[np.int64] | None = None,
-    ) -> dict[str, NDArray[Any]]:
-        """Return the encoder's outputs by tensor name."""
-        types = np.zeros_like(source) if token_type is None else token_type
-        found = self._run(
-            "encoder",
-            {Slot("source"): source, Slot("source_mask"): source_mask, Slot("token_type"): types},
-        )
-        outputs = self.manifest.graphs["encoder"].outputs
-        return {tensor.name: found[tensor.slot] for tensor in outputs}
-
-    def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
-        """Run the attention graph and return its outputs."""
-        if "attention" not in self.manifest.graphs:
-            raise BackendError(no_attention(self.manifest.name))
-        given = {Slot(role): values for role, values in inputs.items()}
-        for tensor in self.manifest.graphs["attention"].inputs:
-            if tensor.role == "past_state":  # 0 before the first token
-                shape = tensor.sized({"batch": len(inputs["token"])})
-                given[tensor.slot] = np.zeros(shape, tensor.dtype)
-        found = self._run("attention", given)
-        return {slot.role: values for slot, values in found.items()}
 
     def check_alignment(self) -> None:
         """Do nothing: the alignment graph runs here."""
@@ -325,30 +250,10 @@ class OnnxRuntimeBackend:
             values |= {t.memory: cache[:batch] for t, cache in zip(kept, written, strict=True)}
         return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
-    def close(self) -> None:
-        """Free the sessions; those that are running when their run ends."""
-        with self._opening:
-            self._closed = True
-            self.sessions = {}
-
-    __reduce__ = cannot_pickle
-
 
 def open_backend(bundle: Bundle, threads: int | None) -> OnnxRuntimeBackend:
     """Open the backend, or raise a BackendError if it cannot run the bundle's graphs."""
     return OnnxRuntimeBackend(bundle, threads=threads)
-
-
-_backends = weakref.WeakSet[OnnxRuntimeBackend]()
-
-
-def _after_fork() -> None:
-    for backend in _backends:
-        backend.abandon_sessions()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_types(bundle: Bundle) -> None:

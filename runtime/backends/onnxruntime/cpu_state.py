@@ -28,6 +28,7 @@ from ..interface import (
 from ..prediction import HostPrediction, ShortlistPrediction
 from ..rows import (
     ALLOWED_TOKEN,
+    CACHED_TOKENS,
     POSITION_MULTIPLE,
     BatchShortlist,
     CacheHistory,
@@ -49,12 +50,6 @@ LONG_PROMPT = 8
 """Tokens; longer prompts are read once for all beams of a source."""
 LOGITS_AT_ONCE = 2**23
 """Numbers among the logits of a run; longer prompts are read in parts."""
-
-CACHED_TOKENS = 1024
-"""Number of source tokens whose activations stay in the CPU caches between operators.
-
-On one thread, the int8 encoder of a base model takes 1.2 times as long for 3,840 tokens at once,
-and MiniLM's takes 1.07 to 1.24 times as long for 4,096 (docs/speed.md)."""
 
 
 class HostState:

@@ -173,8 +173,10 @@ def build(
 
     progress.stage("reading the checkpoint")
     opened = open_checkpoint(located, audio_window)
+    spec = model_spec(opened.model.config)
+    chosen.check_model(has_decoder=spec.has_decoder)
     if shortlist is not None or shortlist_from is not None:
-        check_shortlist_model(model_spec(opened.model.config))
+        check_shortlist_model(spec)
     if request is not None and old is None:  # fail early
         config = opened.model.config
         request.for_model(config, config.max_target_positions)
@@ -203,7 +205,7 @@ def build(
             progress.stage("learning the shortlist")
             learned = learned_shortlist(Path(shortlist_from), graphs, source_language)
             graphs = add_shortlist(graphs, learned)
-        parity = compare(graphs, opened, parity_inputs, threads, "onnxruntime", progress)
+        parity = compare(graphs, opened, parity_inputs, threads, None, progress)
         if compared is not None:
             compared(graphs, parity)
         problem = describe_problem(parity, neutral, graphs, parity_inputs)

@@ -29,7 +29,8 @@ from packaging.specifiers import SpecifierSet
 import dragoman
 from dragoman.errors import DragomanError, distributions_of, import_problem, shortened
 from dragoman.files.regular_files import NO_HOME, user_cache
-from dragoman.runtime.backends.machine import cgroup_limits, memory, processor
+from dragoman.runtime.backends.machine import cgroup_limits, memory
+from dragoman.runtime.backends.processor import processor
 from dragoman.runtime.backends.table import BACKENDS
 from dragoman.runtime.backends.tensorrt.packages import MODULES as ENGINES
 from dragoman.runtime.backends.tensorrt.packages import cuda_version
@@ -39,13 +40,14 @@ from dragoman.runtime.serving.arrangement import usable_cores
 from dragoman.tested_versions import Package, installed_version, normalized, required_packages
 
 NAME = "dragoman"
-RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "tensorrt-rtx", "tensorrt")
+RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt-rtx", "tensorrt")
 """Distributions of the backends; one of them is needed."""
 
 NATIVE = {
     "numpy": "",
     "tokenizers": "",
     "onnxruntime": "cpu",
+    "openvino": "openvino",
     "sentencepiece": "sentencepiece",
     "soxr": "audio",
     "av": "audio",

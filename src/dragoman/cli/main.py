@@ -54,6 +54,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "jinja2": ("report",),
     "markupsafe": ("report",),
     "onnxruntime": ("cpu",),
+    "openvino": ("openvino",),
     "sentencepiece": ("sentencepiece", "verify"),
     "sentencex": ("sentences", "html"),
     "langcodes": ("sentences", "detect", "html"),

@@ -19,6 +19,7 @@ from dragoman.reference_model import AutoregressiveModel, EncoderModel, Referenc
 from dragoman.runtime import Model
 from dragoman.runtime.answer_comparison import encode, generate, projections
 from dragoman.runtime.audio.log_mel import LogMel, sound
+from dragoman.runtime.backends import default_backend, runs_on_gpus
 from dragoman.runtime.decoding.request import EncoderInput, as_batch
 from dragoman.runtime.format.bundle import Bundle
 from dragoman.runtime.format.known_answers import (
@@ -72,11 +73,12 @@ def make_known_answers(
         bundle: the bundle of graphs, also for engines, which are built later
         inputs: the inputs of parity; generated ones are added
     """
-    machine, elsewhere = machine_of(bundle, "onnxruntime"), bundle.manifest.target != "cpu"
+    backend, elsewhere = default_backend(bundle), runs_on_gpus(bundle.manifest.target)
+    machine = machine_of(bundle, backend)
     known = KnownAnswers(
         versions=machine.versions, processor=machine.processor, features=machine.features
     )
-    with running(bundle, threads, "onnxruntime") as (model, _):
+    with running(bundle, threads, backend) as (model, _):
         if isinstance(reference, EncoderModel):
             encoded = [*_encoded(model, _sizes(reference)["encoder"], inputs)]
             if elsewhere:
@@ -314,7 +316,8 @@ def _rounded(value: float) -> float:
 
 
 def _limited(model: Model, precision: Precision, known: KnownAnswers) -> KnownAnswers:
-    measured = compare_with_oracle(model, known, (), backend="onnxruntime")
+    backend = default_backend(model.bundle)
+    measured = compare_with_oracle(model, known, (), backend=backend)
     if measured is None or precision == "fp32":
         return known
     if measured.distributions is not None:

@@ -225,7 +225,7 @@ FAULTS: tuple[BundleFault, ...] = (
             "encoder.layers.0.feed_forward_residual.norm.gain",
             "encoder.layers.1.feed_forward_residual.norm.gain",
         ),
-        *("bert-embedding cpu int8", "bart neutral fp32"),
+        *("bert-embedding cpu int8", "bert-embedding openvino int8", "bart neutral fp32"),
     ),
     _fault(
         "the end token is never chosen", _end_token(-1e4), "g2p-en cpu fp32", "verses-en cpu int4"
@@ -249,12 +249,17 @@ FAULTS: tuple[BundleFault, ...] = (
         _next_is_seen,
         *("bart neutral fp32", "gpt2 neutral fp16"),
     ),
-    _fault("the mean counts padding", _mean_of_all, "bert-embedding cpu fp32"),
+    _fault(
+        "the mean counts padding",
+        _mean_of_all,
+        *("bert-embedding cpu fp32", "bert-embedding openvino fp32"),
+    ),
     _fault(
         "embeddings are not normalized",
         _not_normalized,
         "bert-embedding cpu fp32",
         "bert-embedding cpu int8",
+        "bert-embedding openvino int8",
     ),
     _fault(
         "tokens are not suppressed", _nothing_suppressed, "whisper cpu fp32", "whisper cpu int8"

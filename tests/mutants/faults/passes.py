@@ -16,6 +16,7 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
+from dragoman.optimize import openvino
 from dragoman.optimize.cpu import attention, projections, quantized_caches, query_projection
 from dragoman.optimize.fusions.cleanup import Tidy
 from dragoman.optimize.graph_pass import Changes, RulePass
@@ -179,6 +180,36 @@ def _half_the_range(right: Wrong, fixed: FixedScale, graph: ir.Graph, x: ir.Valu
     return right(dataclasses.replace(fixed, scale=fixed.scale / 2), graph, x)
 
 
+def _dequantized_with(place: int, change: Callable[[Any], Any]) -> Wrong:
+    """A `DequantizeLinear` of an input whose scale or zero point is not that of its integers."""
+
+    def wrong(right: Wrong, form: openvino.QDQForm, graph: ir.Graph, x: ir.Value) -> Any:
+        nodes, read = right(form, graph, x)
+        for node in nodes:
+            if node.op_type == "DequantizeLinear":
+                own = node.inputs[place]
+                other = new_weight(graph, f"{own.name}.other", change(_numbers(own)))
+                node.replace_input_with(place, other)
+        return nodes, read
+
+    return wrong
+
+
+_other_step = _dequantized_with(1, lambda scale: np.asarray(scale * np.float32(1.02)))
+_other_zero = _dequantized_with(2, lambda zero: np.asarray(zero + np.uint8(1)))
+
+
+def _first_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    first: list[FixedScale] = []
+
+    def choose(right: Wrong, known: Any, most: float) -> Any:
+        found, reason = right(known, most)
+        first.append(found)
+        return first[0], reason
+
+    _in_place_of(openvino, "choose", choose)(monkeypatch)
+
+
 def _bias_dropped(
     right: Wrong, form: Any, graph: Any, name: str, rounded: Any, x: Any, bias: Any
 ) -> Any:
@@ -336,7 +367,7 @@ FAULTS: tuple[PassFault, ...] = (
         SCALES,
         "fixed scales cover half of the range",
         _in_place_of(FixedScale, "quantize", _half_the_range),
-        "g2p-en cpu int8",
+        *("g2p-en cpu int8", "bert-embedding openvino int8"),
         calibrated=True,
     ),
     _fault(
@@ -347,7 +378,28 @@ FAULTS: tuple[PassFault, ...] = (
             _in_place_of(BlockQuantized, "product", _bias_dropped),
             _in_place_of(WeightOnly, "product", _bias_dropped),
         ),
-        *("bart cpu int8", "gpt2 neutral int8", "gpt2 cpu int4"),
+        *("bart cpu int8", "gpt2 neutral int8", "gpt2 cpu int4", "bert-embedding openvino int8"),
+    ),
+    _fault(
+        SCALES,
+        "inputs are dequantized with a scale that is 2 % larger",
+        _in_place_of(openvino.QDQForm, "_read", _other_step),
+        "bert-embedding openvino int8",
+        calibrated=True,
+    ),
+    _fault(
+        SCALES,
+        "inputs are dequantized relative to another zero",
+        _in_place_of(openvino.QDQForm, "_read", _other_zero),
+        "bert-embedding openvino int8",
+        calibrated=True,
+    ),
+    _fault(
+        SCALES,
+        "all products have the scale of the first one's inputs",
+        _first_scale,
+        "bert-embedding openvino int8",
+        calibrated=True,
     ),
     _fault(
         SCALES,

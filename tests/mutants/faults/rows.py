@@ -262,6 +262,7 @@ FAULTS: tuple[BundleFault, ...] = (
         _changed("encoder", "source_mask", _rows_from(32, 0)),
         "bart cpu fp32",
         "bert-embedding cpu int8",
+        "bert-embedding openvino fp32",
     ),
     _fault(
         ROWS,

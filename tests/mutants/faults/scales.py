@@ -140,6 +140,7 @@ FAULTS: tuple[BundleFault, ...] = (
         change_weight("encoder", f"{OUTPUT}.scale", _all_scaled(0.98)),
         "whisper cpu int8",
         "bert-embedding cpu int8",
+        "bert-embedding openvino int8",
         "t5 cpu int4",
     ),
     _fault(
@@ -199,6 +200,7 @@ FAULTS: tuple[BundleFault, ...] = (
         change_weight("encoder", f"{OUTPUT}.int8", _inputs_zeroed),
         "g2p-en cpu int8",
         "bert-embedding cpu int8",
+        "bert-embedding openvino int8",
     ),
     _fault(
         "the scales of cached keys are halved",

@@ -15,10 +15,11 @@ import tokenizers
 import dragoman
 from dragoman.files.regular_files import user_cache
 from dragoman.runtime.backends import cuda
-from dragoman.runtime.backends import machine as module
+from dragoman.runtime.backends import processor as module
 from dragoman.runtime.backends.cuda import Gpu
-from dragoman.runtime.backends.machine import cgroup_limits, describe_machine, memory, processor
+from dragoman.runtime.backends.machine import cgroup_limits, describe_machine, memory
 from dragoman.runtime.backends.onnxruntime.cpu import saturates
+from dragoman.runtime.backends.processor import processor
 
 X86 = """processor\t: 0
 model name\t: Some Xeon @ 2 GHz

@@ -1,0 +1,321 @@
+"""OpenVINO runs bundles of target openvino: outputs, threads, forks, closing and refusals.
+
+The oracles are Hugging Face's models, and the ONNX graph itself, run without optimizations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dragoman.api import build
+from dragoman.errors import DragomanError
+from dragoman.onnx_graphs.graph_files import load_graph
+from dragoman.optimize.running import run
+from dragoman.optimize.target_bundle import optimize_bundle
+from dragoman.runtime import BackendError, Bundle, ClosedModelError, load, read_bundle
+from dragoman.runtime.backends import default_backend, open_backend
+from dragoman.runtime.backends import openvino as backend
+from dragoman.runtime.format.manifest import Precision
+
+from .conftest import PIECES, POSITIONS, Case, Make, transformers
+
+HEADS = [
+    "Model",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForMaskedLM",
+    "ForQuestionAnswering",
+]
+LENGTHS = [5, 1, POSITIONS, 2, 9, 3, 17]
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[list[int]]:
+    generator = np.random.default_rng(3)
+    return [generator.integers(5, len(PIECES), length).tolist() for length in LENGTHS]
+
+
+def neutral_of(case: Case) -> Bundle:
+    return read_bundle(case.ours.bundle.directory.parent / "neutral")
+
+
+def built(case: Case, directory: Path, precision: Precision = "fp32", **options: Any) -> Bundle:
+    return optimize_bundle(
+        neutral_of(case), directory, target="openvino", precision=precision, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def bundles(
+    make: Make, sources: list[list[int]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Bundle]:
+    """A model that gives vectors, in fp32, and in int8 with and without calibration."""
+    case, made = make("Model"), {}
+    options: dict[str, dict[str, Any]] = {
+        "fp32": {},
+        "int8": {"precision": "int8", "calibration": sources},
+        "uncalibrated": {"precision": "int8"},
+    }
+    for name, given in options.items():
+        made[name] = built(case, tmp_path_factory.mktemp(name), **given)
+    return made
+
+
+def batch_of(sources: list[list[int]]) -> tuple[Any, Any]:
+    mask = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
+    source = np.zeros(mask.shape, np.int64)
+    source[mask] = [token for row in sources for token in row]
+    return source, mask
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_outputs_are_those_of_hugging_face(
+    head: str, make: Make, sources: list[list[int]], tmp_path: Path
+) -> None:
+    case, (source, mask) = make(head), batch_of(sources)
+    with torch.no_grad():
+        theirs = case.theirs(torch.from_numpy(source), torch.from_numpy(mask).long())
+    with load(built(case, tmp_path), threads=2) as model:
+        found = model.backend.encode(source, mask)
+        alone = model.backend.encode(source[1:2, :1], mask[1:2, :1])
+    if "start_logits" in theirs:
+        expected = {"token_logits": torch.stack([theirs.start_logits, theirs.end_logits], -1)}
+    elif "last_hidden_state" in theirs:
+        expected = {"hidden": theirs.last_hidden_state}
+    else:
+        expected = {
+            "class_logits" if head == "ForSequenceClassification" else "token_logits": theirs.logits
+        }
+    for name, value in expected.items():
+        at_tokens = slice(None) if value.shape[1] != source.shape[1] else mask
+        np.testing.assert_allclose(found[name][at_tokens], value.numpy()[at_tokens], atol=1e-4)
+        own = found[name][1] if value.ndim == 2 else found[name][1, :1]
+        np.testing.assert_allclose(alone[name][0], own, atol=1e-5)
+
+
+def test_integers_are_multiplied_as_the_graph_says(
+    bundles: dict[str, Bundle], sources: list[list[int]]
+) -> None:
+    """All inputs have a fixed scale: only roundings at their limits may fall to the other side."""
+    (record,) = bundles["int8"].manifest.passes
+    assert {choice.chosen for choice in record.choices} == {"fixed scale"}
+    source, mask = batch_of(sources)
+    graph = load_graph(bundles["int8"].graph_path("encoder"))
+    expected = run(graph, {"source": source, "source_mask": mask})["embedding"]
+    with load(bundles["int8"], threads=1) as model:
+        found = model.backend.encode(source, mask)["embedding"]
+    size = np.abs(expected).max()
+    assert np.abs(found - expected).mean() < 0.003 * size
+    with load(bundles["fp32"], threads=1) as model:
+        exact = model.backend.encode(source, mask)["embedding"]
+    assert np.abs(found - exact).mean() > 3 * np.abs(found - expected).mean()
+
+
+def test_without_calibration_openvino_rounds_inputs(
+    bundles: dict[str, Bundle], sources: list[list[int]]
+) -> None:
+    (record,) = bundles["uncalibrated"].manifest.passes
+    assert {choice.chosen for choice in record.choices} == {"scales of groups, by OpenVINO"}
+    assert "random sources" in record.choices[0].reason
+    source, mask = batch_of(sources)
+    graph = load_graph(bundles["uncalibrated"].graph_path("encoder"))
+    assert "QuantizeLinear" not in {node.op_type for node in graph.graph}
+    expected = run(graph, {"source": source, "source_mask": mask})["embedding"]
+    with load(bundles["uncalibrated"], threads=1) as model:
+        found = model.backend.encode(source, mask)["embedding"]
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["int8", "uncalibrated"])
+def test_products_are_exact_where_those_of_integers_would_saturate(
+    name: str,
+    bundles: dict[str, Bundle],
+    sources: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, mask = batch_of(sources)
+    graph = load_graph(bundles[name].graph_path("encoder"))
+    expected = run(graph, {"source": source, "source_mask": mask})["embedding"]
+    monkeypatch.setattr(backend, "processor", lambda: ("an old one", ("avx", "avx2", "fma")))
+    with load(bundles[name], threads=1, check="never") as model:
+        found = model.backend.encode(source, mask)["embedding"]
+    assert np.abs(found - expected).mean() < 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        (("avx", "avx2"), True),
+        (("avx2", "avx512f"), True),
+        (("avx2", "avx_vnni"), False),
+        (("avx2", "avx512f", "avx512_vnni"), False),
+        (("asimd", "i8mm"), False),
+        ((), False),
+    ],
+)
+def test_which_processors_saturate(
+    features: tuple[str, ...], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "processor", lambda: ("", features))
+    assert backend.saturates() is expected
+
+
+@pytest.mark.parametrize("name", ["fp32", "int8"])
+def test_texts_in_a_batch_and_alone_in_several_threads(
+    name: str, bundles: dict[str, Bundle]
+) -> None:
+    texts = ["the man eats food.", "a", "paris is in france.", "b c", "the man", "food", "e f g"]
+    with load(bundles[name], threads=2) as model:
+        expected = model.encode(texts)
+        with ThreadPoolExecutor(4) as pool:
+            alone = list(pool.map(lambda text: model.encode([text])[0], texts * 6))
+    np.testing.assert_allclose(
+        alone, np.tile(expected, (6, 1)), atol=1e-5 if name == "fp32" else 0.02
+    )
+
+
+def test_what_was_returned_stays_as_it_is(bundles: dict[str, Bundle]) -> None:
+    """Requests and their memory are used again."""
+    with load(bundles["fp32"], threads=1) as model:
+        first = model.hidden_states(["the man eats food."])[0]
+        before = first.copy()
+        model.hidden_states(["paris is in france."])
+        np.testing.assert_array_equal(first, before)
+
+
+def ended(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_forked_process_runs_the_model_and_exits(bundles: dict[str, Bundle]) -> None:
+    code = f"""
+import os
+from dragoman.runtime import load
+model = load({str(bundles["int8"].directory)!r}, threads=2)
+expected = model.encode(["the man"])
+child = os.fork()
+if not child:
+    assert (model.encode(["the man"]) == expected).all()
+    model.close()
+    raise SystemExit
+assert os.waitpid(child, 0)[1] == 0
+assert (model.encode(["the man"]) == expected).all()
+print("ended")
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert (found.stdout, found.returncode) == ("ended\n", 0), found.stderr
+
+
+def test_onnx_runtime_is_not_needed(bundles: dict[str, Bundle]) -> None:
+    code = f"""
+import sys
+sys.modules["onnxruntime"] = None
+from dragoman.runtime import load
+print(load({str(bundles["int8"].directory)!r}).encode(["the man"]).shape)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert found.stdout == "(1, 24)\n", found.stderr
+
+
+def test_a_closed_model(bundles: dict[str, Bundle]) -> None:
+    model = load(bundles["fp32"])
+    model.close()
+    with pytest.raises(ClosedModelError):
+        model.encode(["a"])
+
+
+def test_attention_is_that_of_hugging_face(make: Make, tmp_path: Path) -> None:
+    case = make("Model")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the man eats food.\nparis is in france.\n", encoding="utf-8")
+    checkpoint = case.ours.bundle.directory.parent / "checkpoint"
+    build(checkpoint, tmp_path / "bundle", target="openvino", attention=True, inputs=texts)
+    eager = transformers.BertModel.from_pretrained(checkpoint, attn_implementation="eager")
+    with load(tmp_path / "bundle", threads=1) as model:
+        tokens = model.tokenize("the man eats food.")
+        found = model.attention("the man eats food.").encoder
+    with torch.no_grad():
+        maps = eager.eval()(torch.tensor([tokens]), output_attentions=True).attentions
+    assert found is not None
+    np.testing.assert_allclose(found, torch.cat(maps).numpy(), atol=1e-5)
+
+
+def test_one_backend_for_one_target(bundles: dict[str, Bundle], make: Make) -> None:
+    own, other = bundles["int8"], make("Model").ours.bundle
+    assert default_backend(own) == default_backend(own, "cpu") == "openvino"
+    assert default_backend(other) == "onnxruntime"
+    with pytest.raises(BackendError) as caught:
+        load(own, backend="onnxruntime")
+    assert str(caught.value) == (
+        f"{own.directory}: its graphs are for target openvino, and proven with its rounding: "
+        "expected backend openvino, found onnxruntime"
+    )
+    with pytest.raises(BackendError) as caught:
+        load(other, backend="openvino")
+    assert str(caught.value) == (
+        f"{other.directory}: its graphs are for target cpu: openvino has other kernels than that "
+        "target's: expected target openvino (dragoman build --target openvino)"
+    )
+
+
+def test_a_graph_that_is_not_as_the_manifest_says(bundles: dict[str, Bundle]) -> None:
+    bundle = bundles["fp32"]
+    graph = bundle.manifest.graphs["encoder"]
+    first, *others = graph.inputs
+    for inputs, problem in (
+        (others, f"unexpected tensor {first.name}"),
+        ([dataclasses.replace(first, name="ids"), *others], "no tensor ids"),
+        (
+            [dataclasses.replace(first, dtype="int32"), *others],
+            "expected int32, found int64",
+        ),
+    ):
+        graphs = {"encoder": dataclasses.replace(graph, inputs=tuple(inputs))}
+        manifest = dataclasses.replace(bundle.manifest, graphs=graphs)
+        with pytest.raises(BackendError, match=problem):
+            open_backend(dataclasses.replace(bundle, manifest=manifest), "openvino", 1)
+
+
+def test_a_graph_that_openvino_cannot_read(bundles: dict[str, Bundle], tmp_path: Path) -> None:
+    (tmp_path / "encoder.onnx").write_bytes(b"\x08\x08")
+    broken = dataclasses.replace(bundles["fp32"], directory=tmp_path)
+    with pytest.raises(BackendError, match=r"encoder\.onnx: openvino 2.* cannot load this graph: "):
+        open_backend(broken, "openvino", 1)
+
+
+def test_inputs_that_openvino_cannot_run(bundles: dict[str, Bundle]) -> None:
+    with load(bundles["fp32"], threads=1) as model, pytest.raises(BackendError) as caught:
+        model.backend.encode(np.zeros(3, np.int64), np.ones((2, 3), bool))
+    assert str(caught.value).startswith("openvino failed: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_library(bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "dragoman.runtime.backends.openvino")
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(BackendError) as caught:
+        load(bundles["fp32"])
+    assert "pip install 'dragoman[openvino]'" in str(caught.value)
+
+
+def test_a_model_with_a_decoder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DragomanError) as caught:
+        build("g2p-en", tmp_path / "bundle", target="openvino")
+    assert str(caught.value) == (
+        "target openvino: expected an encoder-only model, found one with a decoder"
+    )
+    assert not list(tmp_path.iterdir())
