@@ -104,9 +104,12 @@ def prepare_encoder(
     openvino = import_library("openvino", group=GROUP)
     nncf = import_library("nncf", group=GROUP)
     tokenize = load_tokenizer(source)
+    model = openvino.Core().read_model(exported / ENCODER_FILE)
+    names = {name for put in model.inputs for name in put.get_names()}
+    inputs = [{n: v for n, v in tokenize([text]).items() if n in names} for text in calibration]
     quantized = nncf.quantize(
-        openvino.Core().read_model(exported / ENCODER_FILE),
-        nncf.Dataset([tokenize([text]) for text in calibration]),
+        model,
+        nncf.Dataset(inputs),
         model_type=nncf.ModelType.TRANSFORMER,
         subset_size=len(calibration),
     )

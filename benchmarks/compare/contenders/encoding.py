@@ -18,7 +18,7 @@ from ...peers import interface, openvino
 from ...peers.interface import Encode, Text
 from ...processes import HERE, Interpreter
 from ..rounds import Contender, Perform, unchanged
-from .text import dragoman_contenders, peers, reference
+from .text import BUNDLES, DRAGOMAN, BundleKind, dragoman_contenders, peers, reference
 
 ROOT = Path(__file__).resolve().parents[3]
 PROSE, OTHER_PROSE = ROOT / "LICENSE", ROOT / "README.md"
@@ -31,6 +31,11 @@ QUEUE_LENGTHS, MEDIAN_LENGTH, SPREAD = (8, 256), 48, 0.8
 """Tokens of the texts of a queue: the shortest and longest, and the distribution's parameters."""
 QUEUE_BATCH = 32
 """Texts that tools take of a queue at once, sentence-transformers' default."""
+ON_OPENVINO = tuple(
+    BundleKind(f"{DRAGOMAN} openvino {precision}", "openvino", precision)
+    for precision in ("fp32", "int8")
+)
+"""Bundles that OpenVINO runs."""
 EMBEDDING_ONLY = ("fastembed", "Optimum-ONNX")
 """Tools that do not take part in reranking."""
 MEASURED = "measured"
@@ -152,7 +157,9 @@ def contenders(
     everyone = [
         reference(partial(adapt, load=library.load_torch), timed=False),
         *dragoman_contenders(
-            partial(load_to_perform, load=load_bundle, queue={}), calibration=calibration
+            partial(load_to_perform, load=load_bundle, queue={}),
+            (*BUNDLES, *ON_OPENVINO),
+            calibration=calibration,
         ),
         *tools("ONNX Runtime", optimum_onnx.GRAPH_MODES, prepare_graph, load_onnxruntime),
         # For variants of the graph, one tool is enough.
