@@ -173,10 +173,12 @@ def bench(
     bandwidth = None
     if isinstance(model.backend, DeviceBackend):
         bandwidth = measure_bandwidth(model.backend.device)
+    record = check_backend(model.bundle, backend, device)
+    libraries = ("onnxruntime", *(["openvino"] if record.name == "openvino" else []))
     return BenchReport(
         bundle=model.manifest.name,
         precision=model.manifest.precision,
-        backend=check_backend(model.bundle, backend, device).name,
+        backend=record.name,
         threads=threads,
         source_length=source_length,
         new_tokens=new_tokens,
@@ -191,7 +193,7 @@ def bench(
         versions={
             "dragoman": __version__,
             "python": platform.python_version(),
-            "onnxruntime": _version("onnxruntime"),
+            **{name: _version(name) for name in libraries},
             "numpy": np.__version__,
         },
         command=command,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError
 from dragoman.runtime.audio import LogMel
+from dragoman.runtime.backends import runs_on_gpus
 from dragoman.runtime.backends.rows import unwritten
 from dragoman.runtime.decoding.request import EncoderInput, as_batch
 from dragoman.runtime.format.bundle import Bundle
@@ -281,8 +282,9 @@ def _gpu_commands(bundle: Bundle, encoder: Feed | None) -> Iterator[str]:
     if manifest.model.has_decoder:
         yield "# The decoder's caches need a fixed capacity: build engines, and compare these with"
         yield "#   dragoman inspect ENGINES --polygraphy DIRECTORY --graphs BUNDLE"
-    if manifest.target == "cpu":
-        yield 'echo "the graphs of target cpu have operators that TensorRT does not have" >&2'
+    if not runs_on_gpus(manifest.target):
+        found = f"the graphs of target {manifest.target} have operators that TensorRT does not have"
+        yield f'echo "{found}" >&2'
         yield "exit 2"
         return
     if encoder is None:

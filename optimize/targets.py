@@ -140,7 +140,9 @@ class Target:
 TARGETS: tuple[Target, ...] = (
     Target("cpu", "ONNX Runtime's operators", "cpu.target", ("fp32", "int8", "int4")),
     Target("neutral", "standard ONNX", "precision.weight_only", ALL_PRECISIONS),
-    Target("openvino", "OpenVINO", "openvino", ("fp32", "int8"), encoder_only=True),
+    Target(
+        "openvino", "OpenVINO, encoder-only models", "openvino", ("fp32", "int8"), encoder_only=True
+    ),
     Target("tensorrt-rtx", "TensorRT-RTX engines", "tensorrt.target", ALL_PRECISIONS, "tensorrt"),
     Target("tensorrt", "TensorRT engines", "tensorrt.target", ALL_PRECISIONS, "tensorrt"),
 )

@@ -29,9 +29,9 @@ def load(
         directory: the bundle's directory; or the result of `read_bundle`, whose files are not
             checked again
         threads: number of CPU threads; None: one for each core
-        backend: "onnxruntime" (CPU), "onnxruntime-cuda", "tensorrt-rtx" or "tensorrt"; None: the
-            first that runs the bundle, on `device` if it is given. Engines run on the package that
-            built them, graphs on the CPU.
+        backend: "onnxruntime" (CPU), "openvino", "onnxruntime-cuda", "tensorrt-rtx" or "tensorrt";
+            None: the first that runs the bundle, on `device` if it is given. Engines run on the
+            package that built them, graphs on the CPU.
         device: "cpu", "cuda" (the first GPU) or "cuda:1" (the second one), as CUDA counts them, see
             CUDA_VISIBLE_DEVICES. None: the processor, or the first GPU for a backend that runs on
             one.

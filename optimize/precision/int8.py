@@ -134,12 +134,12 @@ Activations = FixedScale | RowScales
 
 
 def choose(
-    known: InputStatistics | None, most: float = FIXED_ERROR_MULTIPLE
+    known: InputStatistics | None, limit: float = FIXED_ERROR_MULTIPLE
 ) -> tuple[Activations, str]:
     """Return how an input is rounded, by rows if it was not observed, and why.
 
     Args:
-        most: the most by which the error of a fixed scale may exceed that of a scale for each row
+        limit: the most by which the error of a fixed scale may exceed that of a scale for each row
     """
     if known is None or not known.finite:
         return RowScales(known is not None and known.nonnegative), "no finite numbers were observed"
@@ -149,7 +149,7 @@ def choose(
     fixed = FixedScale.of(known.range, known.rows)
     multiple = _error(fixed, known.rows) / max(_error(rows, known.rows), float(LEAST))
     reason = f"a fixed scale has {multiple:.3g} times the error of a scale for each row"
-    return (fixed if multiple <= most else rows), reason
+    return (fixed if multiple <= limit else rows), reason
 
 
 def _error(activations: Activations, rows: Float) -> float:

@@ -1,6 +1,6 @@
 """Backends, which run the graphs or engines of a bundle.
 
-Reading order: interface, table, rows, then a backend's folder. A backend is imported only when it
+Reading order: interface, table, rows, then a backend. A backend is imported only when it
 is opened, since its library may not be installed.
 """
 
@@ -45,7 +45,8 @@ def gpu_index(device: str | None) -> int | None:
 def default_backend(bundle: Bundle, device: str | None = None) -> str:
     """Return the first backend that runs a bundle, on a device if one is named.
 
-    Engines run on the package that built them, graphs on ONNX Runtime.
+    Engines run on the package that built them, graphs on ONNX Runtime or, if they are for target
+    openvino, on OpenVINO.
 
     Raises:
         BackendError: no backend runs the bundle, or none does on this device.

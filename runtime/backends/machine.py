@@ -66,7 +66,7 @@ def describe_machine(backend: str = "onnxruntime", *libraries: str, gpu: int = 0
         system=f"{platform.system()} {platform.machine()}",
         processor=name,
         features=features,
-        saturates=_saturates(),
+        saturates=_saturates(record.name),
         gpu=_gpu(gpu) if on_gpu else None,
         versions={
             "dragoman": __version__,
@@ -122,11 +122,11 @@ def _words(file: Path) -> list[str]:
         return []
 
 
-def _saturates() -> bool | None:
+def _saturates(backend: str) -> bool | None:
+    module = ".openvino" if backend == "openvino" else ".onnxruntime.cpu"
     try:
-        from .onnxruntime.cpu import saturates
-
-        return saturates()
+        found: bool = import_module(module, __package__).saturates()
+        return found
     except Exception:  # missing or broken: libraries raise what they like
         return None
 
@@ -162,4 +162,5 @@ def _versions(*names: str) -> Iterator[tuple[str, str]]:
     for name in names:
         with suppress(Exception):  # not installed, or broken
             module = sys.modules.get(name) or import_module(name)
-            yield name, str(getattr(module, "__version__", "unknown"))
+            version = str(getattr(module, "__version__", "unknown"))
+            yield name, version.partition("-")[0]  # OpenVINO's goes on with a commit

@@ -1,25 +1,45 @@
 """OpenVINO on the processor, for encoder-only models. See `interface.Backend`.
 
-Its products of 8 bits saturate on x86 processors without VNNI; there, it computes in fp32.
+Its products of 8 bits saturate on x86 processors without VNNI; there, it computes in fp32. Its
+threads do not survive a fork, and are not started again: a child process is refused.
 """
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-import openvino
 from numpy.typing import NDArray
-
-# If files of the package are gone, Python imports the empty folder, and only this fails.
-from openvino import Core
 
 from ..format.bundle import Bundle
 from ..format.contract import GraphSpec
 from .interface import BackendError
-from .processor import processor
-from .sessions import ProcessorBackend
+from .processor import ProcessorBackend, processor
+
+REPORTS = "openvino_telemetry"
+"""The package through which OpenVINO reports that it is imported, unless it is missing."""
+
+
+def _import_openvino() -> Any:
+    """Import OpenVINO so that it reports nothing."""
+    known = REPORTS in sys.modules
+    sys.modules.setdefault(REPORTS, None)  # type: ignore[arg-type]
+    try:
+        return import_module("openvino")
+    finally:
+        if not known:
+            del sys.modules[REPORTS]
+
+
+openvino = _import_openvino()
+# If files of the package are gone, Python imports the empty folder, and only this fails.
+if not hasattr(openvino, "Core"):
+    raise ImportError("cannot import name 'Core' from 'openvino'", name="openvino")
 
 GROUP = 32
 """The number of inputs of a product that share a scale, where they are rounded to 8 bits as the
@@ -27,11 +47,14 @@ graph runs."""
 OPTIONS: dict[str, Any] = {
     "PERFORMANCE_HINT": "LATENCY",
     "INFERENCE_PRECISION_HINT": "f32",
-    "ENABLE_CPU_PINNING": False,  # processes beside each other would share the first cores
+    "ENABLE_CPU_PINNING": False,  # other processes would be pinned to the same cores
 }
 ROUNDING: dict[str, Any] = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP}
 NO_ROUNDING: dict[str, Any] = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0, "LP_TRANSFORMS_MODE": "NO"}
+X86 = frozenset({"x86_64", "AMD64"})
 EXACT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+MOST_STREAMS = 16
+"""The most calls that run at the same time; each has a copy of the graph, without weights."""
 
 
 class OpenVINOBackend(ProcessorBackend):
@@ -50,19 +73,25 @@ class OpenVINOBackend(ProcessorBackend):
 
 
 class _Session:
-    """A compiled graph. It may run in several threads, each with a request of its own."""
+    """A compiled graph.
+
+    It may run in several threads, each with a request of its own; with a number of threads, as
+    many requests run at a time as there are cores for.
+    """
 
     def __init__(self, bundle: Bundle, graph: GraphSpec, threads: int | None) -> None:
         path = bundle.path(graph.file)
+        _check_process()
         options = OPTIONS | (NO_ROUNDING if saturates() else ROUNDING)
         if threads is not None:
-            options["INFERENCE_NUM_THREADS"] = threads
+            streams = max(1, min(MOST_STREAMS, (os.cpu_count() or 1) // threads))
+            options |= {"NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": streams * threads}
         try:
-            self._model = Core().compile_model(path, "CPU", options)
+            self._model = openvino.Core().compile_model(path, "CPU", options)
         except Exception as error:  # the library's exceptions share no other base
             raise BackendError(
-                f"{path}: openvino {openvino.__version__} cannot load this graph: "
-                f"{_one_line(error)}"
+                f"{path}: openvino {openvino.__version__.partition('-')[0]} cannot load this "
+                f"graph: {_one_line(error)}"
             ) from error
         problems = [*_differences(graph, self._model)]
         if problems:
@@ -91,16 +120,31 @@ def open_backend(bundle: Bundle, threads: int | None) -> OpenVINOBackend:
 
 def saturates() -> bool:
     """Return whether OpenVINO's products of 8 bits may saturate on this processor."""
-    _, features = processor()
-    return "avx2" in features and EXACT_PRODUCTS.isdisjoint(features)
+    _, features = processor()  # unknown on some systems
+    return platform.machine() in X86 and EXACT_PRODUCTS.isdisjoint(features)
+
+
+_first_process: int | None = None
+
+
+def _check_process() -> None:
+    global _first_process  # OpenVINO's own threads belong to the process
+    _first_process = _first_process or os.getpid()
+    if os.getpid() != _first_process:
+        raise BackendError(
+            "openvino: expected a process that was not forked after OpenVINO was used in it, whose "
+            "threads are missing: load the model in the child only, or start it with spawn"
+        )
 
 
 def _differences(graph: GraphSpec, model: Any) -> Iterator[str]:
     for specified, ports in ((graph.inputs, model.inputs), (graph.outputs, model.outputs)):
-        found = {name: port for port in ports for name in port.get_names()}  # several of one
+        # A port may have several names, or none.
+        found = {name: port for port in ports for name in port.get_names()}
         known = {tensor.name for tensor in specified}
-        others = [port.any_name for port in ports if known.isdisjoint(port.get_names())]
-        yield from (f"unexpected tensor {name}" for name in others)
+        for port in ports:
+            if known.isdisjoint(port.get_names()):
+                yield f"unexpected tensor {next(iter(port.get_names()), 'without a name')}"
         for tensor in specified:
             if tensor.name not in found:
                 yield f"no tensor {tensor.name}"
@@ -108,6 +152,13 @@ def _differences(graph: GraphSpec, model: Any) -> Iterator[str]:
             dtype = found[tensor.name].get_element_type().to_dtype()
             if dtype != np.dtype(tensor.dtype):
                 yield f"{tensor.name}: expected {tensor.dtype}, found {dtype}"
+            shape = found[tensor.name].get_partial_shape()
+            sizes = [axis.get_length() if axis.is_static else None for axis in shape]
+            if len(sizes) != len(tensor.shape) or any(
+                size is not None and isinstance(stated, int) and size != stated
+                for size, stated in zip(sizes, tensor.shape, strict=False)
+            ):
+                yield f"{tensor.name}: expected shape {list(tensor.shape)}, found {shape}"
 
 
 def _one_line(error: Exception) -> str:

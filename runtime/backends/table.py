@@ -1,4 +1,4 @@
-"""The table of backends. A new backend is a folder here and a row of `BACKENDS`."""
+"""The table of backends. A new backend is a module or a folder here and a row of `BACKENDS`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BackendRecord:
     device: Literal["cpu", "cuda"]
     targets: tuple[str, ...] | None = None
     other_targets: tuple[str, ...] = ()
-    """Targets of graphs that would run and give other outputs, since their backend rounds."""
+    """Targets whose bundles only their own backend runs."""
     precisions: tuple[Precision, ...] | None = None
     missing_kernels: str = ""
     """Reason why other targets and precisions do not run."""
@@ -54,8 +54,8 @@ class BackendRecord:
             )
         if target in self.other_targets:
             return (
-                f"{directory}: its graphs are for target {target}, and proven with its rounding: "
-                f"expected backend {target}, found {self.name}"
+                f"{directory}: its graphs are for target {target}, and its parity was checked with "
+                f"it: expected backend {target}, found {self.name}"
             )
         if self.targets is not None and target not in self.targets:
             if self.runs == "tensorrt":
@@ -82,7 +82,7 @@ BACKENDS: tuple[BackendRecord, ...] = (
         *("openvino", "openvino", "openvino", "openvino", "onnx"),
         device="cpu",
         targets=("openvino",),
-        missing_kernels="has other kernels than that target's",
+        missing_kernels="runs bundles whose parity was checked with it",
         encoder_only=True,
     ),
     BackendRecord(
@@ -95,6 +95,7 @@ BACKENDS: tuple[BackendRecord, ...] = (
         device="cuda",
         targets=("neutral",),
         precisions=("fp32", "fp16", "int8", "int4"),
+        other_targets=("openvino",),
         missing_kernels="lacks kernels for it (the CUDA provider has no ArgMax in bf16, and few of "
         "the cpu target's operators)",
         falls_back=True,

@@ -134,7 +134,7 @@ class RequestMiddleware:
             return
         start, status, body, size = time.monotonic(), CLIENT_GONE, b"", 0
         headers, path = Headers(scope=scope), self._locate(scope)
-        endpoint, protocol = self._find(path or "/")
+        endpoint, protocol = self._find(path or "/", scope["method"])
         route = scope[ROUTE] = OTHER_ROUTE if endpoint is None else endpoint.path
         identifier = scope[http.REQUEST_ID] = request_id(headers.get(REQUEST_ID))
         decoder: BodyDecoder | None = None
@@ -227,15 +227,22 @@ class RequestMiddleware:
             )
         return BodyDecoder(coding, self._body_bytes)
 
-    def _find(self, path: str) -> tuple[Endpoint | None, Protocol]:
-        """Return the endpoint of a path, whatever the method, and the protocol that answers it.
+    def _find(self, path: str, method: str) -> tuple[Endpoint | None, Protocol]:
+        """Return the endpoint of a path, for the method if there is one, and its protocol.
 
         They are known before a key is checked, so that refused requests are counted under their
         route. Labels of metrics never hold an unknown path that a client sends.
         """
-        for pattern, endpoint, protocol in self._endpoints:
-            if pattern.match(path):
+        found = [
+            (endpoint, protocol)
+            for pattern, endpoint, protocol in self._endpoints
+            if pattern.match(path)
+        ]
+        for endpoint, protocol in found:
+            if endpoint.method == method:
                 return endpoint, protocol
+        if found:
+            return found[0]
         return None, next(one for one in self._protocols if path.startswith(one.prefixes))
 
 

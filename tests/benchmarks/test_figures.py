@@ -211,6 +211,8 @@ STORED = {
     "encoding-minilm-l6-1-2-threads": "encoding",
     "encoding-bge-base-random-2-threads": "encoding",
     "encoding-mpnet-base-random-2-threads": "encoding",
+    "encoding-minilm-l6-queue-2-threads": "encoding",
+    "reranking-minilm-l6-random-1-2-threads": "encoding",
     "growth-base-2-threads": "growth",
     "large-nllb-600m-2-threads": "large",
     "serving-base-2-cores": "serving",

@@ -326,6 +326,31 @@ def test_labels_of_text_embeddings_inference(encoders: tuple[httpx.Client, Any])
     assert [one, pair] == both.json() == expected
 
 
+def test_the_root_answers_by_the_kind_of_the_model(
+    encoders: tuple[httpx.Client, Any], client: httpx.Client
+) -> None:
+    """A client of text-embeddings-inference that was given no path."""
+    served, _ = encoders
+    for of, path, body in (
+        (served, "/embed", EMBED | {"inputs": ["paris", "the man"]}),
+        (served, "/predict", PREDICT | {"inputs": "paris"}),
+        (client, "/rerank", {"model": "logits", "query": QUERY, "texts": DOCUMENTS}),
+    ):
+        assert of.post("/", json=body).json() == of.post(path, json=body).json()
+        wrong = of.post("/", json=body | {"other": 1})
+        assert (wrong.status_code, wrong.json()["error_type"]) == (400, "Validation")
+    assert client.get("/").headers["content-type"].startswith("text/html")
+
+
+def test_the_root_needs_the_key_though_the_page_does_not(bundles: dict[str, Path]) -> None:
+    body = {"model": "logits", "query": QUERY, "texts": DOCUMENTS}
+    with serving(bundles, api_keys=("secret",)) as client:
+        assert client.get("/").status_code == 200
+        assert client.post("/", json=body).status_code == 401
+        key = {"Authorization": "Bearer secret"}
+        assert client.post("/", json=body, headers=key).status_code == 200
+
+
 def test_answers_from_windows(encoders: tuple[httpx.Client, Any]) -> None:
     client, models = encoders
     pairs = [["who eats", LONG + "food"], ["a", "b"]]

@@ -21,6 +21,7 @@ from ...format.bundle import Bundle
 from ...format.contract import SHORTLIST_GRAPHS, GraphName, Owner, Slot
 from ...format.onnx_graph import WEIGHTS_FILE
 from ..interface import BackendError, Encoded
+from ..processor import ProcessorBackend
 from ..rows import (
     LEAST_OF_THREAD,
     POSITION_MULTIPLE,
@@ -30,7 +31,6 @@ from ..rows import (
     part_of,
     unwritten,
 )
-from ..sessions import ProcessorBackend
 from .cpu_state import LOGITS_AT_ONCE, HostState
 from .sessions import open_session, releasing_pages, run
 

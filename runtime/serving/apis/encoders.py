@@ -24,6 +24,7 @@ from .bodies import (
     BodyError,
     Fields,
     check_results,
+    json_object,
     prompt_option,
     reading_options,
     split_option,
@@ -40,7 +41,11 @@ async def embeddings(service: Service, request: Request) -> Response:
     inputs = fields.require("input", (str, list))
     encoding_format = fields.take("encoding_format", str, "float")
     dimensions = fields.take("dimensions", int)
-    options = {"truncate": False} | split_option(fields) | prompt_option(fields, served.manifest)
+    options = (
+        {"truncate": fields.take("truncate", bool, False)}
+        | split_option(fields)
+        | prompt_option(fields, served.manifest)
+    )
     fields.ignore("user")
     fields.end()
     if encoding_format not in ("float", "base64"):
@@ -181,6 +186,15 @@ async def _predict(service: Service, request: Request) -> Response:
     return JSONResponse(made if is_batch else made[0])
 
 
+async def _by_kind(service: Service, request: Request) -> Response:
+    """Embed, rerank or classify, by the kind of the model, as text-embeddings-inference does."""
+    name = Fields(json_object(await request.body())).take("model", str)
+    head = service.models.get(name).manifest.head
+    if head is None or head.task != "sequence-classification":
+        return await _embed(service, request)
+    return await (_rerank if len(head.labels) == 1 else _predict)(service, request)
+
+
 def _check_texts(name: str, texts: Sequence[Any]) -> None:
     _check_count(name, texts)
     for text in texts:
@@ -267,6 +281,7 @@ PROTOCOL = Protocol(
         Endpoint("/embed", _embed),
         Endpoint("/predict", _predict),
         Endpoint("/similarity", _similarity),
+        Endpoint("/", _by_kind),
     ),
     prefixes=("/rerank", "/v1/rerank", "/v2/rerank", "/embed", "/predict", "/similarity"),
     error_body=_error_body,

@@ -20,6 +20,7 @@ from .preflight import (
     check_calibration,
     check_comparison,
     check_kept,
+    check_library,
     check_memory,
     check_output,
     check_room,
@@ -139,6 +140,7 @@ def build(
         check_refittable(old)
         target, precision = old.manifest.target, old.manifest.precision
     chosen, request = check_target(target, precision, engines)
+    check_library(chosen.name)
     if attention and chosen.executable != "onnx":
         raise DragomanError(
             f"attention: expected a target of graphs, found {chosen.name}: engines do not show "

@@ -230,6 +230,7 @@ def _onnxruntimes() -> Found:
 
 IMPORTS = """
 import contextlib, importlib, io
+sys.modules["openvino_telemetry"] = None  # or OpenVINO reports that it is imported
 for name in sys.argv[1:]:
     said = io.StringIO()
     try:

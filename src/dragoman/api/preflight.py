@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from dragoman.metrics import check_metrics
 from dragoman.optimize.targets import Target, choose_target
 from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.progress import resident_mb
-from dragoman.runtime.backends import check_threads
+from dragoman.runtime.backends import BACKENDS, BackendError, check_threads
 from dragoman.runtime.backends.machine import cgroup_limits, free_swap, memory
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.writing import check_destination
@@ -178,6 +179,21 @@ def check_comparison(
         source_language,
         target_language,
     )
+
+
+def check_library(target: str) -> None:
+    """Check that the library is installed with which the bundles of a target are verified.
+
+    Raises:
+        BackendError: it is missing.
+    """
+    for record in BACKENDS:
+        own = record.runs == "onnx" and record.name == target
+        if own and find_spec(record.library) is None:
+            raise BackendError(
+                f"target {target}: the package {record.library} is missing: pip install "
+                f"'dragoman[{record.extra}]'"
+            )
 
 
 def check_target(

@@ -111,6 +111,11 @@ def check_measurable(bundle: Bundle) -> None:
             f"{bundle.directory}: expected a bundle in {' or '.join(QUANTIZED)}, found "
             f"{manifest.precision}, which does not quantize weights one by one"
         )
+    if manifest.target == "openvino":
+        raise DragomanError(
+            f"{bundle.directory}: expected a bundle for target cpu or neutral, found openvino, "
+            "which rounds inputs as it runs"
+        )
     if manifest.executable.format != "onnx":
         raise DragomanError(
             f"{bundle.directory}: expected a bundle of graphs, found engines, which are opaque: "

@@ -225,20 +225,26 @@ def test_places_of_albert_share_their_layers(make: Make) -> None:
 
 
 def optimized(model: EncoderModel, root: Path, target: str, *, attention: bool = False) -> Path:
-    """A bundle: neutral, for cpu, or in a precision for cpu."""
+    """A bundle: neutral, for cpu, for OpenVINO, or in a precision for cpu."""
     neutral, folder = root / "neutral", root / target
     neutral.mkdir()
     bundle = export_bundle(model, neutral, name="encoder", attention=attention)
     if target != "neutral":
         folder.mkdir()
-        precision: Any = "fp32" if target == "cpu" else target
-        optimize_bundle(bundle, folder, target="cpu", precision=precision)
+        on_openvino = target.startswith("openvino")
+        precision: Any = "int8" if target == "openvino int8" else target
+        options: dict[str, Any] = {"target": "openvino" if on_openvino else "cpu"}
+        if target in ("cpu", "openvino"):
+            precision = "fp32"
+        elif on_openvino:
+            options["calibration"] = [[2, *range(4 + n, 9 + n), 3] for n in range(8)]
+        optimize_bundle(bundle, folder, precision=precision, **options)
     return folder
 
 
 def assert_near(found: NDArray[Any], expected: NDArray[Any], target: str) -> None:
     """Embeddings of a bundle are those of fp32, or of nearly their direction."""
-    if target in ("neutral", "cpu"):
+    if target in ("neutral", "cpu", "openvino"):
         np.testing.assert_allclose(found, expected, atol=1e-5)
         return
     cosines = (found * expected).sum(1)
@@ -315,10 +321,12 @@ def test_what_mpnet_does_not_heed_is_refused(field: str, make: Make) -> None:
     [
         *(("mpnet", target) for target in ("neutral", "cpu", "int8", "int4")),
         *((family, target) for family in ("electra", "camembert") for target in ("neutral", "cpu")),
+        *((family, "openvino") for family in FAMILIES),
+        *((family, "openvino int8") for family in ("mpnet", "albert", "electra")),
     ],
 )
 def test_bundles(family: str, target: str, make: Make, tmp_path: Path) -> None:
-    """In ONNX Runtime, on texts of the most tokens and of one, alone and in one batch.
+    """In ONNX Runtime or OpenVINO, on texts of the most tokens and of one, alone and in one batch.
 
     MPNet adds biases by distance to attention; ELECTRA's embeddings are narrower than the model.
     """

@@ -88,14 +88,15 @@ def test_vectors_of_several_poolings_are_concatenated(
 
 
 def bundles(directory: Path, root: Path) -> list[Path]:
-    """A checkpoint's bundles, as exported and as optimized."""
+    """A checkpoint's bundles: as exported, for ONNX Runtime and for OpenVINO."""
     read = read_checkpoint(directory)
-    neutral, cpu = root / "neutral", root / "cpu"
-    neutral.mkdir()
-    cpu.mkdir()
-    bundle = export_bundle(read.model, neutral, name="s", tokenizers=read.tokenizers)
-    optimize_bundle(bundle, cpu, target="cpu")
-    return [neutral, cpu]
+    targets = ("neutral", "cpu", "openvino")
+    for target in targets:
+        (root / target).mkdir()
+    bundle = export_bundle(read.model, root / "neutral", name="s", tokenizers=read.tokenizers)
+    for target in targets[1:]:
+        optimize_bundle(bundle, root / target, target=target)
+    return [root / target for target in targets]
 
 
 def test_modules_in_a_row_in_a_bundle(write: Write, hidden: list[Tensor], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.runtime import load
+from dragoman.runtime import AbilityError, load
 
 from ...runtime.encoding.conftest import CONFIG, PIECES
 from .sentence_directories import VECTOR, WIDTH, transformers
@@ -78,6 +78,30 @@ def test_embeddings(case: str, save: Save, tmp_path: Path) -> None:
             np.testing.assert_allclose(found, first, rtol=1e-5, atol=1e-5)
 
 
+def test_mpnet(library: Any, tmp_path: Path) -> None:
+    """As all-mpnet-base-v2 is published: MPNet, the mean, and unit length."""
+    modules_of: Any = importlib.import_module("sentence_transformers.sentence_transformer.modules")
+    torch.manual_seed(2)
+    pieces = ["<s>", "<pad>", "</s>", "[UNK]", *"abcdefgh", *(f"##{c}" for c in "abcdefgh")]
+    vocabulary = {piece: place for place, piece in enumerate([*pieces, "<mask>"])}
+    config = transformers.MPNetConfig(
+        **CONFIG | {"vocab_size": len(vocabulary), "max_position_embeddings": 26, "pad_token_id": 1}
+    )
+    transformers.MPNetModel(config).save_pretrained(tmp_path / "mpnet")
+    transformers.MPNetTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "mpnet")
+    modules = [
+        modules_of.Transformer(str(tmp_path / "mpnet"), max_seq_length=20),
+        modules_of.Pooling(config.hidden_size, "mean"),
+        modules_of.Normalize(),
+    ]
+    theirs = library.SentenceTransformer(modules=modules, device="cpu")
+    theirs.save_pretrained(str(tmp_path / "saved"))
+    texts = [*TEXTS, "a b c d e f g h abc a b c d e f g"]
+    for path in bundles(tmp_path / "saved", tmp_path):
+        with load(path, threads=1) as model:
+            np.testing.assert_allclose(model.encode(texts), theirs.encode(texts), atol=1e-5)
+
+
 def test_prompts_and_truncation(save: Save, tmp_path: Path) -> None:
     """Texts are cut at the most tokens, embeddings to their first components."""
     texts = [*TEXTS[1:], "h g f e d c b a a b"]
@@ -108,6 +132,11 @@ CROSS_ENCODERS: dict[str, tuple[str, dict[str, Any], Any, str]] = {
     "XLM-RoBERTa": ("XLM-RoBERTa", {}, torch.nn.Identity(), IDENTITY),
 }
 """A family, more of its configuration, the activation that is given, and that which applies."""
+NAMES = ("no", "maybe", "yes")
+LABELS: dict[str, Any] = {
+    "id2label": dict(enumerate(NAMES)),
+    "label2id": {name: number for number, name in enumerate(NAMES)},
+}
 QUERY, LONG = "who eats food", "food is in paris " * 9
 DOCUMENTS = ["The man eats.", "paris", "Paris is in France.", "a", "food food food", "z.", "is in"]
 LETTERS = 40
@@ -159,3 +188,23 @@ def test_cross_encoders(case: str, library: Any, tmp_path: Path) -> None:
                 for each in found:
                     assert each.score == pytest.approx(scores[each.index], abs=1e-5)
                     assert each.truncated == (documents[each.index] == LONG)
+
+
+def test_cross_encoders_with_several_labels(library: Any, tmp_path: Path) -> None:
+    """The library returns logits by default, and ranks with one label only, as we do."""
+    torch.manual_seed(0)
+    SAVE["BERT"](tmp_path / "checkpoint", LABELS)
+    theirs = library.CrossEncoder(str(tmp_path / "checkpoint"), device="cpu")
+    theirs.save_pretrained(str(tmp_path / "saved"))
+    pairs = [(QUERY, document) for document in DOCUMENTS]
+    expected = theirs.predict(pairs, apply_softmax=True)
+    with pytest.raises(ValueError, match="num_labels=1"):
+        theirs.rank(QUERY, DOCUMENTS)
+    for path in bundles(tmp_path / "saved", tmp_path):
+        with load(path, threads=1) as model:
+            for own, right in zip(model.classify(pairs), expected, strict=True):
+                scores = {each.label: each.score for each in own.labels}
+                named = dict(zip(NAMES, right.tolist(), strict=True))
+                assert scores == pytest.approx(named, abs=1e-5)
+            with pytest.raises(AbilityError):
+                model.rerank(QUERY, DOCUMENTS)

@@ -48,7 +48,7 @@ LABELS = ["food", "paris", "a {b}", "Q"]
 
 
 class Barts(NamedTuple):
-    """Theirs, and bundles of it: neutral, for cpu in fp32, and in int8."""
+    """Theirs, and bundles of it: neutral, for cpu in fp32 and in int8, and for OpenVINO."""
 
     directory: Path
     theirs: Any
@@ -89,7 +89,10 @@ def barts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Barts]:
     for precision in precisions:
         (directory / precision).mkdir()
         optimize_bundle(neutral, directory / precision, target="cpu", precision=precision)
-    ours = {name: load(directory / name, threads=1) for name in ("neutral", *precisions)}
+    (directory / "openvino").mkdir()
+    optimize_bundle(neutral, directory / "openvino", target="openvino")
+    names = ("neutral", *precisions, "openvino")
+    ours = {name: load(directory / name, threads=1) for name in names}
     yield Barts(directory, theirs, tokenizer, ours)
     for model in ours.values():
         model.close()
@@ -101,7 +104,7 @@ def tokens_of(barts: Barts) -> list[list[int]]:
     return [barts.tokenizer(*each)["input_ids"] for each in texts] + [[2]]
 
 
-@pytest.mark.parametrize("bundle", ["neutral", "fp32"])
+@pytest.mark.parametrize("bundle", ["neutral", "fp32", "openvino"])
 def test_logits(bundle: str, barts: Barts) -> None:
     """In a batch of seven and alone, they are those of transformers for a single row."""
     rows, backend = tokens_of(barts), barts.ours[bundle].backend

@@ -6,6 +6,8 @@ The oracles are Hugging Face's models, and the ONNX graph itself, run without op
 from __future__ import annotations
 
 import dataclasses
+import os
+import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from packaging.requirements import Requirement
 
 from dragoman.api import build
+from dragoman.api.sensitivity import check_measurable
+from dragoman.cli.bench import bench
 from dragoman.errors import DragomanError
 from dragoman.onnx_graphs.graph_files import load_graph
 from dragoman.optimize.running import run
@@ -24,8 +30,10 @@ from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.runtime import BackendError, Bundle, ClosedModelError, load, read_bundle
 from dragoman.runtime.backends import default_backend, open_backend
 from dragoman.runtime.backends import openvino as backend
+from dragoman.runtime.format.bundle import read_known_answers
 from dragoman.runtime.format.manifest import Precision
 
+from ...serving.conftest import serving
 from .conftest import PIECES, POSITIONS, Case, Make, transformers
 
 HEADS = [
@@ -146,26 +154,28 @@ def test_products_are_exact_where_those_of_integers_would_saturate(
     graph = load_graph(bundles[name].graph_path("encoder"))
     expected = run(graph, {"source": source, "source_mask": mask})["embedding"]
     monkeypatch.setattr(backend, "processor", lambda: ("an old one", ("avx", "avx2", "fma")))
-    with load(bundles[name], threads=1, check="never") as model:
+    with load(bundles[name], threads=1) as model:
         found = model.backend.encode(source, mask)["embedding"]
     assert np.abs(found - expected).mean() < 1e-4 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(
-    ("features", "expected"),
+    ("machine", "features", "expected"),
     [
-        (("avx", "avx2"), True),
-        (("avx2", "avx512f"), True),
-        (("avx2", "avx_vnni"), False),
-        (("avx2", "avx512f", "avx512_vnni"), False),
-        (("asimd", "i8mm"), False),
-        ((), False),
+        ("x86_64", ("avx", "avx2"), True),
+        ("x86_64", ("avx2", "avx512f"), True),
+        ("x86_64", ("avx2", "avx_vnni"), False),
+        ("x86_64", ("avx2", "avx512f", "avx512_vnni"), False),
+        ("AMD64", (), True),  # Windows does not say what it has
+        ("aarch64", ("asimd", "i8mm"), False),
+        ("arm64", (), False),
     ],
 )
-def test_which_processors_saturate(
-    features: tuple[str, ...], expected: bool, monkeypatch: pytest.MonkeyPatch
+def test_which_processors_may_saturate(
+    machine: str, features: tuple[str, ...], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "processor", lambda: ("", features))
+    monkeypatch.setattr(platform, "machine", lambda: machine)
     assert backend.saturates() is expected
 
 
@@ -197,38 +207,89 @@ def ended(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-def test_a_forked_process_runs_the_model_and_exits(bundles: dict[str, Bundle]) -> None:
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside one that was closed"])
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_is_refused_and_exits(others: int, bundles: dict[str, Bundle]) -> None:
+    """OpenVINO's threads are not started again; those of a closed model would be waited for."""
     code = f"""
 import os
+from dragoman.errors import DragomanError
 from dragoman.runtime import load
-model = load({str(bundles["int8"].directory)!r}, threads=2)
+directory = {str(bundles["int8"].directory)!r}
+model = load(directory, threads=2)
+for _ in range({others}):
+    load(directory, threads=2).close()
 expected = model.encode(["the man"])
 child = os.fork()
 if not child:
-    assert (model.encode(["the man"]) == expected).all()
+    for call in (lambda: model.encode(["the man"]), lambda: load(directory, check="never")):
+        try:
+            call()
+        except DragomanError as error:
+            assert "forked after OpenVINO was used" in str(error)
+        else:
+            os._exit(3)
     model.close()
     raise SystemExit
 assert os.waitpid(child, 0)[1] == 0
 assert (model.encode(["the man"]) == expected).all()
 print("ended")
 """
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
-    )
+    found = ended(code)
     assert (found.stdout, found.returncode) == ("ended\n", 0), found.stderr
 
 
-def test_onnx_runtime_is_not_needed(bundles: dict[str, Bundle]) -> None:
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_model_is_loaded_in_a_forked_process_only(bundles: dict[str, Bundle]) -> None:
+    code = f"""
+import os
+from dragoman.runtime import load
+child = os.fork()
+if not child:
+    model = load({str(bundles["int8"].directory)!r}, threads=2)
+    assert model.encode(["the man"]).shape == (1, 24)
+    raise SystemExit
+assert os.waitpid(child, 0)[1] == 0
+print("ended")
+"""
+    found = ended(code)
+    assert (found.stdout, found.returncode) == ("ended\n", 0), found.stderr
+
+
+def test_onnx_runtime_is_not_needed_and_no_telemetry_is_sent(bundles: dict[str, Bundle]) -> None:
+    """OpenVINO's package reports its import through another one, if that is found."""
     code = f"""
 import sys
 sys.modules["onnxruntime"] = None
 from dragoman.runtime import load
 print(load({str(bundles["int8"].directory)!r}).encode(["the man"]).shape)
+print([name for name in sys.modules if name.startswith("openvino_telemetry.")])
+print(sys.modules["openvino.tools.ovc.telemetry_utils"].tm.__name__)
+import openvino_telemetry
 """
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
-    )
-    assert found.stdout == "(1, 24)\n", found.stderr
+    found = ended(code)
+    stub = "openvino.tools.ovc.telemetry_stub"
+    assert found.stdout.splitlines() == ["(1, 24)", "[]", stub], found.stderr
+
+
+def test_calls_of_several_threads_run_together(
+    bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a number of threads, there is a stream for each part of the cores."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    asked: list[dict[str, Any]] = []
+    core: Any = backend.openvino.Core
+
+    class Core:
+        def compile_model(self, path: Path, device: str, options: dict[str, Any]) -> Any:
+            asked.append(options)
+            return core().compile_model(path, device, options)
+
+    monkeypatch.setattr(backend.openvino, "Core", Core)
+    for threads in (None, 1, 2, 4, 9):
+        load(bundles["fp32"], threads=threads).close()
+    found = [(o.get("NUM_STREAMS"), o.get("INFERENCE_NUM_THREADS")) for o in asked]
+    assert found == [(None, None), (6, 6), (3, 6), (1, 4), (1, 9)]
 
 
 def test_a_closed_model(bundles: dict[str, Bundle]) -> None:
@@ -261,14 +322,14 @@ def test_one_backend_for_one_target(bundles: dict[str, Bundle], make: Make) -> N
     with pytest.raises(BackendError) as caught:
         load(own, backend="onnxruntime")
     assert str(caught.value) == (
-        f"{own.directory}: its graphs are for target openvino, and proven with its rounding: "
-        "expected backend openvino, found onnxruntime"
+        f"{own.directory}: its graphs are for target openvino, and its parity was checked with "
+        "it: expected backend openvino, found onnxruntime"
     )
     with pytest.raises(BackendError) as caught:
         load(other, backend="openvino")
     assert str(caught.value) == (
-        f"{other.directory}: its graphs are for target cpu: openvino has other kernels than that "
-        "target's: expected target openvino (dragoman build --target openvino)"
+        f"{other.directory}: its graphs are for target cpu: openvino runs bundles whose parity "
+        "was checked with it: expected target openvino (dragoman build --target openvino)"
     )
 
 
@@ -310,6 +371,47 @@ def test_a_missing_library(bundles: dict[str, Bundle], monkeypatch: pytest.Monke
     with pytest.raises(BackendError) as caught:
         load(bundles["fp32"])
     assert "pip install 'dragoman[openvino]'" in str(caught.value)
+
+
+def test_a_missing_library_is_found_before_the_export(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.api.preflight.find_spec", lambda name: None)
+    checkpoint = make("Model").ours.bundle.directory.parent / "checkpoint"
+    with pytest.raises(BackendError) as caught:
+        build(checkpoint, tmp_path / "bundle", target="openvino")
+    assert str(caught.value) == (
+        "target openvino: the package openvino is missing: pip install 'dragoman[openvino]'"
+    )
+
+
+def test_a_build_is_verified_loaded_and_measured(make: Make, tmp_path: Path) -> None:
+    """With calibration; its known answers are those that OpenVINO gave."""
+    texts = tmp_path / "texts.txt"
+    lines = ["the man eats food.", "paris is in france.", "a b c", "food", "the man is in paris."]
+    texts.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    checkpoint = make("Model").ours.bundle.directory.parent / "checkpoint"
+    options: dict[str, Any] = {"target": "openvino", "precision": "int8", "calibration": texts}
+    report = build(checkpoint, tmp_path / "bundle", inputs=texts, **options)
+    bundle = read_bundle(tmp_path / "bundle")
+    assert bundle.manifest.parity is not None and bundle.manifest.parity.passed
+    assert bundle.manifest.parity.backend == "openvino"
+    known = read_known_answers(bundle)
+    assert known is not None and Requirement(f"openvino=={known.versions['openvino']}")
+    assert not any(getattr(answer, "oracle_values", ()) for answer in known.answers)  # for GPUs
+    load(bundle, check="always").close()
+    measured = CliRunner().invoke(bench, [str(tmp_path / "bundle"), "--runs", "1"])
+    assert measured.exit_code == 0 and "openvino" in measured.output, measured.output
+    with pytest.raises(DragomanError, match="expected a bundle for target cpu or neutral"):
+        check_measurable(bundle)
+    assert report is not None
+
+
+def test_a_server(bundles: dict[str, Bundle]) -> None:
+    with serving({"vectors": bundles["int8"].directory}) as client, load(bundles["int8"]) as model:
+        texts = ["the man", "paris is in france."]
+        answer = client.post("/embed", json={"inputs": texts, "normalize": False})
+        np.testing.assert_allclose(np.array(answer.json()), model.encode(texts), atol=0.05)
 
 
 def test_a_model_with_a_decoder_is_refused(tmp_path: Path) -> None:
