@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -75,35 +76,59 @@ class OpenVINOBackend(ProcessorBackend):
 class _Session:
     """A compiled graph.
 
-    It may run in several threads, each with a request of its own; with a number of threads, as
-    many requests run at a time as there are cores for.
+    A call that is alone runs with the lowest latency. With a number of threads, calls beside it run
+    on a second copy, as many at a time as there are cores for; without one, they wait.
     """
 
     def __init__(self, bundle: Bundle, graph: GraphSpec, threads: int | None) -> None:
-        path = bundle.path(graph.file)
+        self._path, self._graph, self._threads = bundle.path(graph.file), graph, threads
+        streams = (os.cpu_count() or 1) // threads if threads else 1
+        self._streams = max(1, min(MOST_STREAMS, streams))
+        self._alone, self._opening = threading.Lock(), threading.Lock()
+        self._own, self._others = _Requests(self._compile(1)), _Requests(None)
+
+    def _compile(self, streams: int) -> Any:
         _check_process()
         options = OPTIONS | (NO_ROUNDING if saturates() else ROUNDING)
-        if threads is not None:
-            streams = max(1, min(MOST_STREAMS, (os.cpu_count() or 1) // threads))
-            options |= {"NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": streams * threads}
+        if self._threads is not None:
+            options |= {"NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": streams * self._threads}
         try:
-            self._model = openvino.Core().compile_model(path, "CPU", options)
+            model = openvino.Core().compile_model(self._path, "CPU", options)
         except Exception as error:  # the library's exceptions share no other base
             raise BackendError(
-                f"{path}: openvino {openvino.__version__.partition('-')[0]} cannot load this "
+                f"{self._path}: openvino {openvino.__version__.partition('-')[0]} cannot load this "
                 f"graph: {_one_line(error)}"
             ) from error
-        problems = [*_differences(graph, self._model)]
+        problems = [*_differences(self._graph, model)]
         if problems:
-            raise BackendError(f"{path} is not as the manifest says", problems)
-        self._free: list[Any] = []
+            raise BackendError(f"{self._path} is not as the manifest says", problems)
+        return model
 
     def run(self, names: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return copies of outputs, by their names."""
+        if self._alone.acquire(blocking=self._streams == 1):
+            try:
+                return self._own.run(names, feeds)
+            finally:
+                self._alone.release()
+        with self._opening:
+            if self._others.model is None:
+                self._others.model = self._compile(self._streams)
+        return self._others.run(names, feeds)
+
+
+class _Requests:
+    """The requests of a compiled model, one for each thread that runs it at the same time."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._free: list[Any] = []
+
+    def run(self, names: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         try:
             request = self._free.pop()
         except IndexError:
-            request = self._model.create_infer_request()
+            request = self.model.create_infer_request()
         try:
             found = request.infer(feeds, share_inputs=True, share_outputs=True)
             outputs = [np.array(found[name]) for name in names]

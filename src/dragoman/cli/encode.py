@@ -54,7 +54,9 @@ encoder_loading = gathered("loading", backend_option, device_option, check_optio
 )
 @split_option
 @click.option(
-    "--prompt-name", metavar="NAME", help="Prompt to put before texts [the model's default]."
+    *("--prompt-name", "--prompt", "prompt_name"),
+    metavar="NAME",
+    help="Prompt to put before texts [the model's default].",
 )
 @counted(
     "--dimensions",

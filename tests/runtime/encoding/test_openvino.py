@@ -272,10 +272,10 @@ import openvino_telemetry
     assert found.stdout.splitlines() == ["(1, 24)", "[]", stub], found.stderr
 
 
-def test_calls_of_several_threads_run_together(
+def test_calls_beside_each_other_run_together(
     bundles: dict[str, Bundle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a number of threads, there is a stream for each part of the cores."""
+    """With a number of threads, on a copy with a stream for each part of the cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     asked: list[dict[str, Any]] = []
     core: Any = backend.openvino.Core
@@ -286,10 +286,20 @@ def test_calls_of_several_threads_run_together(
             return core().compile_model(path, device, options)
 
     monkeypatch.setattr(backend.openvino, "Core", Core)
-    for threads in (None, 1, 2, 4, 9):
-        load(bundles["fp32"], threads=threads).close()
-    found = [(o.get("NUM_STREAMS"), o.get("INFERENCE_NUM_THREADS")) for o in asked]
-    assert found == [(None, None), (6, 6), (3, 6), (1, 4), (1, 9)]
+    expected: list[Any] = [(1, 1), (6, 6), (1, 2), (3, 6)]
+    for threads in (1, 2):
+        with load(bundles["fp32"], threads=threads) as model:
+            alone = model.encode(["the man"])
+            session: Any = model.backend.session("encoder")  # type: ignore[attr-defined]
+            with session._alone:
+                beside = [model.encode(["the man"]) for _ in range(2)]
+            np.testing.assert_allclose(beside, [alone, alone], atol=1e-6)
+    waiting: list[tuple[int | None, Any]] = [(None, (None, None)), (4, (1, 4)), (9, (1, 9))]
+    for number, stated in waiting:
+        with load(bundles["fp32"], threads=number) as model, ThreadPoolExecutor(3) as pool:
+            list(pool.map(model.encode, [["a"], ["b c"], ["the man"]]))
+        expected.append(stated)
+    assert [(o.get("NUM_STREAMS"), o.get("INFERENCE_NUM_THREADS")) for o in asked] == expected
 
 
 def test_a_closed_model(bundles: dict[str, Bundle]) -> None:
