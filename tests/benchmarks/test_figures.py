@@ -209,6 +209,7 @@ STORED = {
     "before-slots-base-batches-1-8-32": "greedy",
     "language-model-gpt2-1-2-threads": "language-model",
     "encoding-minilm-l6-1-2-threads": "encoding",
+    "encoding-minilm-l6-openvino-1-2-threads": "encoding",
     "encoding-bge-base-random-2-threads": "encoding",
     "encoding-mpnet-base-random-2-threads": "encoding",
     "encoding-minilm-l6-queue-2-threads": "encoding",

@@ -102,6 +102,7 @@ def test_only_requirements_of_users_are_published(
         "html",
         "metrics",
         "microphone",
+        "openvino",
         "pictures",
         "polygraphy",
         "ray",
