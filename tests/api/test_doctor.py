@@ -183,7 +183,7 @@ def test_a_library_that_was_built_for_numpy_1(first: Site) -> None:
 
 def test_no_backend(only: Site) -> None:
     ((problem, mend),) = errors(examine())
-    assert problem.startswith("no library runs bundles: expected one of onnxruntime, ")
+    assert problem.startswith("no library runs bundles: expected one of openvino, ")
     assert mend == "pip install 'dragoman[cpu]'"
 
 

@@ -121,7 +121,7 @@ backend_option = click.option(
     "--backend",
     metavar="NAME",
     type=click.Choice(BACKEND_NAMES),
-    help=f"{', '.join(BACKEND_NAMES)} [auto].",
+    help="openvino, onnxruntime[-cuda] or tensorrt[-rtx] [auto].",
 )
 
 
