@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -181,7 +181,7 @@ class InputStatistics:
         return self.moments if int((np.diff(places) > SAME * size).sum()) + 1 >= FEW else None
 
     def joined(self, other: InputStatistics) -> InputStatistics:
-        """Return the statistics of both, which are of the same value."""
+        """Return the statistics of both."""
         range_ = self.range
         if range_ is not None and other.range is not None:
             range_ = range_.joined(other.range)
@@ -189,7 +189,8 @@ class InputStatistics:
         moments = self.moments
         if moments is not None and other.moments is not None:
             moments = np.add(moments, other.moments, out=moments)
-        return InputStatistics(rows, finite, self.nonnegative, moments, range_)
+        nonnegative = self.nonnegative and other.nonnegative
+        return InputStatistics(rows, finite, nonnegative, moments, range_)
 
 
 @dataclass
@@ -201,6 +202,18 @@ class Calibration:
     def of(self, value: ir.Value) -> InputStatistics | None:
         """Return the statistics of a value; None if it was not observed."""
         return self.inputs.get(value.name or "")
+
+    def of_all(self, values: Iterable[ir.Value]) -> InputStatistics | None:
+        """Return the statistics of values together; None if none was observed."""
+        found = [known for value in dict.fromkeys(values) if (known := self.of(value)) is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        together = replace(found[0])
+        if together.moments is not None:
+            together.moments = together.moments.copy()  # `joined` adds to them
+        for other in found[1:]:
+            together = together.joined(other)
+        return together
 
 
 def calibrate(model: ir.Model, batches: Sequence[CalibrationBatch]) -> Calibration:

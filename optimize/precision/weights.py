@@ -122,10 +122,16 @@ class RoundedWeights:
         self._known: dict[str, RoundedWeight] = {}
 
     def of(self, weight: ir.Value, x: ir.Value) -> RoundedWeight:
-        """Return the rounded form of a weight [K, N] that x is multiplied by; see `round_for`."""
+        """Return the rounded form of a weight [K, N] that x is multiplied by; see `round_for`.
+
+        Layers may share the weight: the inputs of all of them count.
+        """
         name = weight.name or ""
         if name not in self._known:
-            self._known[name] = round_for(floats(weight), x, self.scheme, self._calibration)
+            multiplied = [user.inputs[0] for user in users(weight) if user.op_type == "MatMul"]
+            known = self._calibration.of_all(value for value in multiplied if value is not None)
+            calibration = Calibration({} if known is None else {x.name or "": known})
+            self._known[name] = round_for(floats(weight), x, self.scheme, calibration)
         return self._known[name]
 
 

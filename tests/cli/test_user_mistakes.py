@@ -28,7 +28,7 @@ def error_of(outcome: Outcome) -> str:
         (["frobnicate"], "No such command 'frobnicate'"),
         (["run"], "Missing argument 'BUNDLE'"),
         (["run", "b", "--colour"], "--colour"),
-        (["run", "b", "--backend", "tpu"], "'tpu' is not one of 'onnxruntime'"),
+        (["run", "b", "--backend", "tpu"], "'tpu' is not one of 'openvino'"),
         (["run", "b", "--threads", "0"], "'--threads': 0 is not in the range x>=1"),
         (["run", "b", "--max-new-tokens", "many"], "'many' is not a valid integer range"),
         (["run", "b", "--max-new-tokens", "0"], "0 is not in the range x>=1"),

@@ -330,4 +330,4 @@ def test_a_bundle_is_loaded_from_a_path(directory: Any) -> None:
 @pytest.mark.parametrize("backend", [5, True, "", ["onnxruntime"]], ids=repr)
 def test_a_backend_is_a_name(backend: Any, text_case: Any) -> None:
     message = message_of(lambda: load(text_case[1], backend=backend))
-    assert message.startswith(f"unknown backend {backend!r}, expected one of: onnxruntime, ")
+    assert message.startswith(f"unknown backend {backend!r}, expected one of: openvino, ")

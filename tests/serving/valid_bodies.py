@@ -148,6 +148,15 @@ ROUTES = {
         ({"model": "vectors", "inputs": ["the man", "paris"], "dimensions": 5},),
         ("normalize", "truncate", "prompt_name", "encoding_format", "truncation_direction"),
     ),
+    "root": Route(
+        "/",
+        is_typed,
+        (
+            {"model": "vectors", "inputs": "the man", "dimensions": 5},
+            {"model": "classes", "inputs": [["the man"], ["a", "b"]]},
+        ),
+        ("normalize", "truncate", "raw_scores", "query", "texts"),
+    ),
     "similarity": Route(
         "/similarity",
         is_typed,

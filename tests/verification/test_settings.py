@@ -219,7 +219,7 @@ def test_an_unknown_target_is_named(
 ) -> None:
     check = compare_settings(changed(bundle("plain"), target="gpu"), checkpoints("plain"))
     assert check.problem.startswith(
-        "target: expected one of cpu, neutral, tensorrt-rtx, tensorrt, found 'gpu'"
+        "target: expected one of cpu, neutral, openvino, tensorrt-rtx, tensorrt, found 'gpu'"
     )
 
 
