@@ -39,6 +39,8 @@ Result = TypeVar("Result", Embedding, HiddenStates, Classification, Tagging, Fil
 MAX_BATCH_SIZE = 64
 MAX_BATCH_TOKENS = 4096
 """Maximum number of tokens in a batch, including padding."""
+RUN_TOKENS = 32
+"""A run of a graph on the processor costs as much as this many tokens, besides its own."""
 MAX_PAIRS = 4096
 """Maximum number of pairs of a text and a label that are in memory."""
 LOGITS_PER_TOKEN = frozenset(
@@ -413,8 +415,33 @@ def run(
     lengths = [padded_length(len(text.ids), multiple, most) for text in texts]
     rows = min(MAX_BATCH_SIZE, backend.limits.rows or MAX_BATCH_SIZE)
     tokens = min(tokens_of_batch(head), backend.limits.encoded or MAX_BATCH_TOKENS)
-    for batch in batches(lengths, max_batch_size=rows, max_batch_tokens=tokens):
-        yield from zip(batch, run_or_split(made, batch, RejectedError), strict=True)
+    for full in batches(lengths, max_batch_size=rows, max_batch_tokens=tokens):
+        # On a GPU, where the backend states no best number, a run costs more than its padding.
+        parts = [full] if backend.limits.encoded is None else divided(full, lengths)
+        for batch in parts:
+            yield from zip(batch, run_or_split(made, batch, RejectedError), strict=True)
+
+
+def divided(batch: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """Divide a batch so that padding and the cost of runs are least together.
+
+    Args:
+        batch: indices into `lengths`, the longest first
+    """
+    cost, begin = [0.0], [0]
+    for end in range(1, len(batch) + 1):
+        tried = [
+            (cost[first] + (end - first) * lengths[batch[first]] + RUN_TOKENS, first)
+            for first in range(end)
+        ]
+        least, first = min(tried)
+        cost.append(least)
+        begin.append(first)
+    parts, end = list[list[int]](), len(batch)
+    while end:
+        parts.append(list(batch[begin[end] : end]))
+        end = begin[end]
+    return parts[::-1]
 
 
 def tokens_of_batch(head: Head) -> int:

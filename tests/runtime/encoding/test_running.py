@@ -145,3 +145,50 @@ def test_a_call_stops_before_its_next_batch_and_keeps_finished_results(
             else:
                 np.testing.assert_array_equal(result, all_results[index])
     np.testing.assert_array_equal(vectors.encode(TEXTS, timeout=1000), expected["encode"])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([64, 8, 8, 8], [[64], [8, 8, 8]]),  # 64 + 24 + 2 runs for 256 + 1 run
+        ([64, 60, 56, 52], [[64, 60, 56, 52]]),
+        ([12, 4, 4, 4], [[12, 4, 4, 4]]),  # 48 + 1 run for 24 + 2 runs
+        ([200, 196, 100, 96, 16, 12, 12], [[200, 196], [100, 96], [16, 12, 12]]),
+        ([5], [[5]]),
+    ],
+)
+def test_batches_are_divided_where_padding_costs_more(
+    lengths: list[int], expected: list[list[int]]
+) -> None:
+    order = list(range(len(lengths)))
+    assert [[lengths[i] for i in part] for part in front_end.divided(order, lengths)] == expected
+
+
+def test_a_division_is_the_best_of_all() -> None:
+    """Compared with every division of seven lengths into neighbours."""
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        lengths = sorted(generator.integers(1, 128, 7).tolist(), reverse=True)
+        costs = []
+        for cuts in range(64):
+            ends = [i + 1 for i in range(6) if cuts >> i & 1] + [7]
+            begins = [0, *ends[:-1]]
+            padded = sum(lengths[b] * (e - b) for b, e in zip(begins, ends, strict=True))
+            costs.append(padded + front_end.RUN_TOKENS * len(ends))
+        parts = front_end.divided(range(7), lengths)
+        assert [i for part in parts for i in part] == list(range(7))
+        found = sum(lengths[part[0]] * len(part) + front_end.RUN_TOKENS for part in parts)
+        assert found == min(costs)
+
+
+def test_unlike_texts_are_not_padded_to_the_longest(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_end, "RUN_TOKENS", 4)
+    model = make("Model").ours
+    texts = ["a", "the man eats food. the man eats food.", "b", "food", "a b", "c d e"]
+    expected = np.concatenate([model.encode([text]) for text in texts])
+    recorded = Recorded(model)
+    monkeypatch.setattr(model.backend, "encode", recorded.encode)
+    np.testing.assert_array_equal(model.encode(texts), expected)
+    assert recorded.shapes == [(1, 16), (1, 8), (4, 4)]

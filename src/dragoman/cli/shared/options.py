@@ -121,7 +121,7 @@ backend_option = click.option(
     "--backend",
     metavar="NAME",
     type=click.Choice(BACKEND_NAMES),
-    help="openvino, onnxruntime[-cuda] or tensorrt[-rtx] [auto].",
+    help="openvino, onnxruntime(-cuda), tensorrt(-rtx) [auto].",
 )
 
 
