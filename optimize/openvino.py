@@ -8,16 +8,13 @@ scale for each row, which is coarser.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 
 from .graph_values import users
 from .precision.calibration import InputStatistics
-from .precision.int8 import Activations, FixedScale, Int8, choose
-from .precision.rounding import Float, IntegerWeight
+from .precision.int8 import FixedScale, Int8, Int8Form, choose
+from .precision.rounding import IntegerWeight
 from .precision.weight_only import WeightOnly
-from .precision.weights import ProductForm
 from .targets import Schemes, TargetRecipe
 
 FIXED_ERROR_MULTIPLE = 4.0
@@ -32,27 +29,19 @@ class QDQ(Int8):
 
     name = "int8-qdq"
 
-    def form(self, known: InputStatistics | None) -> ProductForm:
+    def form(self, known: InputStatistics | None) -> Int8Form:
         """Return the form of a product, which depends on its inputs."""
         return QDQForm(*choose(known, FIXED_ERROR_MULTIPLE))
 
 
-@dataclass(frozen=True)
-class QDQForm(ProductForm):
+class QDQForm(Int8Form):
     """The form of products of pairs."""
-
-    activations: Activations
-    reason: str
 
     @property
     def chosen(self) -> tuple[str, str]:
         """The rounding of inputs, and why."""
         fixed = isinstance(self.activations, FixedScale)
         return FixedScale.name if fixed else "scales of groups, by OpenVINO", self.reason
-
-    def round_inputs(self, rows: Float) -> Float:
-        """Return inputs [R, K] as the product reads them."""
-        return self.activations.round(rows)
 
     def product(
         self, graph: ir.Graph, name: str, rounded: IntegerWeight, x: ir.Value, bias: ir.Value | None

@@ -233,16 +233,14 @@ class RequestMiddleware:
         They are known before a key is checked, so that refused requests are counted under their
         route. Labels of metrics never hold an unknown path that a client sends.
         """
-        found = [
-            (endpoint, protocol)
-            for pattern, endpoint, protocol in self._endpoints
-            if pattern.match(path)
-        ]
-        for endpoint, protocol in found:
-            if endpoint.method == method:
-                return endpoint, protocol
-        if found:
-            return found[0]
+        first: tuple[Endpoint, Protocol] | None = None
+        for pattern, endpoint, protocol in self._endpoints:
+            if pattern.match(path):
+                if endpoint.method == method:
+                    return endpoint, protocol
+                first = first or (endpoint, protocol)
+        if first is not None:
+            return first
         return None, next(one for one in self._protocols if path.startswith(one.prefixes))
 
 

@@ -29,7 +29,7 @@ from dragoman.runtime.format.known_answers import (
     GeneratedAnswer,
     KnownAnswers,
 )
-from dragoman.runtime.format.manifest import Manifest, Precision, TensorRTEngines
+from dragoman.runtime.format.manifest import Manifest, TensorRTEngines
 from dragoman.runtime.known_answers import machine_of
 from dragoman.runtime.oracle_comparison import compare_with_oracle
 
@@ -83,13 +83,13 @@ def make_known_answers(
             encoded = [*_encoded(model, _sizes(reference)["encoder"], inputs)]
             if elsewhere:
                 encoded = [_with_oracle_values(answer, model, reference) for answer in encoded]
-            return _limited(model, bundle.manifest.precision, _fitting_file(known, encoded))
+            return _limited(model, backend, _fitting_file(known, encoded))
         oracle, language = oracle_for(reference, bundle.manifest, inputs.target_language)
         if language is not None:
             known = replace(known, source_language=inputs.source_language, target_language=language)
         chosen = list(_chosen(model.manifest, reference, inputs))
         answers = [*_generated(model, known, oracle, chosen, elsewhere=elsewhere)]
-        return _limited(model, bundle.manifest.precision, _fitting_file(known, answers))
+        return _limited(model, backend, _fitting_file(known, answers))
 
 
 def fitting(known: KnownAnswers, manifest: Manifest) -> KnownAnswers:
@@ -315,10 +315,9 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{ORACLE_DIGITS}g}")
 
 
-def _limited(model: Model, precision: Precision, known: KnownAnswers) -> KnownAnswers:
-    backend = default_backend(model.bundle)
+def _limited(model: Model, backend: str, known: KnownAnswers) -> KnownAnswers:
     measured = compare_with_oracle(model, known, (), backend=backend)
-    if measured is None or precision == "fp32":
+    if measured is None or model.manifest.precision == "fp32":
         return known
     if measured.distributions is not None:
         allowed = max(NEGLIGIBLE, ENGINE_MULTIPLE * measured.distributions.bundle.mean)
