@@ -255,8 +255,10 @@ $(DOCS_VENV)/installed: $(DOCS_VENV)/created pyproject.toml constraints.txt
 	$(DOCS_BIN)/python $(PIP_INSTALL) --constraint constraints.txt --editable . --group docs
 	@touch $@
 
+# openai-whisper requires Triton, which computes on GPUs only.
 $(PEERS_VENV)/installed: $(PEERS_VENV)/created pyproject.toml constraints-peers.txt
 	$(PEERS_BIN)/python $(PIP_INSTALL) --constraint constraints-peers.txt --editable ".[cpu,serve]" --group peers
+	$(PEERS_BIN)/python $(PIP_INSTALL) --constraint constraints-peers.txt --no-deps openai-whisper
 	@touch $@
 
 # Optimum-Intel requires torchvision, which none of these models needs and which does not import

@@ -162,24 +162,16 @@ def _sha256(path: Path) -> str:
 def whisper_checkpoint(source: Path, directory: Path) -> Path:
     """Write the same weights, tokenizer and generation settings as a checkpoint of Hugging Face.
 
-    It is written once, as `whisper-checkpoint` next to `directory`, for all contenders.
-
     Args:
         source: directory of a Whisper model in CTranslate2's format, with `tokenizer.json`
+        directory: does not exist yet
+
+    Returns:
+        `directory`
 
     Raises:
         DragomanError: the source cannot be read.
     """
-    from dragoman.runtime.format.writing import new_directory
-
-    checkpoint = directory.with_name("whisper-checkpoint")
-    if not checkpoint.exists():
-        with new_directory(checkpoint) as unfinished:
-            _write_checkpoint(source, unfinished)
-    return checkpoint
-
-
-def _write_checkpoint(source: Path, directory: Path) -> None:
     from dragoman.export.checkpoints import read_checkpoint
     from dragoman.export.families import FAMILIES
     from dragoman.reference_model import Transformer
@@ -199,6 +191,7 @@ def _write_checkpoint(source: Path, directory: Path) -> None:
         tokenizer_config=TOKENIZER_SETTINGS,
     )
     shutil.copyfile(source / TOKENIZER, directory / TOKENIZER)
+    return directory
 
 
 def _config(config: ModelConfig) -> dict[str, Any]:

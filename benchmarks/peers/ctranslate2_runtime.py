@@ -199,13 +199,21 @@ class FasterWhisperPeer:
         threads: threads per clip
         mode: compute type
         way: how recordings are transcribed
+        num_beams: number of beams, unless the way is greedy
         workers: maximum number of clips transcribed in parallel, each from its own thread
     """
 
     def __init__(
-        self, directory: Path, threads: int, mode: str, *, way: Way = "greedy", workers: int = 1
+        self,
+        directory: Path,
+        threads: int,
+        mode: str,
+        *,
+        way: Way = "greedy",
+        num_beams: int = 5,
+        workers: int = 1,
     ) -> None:
-        self._way = way
+        self._way, self._num_beams = way, num_beams
         self._library = import_library("faster_whisper")
         self._model = self._library.WhisperModel(
             str(directory),
@@ -221,9 +229,11 @@ class FasterWhisperPeer:
         audio = str(clip) if isinstance(clip, Path) else clip
         if self._way == "together":
             pipeline = self._library.BatchedInferencePipeline(self._model)
-            segments, _ = pipeline.transcribe(audio, language=LANGUAGE, batch_size=8)
+            options = {"batch_size": 8, "beam_size": self._num_beams}
+            segments, _ = pipeline.transcribe(audio, language=LANGUAGE, **options)
         elif self._way == "published":
-            segments, _ = self._model.transcribe(audio, language=LANGUAGE, vad_filter=True)
+            options = {"vad_filter": True, "beam_size": self._num_beams}
+            segments, _ = self._model.transcribe(audio, language=LANGUAGE, **options)
         else:
             segments, _ = self._model.transcribe(
                 audio,

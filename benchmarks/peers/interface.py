@@ -64,8 +64,9 @@ class Transcriber(Protocol):
         The call includes reading the file and computing features.
         """
 
-    def stages(self, clip: Path) -> Stages:
-        """Transcribe an audio file greedily, and time encoder and decoder separately."""
+    def stages(self, clip: Path) -> Stages | None:
+        """Transcribe an audio file greedily, and time encoder and decoder separately, if it can."""
+        return None
 
 
 Text = str | tuple[str, str]

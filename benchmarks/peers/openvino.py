@@ -21,6 +21,7 @@ from .interface import (
     Generate,
     Stages,
     Text,
+    Way,
     encoder_kind,
     import_library,
     load_tokenizer,
@@ -165,18 +166,28 @@ def prepare_whisper(source: Path, directory: Path, *, mode: Mode) -> Path:
 class OpenVINOWhisperPeer:
     """A loaded Whisper model of `prepare_whisper`, configured for the lowest latency.
 
-    It decodes greedily, without timestamps.
+    Args:
+        way: "greedy" is without timestamps
+        num_beams: number of beams, unless the way is greedy
     """
 
-    def __init__(self, directory: Path, threads: int, mode: Mode) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        threads: int,
+        mode: Mode,
+        *,
+        way: Way = "greedy",
+        num_beams: int = 5,
+    ) -> None:
         library = import_library("openvino_genai", group=GROUP)
         self._pipeline = library.WhisperPipeline(
             str(directory), "CPU", **low_latency(threads), **CONFIGURATIONS[mode]
         )
         settings = self._pipeline.get_generation_config()
-        settings.num_beams = 1
+        settings.num_beams = 1 if way == "greedy" else num_beams
         settings.do_sample = False
-        settings.return_timestamps = False
+        settings.return_timestamps = way != "greedy"
         if settings.is_multilingual:
             settings.language = f"<|{LANGUAGE}|>"
             settings.task = "transcribe"

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI is given the same Whisper, and transcribes as Dragoman does."""
+"""Other tools are given the same Whisper, and transcribe as Dragoman does."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ import pytest
 import torch
 
 from dragoman.benchmarks.compare.contenders.speech import (
+    OPENAI_WHISPER,
     OPENVINO_GENAI,
+    WHISPER_CPP,
     SpeechContender,
     Transcript,
     contenders,
 )
 from dragoman.benchmarks.compare.rounds import Worker, prepare
+from dragoman.benchmarks.models.real_models import whisper as whisper_weights
 from dragoman.benchmarks.models.real_models import whisper_checkpoint
+from dragoman.benchmarks.peers.interface import Way
 from dragoman.benchmarks.peers.openvino import MODES
 from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import Transformer
 
 from ..speech_models import MODELS, RATE, noise, save, whisper
 from .doubles import OPENVINO, OPENVINO_PYTHON
+
+CLIPS = Path(__file__).parents[1] / "real" / "clips"
 
 
 def transformer(directory: Path) -> Transformer:
@@ -34,8 +40,7 @@ def transformer(directory: Path) -> Transformer:
 @pytest.mark.parametrize("name", ["english", "multilingual"])
 def test_the_checkpoint_is_the_same_model(name: str, tmp_path: Path) -> None:
     source = save(MODELS[name](), tmp_path / "source")
-    written = whisper_checkpoint(source, tmp_path / "bundle")
-    assert whisper_checkpoint(tmp_path / "missing", tmp_path / "other") == written  # made once
+    written = whisper_checkpoint(source, tmp_path / "written")
     expected, found = transformer(source), transformer(written)
     assert (found.config, found.generation) == (expected.config, expected.generation)
     parameters = dict(found.named_parameters())
@@ -56,7 +61,7 @@ def test_openvino_transcribes_the_same(multilingual: bool, tmp_path: Path) -> No
     clips = [tmp_path / f"{seed}.wav" for seed in range(3)]
     for seed, clip in enumerate(clips):
         soundfile.write(clip, noise(0.7 + 0.1 * seed, seed), RATE, subtype="FLOAT")
-    everyone = contenders(OPENVINO)
+    everyone = contenders(whisper_checkpoint(source, tmp_path / "checkpoint"), OPENVINO)
     by_name = {contender.name: contender for contender in everyone}
     expected, found, bf16, int8 = (
         transcripts(by_name[contender], source, tmp_path, clips)
@@ -71,6 +76,25 @@ def test_openvino_transcribes_the_same(multilingual: bool, tmp_path: Path) -> No
         assert transcript.text and transcript.stages is not None
         assert 0 < transcript.stages.encoder < transcript.seconds + 1
         assert transcript.stages.decoder > 0
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("way", ["greedy", "published"])
+def test_others_transcribe_the_same(way: Way, tmp_path: Path) -> None:
+    """With trained weights, as whisper.cpp and openai-whisper have the vocabulary built in."""
+    source = whisper_weights("tiny.en")
+    clips = [CLIPS / "librivox-0930.flac"]
+    others = [f"{WHISPER_CPP} f16", f"{WHISPER_CPP} q8_0", f"{OPENAI_WHISPER} fp32"]
+    checkpoint = whisper_checkpoint(source, tmp_path / "checkpoint")
+    everyone = contenders(checkpoint, way=way, num_beams=2)
+    by_name = {contender.name: contender for contender in everyone}
+    (expected,), *found = (
+        transcripts(by_name[name], source, tmp_path, clips)
+        for name in ("Dragoman fp32", *others, "transformers fp32")
+    )
+    for (each,) in found:
+        assert each.text.split() == expected.text.split()
+        assert each.stages is None
 
 
 def transcripts(

@@ -85,6 +85,7 @@ def test_vectors(build: Callable[[str], Path], dragoman: Dragoman, tmp_path: Pat
     assert again.returncode == 2 and "--force" in again.stderr
     short = dragoman("encode", bundle, "ab", "c", "--dimensions", 3, "-o", tmp_path / "s.npy")
     assert (short.returncode, short.stdout) == (0, "")
+    assert short.stderr.startswith("Note: 3 of 16 dimensions;")
     np.testing.assert_array_equal(np.load(tmp_path / "s.npy"), expected[:, :3])
     long = dragoman("encode", bundle, "ab", "--dimensions", 17)
     assert long.stderr == "Error: dimensions: expected 1 to 16, found 17\n"

@@ -1,4 +1,4 @@
-"""Contenders of speech: Dragoman, faster-whisper and OpenVINO GenAI."""
+"""Contenders of speech: Dragoman and the tools that run Whisper on a processor."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...peers import ctranslate2_runtime, openvino
+from ...peers import ctranslate2_runtime, openvino, whisper
 from ...peers.interface import LANGUAGE, Stages, Transcriber, Way
 from ...processes import HERE, Interpreter
 from ..rounds import Contender, Perform, unchanged
-from .text import dragoman_contenders, peers
+from .text import DRAGOMAN, dragoman_contenders, peers, prepared_before
 
 FASTER_WHISPER, OPENVINO_GENAI = "faster-whisper", "openvino-genai"
+WHISPER_CPP, OPENAI_WHISPER = "whisper.cpp", "openai-whisper"
 
 Clips = Sequence[Path]
 
@@ -26,57 +27,86 @@ class Transcript(NamedTuple):
     seconds: float
     """Time of the tool's standard call."""
     stages: Stages | None
-    """None unless the clip was decoded greedily."""
+    """None unless the clip was decoded greedily, by a tool that times them."""
 
 
 SpeechContender = Contender[Clips, list[Transcript]]
 
 
-def contenders(openvino_in: Interpreter = HERE, way: Way = "greedy") -> list[SpeechContender]:
-    """Return Dragoman, faster-whisper and OpenVINO GenAI in their precisions.
+def contenders(
+    checkpoint: Path, openvino_in: Interpreter = HERE, way: Way = "greedy", num_beams: int = 5
+) -> list[SpeechContender]:
+    """Return Dragoman and its peers in their precisions.
 
     Args:
-        openvino_in: interpreter with Optimum-Intel and OpenVINO GenAI, which decodes greedily only
+        checkpoint: the model as a checkpoint of Hugging Face, for tools that need one; the others
+            read it in CTranslate2's format
+        openvino_in: interpreter with Optimum-Intel and OpenVINO GenAI
+        num_beams: number of beams, unless the way is greedy
     """
-    both = [
-        *dragoman_contenders(
-            partial(load_transcriber, load=partial(DragomanTranscriber, way=way), way=way)
-        ),
+    adapt = partial(load_transcriber, way=way, num_beams=num_beams)
+    torch: dict[str, Any] = {"adapt": adapt, "needs_torch": True}
+    everyone = [
+        *dragoman_contenders(partial(adapt, load=DragomanTranscriber)),
         *peers(
             FASTER_WHISPER,
             ["float32", "int8"],
             unchanged,
             ctranslate2_runtime.FasterWhisperPeer,
-            adapt=partial(load_in_way, way=way),
+            adapt=adapt,
         ),
-    ]
-    if way != "greedy":
-        return both
-    return [
-        *both,
         *peers(
             OPENVINO_GENAI,
             openvino.MODES,
-            _prepare_openvino,
+            partial(convert, checkpoint=checkpoint, prepare=openvino.prepare_whisper),
             openvino.OpenVINOWhisperPeer,
-            adapt=load_transcriber,
+            adapt=adapt,
             interpreter=openvino_in,
         ),
+        *peers(
+            WHISPER_CPP,
+            ["f16", "q8_0"],
+            partial(convert, checkpoint=checkpoint, prepare=whisper.prepare_whisper_cpp),
+            whisper.WhisperCppPeer,
+            adapt=adapt,
+        ),
+        *peers(
+            OPENAI_WHISPER,
+            ["fp32"],
+            partial(convert, checkpoint=checkpoint, prepare=whisper.prepare_openai),
+            whisper.OpenAIWhisperPeer,
+            **torch,
+        ),
+        *peers(
+            "transformers",
+            ["fp32"],
+            partial(prepared_before, prepared=checkpoint),
+            whisper.TransformersWhisperPeer,
+            **torch,
+        ),
     ]
+    if way != "together":
+        return everyone
+    return [c for c in everyone if c.name.startswith((DRAGOMAN, FASTER_WHISPER))]
 
 
-def load_in_way(
-    directory: Path, threads: int, *, load: Callable[..., Transcriber], way: Way
-) -> Perform[Clips, list[Transcript]]:
-    """Load a model that takes the way of transcribing as an argument."""
-    return load_transcriber(directory, threads, load=partial(load, way=way), way=way)
+def convert(
+    _: Path, directory: Path, *, mode: str, checkpoint: Path, prepare: Callable[..., Path]
+) -> Path:
+    """Convert the checkpoint of Hugging Face, instead of the model in CTranslate2's format."""
+    return prepare(checkpoint, directory, mode=mode)
 
 
 def load_transcriber(
-    directory: Path, threads: int, *, load: Callable[[Path, int], Transcriber], way: Way = "greedy"
+    directory: Path,
+    threads: int,
+    *,
+    load: Callable[..., Transcriber],
+    way: Way = "greedy",
+    num_beams: int = 5,
 ) -> Perform[Clips, list[Transcript]]:
     """Load a model that transcribes all clips one by one; greedily, again to time the stages."""
-    transcriber = load(directory, threads)
+    transcriber = load(directory, threads, way=way, num_beams=num_beams)
 
     def transcribe(clips: Clips) -> list[Transcript]:
         texts = []
@@ -95,7 +125,9 @@ def load_transcriber(
 class DragomanTranscriber:
     """A speech bundle loaded by Dragoman's runtime."""
 
-    def __init__(self, directory: Path, threads: int, way: Way = "greedy") -> None:
+    def __init__(
+        self, directory: Path, threads: int, *, way: Way = "greedy", num_beams: int = 5
+    ) -> None:
         from dragoman.runtime import Model, read_bundle
         from dragoman.runtime.backends import open_backend
 
@@ -111,7 +143,7 @@ class DragomanTranscriber:
             return state
 
         backend.start = timed
-        self._model, self._way = Model(bundle, backend), way
+        self._model, self._way, self._num_beams = Model(bundle, backend), way, num_beams
         speech = bundle.manifest.speech
         # No tool detects the language; an English-only model has no language option.
         self._language = LANGUAGE if speech is not None and speech.languages else None
@@ -120,8 +152,12 @@ class DragomanTranscriber:
         """Transcribe with `Model.generate`, or with `Model.transcribe`."""
         if self._way != "greedy":
             together, texts = self._way == "together", list[str]()
+            options: dict[str, Any] = {
+                "num_beams": self._num_beams,
+                "cut_at_silence": together,
+            }
             for update in self._model.transcribe(
-                [clip], language=self._language, vad=True, cut_at_silence=together
+                [clip], language=self._language, vad=True, **options
             ):
                 texts += [segment.text or "" for segment in update.segments]
                 if update.result is not None and update.result.error is not None:
@@ -137,9 +173,3 @@ class DragomanTranscriber:
         (result,) = self._model.generate([clip], language=self._language)
         ended = time.perf_counter()
         return Stages(self._encoder_seconds, ended - self._encoded_at, len(result.tokens) + 1)
-
-
-def _prepare_openvino(whisper: Path, directory: Path, *, mode: openvino.Mode) -> Path:
-    from ...models.real_models import whisper_checkpoint
-
-    return openvino.prepare_whisper(whisper_checkpoint(whisper, directory), directory, mode=mode)

@@ -1,10 +1,10 @@
-"""Compares speed and word error of Whisper with faster-whisper and OpenVINO GenAI.
+"""Compares speed and word error of Whisper with other tools that run it on a processor.
 
-The bundles and OpenVINO's models are first built from a CTranslate2 directory. In each round, every
-contender transcribes all clips one by one with the library's standard call, including reading files
-and computing features. Decoding is greedy, without timestamps; the clips are then transcribed again
-to time encoder and decoder separately. Other ways (`--way`) are for long recordings: with
-`--minutes`, the clips are joined to one, with pauses.
+The bundles and the models of other tools are first made from a CTranslate2 directory. In each
+round, every contender transcribes all clips one by one with the library's standard call, including
+reading files and computing features. Decoding is greedy, without timestamps; the clips are then
+transcribed again to time encoder and decoder separately. Other ways (`--way`) are for long
+recordings: with `--seconds`, the clips are joined to one, with pauses.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import numpy as np
 from dragoman.errors import DragomanError
 
 from ...peers.interface import WAYS
+from ...processes import HERE, call_in
 from .. import options
-from ..contenders.speech import FASTER_WHISPER, OPENVINO_GENAI, Transcript, contenders
+from ..contenders.speech import Transcript, contenders
+from ..contenders.text import DRAGOMAN
 from ..record import Record, Row, Table, table_of
 from ..rounds import against, spread
 from ..task import Options, Run, Task
@@ -97,11 +99,16 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     """Measure all contenders on all clips."""
     import soundfile
 
-    chosen = run.chosen(contenders(run.openvino, given.way))
+    from ...models.real_models import whisper_checkpoint
+
     transcripts = read_clips(given.clips)
+    run.progress("writing a checkpoint")
+    call_in(HERE, whisper_checkpoint, given.whisper, run.checkpoint)
+    everyone = contenders(run.checkpoint, run.openvino, given.way, given.beams)
+    chosen = run.chosen(everyone)
     with tempfile.TemporaryDirectory() as folder:
-        if given.minutes:
-            transcripts = joined(transcripts, Path(folder) / "recording.wav", given.minutes)
+        if given.seconds:
+            transcripts = joined(transcripts, Path(folder) / "recording.wav", given.seconds)
         files = list(transcripts)
         audio_seconds = sum(soundfile.info(clip).duration for clip in files)
         ways = {"checkpoint": given.whisper, "threads": [given.threads], "rounds": given.rounds}
@@ -113,20 +120,23 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     return {
         "model": given.name or given.whisper.name,
         "way": given.way,
+        "num_beams": 1 if given.way == "greedy" else given.beams,
         "clips": len(files),
         "audio_seconds": round(audio_seconds, 2),
         "threads": given.threads,
         "rounds": given.rounds,
         "figures": figures(rounds_of, transcripts, audio_seconds),
+        "footprints": results.footprints,
         "failures": results.failures,
     }
 
 
-def joined(clips: Mapping[Path, str], path: Path, minutes: int) -> dict[Path, str]:
+def joined(clips: Mapping[Path, str], path: Path, seconds: int) -> dict[Path, str]:
     """Write a recording of all clips again and again, with pauses; return it with its transcript.
 
     Args:
         clips: clips of one sampling rate, with their transcripts
+        seconds: the most that the recording takes
     """
     import soundfile
 
@@ -136,12 +146,14 @@ def joined(clips: Mapping[Path, str], path: Path, minutes: int) -> dict[Path, st
         for clip, said in cycle(clips.items()):
             signal, _ = soundfile.read(clip, dtype="int16")
             quiet = np.zeros(round(next(pauses) * rate), np.int16)
+            samples += len(quiet) + len(signal)
+            if samples > seconds * rate:
+                break
             file.write(np.concatenate([quiet, signal]))
             words.append(said)
-            samples += len(quiet) + len(signal)
-            if samples >= 60 * minutes * rate:
-                return {path: " ".join(words)}
-    raise DragomanError("expected clips, found none")
+    if not words:
+        raise DragomanError(f"expected a clip of less than {seconds} s, found none")
+    return {path: " ".join(words)}
 
 
 def figures(
@@ -152,16 +164,18 @@ def figures(
     Returns:
         rows of `seconds`: spread of the time of all clips with the tool's standard call;
         `real_time_factor`: its median over the duration of the clips; separate times of the
-        encoder and the decoder, 0 unless decoding is greedy; `word_error` of the last round; and
-        `decoder_ratio` and `total_ratio` to the fastest peer, see `against`
+        encoder and the decoder, 0 if the tool does not time them; `word_error` of the last round;
+        and `decoder_ratio` and `total_ratio` to the fastest peer, see `against`
     """
 
     def medians(value: Callable[[Round], float]) -> dict[str, float]:
-        return {n: float(np.median([value(r) for r in rounds])) for n, rounds in rounds_of.items()}
+        """Return what the contenders took, without those that do not time it."""
+        of = {n: float(np.median([value(r) for r in rounds])) for n, rounds in rounds_of.items()}
+        return {name: median for name, median in of.items() if median}
 
     def ratio(of: Mapping[str, float], name: str) -> float | None:
-        peers = {n: m for n, m in of.items() if n.startswith((FASTER_WHISPER, OPENVINO_GENAI))}
-        found: float | None = against(of[name], peers)["ratio"]
+        peers = {n: m for n, m in of.items() if not n.startswith(DRAGOMAN)}
+        found: float | None = against(of[name], peers)["ratio"] if name in of else None
         return found
 
     seconds, decoder = medians(lambda r: r.seconds), medians(lambda r: r.decoder)
@@ -173,7 +187,7 @@ def figures(
             "ms_per_clip_encoder": spread([r.encoder for r in rounds], 1e3 / len(transcripts)),
             "ms_per_token_decoder": spread([r.decoder for r in rounds], 1e3),
             "word_error": round(word_error(rounds[-1].texts, transcripts), 4),
-            "decoder_ratio": ratio(decoder, name) if decoder[name] else None,
+            "decoder_ratio": ratio(decoder, name),
             "total_ratio": ratio(seconds, name),
         }
         for name, rounds in rounds_of.items()
@@ -203,7 +217,7 @@ def tables(record: Record) -> Iterator[Table]:
     title = "{model}; {clips} clips of {audio_seconds} s, {rounds} rounds".format_map(record)
     columns = COLUMNS
     if way != "greedy":
-        title += f", {way}"
+        title += f", {way}, beams: {record.get('num_beams', 5)}"
         columns = tuple(column for column in COLUMNS if "coder" not in column[0])
     yield table_of(record["figures"], columns, title=title)
 
@@ -221,14 +235,18 @@ SPEECH = Task(
         options.ONLY,
         options.OPENVINO,
         options.option("--way", "How clips are transcribed.", "greedy", list(WAYS)),
-        options.option("--minutes", "Join the clips to one recording of N minutes.", kind=int),
+        options.option("--beams", "Beams of other ways than greedy.", 5),
+        options.option(
+            "--seconds", "Join the clips to one recording of at most N seconds.", kind=int
+        ),
         options.option("--name", "The model's name in the record [default: the directory's]."),
     ),
     measure=measure,
     rows="figures",
     file=lambda record, options: (
         f"speech-{record['model']}-{record['threads']}-threads"
-        + ("" if record["way"] == "greedy" else f"-{record['way']}")
+        + ("" if record["way"] == "greedy" else f"-{record['way']}-{record['num_beams']}-beams")
+        + (f"-{options['seconds']}-s" if options["seconds"] else "")
     ),
     tables=tables,
 )

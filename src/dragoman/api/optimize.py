@@ -197,10 +197,11 @@ def finish(
     request: EngineRequest | None,
     progress: Progress,
 ) -> tuple[Bundle, tuple[str, ...]]:
-    """Return the optimized graphs, or engines built from them, with warnings about engines."""
-    build = target.recipe.build_engines
+    """Return the optimized graphs, or engines built from them, with warnings."""
+    recipe, manifest = target.recipe, graphs.manifest
+    build = recipe.build_engines
     if request is None or build is None:
-        return graphs, ()
-    manifest = graphs.manifest
+        uncalibrated = manifest.precision == "int8" and not manifest.calibrated_on
+        return graphs, (recipe.uncalibrated,) if uncalibrated and recipe.uncalibrated else ()
     options = request.for_model(manifest.model, manifest.default_max_new_tokens)
     return build(graphs, directory, options, progress=progress)

@@ -131,6 +131,11 @@ def encode(
                 )
         if dimensions is not None:
             results.check_dimensions(dimensions, head.outputs)
+            if dimensions < head.outputs:
+                notify(
+                    f"Note: {dimensions} of {head.outputs} dimensions; the model's card says "
+                    "whether it was trained for so few"
+                )
         writer = _Writer(head.task, dimensions, as_json=as_json, keep=output is not None)
         for lines in _lines(texts):
             _encode(model, lines, writer, top=top, stride=stride, **reading)

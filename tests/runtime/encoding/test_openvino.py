@@ -20,7 +20,7 @@ import torch
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 
-from dragoman.api import build
+from dragoman.api import build, optimize
 from dragoman.api.sensitivity import check_measurable
 from dragoman.cli.bench import bench
 from dragoman.errors import DragomanError
@@ -393,6 +393,17 @@ def test_a_missing_library_is_found_before_the_export(
     assert str(caught.value) == (
         "target openvino: the package openvino is missing: pip install 'dragoman[openvino]'"
     )
+
+
+def test_int8_without_calibration_is_warned_of(make: Make, tmp_path: Path) -> None:
+    neutral, options = neutral_of(make("Model")), dict[str, Any](target="openvino")
+    int8 = optimize(neutral.directory, tmp_path / "int8", precision="int8", **options)
+    assert "--calibration" in "".join(int8.warnings)
+    assert not optimize(neutral.directory, tmp_path / "fp32", precision="fp32", **options).warnings
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the man\nfood\n", encoding="utf-8")
+    options |= {"precision": "int8", "calibration": texts}
+    assert not optimize(neutral.directory, tmp_path / "known", **options).warnings
 
 
 def test_a_build_is_verified_loaded_and_measured(make: Make, tmp_path: Path) -> None:
