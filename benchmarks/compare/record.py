@@ -25,6 +25,7 @@ Row = Mapping[str, Any]
 
 PACKAGES = (
     *("dragoman", "ctranslate2", "fastembed", "faster-whisper", "numpy", "cuda-bindings"),
+    *("openai-whisper", "pywhispercpp"),
     *("onnxruntime", "nncf", "onnxruntime-genai", "onnxruntime-gpu", "openvino", "openvino-genai"),
     *("tensorrt", "tensorrt_rtx", "optimum", "optimum-intel", "optimum-onnx"),
     *("sentence-transformers", "torch", "transformers"),

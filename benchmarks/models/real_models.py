@@ -225,6 +225,7 @@ def _generation(config: ModelConfig, rules: GenerationConfig) -> dict[str, Any]:
         "suppress_tokens": list(rules.suppressed_token_ids),
         "begin_suppress_tokens": list(rules.first_suppressed_token_ids),
         "no_timestamps_token_id": speech.no_timestamps_token_id,
+        "prev_sot_token_id": speech.previous_text_token_id,
         "max_initial_timestamp_index": speech.max_initial_timestamp_index,
         "alignment_heads": [list(head) for head in rules.alignment_heads],
         "max_length": config.max_target_positions,

@@ -232,8 +232,8 @@ class FasterWhisperPeer:
             options = {"batch_size": 8, "beam_size": self._num_beams}
             segments, _ = pipeline.transcribe(audio, language=LANGUAGE, **options)
         elif self._way == "published":
-            options = {"vad_filter": True, "beam_size": self._num_beams}
-            segments, _ = self._model.transcribe(audio, language=LANGUAGE, **options)
+            beams = self._num_beams
+            segments, _ = self._model.transcribe(audio, language=LANGUAGE, beam_size=beams)
         else:
             segments, _ = self._model.transcribe(
                 audio,

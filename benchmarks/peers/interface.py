@@ -51,7 +51,7 @@ class Stages(NamedTuple):
 
 Way = Literal["greedy", "published", "together"]
 """How a recording is transcribed: greedily without timestamps; as openai-whisper does by default,
-but without silence; or in parts between pauses that are decoded at once."""
+as far as the tool can, silence included; or in parts between pauses that are decoded at once."""
 WAYS: tuple[Way, ...] = get_args(Way)
 
 

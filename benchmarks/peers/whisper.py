@@ -1,6 +1,7 @@
 """Transcribes with openai-whisper, whisper.cpp and transformers, from the same checkpoint.
 
-openai-whisper requires Triton for GPUs, which is not installed: `pip install --no-deps`.
+openai-whisper is installed by `pip install --no-deps`, since it requires Triton, which computes on
+GPUs only. Audio is read as Dragoman reads it.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ RENAMED = (
 
 GGML_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
 GGML_FILE_TYPES = {"f16": 1, "q8_0": 2007}
-"""By the type of matrices; a quantized type has the version of its format, too."""
+"""By the type of matrices; of a quantized type with 1,000 times the version of its format."""
 GGML_BLOCK = 32
-IN_FP32 = ("positional_embedding", "conv1.bias", "conv2.bias")
+CONVOLUTION_BIASES = ("conv1.bias", "conv2.bias")
+IN_FP32 = ("positional_embedding", *CONVOLUTION_BIASES)
 
 
 def _weights(checkpoint: Path) -> dict[str, NDArray[np.float32]]:
@@ -81,10 +83,7 @@ def prepare_openai(checkpoint: Path, directory: Path, *, mode: Literal["fp32"]) 
     import torch
 
     directory.mkdir()
-    dtype = {"fp32": torch.float32}[mode]
-    weights = {
-        name: torch.tensor(value, dtype=dtype) for name, value in _weights(checkpoint).items()
-    }
+    weights = {name: torch.from_numpy(value) for name, value in _weights(checkpoint).items()}
     content = {"dims": _dimensions(checkpoint), "model_state_dict": weights}
     torch.save(content, directory / OPENAI_FILE)
     return directory
@@ -116,18 +115,19 @@ def prepare_whisper_cpp(checkpoint: Path, directory: Path, *, mode: str) -> Path
 
 
 def _token_bytes(checkpoint: Path) -> list[bytes]:
-    """Return the bytes of all text tokens; whisper.cpp knows the others."""
+    """Return the bytes of the tokens before the end token; whisper.cpp knows the others."""
     bytes_to_unicode = import_library(
         "transformers.models.whisper.tokenization_whisper"
     ).bytes_to_unicode
     byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+    end = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["eos_token_id"]
     model = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))["model"]
-    ordered = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    return [bytes(byte_of[c] for c in token) for token in ordered if set(token) <= byte_of.keys()]
+    tokens = {token: text for text, token in model["vocab"].items()}
+    return [bytes(byte_of[character] for character in tokens[token]) for token in range(end)]
 
 
 def _write_tensor(file: BinaryIO, name: str, value: NDArray[np.float32], mode: str) -> None:
-    if name.endswith(("conv1.bias", "conv2.bias")):
+    if name.endswith(CONVOLUTION_BIASES):
         value = value[:, None]
     kind = mode
     if value.ndim < 2 or name.endswith(IN_FP32):
@@ -151,7 +151,7 @@ class OpenAIWhisperPeer(Transcriber):
     """A loaded model of openai-whisper.
 
     Args:
-        num_beams: number of beams of way "published"
+        num_beams: number of beams, unless the way is greedy
     """
 
     def __init__(
@@ -187,9 +187,10 @@ class WhisperCppPeer(Transcriber):
         self, directory: Path, threads: int, *, way: Way = "greedy", num_beams: int = 5
     ) -> None:
         library = import_library("pywhispercpp.model")
-        options: dict[str, Any] = {}  # by default, a call forgets the text of the one before
+        # By default, a call forgets the text of the one before.
+        options: dict[str, Any] = {"suppress_nst": True}
         if way == "greedy":
-            options = {"no_timestamps": True, "temperature_inc": 0.0}
+            options |= {"no_timestamps": True, "temperature_inc": 0.0}
         elif num_beams > 1:
             options["beam_search"] = {"beam_size": num_beams, "patience": -1.0}
         self._model = library.Model(

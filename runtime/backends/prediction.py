@@ -23,7 +23,7 @@ class HostPrediction:
     def __init__(
         self, logits: NDArray[np.float32], choice: StepOutput, suppressed: Sequence[int]
     ) -> None:
-        self.logits, self.choice, self._suppressed = logits, choice, list(suppressed)
+        self.logits, self.choice, self._suppressed = logits, choice, list(set(suppressed))
 
     @cached_property
     def normalizers(self) -> NDArray[np.float32]:
@@ -38,11 +38,13 @@ class HostPrediction:
 
     def candidates(self, count: int) -> Candidates:
         """Return the `count` most probable unsuppressed tokens of each row."""
-        more = min(count + len(self._suppressed), self.logits.shape[1])
-        tokens = best_tokens(self.logits, more)
+        normalizers = self.normalizers[:, None]
+        held = self.logits[:, self._suppressed]
+        self.logits[:, self._suppressed] = -np.inf  # to find more tokens instead would take longer
+        tokens = best_tokens(self.logits, min(count, self.logits.shape[1] - held.shape[1]))
         chosen = np.take_along_axis(self.logits, tokens, 1)
-        found = Candidates(tokens, chosen - self.normalizers[:, None])
-        return _drop_suppressed(found, self._suppressed, count)
+        self.logits[:, self._suppressed] = held
+        return Candidates(tokens, chosen - normalizers)
 
 
 class ShortlistPrediction:
@@ -117,19 +119,6 @@ def _best_places(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     order = np.argsort(-np.take_along_axis(keys, best, 1), axis=1)
     places: NDArray[np.int64] = np.take_along_axis(best, order, 1).astype(np.int64)
     return places
-
-
-def _drop_suppressed(candidates: Candidates, suppressed: Sequence[int], count: int) -> Candidates:
-    """Return the first `count` candidates that are not suppressed, given enough or all tokens."""
-    if not suppressed:
-        return candidates
-    tokens, log_probabilities = candidates
-    left_out = np.isin(tokens, suppressed)
-    least = tokens.shape[1] - int(left_out.sum(axis=1).max(initial=0))
-    order = np.argsort(left_out, axis=1, kind="stable")[:, : min(count, least)]
-    return Candidates(
-        np.take_along_axis(tokens, order, 1), np.take_along_axis(log_probabilities, order, 1)
-    )
 
 
 def best_tokens(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:

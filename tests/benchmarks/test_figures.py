@@ -160,10 +160,11 @@ def test_speech() -> None:
     first = Round.of(list(clips), [t._replace(seconds=0.5) for t in transcripts])
     assert (first.seconds, first.encoder, first.decoder) == (1.0, 0.5, 1 / 8)
     slow = Round(3.0, 1.0, 1 / 4, first.texts)
-    silent = Round(5.0, 0.0, 0.0, first.texts)  # of a tool that does not time its stages
+    silent = Round(5.0, None, None, first.texts)  # of a tool that does not time its stages
     rounds = {"Dragoman": [first, slow], "faster-whisper": [slow], "other": [silent]}
     ours, theirs, other = figures(rounds, clips, 4.0)
     assert (other["decoder_ratio"], other["total_ratio"]) == (None, 0.6)
+    assert (other["ms_per_clip_encoder"], other["ms_per_token_decoder"]) == (None, None)
     assert ours == {
         "contender": "Dragoman",
         "seconds": (2.0, 1.0, 3.0),

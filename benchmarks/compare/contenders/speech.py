@@ -45,7 +45,7 @@ def contenders(
         num_beams: number of beams, unless the way is greedy
     """
     adapt = partial(load_transcriber, way=way, num_beams=num_beams)
-    torch: dict[str, Any] = {"adapt": adapt, "needs_torch": True}
+    on_torch: dict[str, Any] = {"adapt": adapt, "needs_torch": True}
     everyone = [
         *dragoman_contenders(partial(adapt, load=DragomanTranscriber)),
         *peers(
@@ -75,14 +75,14 @@ def contenders(
             ["fp32"],
             partial(convert, checkpoint=checkpoint, prepare=whisper.prepare_openai),
             whisper.OpenAIWhisperPeer,
-            **torch,
+            **on_torch,
         ),
         *peers(
             "transformers",
             ["fp32"],
             partial(prepared_before, prepared=checkpoint),
             whisper.TransformersWhisperPeer,
-            **torch,
+            **on_torch,
         ),
     ]
     if way != "together":
@@ -157,7 +157,7 @@ class DragomanTranscriber:
                 "cut_at_silence": together,
             }
             for update in self._model.transcribe(
-                [clip], language=self._language, vad=True, **options
+                [clip], language=self._language, vad=together, **options
             ):
                 texts += [segment.text or "" for segment in update.segments]
                 if update.result is not None and update.result.error is not None:

@@ -25,7 +25,7 @@ from .. import options
 from ..contenders.speech import Transcript, contenders
 from ..contenders.text import DRAGOMAN
 from ..record import Record, Row, Table, table_of
-from ..rounds import against, spread
+from ..rounds import Spread, against, spread
 from ..task import Options, Run, Task
 
 TRANSCRIPTS = "transcripts.tsv"
@@ -76,10 +76,11 @@ class Round(NamedTuple):
     """The figures of one round of a contender."""
 
     seconds: float
-    encoder: float
+    encoder: float | None
     """Both in seconds, of all clips."""
-    decoder: float
-    """Seconds per token, including those of the prompt."""
+    decoder: float | None
+    """Seconds per token, including those of the prompt; both None if the tool does not time them.
+    """
     texts: dict[Path, str]
     """Outputs by clip."""
 
@@ -87,10 +88,11 @@ class Round(NamedTuple):
     def of(cls, clips: Sequence[Path], transcripts: Sequence[Transcript]) -> Round:
         """Return the sums over all clips."""
         stages = [t.stages for t in transcripts if t.stages is not None]
+        tokens = sum(s.tokens for s in stages)
         return cls(
             sum(transcript.seconds for transcript in transcripts),
-            sum(s.encoder for s in stages),
-            sum(s.decoder for s in stages) / max(1, sum(s.tokens for s in stages)),
+            sum(s.encoder for s in stages) if stages else None,
+            sum(s.decoder for s in stages) / max(1, tokens) if stages else None,
             {clip: t.text for clip, t in zip(clips, transcripts, strict=True)},
         )
 
@@ -102,10 +104,10 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     from ...models.real_models import whisper_checkpoint
 
     transcripts = read_clips(given.clips)
-    run.progress("writing a checkpoint")
-    call_in(HERE, whisper_checkpoint, given.whisper, run.checkpoint)
     everyone = contenders(run.checkpoint, run.openvino, given.way, given.beams)
     chosen = run.chosen(everyone)
+    run.progress("writing a checkpoint")
+    call_in(HERE, whisper_checkpoint, given.whisper, run.checkpoint)
     with tempfile.TemporaryDirectory() as folder:
         if given.seconds:
             transcripts = joined(transcripts, Path(folder) / "recording.wav", given.seconds)
@@ -152,7 +154,7 @@ def joined(clips: Mapping[Path, str], path: Path, seconds: int) -> dict[Path, st
             file.write(np.concatenate([quiet, signal]))
             words.append(said)
     if not words:
-        raise DragomanError(f"expected a clip of less than {seconds} s, found none")
+        raise DragomanError(f"expected a first clip of less than {seconds} s with a pause")
     return {path: " ".join(words)}
 
 
@@ -164,14 +166,20 @@ def figures(
     Returns:
         rows of `seconds`: spread of the time of all clips with the tool's standard call;
         `real_time_factor`: its median over the duration of the clips; separate times of the
-        encoder and the decoder, 0 if the tool does not time them; `word_error` of the last round;
-        and `decoder_ratio` and `total_ratio` to the fastest peer, see `against`
+        encoder and the decoder, None if the tool does not time them; `word_error` of the last
+        round; and `decoder_ratio` and `total_ratio` to the fastest peer, see `against`
     """
 
-    def medians(value: Callable[[Round], float]) -> dict[str, float]:
-        """Return what the contenders took, without those that do not time it."""
-        of = {n: float(np.median([value(r) for r in rounds])) for n, rounds in rounds_of.items()}
-        return {name: median for name, median in of.items() if median}
+    def timed(name: str, value: Callable[[Round], float | None]) -> list[float]:
+        return [found for r in rounds_of[name] if (found := value(r)) is not None]
+
+    def medians(value: Callable[[Round], float | None]) -> dict[str, float]:
+        of = {name: timed(name, value) for name in rounds_of}
+        return {name: float(np.median(times)) for name, times in of.items() if times}
+
+    def spread_of(name: str, value: Callable[[Round], float | None], scale: float) -> Spread | None:
+        times = timed(name, value)
+        return spread(times, scale) if times else None
 
     def ratio(of: Mapping[str, float], name: str) -> float | None:
         peers = {n: m for n, m in of.items() if not n.startswith(DRAGOMAN)}
@@ -184,8 +192,8 @@ def figures(
             "contender": name,
             "seconds": spread([r.seconds for r in rounds]),
             "real_time_factor": round(seconds[name] / audio_seconds, 4),
-            "ms_per_clip_encoder": spread([r.encoder for r in rounds], 1e3 / len(transcripts)),
-            "ms_per_token_decoder": spread([r.decoder for r in rounds], 1e3),
+            "ms_per_clip_encoder": spread_of(name, lambda r: r.encoder, 1e3 / len(transcripts)),
+            "ms_per_token_decoder": spread_of(name, lambda r: r.decoder, 1e3),
             "word_error": round(word_error(rounds[-1].texts, transcripts), 4),
             "decoder_ratio": ratio(decoder, name),
             "total_ratio": ratio(seconds, name),

@@ -44,15 +44,19 @@ def test_normalizers_count_suppressed_tokens() -> None:
 def test_suppressed_tokens_are_no_candidates(count: int) -> None:
     """Of 14, 5 are suppressed: mostly likely ones in one row, and unlikely ones in the other."""
     logits = np.random.default_rng(count).standard_normal((2, 14)).astype(np.float32)
-    suppressed = [3, 4, 7, 10, 13]
+    suppressed = [3, 4, 7, 10, 13, 4]
     logits[0, suppressed] += 9
     logits[1, suppressed] -= 9
     allowed = logits.copy()
     allowed[:, suppressed] = -np.inf
     order = np.argsort(-allowed, axis=1)[:, : min(count, 9)]
     choice = StepOutput(order[:, 0], np.full(2, -1.0, np.float32))
-    found = HostPrediction(logits, choice, suppressed).candidates(count)
+    prediction, before = HostPrediction(logits, choice, suppressed), logits.copy()
+    found = prediction.candidates(count)
     np.testing.assert_array_equal(found.tokens, order)
+    likely = np.take_along_axis(logits, order, 1) - prediction.normalizers[:, None]
+    np.testing.assert_array_equal(found.log_probabilities, likely)
+    np.testing.assert_array_equal(logits, before)
 
 
 def test_only_positions_after_two_rows_parted_are_moved() -> None:
