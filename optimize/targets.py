@@ -77,8 +77,8 @@ class TargetRecipe:
     candidates: bool = False
     """Whether to add a graph that selects candidates. On a GPU it keeps the logits on the device;
     on a processor it would be slower."""
-    uncalibrated: str | None = None
-    """A warning of int8 without calibration inputs."""
+    uncalibrated_warning: str | None = None
+    """A warning of int8 without calibration inputs, of a target without engines."""
 
 
 @dataclass(frozen=True)

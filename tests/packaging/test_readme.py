@@ -109,6 +109,16 @@ def test_the_range_of_encoders_is_that_of_the_record() -> None:
     check(re.escape("[embeddings of MiniLM-L6]"), ranges)
 
 
+def test_the_ratios_of_the_queue_of_texts_are_those_of_the_record() -> None:
+    """int8 beside the best peer of lower precision, fp32 beside fp32; the queue has no length."""
+    rows = record("encoding-minilm-l6-queue-2-threads")["measurements"]
+    of = {row["contender"]: row for row in rows if row["length"] is None}
+    targets = ("Dragoman", "Dragoman openvino")
+    quantized = [f"{of[f'{target} int8']['reduced_ratio']:.2f}x" for target in targets]
+    exact = [f"{of[f'{target} fp32']['fp32_ratio']:.2f}x" for target in targets]
+    check(re.escape("[2,000 unlike texts]"), [" / ".join(quantized), " / ".join(exact)])
+
+
 def test_the_ratios_of_speech_are_those_of_the_records() -> None:
     """Seconds from files to texts: quantized beside the best mode of all, fp32 beside fp32."""
     quantized, in_fp32 = [], []
@@ -116,7 +126,7 @@ def test_the_ratios_of_speech_are_those_of_the_records() -> None:
         figures = record(f"speech-whisper-{model}-2-threads")["figures"]
         seconds = {row["contender"]: row["seconds"][0] for row in figures}
         peers = {name: s for name, s in seconds.items() if not name.startswith("Dragoman")}
-        exact = [s for name, s in peers.items() if name.endswith((" f32", " float32"))]
+        exact = [s for name, s in peers.items() if name.endswith((" f32", " float32", " fp32"))]
         own = min(seconds[name] for name in QUANTIZED)
         quantized.append(f"{min(peers.values()) / own:.2f}x")
         in_fp32.append(f"{min(exact) / seconds['Dragoman fp32']:.2f}x")

@@ -29,6 +29,8 @@ from ..rounds import Spread, against, spread
 from ..task import Options, Run, Task
 
 TRANSCRIPTS = "transcripts.tsv"
+WINDOW = 30
+"""Seconds that Whisper hears at once."""
 PAUSES = (0.6, 1.2, 2.4, 4.0)
 """Seconds of silence before clips that are joined."""
 
@@ -103,6 +105,8 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
 
     from ...models.real_models import whisper_checkpoint
 
+    if given.way == "greedy" and (given.seconds or 0) > WINDOW:
+        raise DragomanError(f"--seconds: expected at most {WINDOW} with --way greedy")
     transcripts = read_clips(given.clips)
     everyone = contenders(run.checkpoint, run.openvino, given.way, given.beams)
     chosen = run.chosen(everyone)

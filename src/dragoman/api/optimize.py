@@ -29,7 +29,7 @@ class OptimizedBundle:
     bundle: Bundle
     """Optimized bundle, whose manifest records every pass."""
     warnings: tuple[str, ...] = ()
-    """Warnings about engines, one line each."""
+    """One line each, such as those about engines."""
 
 
 def optimize(
@@ -202,6 +202,7 @@ def finish(
     build = recipe.build_engines
     if request is None or build is None:
         uncalibrated = manifest.precision == "int8" and not manifest.calibrated_on
-        return graphs, (recipe.uncalibrated,) if uncalibrated and recipe.uncalibrated else ()
+        warning = recipe.uncalibrated_warning if uncalibrated else None
+        return graphs, () if warning is None else (warning,)
     options = request.for_model(manifest.model, manifest.default_max_new_tokens)
     return build(graphs, directory, options, progress=progress)
