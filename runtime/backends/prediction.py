@@ -18,12 +18,15 @@ class HostPrediction:
     """A prediction from logits [B, V] and the token that the graph selected.
 
     The graph never selects tokens that are `suppressed`.
+
+    Args:
+        logits: writable; changed while candidates are found
     """
 
     def __init__(
         self, logits: NDArray[np.float32], choice: StepOutput, suppressed: Sequence[int]
     ) -> None:
-        self.logits, self.choice, self._suppressed = logits, choice, list(set(suppressed))
+        self.logits, self.choice, self._suppressed = logits, choice, sorted(set(suppressed))
 
     @cached_property
     def normalizers(self) -> NDArray[np.float32]:
@@ -37,13 +40,19 @@ class HostPrediction:
         return total
 
     def candidates(self, count: int) -> Candidates:
-        """Return the `count` most probable unsuppressed tokens of each row."""
-        normalizers = self.normalizers[:, None]
-        held = self.logits[:, self._suppressed]
-        self.logits[:, self._suppressed] = -np.inf  # to find more tokens instead would take longer
-        tokens = best_tokens(self.logits, min(count, self.logits.shape[1] - held.shape[1]))
-        chosen = np.take_along_axis(self.logits, tokens, 1)
-        self.logits[:, self._suppressed] = held
+        """Return the `count` most probable unsuppressed tokens of each row.
+
+        Where fewer have a finite logit, others follow with log-probability -inf.
+        """
+        logits, normalizers = self.logits, self.normalizers[:, None]
+        held = logits[:, self._suppressed]
+        count = min(count, logits.shape[1] - held.shape[1])
+        try:  # to find more tokens and drop some would take longer
+            logits[:, self._suppressed] = -np.inf
+            tokens = best_tokens(logits, count)
+            chosen = np.take_along_axis(logits, tokens, 1)
+        finally:
+            logits[:, self._suppressed] = held
         return Candidates(tokens, chosen - normalizers)
 
 

@@ -121,13 +121,18 @@ def test_the_ratios_of_the_queue_of_texts_are_those_of_the_record() -> None:
 
 def test_the_ratios_of_speech_are_those_of_the_records() -> None:
     """Seconds from files to texts: quantized beside the best mode of all, fp32 beside fp32."""
+    for case, way in ((r"\[Whisper\]", ""), (r"\[30 s of speech\]", "-published-5-beams-30-s")):
+        check(case, ratios_of_speech(way), in_readme=not way)
+
+
+def ratios_of_speech(way: str) -> list[str]:
     quantized, in_fp32 = [], []
     for model in ("tiny.en", "base"):
-        figures = record(f"speech-whisper-{model}-2-threads")["figures"]
+        figures = record(f"speech-whisper-{model}-2-threads{way}")["figures"]
         seconds = {row["contender"]: row["seconds"][0] for row in figures}
         peers = {name: s for name, s in seconds.items() if not name.startswith("Dragoman")}
         exact = [s for name, s in peers.items() if name.endswith((" f32", " float32", " fp32"))]
         own = min(seconds[name] for name in QUANTIZED)
         quantized.append(f"{min(peers.values()) / own:.2f}x")
         in_fp32.append(f"{min(exact) / seconds['Dragoman fp32']:.2f}x")
-    check(r"\[Whisper\]", [" / ".join(quantized), " / ".join(in_fp32)])
+    return [" / ".join(quantized), " / ".join(in_fp32)]

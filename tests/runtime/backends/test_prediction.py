@@ -59,6 +59,39 @@ def test_suppressed_tokens_are_no_candidates(count: int) -> None:
     np.testing.assert_array_equal(logits, before)
 
 
+def test_candidates_of_a_large_vocabulary() -> None:
+    """Found by blocks, in a view of a step of several queries; the logits stay as they were."""
+    generator = np.random.default_rng(0)
+    queries = generator.standard_normal((3, 2, 5000)).astype(np.float32)
+    suppressed = generator.choice(5000, 90, replace=False).tolist()
+    queries[:, :, suppressed] += 4
+    queries[1, -1, 100:] = -np.inf  # fewer than are asked for, and suppressed ones among them
+    logits, before = queries[:, -1], queries.copy()
+    allowed = logits.copy()
+    allowed[:, suppressed] = -np.inf
+    order = np.argsort(-allowed, axis=1, kind="stable")[:, :120]
+    choice = StepOutput(order[:, 0], np.full(3, -1.0, np.float32))
+    prediction = HostPrediction(logits, choice, suppressed)
+    found = prediction.candidates(120)
+    likely = np.take_along_axis(allowed, order, 1) - prediction.normalizers[:, None]
+    np.testing.assert_array_equal(found.log_probabilities, likely)
+    finite = likely > -np.inf
+    np.testing.assert_array_equal(found.tokens[finite], order[finite])
+    np.testing.assert_array_equal(queries, before)
+
+
+def test_logits_are_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    logits = np.array([[1, 5, 2, 0]], np.float32)
+    choice = StepOutput(np.array([2]), np.array([-1], np.float32))
+    monkeypatch.setattr("dragoman.runtime.backends.prediction.best_tokens", fail)
+    with pytest.raises(MemoryError):
+        HostPrediction(logits, choice, [1]).candidates(2)
+    assert logits.tolist() == [[1, 5, 2, 0]]
+
+
 def test_only_positions_after_two_rows_parted_are_moved() -> None:
     lineage = CacheHistory(4, 10)
     positions = np.zeros(4, np.int64)
