@@ -172,13 +172,7 @@ class OpenVINOWhisperPeer:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        threads: int,
-        mode: Mode,
-        *,
-        way: Way = "greedy",
-        num_beams: int = 5,
+        self, directory: Path, threads: int, mode: Mode, *, way: Way, num_beams: int
     ) -> None:
         library = import_library("openvino_genai", group=GROUP)
         self._pipeline = library.WhisperPipeline(

@@ -154,9 +154,7 @@ class OpenAIWhisperPeer(Transcriber):
         num_beams: number of beams, unless the way is greedy
     """
 
-    def __init__(
-        self, directory: Path, threads: int, *, way: Way = "greedy", num_beams: int = 5
-    ) -> None:
+    def __init__(self, directory: Path, threads: int, *, way: Way, num_beams: int) -> None:
         import torch
 
         torch.set_num_threads(threads)
@@ -183,9 +181,7 @@ class OpenAIWhisperPeer(Transcriber):
 class WhisperCppPeer(Transcriber):
     """A loaded model of whisper.cpp. See `OpenAIWhisperPeer`."""
 
-    def __init__(
-        self, directory: Path, threads: int, *, way: Way = "greedy", num_beams: int = 5
-    ) -> None:
+    def __init__(self, directory: Path, threads: int, *, way: Way, num_beams: int) -> None:
         library = import_library("pywhispercpp.model")
         # By default, a call forgets the text of the one before.
         options: dict[str, Any] = {"suppress_nst": True}
@@ -213,9 +209,7 @@ class WhisperCppPeer(Transcriber):
 class TransformersWhisperPeer(Transcriber):
     """A loaded model of transformers. See `OpenAIWhisperPeer`."""
 
-    def __init__(
-        self, directory: Path, threads: int, *, way: Way = "greedy", num_beams: int = 5
-    ) -> None:
+    def __init__(self, directory: Path, threads: int, *, way: Way, num_beams: int) -> None:
         import torch
 
         torch.set_num_threads(threads)

@@ -125,9 +125,7 @@ def load_transcriber(
 class DragomanTranscriber:
     """A speech bundle loaded by Dragoman's runtime."""
 
-    def __init__(
-        self, directory: Path, threads: int, *, way: Way = "greedy", num_beams: int = 5
-    ) -> None:
+    def __init__(self, directory: Path, threads: int, *, way: Way, num_beams: int) -> None:
         from dragoman.runtime import Model, read_bundle
         from dragoman.runtime.backends import open_backend
 
@@ -152,12 +150,12 @@ class DragomanTranscriber:
         """Transcribe with `Model.generate`, or with `Model.transcribe`."""
         if self._way != "greedy":
             together, texts = self._way == "together", list[str]()
-            options: dict[str, Any] = {
-                "num_beams": self._num_beams,
-                "cut_at_silence": together,
-            }
             for update in self._model.transcribe(
-                [clip], language=self._language, vad=together, **options
+                [clip],
+                language=self._language,
+                num_beams=self._num_beams,
+                vad=together,
+                cut_at_silence=together,
             ):
                 texts += [segment.text or "" for segment in update.segments]
                 if update.result is not None and update.result.error is not None:
