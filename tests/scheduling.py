@@ -46,7 +46,31 @@ SECONDS = {
 test."""
 
 
-class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
+class OnceEach(LoadScopeScheduling):  # type: ignore[misc]
+    """No test is run again after a worker ended in it."""
+
+    def remove_node(self, node: Any) -> str | None:
+        """Return the test at which a worker ended, if any; its other tests go to other workers.
+
+        pytest-xdist 3.8 gives that test away, too, so that it ends the next worker, and waits for
+        ever once workers have ended twice.
+        """
+        work = self.assigned_work.pop(node)
+        ended = next((test for unit in work.values() for test, done in unit.items() if not done), None)
+        for scope, unit in work.items():
+            left = {test: False for test, done in unit.items() if not done and test != ended}
+            if left:
+                self.workqueue[scope] = left
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return ended
+
+    def _reschedule(self, node: Any) -> None:
+        if node in self.registered_collections:  # one that replaces another collects at first
+            super()._reschedule(node)
+
+
+class LongestFirst(OnceEach):
     """A file goes to one worker, which makes its fixtures once. Long ones begin first."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -61,7 +85,7 @@ class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
         return SECONDS.get(scope, 0.01 * len(self.workqueue[scope]))
 
 
-class ModelByModel(LoadScopeScheduling):  # type: ignore[misc]
+class ModelByModel(OnceEach):
     """Tests that differ in their last parameter only go to one worker, which exports their model
     once.
 

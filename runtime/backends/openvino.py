@@ -11,6 +11,7 @@ import platform
 import sys
 import threading
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -93,7 +94,7 @@ class _Session:
         if self._threads is not None:
             options |= {"NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": streams * self._threads}
         try:
-            model = openvino.Core().compile_model(self._path, "CPU", options)
+            model = _core().compile_model(self._path, "CPU", options)
         except Exception as error:  # the library's exceptions share no other base
             raise BackendError(
                 f"{self._path}: openvino {openvino.__version__.partition('-')[0]} cannot load this "
@@ -147,6 +148,17 @@ def saturates() -> bool:
     """Return whether OpenVINO's products of 8 bits may saturate on this processor."""
     _, features = processor()  # unknown on some systems
     return platform.machine() in X86 and EXACT_PRODUCTS.isdisjoint(features)
+
+
+@cache
+def _core() -> Any:
+    """Return the process's core, which is kept.
+
+    With the core of the last model, OpenVINO 2026.4 would free the memory that it gave as the stack
+    for signals (sigaltstack) to the thread that loaded the first: its next signal would end the
+    process.
+    """
+    return openvino.Core()
 
 
 _first_process: int | None = None

@@ -256,6 +256,31 @@ print("ended")
     assert (found.stdout, found.returncode) == ("ended\n", 0), found.stderr
 
 
+@pytest.mark.parametrize("loads", ["this", "other"])
+def test_a_signal_after_a_model_was_closed_by_another_thread(
+    loads: str, bundles: dict[str, Bundle]
+) -> None:
+    """OpenVINO gives the thread that loads a model another stack for its signals."""
+    loads_it, closes_it = ("this", "other") if loads == "this" else ("other", "this")
+    code = f"""
+import gc, signal, threading
+from concurrent.futures import ThreadPoolExecutor
+from dragoman.runtime import load
+directory = {str(bundles["fp32"].directory)!r}
+signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+with ThreadPoolExecutor(1) as pool:
+    threads = dict(this=lambda call: call(), other=lambda call: pool.submit(call).result())
+    model = threads[{loads_it!r}](lambda: load(directory, threads=2))
+    threads[{closes_it!r}](model.close)
+    del model
+    gc.collect()
+    threads[{loads_it!r}](lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+print("ended")
+"""
+    found = ended(code)
+    assert (found.stdout, found.returncode) == ("heard\nended\n", 0), found.stderr
+
+
 def test_onnx_runtime_is_not_needed_and_no_telemetry_is_sent(bundles: dict[str, Bundle]) -> None:
     """OpenVINO's package reports its import through another one, if that is found."""
     code = f"""
@@ -285,7 +310,7 @@ def test_calls_beside_each_other_run_together(
             asked.append(options)
             return core().compile_model(path, device, options)
 
-    monkeypatch.setattr(backend.openvino, "Core", Core)
+    monkeypatch.setattr(backend, "_core", Core)
     expected: list[Any] = [(1, 1), (6, 6), (1, 2), (3, 6)]
     for threads in (1, 2):
         with load(bundles["fp32"], threads=threads) as model:
