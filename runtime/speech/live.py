@@ -19,7 +19,8 @@ from dragoman.settings.generation import GenerationOptions
 
 from ..arguments import StopCheck
 from ..audio import AudioError, LogMel
-from ..audio.voice_activity import MARGIN, RATE, SHORTEST, SILENCE, SPEECH, WINDOW, VoiceFilter
+from ..audio.voice_activity import MARGIN, SHORTEST, SILENCE, SPEECH
+from ..audio.voice_detector import RATE, WINDOW, VoiceDetector
 from ..backends.interface import Backend, BackendError
 from ..decoding.results import LiveUpdate, Segment
 from ..decoding.running_batch import DecodedJob, Job
@@ -86,7 +87,7 @@ class Listener:
     ) -> None:
         self._model, self._log_mel, self._backend = model, log_mel, backend
         self._codec, self._windows, self._timer, self._plan = codec, windows, timer, plan
-        self._detector = VoiceFilter() if vad else None
+        self._detector = VoiceDetector() if vad else None
         self._shortest = SHORTEST if vad else 1
         self._check, self._reports_words = check, words
         self._rest = np.zeros(0, np.float32)  # less than a window of the detector
@@ -114,7 +115,7 @@ class Listener:
 
     def _hear_window(self, window: Signal) -> Iterator[LiveUpdate]:
         detector = self._detector
-        probability = 1.0 if detector is None else detector.probability(window)
+        probability = 1.0 if detector is None else detector.probabilities(window[None]).item()
         self._heard += len(window)
         spoken = self._utterance
         if spoken is None:

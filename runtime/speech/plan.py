@@ -14,7 +14,7 @@ from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 from dragoman.settings.generation_settings import GenerationSettings
 from dragoman.settings.speech import SpeechTokens
 
-from ..audio.voice_activity import RATE, detector_is_installed
+from ..audio.voice_detector import RATE, detector_is_installed
 from ..decoding.beam_search import Beam
 from ..decoding.greedy_and_sampling import BestSample, Sample
 from ..decoding.logits_processors import LogitsProcessor, Row

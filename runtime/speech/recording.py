@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..audio import Audio, AudioError, AudioWarning, LogMel, read_blocks
-from ..audio.voice_activity import RATE, Voice, VoiceFilter
+from ..audio.voice_activity import Voice, VoiceFilter
+from ..audio.voice_detector import RATE
 from ..decoding.search import TokenSequence
 from .timestamps import SECONDS_PER_FRAME, TimedTokens, split_segments
 

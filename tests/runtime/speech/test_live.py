@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dragoman import DragomanError
 from dragoman.runtime import CancelError, LiveUpdate
 from dragoman.runtime.audio import AudioError, read_audio
-from dragoman.runtime.audio.voice_activity import WINDOW, VoiceFilter
+from dragoman.runtime.audio.voice_detector import WINDOW, VoiceDetector
 from dragoman.runtime.speech import live
 
 from ...speech_models import RATE, noise
@@ -129,7 +129,7 @@ def test_chunks_of_a_sample_and_of_bytes(english: Case, whole: Sequence[LiveUpda
 # Utterances.
 
 
-class Scripted(VoiceFilter):
+class Scripted(VoiceDetector):
     """A detector that hears speech where a script says so."""
 
     script: Sequence[tuple[float, float]] = ()
@@ -137,14 +137,15 @@ class Scripted(VoiceFilter):
     def __init__(self) -> None:
         self._windows = 0
 
-    def probability(self, window: Signal) -> float:
+    def probabilities(self, windows: Signal) -> Signal:
+        assert windows.shape == (1, WINDOW)
         at = self._windows * WINDOW / RATE
         self._windows += 1
-        return float(any(begin <= at < end for begin, end in self.script))
+        return np.array([any(begin <= at < end for begin, end in self.script)], np.float32)
 
 
 def hear(monkeypatch: pytest.MonkeyPatch, *script: tuple[float, float]) -> None:
-    monkeypatch.setattr(live, "VoiceFilter", Scripted)
+    monkeypatch.setattr(live, "VoiceDetector", Scripted)
     monkeypatch.setattr(Scripted, "script", script)
 
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dragoman import DragomanError
-from dragoman.runtime.audio import voice_activity as module
+from dragoman.runtime.audio import voice_detector as module
 from dragoman.runtime.audio.voice_activity import VoiceFilter
 
 from ...speech_models import RATE, noise
@@ -72,10 +72,8 @@ def test_a_recording_without_speech_is_empty(english: Case, heard: None) -> None
 def test_what_cannot_be_filtered(english: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = english.ours.generate([np.zeros((80, 100), np.float32)], vad=True)
     assert found.error == "vad: expected audio, found features"
-    module._session.cache_clear()
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     (found,) = english.ours.generate([AUDIO], vad=True)
     assert found.error is not None and "pip install 'dragoman[vad]'" in found.error
-    module._session.cache_clear()
     with pytest.raises(DragomanError, match="vad: expected True, False or None"):
         english.ours.generate([AUDIO], vad="yes")  # type: ignore[arg-type]
