@@ -17,6 +17,7 @@ from ..precision.int8 import Int8
 from ..precision.weights import QUANTIZATION_TOLERANCE
 from ..targets import Schemes, TargetRecipe
 from .attention import ATTENTION, FOREIGN_ATTENTION
+from .fixed_source import FIXED_SOURCE
 from .layer_norm_and_gelu import BIAS_GELU, LAYER_NORM
 from .projections import PACKED_PROJECTIONS, TIED_OUTPUT
 from .quantized_caches import QuantizedCaches, largest_written
@@ -32,6 +33,7 @@ FUSIONS: tuple[GraphPass, ...] = (
     ATTENTION,
     PACKED_PROJECTIONS,
     QUERY_SCALE,
+    FIXED_SOURCE,
     LAYER_NORM,
     BIAS_GELU,
     Tidy(),

@@ -37,7 +37,7 @@ class Decoder:
     """A bundle's decoder in ONNX Runtime."""
 
     def __init__(self, bundle: Bundle) -> None:
-        self.graph = bundle.manifest.graphs["decoder"]
+        self.graph, self.passes = bundle.manifest.graphs["decoder"], bundle.manifest.passes
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.session = onnxruntime.InferenceSession(bundle.graph_path("decoder"), options)
@@ -73,6 +73,15 @@ def case(
     neutral = read_bundle(directory / "neutral")
     precisions: tuple[Precision, ...] = ("fp32", "int8", "int4")
     return Case(model, Decoder(neutral), {p: Decoder(optimize(neutral, p)) for p in precisions})
+
+
+def test_attention_over_audio_is_computed_row_by_row(case: Case) -> None:
+    layers = case.model.config.decoder_layers if case.model.config.feature_size else 0
+    for decoder in case.cpu.values():
+        records = [r for r in decoder.passes if r.name == "fixed-source-attention"]
+        matches = {record.graph: record.matches for record in records}
+        assert matches == {"encoder": 0, "decoder": layers}
+        assert not any(record.refusals for record in records)
 
 
 def inputs(graph: GraphSpec, model: Transformer, width: int, sources: int, queries: int) -> Values:

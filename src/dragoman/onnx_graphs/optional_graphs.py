@@ -33,6 +33,8 @@ ATTENTION_FILE, ALIGNMENT_FILE, CANDIDATES_FILE = (
 AFTER_SOFTMAX = {"Attention": 3, "GroupQueryAttention": 2}
 """What the operators' attributes call the weights (ONNX 23; onnxruntime, contrib operators)."""
 ATTRIBUTES = {"Attention": "qk_matmul_output_mode", "GroupQueryAttention": "qk_output"}
+SCORES = "FusedMatMul"
+"""Scores of a source of fixed length, of which the weights are a value of the graph."""
 PASS_ON = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Between the keys of a source and attention, such as one that is computed in fp32."""
 OF_SOURCE: frozenset[Role] = frozenset({"source", "source_mask", "token_type"})
@@ -125,15 +127,16 @@ def _attentions(graph: ir.Graph, name: str, spec: GraphSpec) -> list[tuple[Role,
     of_source = {tensor.name for tensor in spec.inputs if tensor.role == "cross_key"}
     found: list[tuple[Role, ir.Node]] = []
     for node in list(graph):
-        if node.op_type not in (*ATTRIBUTES, "MultiHeadAttention"):
+        if node.op_type not in (*ATTRIBUTES, "MultiHeadAttention", SCORES):
             continue
         if name == "encoder" and module_of(node).startswith("decoder."):
             continue
+        reads_source = _passed_on(node.inputs[1]) in of_source
         role: Role = "encoder_attention"
         if name == "decoder":
-            key = _passed_on(node.inputs[1])
-            role = "cross_attention" if key in of_source else "self_attention"
-        found.append((role, node))
+            role = "cross_attention" if reads_source else "self_attention"
+        if reads_source or node.op_type != SCORES:
+            found.append((role, node))
     return found
 
 
@@ -146,6 +149,10 @@ def _passed_on(value: ir.Value | None) -> str | None:
 
 
 def _with_weights(graph: ir.Graph, node: ir.Node) -> ir.Value:
+    if node.op_type == SCORES:
+        while node.op_type != "Softmax":
+            (node,) = node.outputs[0].consumers()
+        return node.outputs[0]
     count = len(node.outputs)
     if count > WEIGHTS_OUTPUT:
         raise DragomanError(
