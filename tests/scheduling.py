@@ -68,8 +68,18 @@ class OnceEach(LoadScopeScheduling):  # type: ignore[misc]
         return ended
 
     def _reschedule(self, node: Any) -> None:
-        if node in self.registered_collections:  # one that replaces another collects at first
+        """Give a worker two tests at least: it runs one once it knows the next.
+
+        Not while tests are collected, which a worker that replaces another does, too.
+        """
+        if self.collection is None or node not in self.registered_collections:
+            return
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._tests_of(node) < 2:
             super()._reschedule(node)
+
+    def _tests_of(self, node: Any) -> int:
+        return int(self._pending_of(self.assigned_work[node]))
 
 
 class LongestFirst(OnceEach):

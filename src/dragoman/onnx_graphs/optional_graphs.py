@@ -34,7 +34,8 @@ AFTER_SOFTMAX = {"Attention": 3, "GroupQueryAttention": 2}
 """What the operators' attributes call the weights (ONNX 23; onnxruntime, contrib operators)."""
 ATTRIBUTES = {"Attention": "qk_matmul_output_mode", "GroupQueryAttention": "qk_output"}
 SCORES = "FusedMatMul"
-"""Scores of a source of fixed length, of which the weights are a value of the graph."""
+"""The operator that computes attention scores over a source of fixed length; the weights are the
+output of the Softmax that follows: [sources, H, rows of a source, Q, S]."""
 PASS_ON = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Between the keys of a source and attention, such as one that is computed in fp32."""
 OF_SOURCE: frozenset[Role] = frozenset({"source", "source_mask", "token_type"})
@@ -152,7 +153,10 @@ def _with_weights(graph: ir.Graph, node: ir.Node) -> ir.Value:
     if node.op_type == SCORES:
         while node.op_type != "Softmax":
             (node,) = node.outputs[0].consumers()
-        return node.outputs[0]
+        rows = ir.node("Transpose", [node.outputs[0]], {"perm": [0, 2, 1, 3, 4]})
+        rows.outputs[0].name = f"{node.name}/rows"
+        graph.insert_after(node, rows)
+        return rows.outputs[0]
     count = len(node.outputs)
     if count > WEIGHTS_OUTPUT:
         raise DragomanError(

@@ -17,7 +17,6 @@ from dragoman.runtime.format.manifest import PassRecord
 
 HEADS, SIZE, LENGTH = 3, 5, 11
 WIDTH = HEADS * SIZE
-RANDOM = np.random.default_rng(0)
 
 
 def attention(
@@ -45,13 +44,13 @@ def run(model: ir.Model, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
 
 def samples(sources: int, width: int, queries: int) -> dict[str, NDArray[Any]]:
     """Sources of 1 to 11 positions."""
-    keys = (sources, HEADS, LENGTH, SIZE)
-    lengths = RANDOM.integers(1, LENGTH + 1, (sources, 1))
-    lengths[0] = LENGTH
+    random, keys = np.random.default_rng(0), (sources, HEADS, LENGTH, SIZE)
+    lengths = random.integers(1, LENGTH + 1, (sources, 1))
+    lengths[-1], lengths[0] = 1, LENGTH
     return {
-        "x": RANDOM.standard_normal((sources * width, queries, WIDTH)).astype(np.float32),
-        "k": RANDOM.standard_normal(keys).astype(np.float32),
-        "v": RANDOM.standard_normal(keys).astype(np.float32),
+        "x": random.standard_normal((sources * width, queries, WIDTH)).astype(np.float32),
+        "k": random.standard_normal(keys).astype(np.float32),
+        "v": random.standard_normal(keys).astype(np.float32),
         "mask": np.arange(LENGTH) < lengths,
     }
 
@@ -117,20 +116,33 @@ def test_the_bias_of_padding_is_that_of_the_operator() -> None:
         ({"mask": "i = Cast<to=6>(mask) m = Identity(i)"}, "a bool mask [G, S]"),
         ({"inputs": "p, k, v"}, "a bool mask [G, S]"),
         ({"inputs": "p, k, v, c, m"}, "a bool mask [G, S]"),
+        ({"keys": f"float16[g,{HEADS},{LENGTH},{SIZE}]"}, "float32 keys and values"),
     ],
 )
 def test_others_are_refused(options: dict[str, str], reason: str) -> None:
     refused(attention(**options), reason)
 
 
-def test_queries_that_are_put_together_otherwise_are_refused() -> None:
+def test_queries_that_are_grouped_otherwise_are_refused() -> None:
     model = attention()
     shape = ir.tensor(np.array([2, -1, WIDTH]), name="fixed")
     constant = ir.val("fixed", ir.DataType.INT64, [3], const_value=shape)
     model.graph.register_initializer(constant)
     reshape = next(node for node in model.graph if node.op_type == "Reshape")
     reshape.replace_input_with(1, constant)
-    refused(model, "put together by source")
+    refused(model, "grouped by source")
+
+
+def test_weights_that_are_read_are_refused() -> None:
+    """As in the graph that aligns words; its scores are another output."""
+    model = attention()
+    node = next(node for node in model.graph if node.op_type == "MultiHeadAttention")
+    node.resize_outputs(4)
+    scores = node.outputs[3]
+    scores.name, scores.shape = "scores", ir.Shape(["g", HEADS, "t", LENGTH])
+    scores.type = ir.TensorType(ir.DataType.FLOAT)
+    model.graph.outputs.append(scores)
+    refused(model, "no use of other outputs")
 
 
 def refused(model: ir.Model, reason: str) -> None:

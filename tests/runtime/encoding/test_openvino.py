@@ -207,6 +207,24 @@ def ended(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_forked_after_all_models_were_closed_exits(bundles: dict[str, Bundle]) -> None:
+    """The threads that OpenVINO keeps are not in it, and nothing waits for them."""
+    code = f"""
+import os
+from dragoman.runtime import load
+with load({str(bundles["fp32"].directory)!r}, threads=2) as model:
+    model.encode(["the man"])
+del model
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    print("ended")
+"""
+    found = ended(code)
+    assert (found.stdout, found.returncode) == ("ended\n", 0), found.stderr
+
+
 @pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside one that was closed"])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_is_refused_and_exits(others: int, bundles: dict[str, Bundle]) -> None:
@@ -303,14 +321,14 @@ def test_calls_beside_each_other_run_together(
     """With a number of threads, on a copy with a stream for each part of the cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     asked: list[dict[str, Any]] = []
-    core: Any = backend.openvino.Core
+    core: Any = backend.CORE
 
     class Core:
         def compile_model(self, path: Path, device: str, options: dict[str, Any]) -> Any:
             asked.append(options)
-            return core().compile_model(path, device, options)
+            return core.compile_model(path, device, options)
 
-    monkeypatch.setattr(backend, "_core", Core)
+    monkeypatch.setattr(backend, "CORE", Core())
     expected: list[Any] = [(1, 1), (6, 6), (1, 2), (3, 6)]
     for threads in (1, 2):
         with load(bundles["fp32"], threads=threads) as model:
