@@ -111,12 +111,12 @@ def _parts(bundle: Bundle, graph: GraphName) -> dict[str, Part]:
 def _part(node: ir.Node) -> Part:
     if node.op_type in ATTENTIONS:
         key = node.inputs[1]
-        return "cross-attention" if key is not None and _is_of_source(key) else "self-attention"
+        return "cross-attention" if _is_of_source(key) else "self-attention"
     if node.op_type in ACTIVATIONS:
         return "feed-forward"
     names = [value.name or "" for value in node.inputs if value and value.is_initializer()]
-    if node.op_type in PRODUCTS and not names:  # attention over audio, row by row
-        return "cross-attention"
+    if node.op_type in PRODUCTS and _is_of_source(_widened(node.inputs[1])):
+        return "cross-attention"  # over audio, row by row
     if node.op_type not in PRODUCTS and not any(name.endswith(".bias") for name in names):
         return "the rest"
     if any("residual" in name for name in names):
@@ -127,9 +127,14 @@ def _part(node: ir.Node) -> Part:
     return "output" if node.op_type in PRODUCTS else "the rest"
 
 
-def _is_of_source(key: ir.Value) -> bool:
-    """Return whether keys are cross-attention keys."""
-    return key.is_graph_input() and (key.name or "").startswith("cross_key")
+def _is_of_source(value: ir.Value | None) -> bool:
+    """Return whether a value is the keys or values of a source."""
+    return value is not None and value.is_graph_input() and (value.name or "").startswith("cross_")
+
+
+def _widened(value: ir.Value | None) -> ir.Value | None:
+    node = None if value is None else value.producer()
+    return value if node is None or node.op_type != "Unsqueeze" else node.inputs[0]
 
 
 def _by_run(file: Path, parts: Mapping[str, Part]) -> list[Times]:
