@@ -12,7 +12,7 @@ from pathlib import Path
 from dragoman.errors import DragomanError
 from dragoman.files.regular_files import FileError
 from dragoman.files.strict_json import read_json
-from dragoman.reference_model import ModelConfig, ReferenceModel, Transformer, load_checkpoint
+from dragoman.reference_model import ReferenceModel, Transformer, load_checkpoint
 from dragoman.reference_model.recipes import RECIPES, Recipe
 from dragoman.reference_model.recipes.recipe import (
     RECIPE_FILE,
@@ -87,18 +87,18 @@ def open_checkpoint(
             which there are fewer than it was trained with; None: as many
     """
     read = _read(located.directory, located.config, located.adapters)
-    notes = [note for adapter in located.adapters for note in _of_adapter(adapter, located)]
-    read = dataclasses.replace(read, notes=(*read.notes, *notes))
+    notes = [*read.notes]
+    notes += [note for adapter in located.adapters for note in _of_adapter(adapter, located)]
     recipe, metrics = _recipe(located.directory)
     _set_alignment_heads(read.model, recipe)
     if audio_window is not None:
         whole = shorten_window(read.model, audio_window)
         if audio_window < whole:
-            note = (
+            notes.append(
                 f"the encoder reads {audio_window:g} s of audio at once, and was trained on "
                 f"{whole:g} s: longer recordings should be cut at silence (cut_at_silence)"
             )
-            read = dataclasses.replace(read, notes=(*read.notes, note))
+    read = dataclasses.replace(read, notes=tuple(notes))
     return OpenedCheckpoint(**vars(read), located=located, recipe=recipe, trained_for=metrics)
 
 
@@ -191,7 +191,19 @@ VOCABULARIES = (LIBRARY_FILE, "added_tokens.json", "vocab.json", "vocab.txt", "m
 
 
 def _with_tokenizers(model: ReferenceModel, directory: Path) -> Checkpoint:
-    return Checkpoint(model, _find_dragoman_tokenizers(directory, model.config))
+    names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
+    source, target = (directory / name for name in names)
+    present = [source.exists(), target.exists()]
+    if not any(present):
+        return Checkpoint(model, None)
+    if not all(present):
+        raise DragomanError(
+            f"{directory}: expected both {' and '.join(names)}, or neither, found one"
+        )
+    config = model.config
+    read_library_file(source, config.source_vocab_size or config.target_vocab_size)
+    read_library_file(target, config.target_vocab_size)
+    return Checkpoint(model, TokenizerFiles(source, target))
 
 
 WITH_ADAPTERS: tuple[FormatName, ...] = ("Hugging Face", "sentence-transformers")
@@ -210,21 +222,6 @@ READERS: Mapping[FormatName, Callable[[Path, Values, Sequence[AdapterConfig]], C
     ),
 }
 """Readers by format: directory, fields of its `config.json` or {}, and adapters -> contents."""
-
-
-def _find_dragoman_tokenizers(directory: Path, config: ModelConfig) -> TokenizerFiles | None:
-    names = (SOURCE_TOKENIZER_FILE, TARGET_TOKENIZER_FILE)
-    source, target = (directory / name for name in names)
-    present = [source.exists(), target.exists()]
-    if not any(present):
-        return None
-    if not all(present):
-        raise DragomanError(
-            f"{directory}: expected both {' and '.join(names)}, or neither, found one"
-        )
-    read_library_file(source, config.source_vocab_size or config.target_vocab_size)
-    read_library_file(target, config.target_vocab_size)
-    return TokenizerFiles(source, target)
 
 
 def _set_alignment_heads(model: ReferenceModel, recipe: Recipe | None) -> None:

@@ -74,8 +74,6 @@ TRACED_SIZES = {"batch": 4, "source_batch": 2, "source": 5, "query": 3, "read": 
 """Sizes of the dynamic axes while a graph is traced. They are distinct and greater than 1, so that
 none is specialized to a constant. There are several rows for each source."""
 
-TORCH_TYPES = {"int64": torch.long, "bool": torch.bool, "float32": torch.float32}
-
 
 @dataclass(frozen=True)
 class ExportedGraph:
@@ -142,7 +140,7 @@ def _example(tensor: TensorSpec) -> Tensor:
     """Return a tensor to trace with; the exporter merges inputs that are the same tensor."""
     shape = [TRACED_SIZES[d] if isinstance(d, str) else d for d in tensor.shape]
     fill = torch.ones if tensor.dtype == "bool" else torch.zeros
-    return fill(shape, dtype=TORCH_TYPES[tensor.dtype])
+    return fill(shape, dtype=getattr(torch, tensor.dtype))
 
 
 def _arguments(values: list[Any], spec: GraphSpec) -> tuple[Any, ...]:

@@ -44,9 +44,9 @@ MODEL_TYPES: Mapping[str, Registration] = {
     "albert": Registration("Hugging Face", "encoders.bert", "ALBERT"),
     "distilbert": Registration("Hugging Face", "encoders.bert", "DISTILBERT"),
     "torch.nn.Transformer": Registration(
-        "state dictionary", "state_dictionaries.torch_transformer", "load_torch_transformer"
+        "state dictionary", "state_dictionaries", "load_torch_transformer"
     ),
     "pytorch-seq2seq": Registration(
-        "state dictionary", "state_dictionaries.pytorch_seq2seq", "load_pytorch_seq2seq"
+        "state dictionary", "state_dictionaries", "load_pytorch_seq2seq"
     ),
 }

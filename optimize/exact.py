@@ -91,11 +91,9 @@ def _numbers(weight: QuantizedWeight, replacement: Replacement) -> Float:
 
 def _exact_input(places: tuple[int, int, int], graph: ir.Graph, node: ir.Node) -> list[ir.Node]:
     integers = node.inputs[places[0]]
-    quantize = None if integers is None else integers.producer()
-    reshape = quantize if quantize is not None and quantize.op_type == "Reshape" else None
-    if reshape is not None and reshape.inputs[0] is not None:
-        quantize = reshape.inputs[0].producer()
-    assert quantize is not None and quantize.op_type == "QuantizeLinear"
+    reshape = producer(integers, "Reshape")
+    quantize = producer(integers if reshape is None else reshape.inputs[0], "QuantizeLinear")
+    assert quantize is not None
     x, divided, added = quantize.inputs[0], array(quantize, 1), array(quantize, 2)
     multiplied, subtracted = array(node, places[1]), array(node, places[2])
     assert x is not None and divided is not None and multiplied is not None
@@ -115,29 +113,6 @@ def _exact_input(places: tuple[int, int, int], graph: ir.Graph, node: ir.Node) -
     return nodes
 
 
-def _replace_by_product(
-    graph: ir.Graph,
-    node: ir.Node,
-    x: list[ir.Node],
-    weight: QuantizedWeight,
-    replacement: Replacement,
-    bias: ir.Value | None,
-) -> None:
-    numbers = _numbers(weight, replacement)
-    if numbers.T.flags.c_contiguous:  # the checkpoint's own memory, without a copy
-        rows = new_weight(graph, f"{weight.name}.exact_rows", numbers.T)
-        factors = [x[-1].outputs[0], rows]
-        product = ir.node("FusedMatMul", factors, {"transB": 1}, domain=MICROSOFT)
-        graph.opset_imports.setdefault(MICROSOFT, 1)
-    else:
-        own = new_weight(graph, f"{weight.name}.exact", np.ascontiguousarray(numbers))
-        product = ir.node("MatMul", [x[-1].outputs[0], own])
-    nodes = [*x, product]
-    if bias is not None:
-        nodes.append(ir.node("Add", [nodes[-1].outputs[0], bias]))
-    replace_by(graph, node, nodes)
-
-
 def _multiply_exactly(
     read: Reader,
     exact_input: Callable[[ir.Graph, ir.Node], list[ir.Node]],
@@ -147,9 +122,21 @@ def _multiply_exactly(
     replacement: Replacement,
 ) -> None:
     weight = read(node)
-    if weight is not None:
-        added = node.inputs[bias] if len(node.inputs) > bias else None
-        _replace_by_product(graph, node, exact_input(graph, node), weight, replacement, added)
+    if weight is None:
+        return
+    nodes, numbers = exact_input(graph, node), _numbers(weight, replacement)
+    x = nodes[-1].outputs[0]
+    if numbers.T.flags.c_contiguous:  # the checkpoint's own memory, without a copy
+        rows = new_weight(graph, f"{weight.name}.exact_rows", numbers.T)
+        nodes.append(ir.node("FusedMatMul", [x, rows], {"transB": 1}, domain=MICROSOFT))
+        graph.opset_imports.setdefault(MICROSOFT, 1)
+    else:
+        own = new_weight(graph, f"{weight.name}.exact", np.ascontiguousarray(numbers))
+        nodes.append(ir.node("MatMul", [x, own]))
+    added = node.inputs[bias] if len(node.inputs) > bias else None
+    if added is not None:
+        nodes.append(ir.node("Add", [nodes[-1].outputs[0], added]))
+    replace_by(graph, node, nodes)
 
 
 def _look_up_exactly(graph: ir.Graph, node: ir.Node, replacement: Replacement) -> None:

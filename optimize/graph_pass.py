@@ -6,7 +6,7 @@ A `RulePass` applies rules of `onnxscript.rewriter` and reports why other candid
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -88,6 +88,11 @@ class FusionRule(RewriteRuleClassBase):
     def __init__(self, name: str = "") -> None:
         super().__init__(name or self.name, remove_nodes=False)
 
+    @classmethod
+    def rules(cls) -> Sequence[RewriteRule]:
+        """Make the rule of a class that has one form only."""
+        return [cls.rule()]
+
     def check(self, context: Any, **bound: Any) -> MatchResult:
         """Check what the pattern cannot express, see `refusal`."""
         result = MatchResult()
@@ -135,12 +140,10 @@ MATCHED = 1_000_000
 """The score of a complete match, greater than the number of nodes in any pattern."""
 
 
-@dataclass
 class _Refusals(MatchingTracer):
-    reasons: dict[ir.Node, tuple[int, str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.reasons: dict[ir.Node, tuple[int, str]] = {}
 
     def log(
         self,

@@ -185,6 +185,12 @@ def rank(value: ir.Value) -> int | None:
     return len(value.shape) if value.shape is not None else None
 
 
+def last_size(value: ir.Value | None) -> int | None:
+    """Return the size of the last axis; None if unknown."""
+    shape = None if value is None else value.shape
+    return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
+
+
 def permutation(node: ir.Node) -> tuple[int, ...]:
     """Return the order of axes that a Transpose states; empty if it states none."""
     return tuple(node.attributes["perm"].as_ints()) if "perm" in node.attributes else ()

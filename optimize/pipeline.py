@@ -88,9 +88,7 @@ def _apply(
         else:
             allowed = max(allowed, resolution(model))
         allowed = max(allowed, changes.rounding)
-        change = outputs.unchanged()
-        if changes.any:
-            change, allowed = outputs.change(model, allowed)
+        change, allowed = outputs.change(model, allowed, changed=changes.any)
     except PassError as error:
         raise PassError(f"{where}: {error}") from error
     except Exception as error:  # foreign graphs may raise any exception in a pass
@@ -128,18 +126,16 @@ class _Outputs:
         limit = None if self._yardstick is None else RUN_SECONDS
         return [runner.run(samples, seconds=limit) for samples in self._sets]
 
-    def unchanged(self) -> float | None:
-        """Return the difference that a pass caused that changed nothing."""
-        return None if self._last is None else 0.0
-
-    def change(self, model: ir.Model, allowed: float) -> tuple[float | None, float]:
+    def change(
+        self, model: ir.Model, allowed: float, *, changed: bool
+    ) -> tuple[float | None, float]:
         """Return the difference from the previous outputs that is nearest to its limit, and this.
 
-        It is None if there are no previous outputs.
+        It is None if there are no previous outputs, and 0 if the graph has not changed.
         """
-        if not self._sets:
-            return None, allowed
         before = self._last
+        if not changed or not self._sets:
+            return None if before is None else 0.0, allowed
         try:
             self._last = self._run(model)
         except PassError:

@@ -91,10 +91,6 @@ def _sizes(spec: GraphSpec, model: ModelSpec) -> dict[str, int]:
     return sizes
 
 
-UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-"""Unsigned integers by size in bytes, which replace element types that NumPy does not have."""
-
-
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 DECLARED = Path(__file__).absolute()
 """The file that is declared to hold the weights in memory; it must exist and is not read."""
@@ -162,7 +158,7 @@ def _ort_value(tensor: ir.TensorProtocol) -> OrtValue:
         array.reshape(-1)[: tensor.nbytes] = np.frombuffer(tensor.tobytes(), np.uint8)
     else:
         array = np.ascontiguousarray(tensor.numpy())
-        array = array.view(UNSIGNED[array.itemsize])
+        array = array.view(f"u{array.itemsize}")  # for element types that NumPy does not have
     return OrtValue.ortvalue_from_numpy_with_onnx_type(array, int(tensor.dtype))
 
 

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from .config import ModelConfig
 from .generation import GenerationConfig
@@ -105,13 +106,10 @@ class Transformer(nn.Module):
 
 def pad(rows: Sequence[Sequence[int]], pad_token_id: int) -> tuple[Tensor, Tensor]:
     """Pad token lists to tokens int64 [B, S], with a mask bool [B, S] that is True at tokens."""
-    length = max(len(row) for row in rows)
-    tokens = torch.full((len(rows), length), pad_token_id, dtype=torch.long)
-    mask = torch.zeros((len(rows), length), dtype=torch.bool)
-    for index, row in enumerate(rows):
-        tokens[index, : len(row)] = torch.tensor(row, dtype=torch.long)
-        mask[index, : len(row)] = True
-    return tokens, mask
+    tokens = [torch.tensor(row, dtype=torch.long) for row in rows]
+    mask = [torch.ones(len(row), dtype=torch.bool) for row in rows]
+    padded = pad_sequence(tokens, batch_first=True, padding_value=pad_token_id)
+    return padded, pad_sequence(mask, batch_first=True)
 
 
 def as_batch(sources: Sequence[Source], config: ModelConfig) -> tuple[Tensor, Tensor]:

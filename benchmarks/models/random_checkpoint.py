@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from dragoman.export.families.hugging_face import load_hugging_face
 from dragoman.reference_model import ModelConfig, NoMemory, Transformer
 
 from ..peers.interface import import_library, silence
-from .shapes import ENCODERS, LANGUAGE_MODELS, SHAPES, config_of
+from .shapes import ENCODERS, LANGUAGE_MODELS, SHAPES, WHISPERS, config_of
 
 PROBES, STEPS = 16, 48
 """Sources, and tokens of each, whose largest logits are looked at."""
@@ -32,6 +33,10 @@ LONGEST = 32
 """Tokens of outputs of large models, about those of a sentence."""
 SHARPNESS = 4.0
 """Of attention, see `random_model`."""
+SENTENCE = range(1000, 1032)
+"""The tokens that a random Whisper model hears; none of them is suppressed."""
+DOMINANCE = 30.0
+"""Of the positions of such a model over the tokens that its decoder reads."""
 
 
 def random_model(config: ModelConfig, *, seed: int, sharpness: float = SHARPNESS) -> Transformer:
@@ -218,6 +223,45 @@ def write_random_large_model(shape: str, directory: Path, *, seed: int = 1) -> N
         model.lm_head.weight[config.eos_token_id] = 0
     model.generation_config.max_length = LONGEST
     model.save_pretrained(directory)
+
+
+def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int = 1) -> None:
+    """Write a Whisper model in CTranslate2's format that hears the same sentence in all audio.
+
+    The embeddings of positions are large, and select one token after another. All else is random,
+    and the same for the same seed.
+
+    Args:
+        shape: a key of `WHISPERS`
+        directory: does not exist yet
+        like: a multilingual model in CTranslate2's format, whose tokenizer is copied
+
+    Raises:
+        DragomanError: CTranslate2 is not installed, or `like` cannot be read.
+    """
+    from .real_models import TOKENIZER, whisper_checkpoint
+
+    silence()
+    converters = import_library("ctranslate2.converters")
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = whisper_checkpoint(like, Path(folder) / "checkpoint")
+        config = json.loads((checkpoint / "config.json").read_text("utf-8")) | WHISPERS[shape]
+        family = FAMILIES["whisper"]
+        model = random_model(family.config(config), seed=seed, sharpness=1)
+        with torch.no_grad():
+            tokens = torch.tensor([*SENTENCE, config["eos_token_id"]])
+            named = {family.weight_name(name): value for name, value in model.named_parameters()}
+            embeddings = named["model.decoder.embed_tokens.weight"]
+            embeddings[config["eos_token_id"]].normal_(std=float(embeddings.std()))
+            named["model.decoder.layer_norm.weight"].fill_(1)
+            positions = named["model.decoder.embed_positions.weight"]
+            last_of_prompt = 3  # after start, language, task and no timestamps
+            positions[last_of_prompt:][: len(tokens)] = DOMINANCE * embeddings[tokens]
+        weights = {name: value.detach() for name, value in named.items()}
+        save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+        (checkpoint / "config.json").write_text(json.dumps(config), "utf-8")
+        converters.TransformersConverter(str(checkpoint)).convert(str(directory))
+    shutil.copyfile(like / TOKENIZER, directory / TOKENIZER)
 
 
 def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -> None:

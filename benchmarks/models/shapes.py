@@ -224,6 +224,9 @@ WHISPER_TINY_EN = {
 }
 """The `config.json` of Whisper tiny.en."""
 
+WHISPERS = {"small": stacks(768, 12, 12, 3072), "medium": stacks(1024, 24, 16, 4096)}
+"""Fields of the `config.json` of multilingual Whisper models that differ from base's."""
+
 WHISPER_GENERATION = {
     "is_multilingual": False,
     "no_timestamps_token_id": 50362,

@@ -13,7 +13,7 @@ from typing import Any
 from dragoman.errors import shown
 from dragoman.reference_model import ConfigError, GenerationConfig, ModelConfig
 from dragoman.reference_model.settings import all_are
-from dragoman.settings.fields import LARGEST_FLOAT32, SMALLEST_FLOAT32, Bounds, annotated
+from dragoman.settings.fields import Bounds, annotated, is_integer, is_number
 from dragoman.settings.generation_settings import (
     POSITIVE_FLOAT32,
     GenerationSettings,
@@ -29,16 +29,12 @@ class SettingsReader:
     """
 
     def __init__(self, values: Mapping[str, Any], problems: list[str]) -> None:
-        self._values, self.problems = values, problems
+        self.values, self.problems = values, problems
         self._ids: dict[str, list[int]] = {}
-
-    def unchecked(self) -> SettingsReader:
-        """Return a reader of the same settings whose problems are ignored."""
-        return SettingsReader(self._values, [])
 
     def states(self, name: str) -> bool:
         """Return whether a setting has a value."""
-        return self._values.get(name) is not None
+        return self.values.get(name) is not None
 
     def refuse(self, unsupported: Mapping[str, tuple[Any, ...]]) -> None:
         """Add a problem for each unsupported setting that is in force.
@@ -46,42 +42,21 @@ class SettingsReader:
         Its values switch it off; null and empty texts, lists and objects also do.
         """
         self.problems += [
-            f"{name}: this generation setting is not supported, found {shown(self._values[name])}"
+            f"{name}: this generation setting is not supported, found {shown(self.values[name])}"
             for name, neutral in unsupported.items()
-            if self._values.get(name) not in (None, "", [], {}, *neutral)
+            if self.values.get(name) not in (None, "", [], {}, *neutral)
         ]
 
     def number(self, name: str, default: int, *, least: int = 0) -> int:
         """Return an integer of at least `least`."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if value is None:
             return default
-        integer = isinstance(value, int) and not isinstance(value, bool)
-        if integer and value >= least:
+        if is_integer(value) and value >= least:
             return int(value)
-        expected = f"at least {least}" if integer else "an integer"
+        expected = f"at least {least}" if is_integer(value) else "an integer"
         self.problems.append(f"{name}: expected {expected}, found {shown(value)}")
         return default
-
-    def real(self, name: str, default: float, least: float, largest: float) -> float:
-        """Return a number within a range."""
-        expected = f"a number from {least:g} to {largest:g}"
-        return self._float(name, default, least, largest, expected)
-
-    def positive(self, name: str) -> float:
-        """Return a positive number within float32; 1 if it is missing."""
-        expected = "a number greater than 0 that float32 holds"
-        return self._float(name, 1.0, SMALLEST_FLOAT32, LARGEST_FLOAT32, expected)
-
-    def _float(self, name: str, default: float, least: float, most: float, expected: str) -> float:
-        value = self._values.get(name)
-        if value is None:
-            return default
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not least <= value <= most:
-            self.problems.append(f"{name}: expected {expected}, found {shown(value)}")
-            return default
-        return float(value)
 
     def setting(self, name: str) -> Any:
         """Return a number of `GenerationSettings` by name, within the bounds of that field."""
@@ -89,13 +64,20 @@ class SettingsReader:
         bounds = annotated(GenerationSettings, Bounds)[name]
         if isinstance(default, int):
             return self.number(name, default, least=int(bounds.least))
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if is_number(value) and bounds.least <= value <= bounds.most:
+            return float(value)
+        expected = f"a number from {bounds.least:g} to {bounds.most:g}"
         if bounds is POSITIVE_FLOAT32:
-            return self.positive(name)
-        return self.real(name, default, bounds.least, bounds.most)
+            expected = "a number greater than 0 that float32 holds"
+        self.problems.append(f"{name}: expected {expected}, found {shown(value)}")
+        return default
 
     def one_of(self, name: str, known: tuple[Any, ...], default: Any) -> Any:
         """Return one of the known JSON values; 1 does not equal true."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if value is None:
             return default
         if not any(value == option and type(value) is type(option) for option in known):
@@ -133,7 +115,7 @@ class SettingsReader:
 
     def bad_words(self) -> list[list[int]]:
         """Return the sequences of tokens that must not be generated."""
-        words = self._values.get("bad_words_ids")
+        words = self.values.get("bad_words_ids")
         if not words and words in (None, "", {}):
             return []
         if not isinstance(words, list) or not all(
@@ -156,7 +138,7 @@ class SettingsReader:
         ]
 
     def _read_ids(self, name: str) -> list[int]:
-        value = self._values.get(name)
+        value = self.values.get(name)
         ids = value if isinstance(value, list) else [] if value in (None, "", {}) else [value]
         if not all_are(int, ids):
             self.problems.append(f"{name}: expected token ids, found {shown(value)}")
@@ -232,7 +214,7 @@ def generation_config(
         min_new_tokens=read.number("min_new_tokens", 0),
         no_repeat_ngram_size=read.number("no_repeat_ngram_size", 0),
         encoder_no_repeat_ngram_size=read.number("encoder_no_repeat_ngram_size", 0),
-        repetition_penalty=read.positive("repetition_penalty"),
+        repetition_penalty=read.setting("repetition_penalty"),
         renormalize_logits=read.one_of("renormalize_logits", (True, False), default=False),
         max_new_tokens=read.longest() or _default_new_tokens(config, notes),
     )
@@ -284,7 +266,7 @@ def _with_strategy(
             "(num_return_sequences): here it is one unless the caller asks for more"
         )
     # Settings without effect in Hugging Face may have any value.
-    drawing = read if samples else read.unchecked()
+    drawing = read if samples else SettingsReader(read.values, [])
     drawn = {name: drawing.setting(name) for name in setting_names(Part.SAMPLING)}
     if samples and not read.states("top_k"):
         drawn["top_k"] = DEFAULT_TOP_K

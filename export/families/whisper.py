@@ -29,9 +29,8 @@ from ..formats.json_files import Values, read_json, read_json_if_present
 from ..formats.tensor_files import Weights
 from ..tokenizers import TokenizerCheckpoint, TokenizerFiles, TokenizerKind
 from ..tokenizers.classes import GPT2
-from ..tokenizers.encodings import GPT2_PATTERN, Encoding
 from ..tokenizers.kind import byte_level
-from ..tokenizers.tiktoken import tokenizer_of_ranks
+from ..tokenizers.tiktoken import GPT2_PATTERN, Encoding, tokenizer_of_ranks
 from .bart import SETTINGS, config_of
 from .bart import weight_name as bart_weight_name
 from .family import Family, merge_tied, renamed, with_defaults
@@ -153,7 +152,10 @@ def alignment_heads(
     If the decoder lacks some of them, none is used, as a note says.
     """
     stated = settings.get("alignment_heads") or []
-    if not isinstance(stated, list) or not all(map(_is_head, stated)):
+    if not isinstance(stated, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all_are(int, pair) and min(pair) >= 0
+        for pair in stated
+    ):
         problems.append(
             f"alignment_heads: expected pairs of layer and head, from 0 on, found {shown(stated)}"
         )
@@ -167,12 +169,6 @@ def alignment_heads(
         )
         return ()
     return tuple((layer, head) for layer, head in stated)
-
-
-def _is_head(pair: object) -> bool:
-    if not isinstance(pair, list) or len(pair) != 2:
-        return False
-    return all(type(number) is int and number >= 0 for number in pair)
 
 
 def with_prompt(rules: GenerationConfig, speech: SpeechTokens, positions: int) -> GenerationConfig:

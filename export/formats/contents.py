@@ -280,15 +280,11 @@ tokenizer_name_or_path query_length document_length query_expansion
 
 POOLING = KnownSettings(
     read=frozenset(
-        {"pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension"}
-        | {
-            f"pooling_mode_{name}"
-            for name in (
-                *"""
-mean_tokens cls_token max_tokens mean_sqrt_len_tokens weightedmean_tokens lasttoken
-""".split(),
-            )
-        }
+        """
+include_prompt embedding_dimension word_embedding_dimension pooling_mode pooling_mode_mean_tokens
+pooling_mode_cls_token pooling_mode_max_tokens pooling_mode_mean_sqrt_len_tokens
+pooling_mode_weightedmean_tokens pooling_mode_lasttoken
+""".split()
     )
 )
 DENSE = KnownSettings(

@@ -19,11 +19,6 @@ from dragoman.files.strict_json import read_json
 from dragoman.reference_model import CheckpointError
 from dragoman.reference_model.settings import all_are
 
-from .detection import CTRANSLATE2_FILE
-
-__all__ = ["MODEL_FILE", "ModelFile", "Vocabulary", "read_model_file", "read_vocabulary"]
-
-
 # `model.bin` holds named arrays, little-endian, in format versions 1 to 6:
 #
 #     u32 version
@@ -39,7 +34,6 @@ __all__ = ["MODEL_FILE", "ModelFile", "Vocabulary", "read_model_file", "read_voc
 # quantized weight is a separate variable: `name` holds round(weight * `name_scale`), with one scale
 # per row (int8) or per tensor (int16).
 
-MODEL_FILE = CTRANSLATE2_FILE
 NEWEST_VERSION = 6
 DATA_TYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 """Data types by their number in the file."""
@@ -248,18 +242,13 @@ def read_vocabulary(
     if not path.exists():
         return None
     try:
-        tokens = _read_list(path) if path == json_path else _read_lines(path)
+        tokens = _read_lines(path) if path == text_path else read_json(path, limit=VOCABULARY_BYTES)
     except FileError as error:
         raise CheckpointError(path, [f"expected a list of tokens: {error.problem}"]) from error
-    if rows == len(tokens) + 1 and unknown not in tokens:
-        tokens.append(unknown)
-    return tokens
-
-
-def _read_list(path: Path) -> Vocabulary:
-    tokens = read_json(path, limit=VOCABULARY_BYTES)
     if not isinstance(tokens, list) or not all_are(str, tokens):
         raise CheckpointError(path, ["expected a list of tokens"])
+    if rows == len(tokens) + 1 and unknown not in tokens:
+        tokens.append(unknown)
     return tokens
 
 

@@ -68,8 +68,6 @@ class MarianFile:
     """Texts, and lists of texts, by the keys of `special:model.yml`."""
     weights: dict[str, Tensor]
     """Float32, dequantized, in Marian's orientation: [inputs, outputs]."""
-    rounded: bool
-    """Whether there were weights of fewer bits."""
 
 
 def read_marian_file(directory: Path) -> MarianFile:
@@ -82,7 +80,7 @@ def read_marian_file(directory: Path) -> MarianFile:
     read = _read_npz if path.suffix == ".npz" else _read_bin
     try:
         check_regular(path)
-        items, rounded = read(path)
+        items = read(path)
     except FileError as error:
         raise CheckpointError(path, [error.problem]) from error
     if CONFIGURATION not in items:
@@ -93,7 +91,7 @@ def read_marian_file(directory: Path) -> MarianFile:
         for name, values in items.items()
         if not name.endswith(MULTIPLIERS)
     }
-    return MarianFile(path, options, weights, rounded)
+    return MarianFile(path, options, weights)
 
 
 def _options(path: Path, data: bytes) -> Mapping[str, Any]:
@@ -123,7 +121,7 @@ def _options(path: Path, data: bytes) -> Mapping[str, Any]:
 Items = dict[str, NDArray[Any]]
 
 
-def _read_npz(path: Path) -> tuple[Items, bool]:
+def _read_npz(path: Path) -> Items:
     items = Items()
     try:
         with zipfile.ZipFile(path) as archive:
@@ -138,7 +136,7 @@ def _read_npz(path: Path) -> tuple[Items, bool]:
     except Exception as error:  # the libraries raise many types
         problem = " ".join(str(error).split())[:200]
         raise CheckpointError(path, [f"expected a model.npz of Marian: {problem}"]) from error
-    return items, False
+    return items
 
 
 def _array(data: bytes) -> NDArray[Any]:
@@ -166,14 +164,13 @@ class _Item(NamedTuple):
     data: memoryview
 
 
-def _read_bin(path: Path) -> tuple[Items, bool]:
-    items, rounded = Items(), False
+def _read_bin(path: Path) -> Items:
+    items = Items()
     for item in _items(path, memoryview(path.read_bytes())):
         if item.name in items:
             raise CheckpointError(path, [f"{printable(item.name)} is stored twice"])
         items[item.name] = _numbers(path, item)
-        rounded = rounded or item.type in ROUNDED
-    return items, rounded
+    return items
 
 
 def _items(path: Path, data: memoryview) -> Iterator[_Item]:

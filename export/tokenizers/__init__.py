@@ -1,7 +1,7 @@
 """The tokenizers of checkpoints -> the files of a bundle.
 
 Reading order: files, settings, vocabulary, classes, checkpoint (a Hugging Face directory),
-encodings and tiktoken (ranks), multilingual, kind. Readers of one family are in `families`.
+tiktoken (encodings and ranks), multilingual, kind. Readers of one family are in `families`.
 """
 
 from .checkpoint import TokenizerCheckpoint

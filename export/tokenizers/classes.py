@@ -221,16 +221,6 @@ def _of_pegasus(charsmap: bytes | None) -> Any:
     return normalizers.Sequence([normalizers.Replace(Regex(r"\n"), " "), spaces])
 
 
-def _of_barthez(charsmap: bytes | None) -> Any:
-    return normalizers.Sequence(
-        [
-            normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "),
-            normalizers.NFC(),
-            normalizers.Strip(left=False, right=True),
-        ]
-    )
-
-
 def _of_albert(tokenizer: Tokenizer, vocabulary: Vocabulary, settings: TokenizerSettings) -> None:
     rules: list[Any] = [normalizers.Replace(quotes, '"') for quotes in ("``", "''")]
     if not settings.flag("keep_accents", False):
@@ -306,10 +296,6 @@ def _sentinels(vocabulary: Vocabulary, settings: TokenizerSettings) -> list[Toke
     return [*vocabulary.added, *(f"<extra_id_{i}>" for i in range(count))]
 
 
-def _of_pre_training(vocabulary: Vocabulary, settings: TokenizerSettings) -> list[Token]:
-    return ["<mask_1>", *(f"<unk_{i}>" for i in range(2, settings.integer("offset", 103)))]
-
-
 def _with_languages(vocabulary: Vocabulary, settings: TokenizerSettings) -> list[Token]:
     return [*settings.languages, *vocabulary.added]
 
@@ -349,8 +335,12 @@ def _as_pegasus(
         for name, default in (("mask_token", "<mask_1>"), ("mask_token_sent", "<mask_2>"))
     ]
     begin = [contents["pad_token"], contents["eos_token"], *dict.fromkeys(masks)]
-    unused = [f"<unk_{i}>" for i in range(2, settings.integer("offset", 103))]
-    return [*((t, 0.0) for t in begin), *((t, -100.0) for t in unused), *pieces[2:]]
+    return [*((t, 0.0) for t in begin), *((t, -100.0) for t in _unused(settings)), *pieces[2:]]
+
+
+def _unused(settings: TokenizerSettings) -> list[str]:
+    """Return the tokens of Pegasus that its training did not use."""
+    return [f"<unk_{i}>" for i in range(2, settings.integer("offset", 103))]
 
 
 BERT = TokenizerClass(
@@ -422,13 +412,23 @@ PEGASUS = TokenizerClass(
     {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask_2>"},
     _pieces(splits=False, normalizer=_of_pegasus),
     _template("$A {eos}", "$A $B {eos}"),
-    _of_pre_training,
+    lambda vocabulary, settings: ["<mask_1>", *_unused(settings)],
     arranged=_as_pegasus,
 )
 BARTHEZ = TokenizerClass(
     "Unigram",
     _TEXT_MASK,
-    _pieces(splits=False, normalizer=_of_barthez, optional_space=True),
+    _pieces(
+        splits=False,
+        normalizer=lambda charsmap: normalizers.Sequence(
+            [
+                normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "),
+                normalizers.NFC(),
+                normalizers.Strip(left=False, right=True),
+            ]
+        ),
+        optional_space=True,
+    ),
     unknown=3,
 )
 ALBERT = TokenizerClass(

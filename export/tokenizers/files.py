@@ -65,19 +65,17 @@ class TokenizerFiles:
 
     def write(self, files: BundleWriter) -> Tokenizers:
         """Write the tokenizers, a shared one once; return the names of the files."""
-        if self.source is None:
-            target, vocabulary = _write(self.target, files, "")
-            return Tokenizers(None, target, None, vocabulary, *self._rest)
+        is_single = self.source is None or self.source == self.target
+        target, target_vocabulary = _write(self.target, files, "" if is_single else "target_")
+        source, source_vocabulary = None, None
         if self.source == self.target:
-            target, vocabulary = _write(self.target, files, "")
-            return Tokenizers(target, target, vocabulary, vocabulary, *self._rest)
-        source, source_vocabulary = _write(self.source, files, "source_")
-        target, target_vocabulary = _write(self.target, files, "target_")
-        return Tokenizers(source, target, source_vocabulary, target_vocabulary, *self._rest)
-
-    @property
-    def _rest(self) -> tuple[SourceTemplate | None, bool, bool, Prompts | None]:
-        return self.template, self.pretokenized, self.cleans_up, self.prompts
+            source, source_vocabulary = target, target_vocabulary
+        elif self.source is not None:
+            source, source_vocabulary = _write(self.source, files, "source_")
+        return Tokenizers(
+            *(source, target, source_vocabulary, target_vocabulary),
+            *(self.template, self.pretokenized, self.cleans_up, self.prompts),
+        )
 
 
 def _write(

@@ -277,7 +277,10 @@ class _Sampler:
         return values
 
     def _sizes(self, choices: Choices) -> dict[str, int]:
-        sizes = {name: _size_by_name(name) for name in self._symbols}
+        sizes = {
+            name: 2 if "batch" in name.lower() else 3 + sum(name.encode()) % 5
+            for name in self._symbols
+        }
         if choices.together:
             sizes |= dict.fromkeys(self._first & set(sizes), 2)
         sizes |= choices.sizes
@@ -364,22 +367,17 @@ def _mask(shape: tuple[int, ...], padding: str) -> NDArray[np.bool_]:
 
 
 def _symbols(axis: str) -> frozenset[str]:
+    """Return the symbols of an axis; it is one itself if it is a name such as `time-steps`."""
     if axis.isdigit():
         return frozenset()
     try:
-        names = ir.SymbolicDim(axis).free_symbols()
+        expression = ir.SymbolicDim(axis)
+        names = expression.free_symbols()
+        value = expression.evaluate(dict.fromkeys(names, 3))
     except Exception:  # not an expression; sympy's errors share no base
         return frozenset({axis})
-    return names if names and _evaluates(axis, names) else frozenset({axis})
-
-
-def _evaluates(axis: str, names: frozenset[str]) -> bool:
-    """Return whether an axis is a sensible expression, and not a name such as `time-steps`."""
-    try:
-        value = ir.SymbolicDim(axis).evaluate(dict.fromkeys(names, 3))
-        return isinstance(value, int) and value > 0
-    except Exception:  # as above
-        return False
+    is_sensible = bool(names) and isinstance(value, int) and value > 0
+    return names if is_sensible else frozenset({axis})
 
 
 def _axis_name(axis: ir.SymbolicDim, index: int) -> str:
@@ -396,10 +394,6 @@ def _size(axis: int | ir.SymbolicDim, index: int, sizes: Mapping[str, int]) -> i
         return sizes[name]
     value = axis.evaluate(dict(sizes))
     return max(0, value) if isinstance(value, int) else 1
-
-
-def _size_by_name(name: str) -> int:
-    return 2 if "batch" in name.lower() else 3 + sum(name.encode()) % 5
 
 
 PASS_ON = frozenset({"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Clip"})

@@ -20,7 +20,14 @@ import onnx_ir as ir
 from onnxscript.rewriter import RewriteRule, pattern
 
 from ..graph_pass import FusionRule, RulePass
-from ..graph_values import MICROSOFT, UnsupportedPatternError, made_by, new_weight, number
+from ..graph_values import (
+    MICROSOFT,
+    UnsupportedPatternError,
+    last_size,
+    made_by,
+    new_weight,
+    number,
+)
 
 LARGEST_MASK_BIAS = -1e4
 """The largest bias that masks a key, which ONNX Runtime's own operators add by default."""
@@ -71,16 +78,11 @@ def check_masked(masked: ir.Value | None) -> None:
 
 def check_value_size(attended: ir.Value, operator: str) -> None:
     """Refuse values of another size than keys, which the operator does not take."""
-    key, value = map(_last_size, made_by(attended).inputs[1:3])
+    key, value = map(last_size, made_by(attended).inputs[1:3])
     if key != value:
         raise UnsupportedPatternError(
             f"expected values of the size of keys, {key}, as {operator} requires, found {value}"
         )
-
-
-def _last_size(value: ir.Value | None) -> int | None:
-    shape = None if value is None else value.shape
-    return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
 
 
 def attributes(attended: ir.Value, split: ir.Value) -> dict[str, Any]:

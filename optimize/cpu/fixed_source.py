@@ -123,6 +123,4 @@ def _reads_a_fixed_source(node: ir.Node) -> bool:
     return shape is not None and len(shape) == 4 and all(isinstance(n, int) for n in shape[1:])
 
 
-FIXED_SOURCE = RulePass(
-    "fixed-source-attention", lambda: [_FixedSource.rule()], _reads_a_fixed_source
-)
+FIXED_SOURCE = RulePass("fixed-source-attention", _FixedSource.rules, _reads_a_fixed_source)

@@ -79,7 +79,7 @@ def _same_axis(x: ir.Value, graph: ir.Graph | ir.Function | None) -> tuple[ir.Va
 
 LAYER_NORM = RulePass(
     "layer-norm",
-    lambda: [_LayerNorm.rule()],
+    _LayerNorm.rules,
     lambda node: node.op_type == "LayerNormalization" and node.domain == "",
 )
 
@@ -106,7 +106,7 @@ class _BiasGelu(FusionRule):
 
 BIAS_GELU = RulePass(
     "bias-gelu",
-    lambda: [_BiasGelu.rule()],
+    _BiasGelu.rules,
     lambda node: node.op_type == "Gelu" and node.domain == "",
     tolerance=TANH_TOLERANCE,
 )

@@ -86,7 +86,7 @@ def packed(op: Any, values: Sequence[ir.Value | None]) -> ir.Value:
 
 PACKED_PROJECTIONS = RulePass(
     "packed-projections",
-    lambda: [_CachedQueryKeyValue.rule()],
+    _CachedQueryKeyValue.rules,
     lambda node: node.op_type == "GroupQueryAttention" and node.inputs[1] is not None,
     requires=frozenset({"grouped attention"}),
 )
@@ -110,4 +110,4 @@ def _tied(node: ir.Node) -> bool:
     return transpose is not None and is_weight(transpose.inputs[0], 2)
 
 
-TIED_OUTPUT = RulePass("tied-output", lambda: [_TiedOutput.rule()], _tied)
+TIED_OUTPUT = RulePass("tied-output", _TiedOutput.rules, _tied)

@@ -105,7 +105,7 @@ def _scale(node: ir.Node) -> float | None:
     return node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(shape[3])
 
 
-QUERY_SCALE = RulePass("query-scale", lambda: [_QueryScale.rule()], _scaled_cross_attention)
+QUERY_SCALE = RulePass("query-scale", _QueryScale.rules, _scaled_cross_attention)
 
 
 class _BilinearScores(FusionRule):
@@ -150,6 +150,6 @@ def _folded(op: Any, weight: ir.Value, matrices: NDArray[np.float32]) -> ir.Valu
 
 BILINEAR_SCORES = RulePass(
     "bilinear-scores",
-    lambda: [_BilinearScores.rule()],
+    _BilinearScores.rules,
     lambda node: node.op_type == "MatMul" and is_weight(node.inputs[1], 3),
 )

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-import onnx_ir as ir
-
 from dragoman.runtime.format.manifest import PassRecord, Precision
 from dragoman.runtime.format.model_spec import ModelSpec
 
 from ..fusions.cleanup import Tidy
 from ..graph_pass import GraphPass, PassError
 from ..precision.blocks import BlockQuantized
-from ..precision.calibration import CalibrationBatch
 from ..precision.int8 import Int8
 from ..precision.weights import QUANTIZATION_TOLERANCE
 from ..targets import Schemes, TargetRecipe
@@ -64,11 +61,6 @@ def schemes(precision: Precision, graphs: Collection[str], widths: Collection[in
     return Schemes(products, blocks if divisible else int8)
 
 
-def quantized_caches(decoder: ir.Model, observed: Sequence[CalibrationBatch]) -> GraphPass:
-    """Return the pass that quantizes caches. See `TargetRecipe.caches`."""
-    return QuantizedCaches(largest_written(decoder, observed), QUANTIZATION_TOLERANCE)
-
-
 def check_counts(
     records: Mapping[str, Sequence[PassRecord]], attentions: Mapping[str, int], model: ModelSpec
 ) -> None:
@@ -103,7 +95,9 @@ def _record(records: Sequence[PassRecord], step: GraphPass) -> PassRecord:
 RECIPE = TargetRecipe(
     passes=passes,
     schemes=schemes,
-    caches=quantized_caches,
+    caches=lambda decoder, observed: QuantizedCaches(
+        largest_written(decoder, observed), QUANTIZATION_TOLERANCE
+    ),
     check=check_counts,
     file_passes=tuple(
         FOREIGN_ATTENTION if step is ATTENTION else step for step in (*FUSIONS, *FP32)

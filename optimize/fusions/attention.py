@@ -188,7 +188,7 @@ def _check_operands(scores: Scores, value: ir.Value) -> None:
 
 ATTENTION = RulePass(
     "attention",
-    lambda: [_FuseAttention.rule()],
+    _FuseAttention.rules,
     lambda node: node.op_type == "Softmax",
     requires=frozenset({"opset 23"}),
     ensures=frozenset({"fused attention"}),

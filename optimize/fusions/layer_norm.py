@@ -19,6 +19,7 @@ from ..graph_values import (
     describe,
     first_input,
     is_number,
+    last_size,
     made_by,
     number,
     producer,
@@ -78,7 +79,7 @@ class _Normalize(FusionRule):
             self._check_gain(gain)
         elif any(_gain_of(node, out) is not None for node, _ in out.uses()):
             return "a gain follows, which is part of the norm"
-        elif self._width() is None:
+        elif last_size(self.norm.x) is None:
             return (
                 "expected a last axis of known size, since a norm without gain needs a gain of "
                 f"ones; found {describe(self.norm.x)}"
@@ -100,14 +101,10 @@ class _Normalize(FusionRule):
             raise UnsupportedPatternError(f"expected a norm computed in FLOAT, found {stash}")
         return before
 
-    def _width(self) -> int | None:
-        shape = self.norm.x.shape
-        return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
-
     def _check_gain(self, gain: ir.Value | None) -> None:
         if gain is None or gain.shape is None or len(gain.shape) != 1:
             raise UnsupportedPatternError(f"expected a gain with one axis, found {describe(gain)}")
-        width = self._width()
+        width = last_size(self.norm.x)
         if gain.shape[0] == 1 if width is None else gain.shape[0] != width:
             raise UnsupportedPatternError(
                 f"expected a gain as wide as the last axis, {width}; found {describe(gain)}"
@@ -116,7 +113,7 @@ class _Normalize(FusionRule):
     def rewrite(self, op: Any, gain: ir.Value | None, **_: Any) -> Any:
         if gain is None:
             dtype = (self.x.dtype or ir.DataType.FLOAT).numpy()
-            gain = op.Constant(value=ir.tensor(np.ones(self._width() or 0, dtype)))
+            gain = op.Constant(value=ir.tensor(np.ones(last_size(self.norm.x) or 0, dtype)))
         operator = op.LayerNormalization if self.norm.centred else op.RMSNormalization
         stash = ir.DataType.FLOAT  # at least as precise as what it replaces, except for double
         return operator(self.x, gain, axis=-1, epsilon=self.norm.epsilon, stash_type=int(stash))

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from dragoman.errors import DragomanError, shown
 from dragoman.onnx_graphs.graph_files import module_of
-from dragoman.runtime.format.contract import GraphSpec
 
 from ..graph_values import is_weight, producer, users
 from ..targets import Graphs
 
 
-def embedding_tables(graphs: Mapping[str, tuple[ir.Model, GraphSpec]]) -> dict[str, ir.Value]:
+def embedding_tables(graphs: Graphs) -> dict[str, ir.Value]:
     """Return the tables in which token ids are looked up, by name, each once."""
     tables: dict[str, ir.Value] = {}
     for model, spec in graphs.values():
@@ -34,7 +33,7 @@ def embedding_tables(graphs: Mapping[str, tuple[ir.Model, GraphSpec]]) -> dict[s
     return tables
 
 
-def embedding_widths(graphs: Mapping[str, tuple[ir.Model, GraphSpec]]) -> set[int]:
+def embedding_widths(graphs: Graphs) -> set[int]:
     """Return the widths of embeddings."""
     widths = set()
     for table in embedding_tables(graphs).values():

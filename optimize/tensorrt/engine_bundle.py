@@ -119,7 +119,7 @@ def build_engines(
         engines = {
             name: build_engine(
                 *(package, pinned.graph_path(name), spec, options),
-                progress=_Phases(progress, name).report,
+                progress=_phases(progress, name),
             )
             for name, spec in pinned.manifest.graphs.items()
         }
@@ -180,15 +180,17 @@ def pinned_bundle(
     return files.finish(pinned)
 
 
-class _Phases:
-    def __init__(self, progress: Progress, graph: str) -> None:
-        self._progress, self._graph, self._phase = progress, graph, ""
+def _phases(progress: Progress, graph: str) -> Callable[[str, float], None]:
+    last = ""
 
-    def report(self, phase: str, share: float) -> None:
-        if phase != self._phase:
-            self._phase = phase
-            self._progress.stage(f"engine of the {self._graph}: {phase}")
-        self._progress.advance(round(100 * share), 100)
+    def report(phase: str, share: float) -> None:
+        nonlocal last
+        if phase != last:
+            last = phase
+            progress.stage(f"engine of the {graph}: {phase}")
+        progress.advance(round(100 * share), 100)
+
+    return report
 
 
 def _write(

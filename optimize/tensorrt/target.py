@@ -25,11 +25,7 @@ from ..targets import TargetRecipe
 from .engine_bundle import build_engines
 
 MULTIPLE = 8
-
-
-def needs_primitives(head_size: int) -> bool:
-    """Return whether attention over a source must be decomposed in 16 bits."""
-    return head_size % MULTIPLE != 0
+"""The multiple that fused attention in 16 bits requires of head sizes."""
 
 
 class _DecomposeAttention(FusionRule):
@@ -83,14 +79,12 @@ def _to_source(node: ir.Node) -> bool:
     return known and producer(node.inputs[1], "TensorScatter") is None
 
 
-PRIMITIVE_ATTENTION = RulePass(
-    "primitive-attention", lambda: [_DecomposeAttention.rule()], _to_source
-)
+PRIMITIVE_ATTENTION = RulePass("primitive-attention", _DecomposeAttention.rules, _to_source)
 
 
 def passes(graph: str, model: ModelSpec, precision: Precision) -> Sequence[GraphPass]:
     """Decompose attention over a source where no kernel supports the size of its heads."""
-    if precision != "fp32" and needs_primitives(model.head_size):
+    if precision != "fp32" and model.head_size % MULTIPLE:
         return (PRIMITIVE_ATTENTION, Tidy())
     return ()
 

@@ -388,29 +388,25 @@ class Run(Generic[AnyModel]):
             weights[name] = values
             candidates.append(Candidate(name, source, loss, metric))
 
-        last = self._weights()
-        numbers = [n for n in whole_epochs(self.directory) if n <= len(self.epochs)]
-        averaged = self._averaged(numbers)
+        last, count = self._weights(), len(self.epochs)
+        numbers = [n for n in whole_epochs(self.directory) if n <= count]
+        latest = range(count, count - self.options.average_epochs, -1)
+        averaged = [*takewhile(numbers.__contains__, latest)][::-1]
         if len(averaged) > 1:
             place = f"epochs {averaged[0]} to {averaged[-1]}"
             add("average", place, self._mean(averaged), None)
         kept = [epoch for epoch in self.epochs if epoch.epoch in numbers]
         if kept:
             best = min(kept, key=lambda epoch: (self._rank(epoch), -epoch.epoch))
-            if self.done or best.epoch != len(self.epochs):
+            if self.done or best.epoch != count:
                 add("best", f"epoch {best.epoch}", self._epoch_weights(best.epoch), best)
         known = None if self.done or not self.epochs else self.epochs[-1]
-        place = f"epoch {len(self.epochs)}" if known else f"step {self.step}"
+        place = f"epoch {count}" if known else f"step {self.step}"
         add("last", place, last, known)
         chosen = min(candidates, key=self._rank)
         load_weights(self.model, weights[chosen.name], origin=self.directory)
         self.model.cpu().eval()
         return [dataclasses.replace(c, delivered=c is chosen) for c in candidates]
-
-    def _averaged(self, numbers: Sequence[int]) -> list[int]:
-        last = len(self.epochs)
-        latest = range(last, last - self.options.average_epochs, -1)
-        return [*takewhile(numbers.__contains__, latest)][::-1]
 
     def _mean(self, numbers: Sequence[int]) -> dict[str, Tensor]:
         total = {name: torch.zeros_like(p.cpu()) for name, p in self.model.named_parameters()}

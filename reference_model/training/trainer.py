@@ -106,7 +106,13 @@ def train(
             if not rank():
                 stack.enter_context(locked(directory))
             run = Run(model, options, directory, pairs, validation, judge, initial_weights, place)
-            _resume(run, changes or {}, finish)
+            try:
+                run.resume(changes or {})
+            except DamagedStateError:
+                if not finish:
+                    raise
+            if finish and not run.step:
+                run.resume_whole_epochs()
             return run
 
         def deliver() -> list[dict[str, Any]]:
@@ -128,16 +134,6 @@ def train(
     for line in describe_candidates(candidates, metric_name):
         reporter.line(line)
     return TrainingResult(run.epochs, run.step, run.options, candidates)
-
-
-def _resume(run: Run[AnyModel], changes: Mapping[str, Any], finish: bool) -> None:
-    try:
-        run.resume(changes)
-    except DamagedStateError:
-        if not finish:
-            raise
-    if finish and not run.step:
-        run.resume_whole_epochs()
 
 
 def _take_all_steps(run: Run[AnyModel], reporter: _Reporter, signals: StopSignals) -> None:

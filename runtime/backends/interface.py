@@ -35,6 +35,11 @@ class ClosedModelError(DragomanError):
         super().__init__(message)
 
 
+def one_line(error: Exception) -> str:
+    """Return the message of a library's error in one line."""
+    return " ".join(str(error).split())
+
+
 def no_attention(name: str) -> str:
     """Return the message for a bundle without the attention graph."""
     return (
@@ -170,8 +175,11 @@ class DecodingState(Protocol):
                 one
         """
 
-    def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]]:
-        """Return a copy of what the decoder reads of a source [1, ...]: for `Backend.align`."""
+    def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]] | None:
+        """Return a copy of what the decoder reads of a source [1, ...], such as for `align`.
+
+        None on a GPU, which encodes a source again in less time than it is copied.
+        """
 
     def close(self) -> None:
         """Release the batch. No other method may be called afterwards."""

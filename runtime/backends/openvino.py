@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..format.bundle import Bundle
 from ..format.contract import GraphSpec
-from .interface import BackendError
+from .interface import BackendError, one_line
 from .processor import ProcessorBackend, processor
 
 REPORTS = "openvino_telemetry"
@@ -106,7 +106,7 @@ class _Session:
         except Exception as error:  # the library's exceptions share no other base
             raise BackendError(
                 f"{self._path}: openvino {openvino.__version__.partition('-')[0]} cannot load this "
-                f"graph: {_one_line(error)}"
+                f"graph: {one_line(error)}"
             ) from error
         problems = [*_differences(self._graph, model)]
         if problems:
@@ -142,14 +142,13 @@ class _Requests:
             found = request.infer(feeds, share_inputs=True, share_outputs=True)
             outputs = [np.array(found[name]) for name in names]
         except Exception as error:
-            raise BackendError(f"openvino failed: {_one_line(error)}") from error
+            raise BackendError(f"openvino failed: {one_line(error)}") from error
         self._free.append(request)
         return outputs
 
 
-def open_backend(bundle: Bundle, threads: int | None) -> OpenVINOBackend:
-    """Open the backend, or raise a BackendError if it cannot run the bundle's graphs."""
-    return OpenVINOBackend(bundle, threads)
+open_backend = OpenVINOBackend
+"""Opens the backend, or raises a BackendError if it cannot run the bundle's graphs."""
 
 
 def saturates() -> bool:
@@ -193,7 +192,3 @@ def _differences(graph: GraphSpec, model: Any) -> Iterator[str]:
                 for size, stated in zip(sizes, tensor.shape, strict=False)
             ):
                 yield f"{tensor.name}: expected shape {list(tensor.shape)}, found {shape}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -9,6 +9,7 @@ import platform
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,8 @@ def processor() -> tuple[str, tuple[str, ...]]:
     Linux describes both; elsewhere, the name is what Python knows, without features.
     """
     fields: dict[str, str] = {}
-    try:
-        with CPU_INFO.open(encoding="utf-8", errors="replace") as file:
-            fields = dict(_first_block(file))
-    except OSError:
-        pass
+    with suppress(OSError), CPU_INFO.open(encoding="utf-8", errors="replace") as file:
+        fields = dict(_first_block(file))
     # x86 has "flags", Arm "Features" and numbers in place of a name.
     listed = f"{fields.get('flags', '')} {fields.get('Features', '')}".split()
     numbers = [fields[key] for key in ("CPU implementer", "CPU part") if key in fields]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dragoman.settings.generation_settings import GenerationSettings
 
-from ..backends.interface import BackendError
+from ..backends.interface import BackendError, Encoded
 from ..backends.rows import padded_length
 from ..format.model_spec import ModelSpec
 from .logits_processors import (
@@ -204,8 +204,9 @@ class Rules:
 class Request:
     """An input to decode."""
 
-    source: EncoderInput
-    """Token ids, or features of audio [mel bins, frames]."""
+    source: EncoderInput | Encoded
+    """Token ids, features of audio [mel bins, frames], or what `Backend.encode` returned for one
+    window of audio."""
     prompt: Sequence[int]
     """Decoder input before the first new token, the start token first."""
     rules: Rules
@@ -213,7 +214,9 @@ class Request:
     """Tokens that the decoder reads one by one before the first new token."""
     observed: int | None = None
     """Token whose probability after the prompt is kept with the output."""
-    keeps_encoded: bool = False
+    keeps_encoded: Callable[[Any], bool] | None = None
+    """Returns whether what the decoder reads of the source is kept with a `DecodedJob` that is
+    finished; None: it is not."""
     allowed: NDArray[np.int64] | None = None
     """The tokens that the output may have, int64 ascending; None: all."""
 

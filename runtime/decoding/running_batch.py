@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from dragoman.errors import DragomanError, shown
 
 from ..arguments import StopCheck, never_stopped
-from ..backends.interface import Backend, BackendError, DecodingState
+from ..backends.interface import Backend, BackendError, DecodingState, Encoded
+from ..backends.rows import part_of
 from ..format.contract import Slot
 from ..format.model_spec import ModelSpec
-from .request import PrefixToken, Request, as_batch, pad
+from .request import EncoderInput, PrefixToken, Request, as_batch, pad
 from .search import (
     SELECTED_TOKENS,
     RequiredOutputs,
@@ -175,7 +176,7 @@ class RunningBatch(Generic[Key]):
         allowed = [tokens for tokens in lists if tokens is not None]
         if allowed and len(allowed) < len(group):
             raise ValueError("expected requests that all have a shortlist, or none")
-        source, mask = as_batch(sources, self._model, self._backend.limits.source_multiple)
+        source, mask = self._batch_of(sources)
         state = self._backend.start(
             source, mask, prompts, self._capacity, self.width, read.sum(axis=1), allowed or None
         )
@@ -196,6 +197,20 @@ class RunningBatch(Generic[Key]):
         finally:
             if state is not self._state:
                 state.close()
+
+    def _batch_of(
+        self, sources: Sequence[EncoderInput | Encoded]
+    ) -> tuple[NDArray[Any] | Encoded, NDArray[np.bool_]]:
+        """Return a batch of sources and its mask; if some are encoded, the others are, too."""
+        new = [source for source in sources if not isinstance(source, Mapping)]
+        multiple = self._backend.limits.source_multiple
+        if len(new) == len(sources):
+            return as_batch(new, self._model, multiple)
+        found = self._backend.encode(*as_batch(new, self._model, multiple)) if new else {}
+        rows = (part_of(found, slice(row, row + 1)) for row in range(len(new)))
+        each = [source if isinstance(source, Mapping) else next(rows) for source in sources]
+        mask = np.ones((len(sources), self._model.max_source_positions), np.bool_)  # of audio
+        return {name: np.concatenate([one[name] for one in each]) for name in each[0]}, mask
 
     def _join(self, present: DecodingState, state: DecodingState, slots: Slots[Key]) -> None:
         free = [slot for slot, decoded in enumerate(self._slots) if decoded is None]
@@ -348,7 +363,8 @@ def _retire(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
             finished.append(decoded)
             freed.append(slot)
             slots[slot] = None
-            if decoded.job.request.keeps_encoded:
+            keeps_encoded = decoded.job.request.keeps_encoded
+            if keeps_encoded is not None and keeps_encoded(decoded):
                 decoded.encoded = state.encoded_source(slot)
     if freed:
         state.retire(np.array(freed))

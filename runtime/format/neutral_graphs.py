@@ -62,7 +62,7 @@ def neutral_graph(
     head: Head | None = None,
 ) -> GraphSpec:
     """Return the graph of a neutral bundle in fp32 that the contract requires."""
-    graphs = CONTRACTS[kind_of(model)]
+    graphs, layers = CONTRACTS[kind_of(model)], model.decoder_layers
     inputs, outputs = graphs[graph]
     if graph == "encoder" and model.takes_audio:
         # Every frame of a window of audio is attended to, including silence.
@@ -84,11 +84,7 @@ def neutral_graph(
     return GraphSpec(
         file,
         *(
-            tuple(
-                TensorSpec(str(slot), slot.role, _dtype(slot.role, model), shape, slot.layer)
-                for slot in _slots(roles, model.decoder_layers)
-                for shape in [_shape(slot.role, sizes, audio)]
-            )
+            tuple(_tensor(slot, sizes, model, audio) for slot in _slots(roles, layers))
             for roles in (inputs, outputs)
         ),
     )
@@ -186,18 +182,19 @@ def _sizes(model: ModelSpec, head: Head | None) -> dict[Axis | ModelAxis, int | 
     return sizes
 
 
-def _shape(
-    role: Role, sizes: Mapping[Axis | ModelAxis, int | str], audio: AudioFeatures | None
-) -> tuple[int | str, ...]:
-    if role == "source" and audio is not None:
-        return ("source_batch", audio.bins, audio.frames)
-    return tuple(sizes.get(axis, axis) for axis in ROLES[role].axes)
-
-
-def _dtype(role: Role, model: ModelSpec) -> DataType:
-    if role == "source" and model.takes_audio:
-        return "float32"
-    return ROLES[role].dtype or "float32"
+def _tensor(
+    slot: Slot,
+    sizes: Mapping[Axis | ModelAxis, int | str],
+    model: ModelSpec,
+    audio: AudioFeatures | None,
+) -> TensorSpec:
+    definition = ROLES[slot.role]
+    dtype: DataType = definition.dtype or "float32"
+    shape: tuple[int | str, ...] = tuple(sizes.get(axis, axis) for axis in definition.axes)
+    if slot.role == "source" and model.takes_audio:
+        dtype = "float32"
+        shape = shape if audio is None else ("source_batch", audio.bins, audio.frames)
+    return TensorSpec(str(slot), slot.role, dtype, shape, slot.layer)
 
 
 def _words(slot: Slot) -> str:

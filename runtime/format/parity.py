@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -137,11 +138,6 @@ class Divergence:
     def named(self) -> str:
         """The input as people find it."""
         return self.origin or f"input {self.input}"
-
-    @property
-    def has_texts(self) -> bool:
-        """Whether any text was kept."""
-        return any(text is not None for text in (self.source, self.expected, self.found))
 
 
 @dataclass(frozen=True)
@@ -357,6 +353,19 @@ class Coverage:
     """Number of decoder positions computed with the cache."""
     batch_sizes: tuple[int, ...]
     """Compared batch sizes."""
+
+
+_DESCRIPTION = re.compile(r"\d+ (random sources|windows of random sound) \(seed \d+\)")
+
+
+def describe_random(count: int, seed: int, *, audio: bool) -> str:
+    """Describe random token ids, or windows of random sound."""
+    return f"{count} {'windows of random sound' if audio else 'random sources'} (seed {seed})"
+
+
+def are_random(description: str) -> bool:
+    """Whether a description is one of random inputs, and not the name of a file."""
+    return _DESCRIPTION.fullmatch(description) is not None
 
 
 @dataclass(frozen=True)

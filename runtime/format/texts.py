@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, cast
 
@@ -90,17 +90,14 @@ class Languages:
                 f"({examples}, ...), found none"
             )
         if code not in self.tokens:
+            folded = {name.casefold(): name for name in sorted(self.tokens)}
+            matches = difflib.get_close_matches(code.casefold(), folded, 3, 0.0)
+            closest = ", ".join(folded[name] for name in matches)
             raise LanguageError(
                 f"{side}_language: expected one of the {len(self.tokens)} languages of this model, "
-                f"found {shown(code)}; the closest are {', '.join(closest(code, self.tokens))}"
+                f"found {shown(code)}; the closest are {closest}"
             )
         return self.tokens[code]
-
-
-def closest(code: str, known: Collection[str]) -> list[str]:
-    """Return the three known codes most similar to a code, ignoring case."""
-    folded = {name.casefold(): name for name in sorted(known)}
-    return [folded[name] for name in difflib.get_close_matches(code.casefold(), folded, 3, 0.0)]
 
 
 def languages_of_name(name: str) -> tuple[str, str] | None:

@@ -71,7 +71,6 @@ def inconsistencies(manifest: Manifest) -> list[str]:
             if manifest.model.has_decoder
         ),
         *_limits(manifest),
-        *_alignment(manifest),
         *_executable(manifest),
         *_tokenizers(manifest),
         *_languages(manifest),
@@ -95,32 +94,25 @@ def _kind(manifest: Manifest) -> list[str]:
     return problems
 
 
-def _alignment(manifest: Manifest) -> Iterator[str]:
-    layers, heads = manifest.model.decoder_layers, manifest.model.num_heads
+def _limits(manifest: Manifest) -> Iterator[str]:
+    model, limit = manifest.model, manifest.default_max_new_tokens
+    prompt = len(manifest.generation.prompt)
+    longest = model.max_target_positions - prompt
+    if not model.has_decoder and limit != 0:
+        yield f"default_max_new_tokens: expected 0 for an encoder-only model, found {limit}"
+    if model.has_decoder and not 1 <= limit <= longest:
+        yield (
+            f"default_max_new_tokens: expected 1 to {longest} "
+            f"(max_target_positions{', less the prompt' if prompt else ''}), "
+            f"found {shown(limit)}"
+        )
+    layers, heads = model.decoder_layers, model.num_heads
     for pair in manifest.generation.alignment_heads:
         if len(pair) == 2 and not (pair[0] < layers and pair[1] < heads):
             yield (
                 f"generation.alignment_heads: expected layers below {layers} and heads below "
                 f"{heads}, found {list(pair)}"
             )
-
-
-def _limits(manifest: Manifest) -> Iterator[str]:
-    if not manifest.model.has_decoder:
-        if manifest.default_max_new_tokens != 0:
-            yield (
-                "default_max_new_tokens: expected 0 for an encoder-only model, found "
-                f"{manifest.default_max_new_tokens}"
-            )
-        return
-    prompt = len(manifest.generation.prompt)
-    longest = manifest.model.max_target_positions - prompt
-    if not 1 <= manifest.default_max_new_tokens <= longest:
-        yield (
-            f"default_max_new_tokens: expected 1 to {longest} "
-            f"(max_target_positions{', less the prompt' if prompt else ''}), "
-            f"found {shown(manifest.default_max_new_tokens)}"
-        )
 
 
 def _executable(manifest: Manifest) -> Iterator[str]:

@@ -38,27 +38,30 @@ _CHUNK = 1 << 20
 
 
 class HashedFile:
-    """A file open for writing, and the SHA-256 of its contents so far."""
+    """A file open for writing, and the SHA-256 of its contents so far, unless it is not hashed."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, *, hashed: bool) -> None:
         self._file = file
-        self._digest = hashlib.sha256()
+        self._digest = hashlib.sha256() if hashed else None
         self.size = 0
 
     def write(self, data: bytes | memoryview) -> None:
         """Append data to the file."""
         self._file.write(data)
-        self._digest.update(data)
+        if self._digest is not None:
+            self._digest.update(data)
         self.size += len(data)
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the contents in hex."""
-        return self._digest.hexdigest()
+        """The SHA-256 of the contents in hex; "" if they are not hashed."""
+        return "" if self._digest is None else self._digest.hexdigest()
 
 
 class BundleWriter:
     """Writes and hashes the files of a bundle in an existing directory, see `new_directory`."""
+
+    _hashes = True
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -73,7 +76,7 @@ class BundleWriter:
     def open(self, name: str) -> Iterator[HashedFile]:
         """Open a file for writing; it is recorded when the block ends."""
         with (self.directory / name).open("wb") as file:
-            hashed = self._hashed(file)
+            hashed = HashedFile(file, hashed=self._hashes)
             yield hashed
         self._records[name] = FileRecord(name, hashed.size, hashed.sha256)
 
@@ -100,29 +103,15 @@ class BundleWriter:
         write_manifest(manifest, self.directory)
         return Bundle(self.directory, manifest)
 
-    def _hashed(self, file: BinaryIO) -> HashedFile:
-        return HashedFile(file)
-
 
 class ScratchWriter(BundleWriter):
     """Writes an intermediate bundle for this process only, without hashes and manifest."""
 
+    _hashes = False
+
     def finish(self, manifest: Manifest) -> Bundle:
         """Return the bundle."""
         return Bundle(self.directory, manifest)
-
-    def _hashed(self, file: BinaryIO) -> HashedFile:
-        return _UnhashedFile(file)
-
-
-class _UnhashedFile(HashedFile):
-    def write(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
-        self.size += len(data)
-
-    @property
-    def sha256(self) -> str:
-        return ""
 
 
 def _is_bundle(directory: Path) -> bool:
@@ -156,7 +145,10 @@ def new_directory(
         ) from error
     try:
         yield partial
-        _flush(partial)
+        for path in partial.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
         check_destination(destination, overwrite, kind, is_one)
         _replace(partial, destination, overwrite)
     except OSError as error:
@@ -182,13 +174,12 @@ def record_parity(bundle: Bundle, parity: Parity) -> None:
 
 def add_known_answers(known: KnownAnswers, manifest: Manifest, directory: Path) -> Manifest:
     """Write the known answers of a bundle; return its manifest with their record."""
-    with (directory / KNOWN_ANSWERS_FILE).open("wb") as file:
-        hashed = HashedFile(file)
-        hashed.write(known.to_json())
-    record = FileRecord(KNOWN_ANSWERS_FILE, hashed.size, hashed.sha256)
+    files = BundleWriter(directory)
+    files.write(KNOWN_ANSWERS_FILE, known.to_json())
+    (record,) = files.records
     others = (file for file in manifest.files if file.path != record.path)
-    files = tuple(sorted((*others, record), key=lambda file: file.path))
-    return dataclasses.replace(manifest, files=files)
+    listed = tuple(sorted((*others, record), key=lambda file: file.path))
+    return dataclasses.replace(manifest, files=listed)
 
 
 def write_manifest(manifest: Manifest, directory: Path) -> None:
@@ -239,10 +230,3 @@ def _replace(partial: Path, destination: Path, overwrite: bool) -> None:
         raise
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _flush(directory: Path) -> None:
-    for path in directory.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())

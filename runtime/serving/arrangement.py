@@ -69,17 +69,11 @@ def arrangement(
     known = recall(manifest, on_gpu=on_gpu) if workers is None and threads is None else None
     if known is not None:
         return known if batch_size is None else known._replace(batch_size=batch_size)
-    if on_gpu:
-        workers, threads = workers or 1, threads or 1
-        check_threads(workers * threads)
-        return Arrangement(workers, threads, batch_size)
-    cores = usable_cores()
-    if workers is None:
-        workers = max(1, cores // (threads or 1))
-    if threads is None:
-        threads = max(1, cores // workers)
+    cores = 1 if on_gpu else usable_cores()
+    workers = workers or max(1, cores // (threads or 1))
+    threads = threads or max(1, cores // workers)
     check_threads(workers * threads)
-    return Arrangement(workers, threads, batch_size or DEFAULT_BATCH_SIZE)
+    return Arrangement(workers, threads, batch_size or (None if on_gpu else DEFAULT_BATCH_SIZE))
 
 
 def load_arranged(bundle: Bundle, options: EngineOptions) -> tuple[tuple[Model, ...], Arrangement]:

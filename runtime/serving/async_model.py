@@ -58,6 +58,7 @@ from .engine.engine import (
     tokens_of,
 )
 from .engine.request_handle import DecodingHandle
+from .engine.speech_methods import AsyncSpeechMethods
 from .options import EngineOptions
 
 P = ParamSpec("P")
@@ -88,12 +89,13 @@ def _in_thread(
     return call
 
 
-class AsyncModel(AsyncEncoderMethods):
+class AsyncModel(AsyncEncoderMethods, AsyncSpeechMethods):
     """A bundle ready to run in asyncio, made by `AsyncModel.load`.
 
     Its methods are those of `Model`, with the same results. Concurrent calls share batches
     (continuous batching) and the weights; they may come from several event loops. `score`,
-    `attention`, `align` and `replace_unknown` run in threads and share only the weights.
+    `attention`, `align`, `replace_unknown`, `detect_language`, `transcribe` and `listen` run in
+    threads and share only the weights.
 
     A call stops when its task is cancelled, and a stream when it is closed: their rows are freed
     before the next step. After `timeout` seconds, a call raises a `DeadlineError`, which holds its
@@ -280,7 +282,8 @@ class AsyncModel(AsyncEncoderMethods):
         with self._call("stream", [source], timeout) as limits:
             resolved, engine = options_of(options, changes), self._decoding_engine
             texts = self.model.text_stream(skip_special_tokens=resolved.skip_special_tokens)
-            prepare = partial(engine.prepare, listener=listener_of(arrived), **limits)
+            listener = listener_of(arrived)
+            prepare = partial(engine.prepare, listener=listener, **limits)
             (handle,) = await prepared(self._reading, prepare, [source], [resolved])
         result = handle
         if isinstance(handle, DecodingHandle):
@@ -302,6 +305,9 @@ class AsyncModel(AsyncEncoderMethods):
 
     align = _in_thread(Model.align)
     """Align the words of outputs with those of their sources; see `Model.align`."""
+
+    detect_language = _in_thread(Model.detect_language)
+    """Detect the languages of recordings; see `Model.detect_language`."""
 
     replace_unknown = _in_thread(Model.replace_unknown)
     """Return the text of a result without unknown tokens; see `Model.replace_unknown`."""
@@ -329,17 +335,20 @@ class AsyncModel(AsyncEncoderMethods):
                 return front_end.rejected(str(error))  # the options of this source are wrong
 
         each = repeat(options) if isinstance(options, GenerationOptions) else options
-        waiting = iter(enumerate(zip(sources, each, strict=False)))
+        waiting = zip(range(len(sources)), sources, each, strict=False)
         most = len(sources) if self.model.manifest.speech is None else OPEN_RECORDINGS
         is_accepted = False
         while len(finished) < len(sources):
             following = list(islice(waiting, most - len(running)))
             if following:
-                indices, inputs = zip(*following, strict=True)
-                found = await prepared(self._reading, prepare, *zip(*inputs, strict=True))
-                read = list(zip(indices, found, strict=True))
-                finished |= {index: one for index, one in read if isinstance(one, Result)}
-                new = [(index, one) for index, one in read if isinstance(one, DecodingHandle)]
+                indices, inputs, own = zip(*following, strict=True)
+                found = await prepared(self._reading, prepare, inputs, own)
+                new = list[tuple[int, DecodingHandle]]()
+                for index, one in zip(indices, found, strict=True):
+                    if isinstance(one, Result):
+                        finished[index] = one
+                    else:
+                        new.append((index, one))
                 engine.submit(*(handle for _, handle in new), is_accepted=is_accepted)
                 is_accepted = is_accepted or bool(new)
                 running.extend(new)

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,13 +107,12 @@ def split(path: Path, block_lines: int, prefixes: Path | None = None) -> LineFil
                 begun, lines = offset, 0
     if lines:
         end_block()
-    if prefixes is None:
-        return LineFile(path, digest.hexdigest(), tuple(blocks))
-    whole = LineFile(path, digest.hexdigest(), tuple(blocks), split(prefixes, block_lines))
-    if whole.prefixes is not None and whole.prefixes.lines != whole.lines:
+    of_lines = None if prefixes is None else split(prefixes, block_lines)
+    whole = LineFile(path, digest.hexdigest(), tuple(blocks), of_lines)
+    if of_lines is not None and of_lines.lines != whole.lines:
         raise DragomanError(
             f"{prefixes}: expected a prefix for each of the {whole.lines} lines of {path}, found "
-            f"{whole.prefixes.lines}"
+            f"{of_lines.lines}"
         )
     return whole
 
@@ -149,14 +148,13 @@ class BlockDecoder:
         backend: str | None,
         device: str | None = None,
     ) -> None:
-        self._bundle, self._threads = bundle, threads
-        self._backend, self._device = backend, device
+        self._load = partial(load, bundle, threads=threads, backend=backend, device=device)
         self._options = options
         self._line: Callable[[Result], str] = json_line if output_format == "json" else text_line
 
     @cached_property
     def _model(self) -> Model:
-        return load(self._bundle, threads=self._threads, backend=self._backend, device=self._device)
+        return self._load()
 
     def check(self) -> None:
         """Load the model, and check the options."""
@@ -202,17 +200,15 @@ def check_format(
 ) -> None:
     """Check that each output is one line."""
     check_able(manifest, "generate")
-    if output_format == "text":
-        if options.num_return_sequences > 1:
-            raise DragomanError(
-                f"num_return_sequences: expected 1, found {options.num_return_sequences}: text has "
-                "one line of output for each line of input; use JSON"
-            )
-        if options.timestamps:
-            raise DragomanError(
-                "timestamps: expected false, found true: text has one line of output for each line "
-                "of input; use JSON"
-            )
+    if output_format == "json":
+        return
+    problem = "timestamps: expected false, found true" if options.timestamps else ""
+    if options.num_return_sequences > 1:
+        problem = f"num_return_sequences: expected 1, found {options.num_return_sequences}"
+    if problem:
+        raise DragomanError(
+            f"{problem}: text has one line of output for each line of input; use JSON"
+        )
 
 
 @dataclass(frozen=True)
@@ -232,11 +228,9 @@ def describe_work(
     output_format: OutputFormat,
 ) -> dict[str, Any]:
     """Describe what determines the outputs; the location of files does not."""
-    settings = {
-        name: value
-        for name, value in dataclasses.asdict(options).items()
-        if name not in SPEED_OPTIONS
-    }
+    settings = dataclasses.asdict(options)
+    for name in SPEED_OPTIONS:
+        del settings[name]
     return {
         "source": source.sha256,
         "prefixes": None if source.prefixes is None else source.prefixes.sha256,
@@ -289,7 +283,7 @@ class FinishedBlocks:
                 file.writelines(f"{line}\n" for line in decoded.lines)
                 for index, reason in decoded.rejected.items():
                     rejected[block.first_line + index] = reason
-            _flush_to_disk(file.fileno())
+            os.fsync(file.fileno())
         whole.replace(self.output)
         shutil.rmtree(self.folder)
         return DecodedFile(source.lines, rejected)
@@ -371,9 +365,5 @@ def _write(path: Path, text: str) -> None:
     with beginning.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        _flush_to_disk(file.fileno())
+        os.fsync(file.fileno())
     beginning.replace(path)
-
-
-def _flush_to_disk(descriptor: int) -> None:
-    os.fsync(descriptor)

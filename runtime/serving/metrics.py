@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -50,56 +51,43 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
-
-        def histogram(
-            name: str, words: str, labels: list[str], buckets: Sequence[float]
-        ) -> Histogram:
-            return Histogram(
-                f"dragoman_{name}", words, labels, buckets=buckets, registry=self._registry
-            )
-
-        def counter(name: str, words: str, labels: list[str]) -> Counter:
-            return Counter(f"dragoman_{name}", words, labels, registry=self._registry)
-
+        counter = partial(Counter, namespace="dragoman", registry=self._registry)
+        histogram = partial(Histogram, namespace="dragoman", registry=self._registry)
+        of_requests = partial(histogram, buckets=REQUEST_SECONDS)
+        of_steps = partial(histogram, buckets=STEP_SECONDS)
         Info(
             "dragoman_build", "Versions of Dragoman and its libraries.", registry=self._registry
         ).info(_versions())
-        model = ["model"]
-        request = ["model", "protocol", "route"]
+        model, request = ["model"], ["model", "protocol", "route"]
         self._requests = counter("requests", "Requests answered.", [*request, "outcome"])
-        self._request_seconds = histogram(
+        self._request_seconds = of_requests(
             "request_seconds",
             "From the first byte of a request to the last byte of its answer.",
             request,
-            REQUEST_SECONDS,
         )
-        self._queue_seconds = histogram(
-            "queue_seconds",
-            "From the arrival of a request to its admission to a batch.",
-            model,
-            REQUEST_SECONDS,
+        self._queue_seconds = of_requests(
+            "queue_seconds", "From the arrival of a request to its admission to a batch.", model
         )
-        self._time_to_first_token = histogram(
+        self._time_to_first_token = of_requests(
             "time_to_first_token_seconds",
             "From the arrival of a request to its first new token.",
             model,
-            REQUEST_SECONDS,
         )
-        self._time_per_token = histogram(
-            "time_per_token_seconds", "Per token after the first one.", model, STEP_SECONDS
+        self._time_per_token = of_steps(
+            "time_per_token_seconds", "Per token after the first one.", model
         )
         self._tokens = counter("tokens", "New tokens, without end tokens.", model)
-        self.encoder_seconds = histogram(
-            "encoder_seconds", "To encode sources and admit them to a batch.", model, STEP_SECONDS
+        self.encoder_seconds = of_steps(
+            "encoder_seconds", "To encode sources and admit them to a batch.", model
         )
         self.sources = counter("sources", "Sources encoded.", model)
         self._unknown_characters = counter(
             "unknown_characters", "Characters of sources that the vocabulary lacks.", model
         )
-        self.decoder_step_seconds = histogram(
-            "decoder_step_seconds", "To decode one token of every row.", model, STEP_SECONDS
+        self.decoder_step_seconds = of_steps(
+            "decoder_step_seconds", "To decode one token of every row.", model
         )
-        self.batch_rows = histogram("batch_rows", "Rows in use at a step.", model, ROWS)
+        self.batch_rows = histogram("batch_rows", "Rows in use at a step.", model, buckets=ROWS)
         self.failures = counter("failures", "Failures that no request caused.", model)
 
     def engine_observer(self, model: str) -> Observer:
@@ -181,14 +169,14 @@ class _ModelCollector(Collector):
         self._models = models
 
     def collect(self) -> Iterator[Metric]:
-        for name, words, value in (
-            ("queue_length", "Outputs waiting to be decoded.", lambda model: model.waiting),
-            ("rows_in_use", "Rows being decoded.", lambda model: model.rows),
-            ("model_loaded", "Whether a model is in memory.", lambda model: int(model.loaded)),
+        for name, words, attribute in (
+            ("queue_length", "Outputs waiting to be decoded.", "waiting"),
+            ("rows_in_use", "Rows being decoded.", "rows"),
+            ("model_loaded", "Whether a model is in memory.", "loaded"),
         ):
             gauge = GaugeMetricFamily(f"dragoman_{name}", words, labels=["model"])
             for model in self._models.all:
-                gauge.add_metric([model.name], value(model))
+                gauge.add_metric([model.name], int(getattr(model, attribute)))
             yield gauge
         steps = CounterMetricFamily(
             "dragoman_decoding_steps",

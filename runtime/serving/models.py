@@ -54,9 +54,6 @@ class _LoadedEngine:
         self._is_closing = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
 
-    def acquire(self) -> None:
-        self.users += 1
-
     def release(self) -> None:
         self.users -= 1
         self.last_used = time.monotonic()
@@ -165,9 +162,14 @@ class ServedModel:
         async with self._acquired() as engine:
             yield engine.model
 
-    async def load(self) -> None:
-        """Load the engine if necessary."""
-        await self._ensure_loaded()
+    async def load(self) -> _LoadedEngine:
+        """Load the engine if necessary, once for all callers, even if the first is cancelled."""
+        while self._current is None:
+            if self._loading is None:
+                self._loading = asyncio.ensure_future(self._load())
+                self._loading.add_done_callback(self._loading_done)
+            await asyncio.shield(self._loading)
+        return self._current
 
     async def refresh(self) -> None:
         """Replace the engine and manifest if the directory holds another bundle.
@@ -213,21 +215,12 @@ class ServedModel:
 
     @asynccontextmanager
     async def _acquired(self) -> AsyncIterator[AnyEngine]:
-        current = await self._ensure_loaded()
-        current.acquire()
+        current = await self.load()
+        current.users += 1
         try:
             yield current.engine
         finally:
             current.release()
-
-    async def _ensure_loaded(self) -> _LoadedEngine:
-        """Load the engine once for all waiting callers, even if the first is cancelled."""
-        while self._current is None:
-            if self._loading is None:
-                self._loading = asyncio.ensure_future(self._load())
-                self._loading.add_done_callback(self._loading_done)
-            await asyncio.shield(self._loading)
-        return self._current
 
     def _loading_done(self, loading: asyncio.Task[None]) -> None:
         self._loading = None
@@ -298,7 +291,7 @@ class ModelRegistry:
     @property
     def alive(self) -> bool:
         """Whether every model can serve requests."""
-        return all(model.alive for model in self._models.values())
+        return all(model.alive for model in self.all)
 
     def get(self, name: str | None = None) -> ServedModel:
         """Return a model by name; None: the only model.
@@ -306,13 +299,11 @@ class ModelRegistry:
         Raises:
             UnknownModelError: there is no such model, or several and no name.
         """
-        known = ", ".join(sorted(self._models))
-        if name is None:
-            if len(self._models) > 1:
-                raise UnknownModelError(f"model: expected one of {known}, found none")
-            return next(iter(self._models.values()))
-        if name not in self._models:
-            raise UnknownModelError(f"model: expected one of {known}, found {shown(name)}")
+        if name is None and len(self._models) == 1:
+            return self.all[0]
+        if name is None or name not in self._models:
+            known, found = ", ".join(sorted(self._models)), "none" if name is None else shown(name)
+            raise UnknownModelError(f"model: expected one of {known}, found {found}")
         return self._models[name]
 
     async def watch(self) -> None:

@@ -7,6 +7,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,7 @@ def _paths(value: Any) -> list[Path]:
     return [Path(path) for path in (value.split(",") if isinstance(value, str) else value)]
 
 
-def _integer(value: Any, least: int = 0) -> int:
+def _integer(value: Any, *, least: int = 0) -> int:
     if isinstance(value, float | bool):
         raise TypeError
     number = int(value)
@@ -255,39 +256,23 @@ def _integer(value: Any, least: int = 0) -> int:
     return number
 
 
-def _positive_integer(value: Any) -> int:
-    return _integer(value, least=1)
-
-
-def _number(value: Any) -> float:
+def _number(value: Any, *, is_positive: bool = False) -> float:
     number = float(value)
-    if isinstance(value, bool) or not 0 <= number < float("inf"):
+    if isinstance(value, bool) or not 0 <= number < float("inf") or (is_positive and not number):
         raise ValueError
     return number
-
-
-def _positive_number(value: Any) -> float:
-    number = _number(value)
-    if number == 0:
-        raise ValueError
-    return number
-
-
-def _check(value: Any) -> Check:
-    return CHECKS[CHECKS.index(value)]
-
-
-def _boolean(value: Any) -> bool:
-    return {"true": True, "false": False}[str(value).lower()]
 
 
 Reader = tuple[str, Callable[[Any], Any]]
 """What is expected, and a function that converts it or raises an error."""
 INTEGER: Reader = ("an integer of at least 0", _integer)
-POSITIVE_INTEGER: Reader = ("an integer of at least 1", _positive_integer)
+POSITIVE_INTEGER: Reader = ("an integer of at least 1", partial(_integer, least=1))
 NUMBER: Reader = ("a number of at least 0", _number)
-BOOLEAN: Reader = ("true or false", _boolean)
-POSITIVE_NUMBER: Reader = ("a number above 0", _positive_number)
+POSITIVE_NUMBER: Reader = ("a number above 0", partial(_number, is_positive=True))
+BOOLEAN: Reader = (
+    "true or false",
+    lambda value: {"true": True, "false": False}[str(value).lower()],
+)
 
 READERS: Mapping[str, Reader] = {
     "bundles": ("paths", _paths),
@@ -296,14 +281,14 @@ READERS: Mapping[str, Reader] = {
     "batch_size": POSITIVE_INTEGER,
     "max_waiting": POSITIVE_INTEGER,
     "max_new_tokens": POSITIVE_INTEGER,
-    "max_body": ("megabytes, at least 1", lambda value: _positive_integer(value) << 20),
+    "max_body": ("megabytes, at least 1", lambda value: _integer(value, least=1) << 20),
     "max_audio": POSITIVE_NUMBER,
     "max_open_audio": POSITIVE_NUMBER,
     "timeout": POSITIVE_NUMBER,
     "idle_unload": POSITIVE_NUMBER,
     "backend": ("a name", str),
     "device": ("names of devices", _texts),
-    "check": (f"one of {', '.join(CHECKS)}", _check),
+    "check": (f"one of {', '.join(CHECKS)}", lambda value: CHECKS[CHECKS.index(value)]),
     "allow_fallback": BOOLEAN,
     "api_key_file": ("the path of a file", lambda value: read_keys(Path(value))),
     "log_texts": BOOLEAN,

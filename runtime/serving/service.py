@@ -35,7 +35,7 @@ from .engine.engine import (
     Arrived,
     DecodingEngine,
     arriving,
-    check_sentences,
+    check_outputs,
     listener_of,
     prepared,
     tokens_of,
@@ -102,7 +102,8 @@ class Service:
             prepare = partial(engine.prepare, since=since, seconds=seconds, check=check)
             read = await prepared(self._reading_pool, prepare, sources, options)
             handles = [one for one in read if not isinstance(one, Result)]
-            check_sentences(handles, options)
+            if splits:  # all texts of the request together
+                check_outputs(sum(len(handle.jobs) for handle in handles), 1)
             try:
                 engine.submit(*handles)
                 for handle in handles:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,12 @@ from dragoman.settings.generation_settings import GenerationSettings
 from dragoman.settings.speech import SpeechTokens
 
 from ..audio.voice_detector import RATE, detector_is_installed
+from ..backends.interface import Encoded
 from ..decoding.beam_search import Beam
 from ..decoding.greedy_and_sampling import BestSample, Sample
 from ..decoding.logits_processors import LogitsProcessor, Row
 from ..decoding.request import PrefixToken, Request, Rules
+from ..decoding.running_batch import DecodedJob
 from ..decoding.search import Strategy
 from ..decoding.strategies import GenerationLimits, strategies
 from ..format.manifest import Manifest
@@ -237,13 +240,13 @@ class WindowPlan:
 
     def request(
         self,
-        window: NDArray[np.float32],
+        window: NDArray[np.float32] | Encoded,
         language: int | None,
         context: Sequence[int] = (),
         *,
         hotwords: Sequence[int] = (),
         beginning: Sequence[int] = (),
-        keeps_encoded: bool = False,
+        keeps_encoded: Callable[[DecodedJob[Any]], bool] | None = None,
     ) -> Request:
         """Create the request for a window.
 
@@ -251,7 +254,7 @@ class WindowPlan:
         the start token, the decoder reads the most probable language, then the rest of the prompt.
 
         Args:
-            window: features [bins, frames of a window]
+            window: features [bins, frames of a window], or encoded
             language: language token; None: unknown, or the model has no languages
             hotwords: tokens before the context; together they are cut to half of the positions
             beginning: tokens that the output begins with, which requires the language

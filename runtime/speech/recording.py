@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..audio import Audio, AudioError, AudioWarning, LogMel, read_blocks
 from ..audio.voice_activity import Voice, VoiceFilter
 from ..audio.voice_detector import RATE
+from ..backends.interface import Encoded
 from ..decoding.search import TokenSequence
 from .timestamps import SECONDS_PER_FRAME, TimedTokens, split_segments
 
@@ -91,6 +92,8 @@ class Recording:
         """Tokens that the output of the first window begins with."""
         self.attempt = 0
         """Number of earlier attempts at the next window."""
+        self.encoded: Encoded | None = None
+        """The next window, if an attempt has kept what the encoder made of it."""
         self.timed = False
         self.segments: list[TimedTokens] = []
         self.log_probability = 0.0
@@ -201,7 +204,7 @@ class Recording:
 
     def _begin_next(self) -> None:
         self.windows += 1
-        self.attempt = 0
+        self.attempt, self.encoded = 0, None
 
     def _within(self, segment: TimedTokens, earlier: Sequence[TimedTokens]) -> TimedTokens:
         """Return a segment with times within the audio.

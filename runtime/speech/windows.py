@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from dragoman.errors import DragomanError
@@ -16,6 +17,7 @@ from dragoman.settings.generation import GenerationOptions, Phrase
 from dragoman.settings.speech import SpeechTokens
 
 from ..audio import LogMel
+from ..backends.interface import Encoded
 from ..decoding.beam_search import Beam
 from ..decoding.greedy_and_sampling import Greedy, Sample
 from ..decoding.results import FinishReason, Quality, Result, Segment, Word
@@ -54,17 +56,19 @@ class Windows:
             DragomanError: the prefix does not leave room for a text.
         """
         windows = plan.windows(self._manifest, self.speech, timed=recording.timed)
-        window = recording.window(self._log_mel)
+        window = recording.encoded or recording.window(self._log_mel)
         if self.detects_first(recording):
-            request = dataclasses.replace(windows, limit=1).request(window, None)
-            return Job(number, request, Greedy())
+            windows = dataclasses.replace(windows, limit=1)
+            return Job(number, windows.request(window, None, keeps_encoded=always), Greedy())
         request = windows.request(
             window,
             recording.language,
             recording.context,
             hotwords=recording.hotwords,
             beginning=self._beginning(recording),
-            keeps_encoded=plan.options.word_timestamps,
+            keeps_encoded=always
+            if plan.options.word_timestamps
+            else partial(self._is_decoded_again, recording, plan.options),
         )
         strategy = plan.strategy_of(recording.windows, recording.attempt, self._rows)
         return Job(number, request, strategy)
@@ -119,17 +123,17 @@ class Windows:
         if outcome.selected:
             ((recording.language, recording.language_probability),) = outcome.selected
         if detects:
+            recording.encoded = self._encoded(outcome)
             return
         output, options, strategy = outcome.sequences[0], plan.options, outcome.job.strategy
         tokens = (*self._beginning(recording), *output.tokens)
         quality, temperature = None, strategy.temperature if isinstance(strategy, Sample) else 0.0
         if options.fallback:
-            text = self.text(tokens) or ""
-            quality = quality_of(output, text, outcome.observed, recording.attempt, strategy)
+            quality = self._quality(recording, outcome)
             temperature = quality.temperature
-            last = recording.attempt + 1 == len(TEMPERATURES)
-            if is_doubtful(quality, options) and not last:
+            if self._is_decoded_again(recording, options, outcome):
                 recording.attempt += 1
+                recording.encoded = self._encoded(outcome)
                 return
             if is_silent(quality, options):
                 recording.leave_out(self._log_mel.frames)
@@ -149,6 +153,27 @@ class Windows:
             read = [token for segment in new for token in self._read_next(segment)]
             most = self._manifest.model.max_target_positions // 2
             recording.context = (*recording.context, *read)[-most:]
+
+    def _quality(self, recording: Recording, outcome: DecodedJob[Any]) -> Quality:
+        output, strategy = outcome.sequences[0], outcome.job.strategy
+        text = self.text((*self._beginning(recording), *output.tokens)) or ""
+        return quality_of(output, text, outcome.observed, recording.attempt, strategy)
+
+    def _is_decoded_again(
+        self, recording: Recording, options: GenerationOptions, outcome: DecodedJob[Any]
+    ) -> bool:
+        last = recording.attempt + 1 == len(TEMPERATURES)
+        if not options.fallback or last or not outcome.sequences:
+            return False
+        return is_doubtful(self._quality(recording, outcome), options)
+
+    def _encoded(self, outcome: DecodedJob[Any]) -> Encoded | None:
+        """Return what the encoder made of a window, if it was kept."""
+        found = outcome.encoded
+        if found is None:
+            return None
+        outputs = self._manifest.graphs["encoder"].outputs
+        return {tensor.name: found[tensor.slot] for tensor in outputs}
 
     def _with_words(
         self,
@@ -250,6 +275,11 @@ class Windows:
             [t for t in tokens if begin is None or t < begin],
             skip_special_tokens=skip_special_tokens,
         )
+
+
+def always(_: DecodedJob[Any]) -> bool:
+    """Return True: the encoder outputs of every window are kept."""
+    return True
 
 
 def _words(segments: Sequence[TimedTokens], audio: Spectrogram) -> tuple[Word, ...]:

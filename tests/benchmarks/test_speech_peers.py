@@ -18,8 +18,11 @@ from dragoman.benchmarks.compare.contenders.speech import (
     contenders,
 )
 from dragoman.benchmarks.compare.rounds import Worker, prepare
+from dragoman.benchmarks.models import random_checkpoint
+from dragoman.benchmarks.models.random_checkpoint import write_random_whisper
 from dragoman.benchmarks.models.real_models import whisper as whisper_weights
 from dragoman.benchmarks.models.real_models import whisper_checkpoint
+from dragoman.benchmarks.models.shapes import WHISPERS, stacks
 from dragoman.benchmarks.peers.interface import Way
 from dragoman.benchmarks.peers.openvino import MODES
 from dragoman.export.families.hugging_face import load_hugging_face
@@ -95,6 +98,26 @@ def test_others_transcribe_the_same(way: Way, tmp_path: Path) -> None:
     for (each,) in found:
         assert each.text.split() == expected.text.split()
         assert each.stages is None
+
+
+@pytest.mark.peers
+def test_a_random_model_hears_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the audio, in every precision, it ends after the tokens of the sentence."""
+    soundfile: Any = importlib.import_module("soundfile")
+    monkeypatch.setitem(WHISPERS, "two layers", stacks(48, 2, 3, 96))
+    monkeypatch.setattr(random_checkpoint, "SENTENCE", range(20, 27))
+    like = save(whisper(multilingual=True, max_source_positions=1500), tmp_path / "like")
+    write_random_whisper("two layers", tmp_path / "source", like=like)
+    clips = [tmp_path / f"{seed}.wav" for seed in range(2)]
+    for seed, clip in enumerate(clips):
+        soundfile.write(clip, noise(0.7 + seed, seed), RATE, subtype="FLOAT")
+    for contender in contenders(whisper_checkpoint(tmp_path / "source", tmp_path / "checkpoint")):
+        if contender.name in ("Dragoman fp32", "Dragoman int8"):
+            found = transcripts(contender, tmp_path / "source", tmp_path, clips)
+            assert found[0].text == found[1].text
+            assert found[0].text.endswith("w20 w21 w22 w23 w24 w25 w26")
+            # CTranslate2 finds no languages in this vocabulary: the prompt is two tokens shorter.
+            assert [each.stages and each.stages.tokens for each in found] == [2 + 8, 2 + 8]
 
 
 def transcripts(

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from dragoman import DragomanError
 from dragoman.export.tokenizers import TokenizerFiles
-from dragoman.export.tokenizers.encodings import ENCODINGS
+from dragoman.export.tokenizers.tiktoken import ENCODINGS
 from dragoman.runtime.format.texts import SourceTemplate
 from dragoman.runtime.format.writing import ScratchWriter
 from dragoman.runtime.texts.tokenizer import TextCodec

@@ -18,7 +18,7 @@ import torch
 
 from dragoman.benchmarks.models.real_models import package
 from dragoman.export import export_bundle
-from dragoman.export.families.state_dictionaries.pytorch_seq2seq import load_pytorch_seq2seq
+from dragoman.export.families.state_dictionaries import load_pytorch_seq2seq
 from dragoman.export.formats.json_files import read_json
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer

@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.benchmarks.models.real_models import package
 from dragoman.export import export_bundle
-from dragoman.export.families.state_dictionaries.torch_transformer import load_torch_transformer
+from dragoman.export.families.state_dictionaries import load_torch_transformer
 from dragoman.export.formats.json_files import read_json
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer

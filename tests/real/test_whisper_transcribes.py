@@ -22,7 +22,7 @@ from dragoman.runtime import Model, load, read_bundle
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.backends import open_backend
 from dragoman.verification.inputs.parity_inputs import ParityInputs
-from dragoman.verification.inputs.sources import windows
+from dragoman.verification.inputs.sources import windows_of
 from dragoman.verification.parity import check_parity
 
 from ..verification.damage import damaged, three_bits
@@ -114,7 +114,9 @@ def test_distributions_are_what_8_bits_make_of_them(model: Any, tmp_path: Path) 
     reference = read_checkpoint(directory).model
     features = audio_features(reference.config)
     assert features is not None
-    inputs = ParityInputs("clips", windows(LIBRIVOX[:3], LogMel.of(features)))
+    log_mel = LogMel.of(features)
+    windows = [window for clip in LIBRIVOX[:3] for window in windows_of(clip, log_mel)]
+    inputs = ParityInputs("clips", windows)
     sound = read_bundle(bundles["int8"])
     for bundle, passes in ((sound, True), (damaged(sound, tmp_path, three_bits), False)):
         with Model(bundle, open_backend(bundle, "onnxruntime", 2)) as loaded:

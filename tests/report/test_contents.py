@@ -19,8 +19,8 @@ from dragoman.runtime.format.parity import (
     RankParity,
     Ranks,
     VectorParity,
+    describe_random,
 )
-from dragoman.verification.inputs.items import describe_sources, describe_windows
 from dragoman.verification.report.contents import counted, figure
 from dragoman.verification.report.gathering import licences_in, training_of
 from dragoman.verification.report.page import parted
@@ -88,8 +88,8 @@ def test_a_verdict_without_parity_says_how_to_get_one() -> None:
 @pytest.mark.parametrize(
     ("inputs", "random"),
     [
-        (describe_sources(64, 0), True),
-        (describe_windows(4, 0), True),
+        (describe_random(64, 0, audio=False), True),
+        (describe_random(4, 0, audio=True), True),
         ("64 random sources (seed 0)", True),  # as bundles have recorded it
         ("2 windows of random sound (seed 0)", True),
         ("my random words.txt, 8 lines", False),

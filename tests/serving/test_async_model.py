@@ -143,6 +143,71 @@ def test_concurrent_calls_give_what_a_model_gives(
     run(bundle(name), work, batch_size=5)
 
 
+def test_updates_of_speech_are_those_of_a_model(bundle: Bundles, model: Models) -> None:
+    sources = [noise(2.4, seed=1), noise(0.4, seed=2)]
+    plain: dict[str, Any] = {"vad": False, "language": "de", "num_beams": 1}
+    expected = list(model("speech").transcribe(sources, **plain, max_new_tokens=12))
+    heard = list(model("speech").listen(sources, vad=False, language="de"))
+    languages = model("speech").detect_language(sources, vad=False)
+
+    async def chunks() -> AsyncIterator[Any]:
+        for source in sources:
+            await asyncio.sleep(0)
+            yield source
+
+    async def work(served: AsyncModel) -> None:
+        async def transcribed() -> list[Any]:
+            updates = served.transcribe(sources, **plain, max_new_tokens=12)
+            return [update async for update in updates]
+
+        async def listened() -> list[Any]:
+            return [u async for u in served.listen(chunks(), vad=False, language="de")]
+
+        found = await asyncio.gather(
+            transcribed(), listened(), served.detect_language(sources, vad=False), transcribed()
+        )
+        assert found == [expected, heard, languages, expected]
+
+    run(bundle("speech"), work)
+
+
+def test_updates_of_speech_end_with_their_generator_and_their_chunks(bundle: Bundles) -> None:
+    def transcribing() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name == "transcribing"]
+
+    async def chunks(error: Exception | None) -> AsyncIterator[Any]:
+        yield noise(2.4, seed=1)
+        if error is not None:
+            raise error
+        await asyncio.sleep(3600)
+
+    async def work(served: AsyncModel) -> None:
+        sources = [noise(2.4, seed=seed) for seed in range(8)]
+        async with aclosing(served.transcribe(sources, vad=False, max_batch_size=1)) as updates:
+            assert (await anext(updates)).index == 0
+        async with aclosing(served.listen(chunks(None), vad=False)) as words:
+            assert (await anext(words)).text
+        assert not transcribing()
+        found = []
+        with pytest.raises(ValueError, match="the microphone is gone"):
+            gone = chunks(ValueError("the microphone is gone"))
+            async for update in served.listen(gone, vad=False):
+                found.append(update)
+        assert found and found[-1].segment is not None
+        with pytest.raises(DeadlineError):
+            await anext(served.listen(chunks(None), vad=False, timeout=1e-9))
+        with pytest.raises(DragomanError, match="prefix: for recordings"):
+            await anext(served.listen(chunks(None), prefix="a"))
+        await served.close()
+        with pytest.raises(ClosedModelError):
+            await anext(served.transcribe(sources))
+        with pytest.raises(ClosedModelError):
+            await anext(served.listen(chunks(None)))
+        assert not transcribing()
+
+    run(bundle("speech"), work)
+
+
 def test_encoders_give_what_a_model_gives(bundle: Bundles, model: Models) -> None:
     texts = ["the man", "paris is in france.", "a", "food", "the man eats food."]
     expected, states = model("vectors").encode(texts), model("vectors").hidden_states(texts)

@@ -262,6 +262,12 @@ def test_below_fp32_distributions_decide_in_place_of_tensors(
     assert not parity.passed
     message = describe_failure(dataclasses.replace(parity, checks=()))
     assert message.startswith("parity failed: the distributions of the next token are ")
+    for inputs, end in (
+        ("24 random sources (seed 0)", "--inputs compares on yours"),
+        ("a.txt", "pass"),
+    ):
+        found = dataclasses.replace(parity, checks=(), inputs=inputs)
+        assert describe_failure(found).endswith(end)
     assert checked(model, reference).passed
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import numpy as np
 
 from dragoman.errors import DragomanError
 
+from ...models.shapes import WHISPERS
 from ...peers.interface import WAYS
 from ...processes import HERE, call_in
 from .. import options
@@ -103,6 +105,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     """Measure all contenders on all clips."""
     import soundfile
 
+    from ...models.random_checkpoint import write_random_whisper
     from ...models.real_models import whisper_checkpoint
 
     if given.way == "greedy" and (given.seconds or 0) > WINDOW:
@@ -111,20 +114,25 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     everyone = contenders(run.checkpoint, run.openvino, given.way, given.beams)
     chosen = run.chosen(everyone)
     run.progress("writing a checkpoint")
-    call_in(HERE, whisper_checkpoint, given.whisper, run.checkpoint)
     with tempfile.TemporaryDirectory() as folder:
+        model = given.whisper
+        if given.shape is not None:
+            model = Path(folder) / "model"
+            write = partial(write_random_whisper, given.shape, model, like=given.whisper)
+            call_in(HERE, write)
+        call_in(HERE, whisper_checkpoint, model, run.checkpoint)
         if given.seconds:
             transcripts = joined(transcripts, Path(folder) / "recording.wav", given.seconds)
         files = list(transcripts)
         audio_seconds = sum(soundfile.info(clip).duration for clip in files)
-        ways = {"checkpoint": given.whisper, "threads": [given.threads], "rounds": given.rounds}
+        ways = {"checkpoint": model, "threads": [given.threads], "rounds": given.rounds}
         results = run.take_turns(chosen, {"clips": files}, **ways)
     rounds_of = {
         entrant.contender: [Round.of(files, turn.outcome) for turn in turns.counted]
         for entrant, turns in results.turns["clips"].items()
     }
     return {
-        "model": given.name or given.whisper.name,
+        "model": given.name or (f"whisper-{given.shape}" if given.shape else given.whisper.name),
         "way": given.way,
         "num_beams": 1 if given.way == "greedy" else given.beams,
         "clips": len(files),
@@ -239,6 +247,12 @@ SPEECH = Task(
     help="Compare speed and word error of the Whisper model in WHISPER, a CTranslate2 directory.",
     options=(
         options.argument("whisper", Path),
+        options.option(
+            "--shape",
+            "Random weights of this shape, with WHISPER's tokenizer, that hear one sentence in all "
+            "clips.",
+            kind=[*WHISPERS],
+        ),
         options.option(
             "--clips", "Folder of audio files and transcripts.tsv.", kind=Path, required=True
         ),

@@ -1,6 +1,6 @@
 """Models of CTranslate2 -> reference models and tokenizers, without that library.
 
-Reading order: weights, stored_model, text and whisper (the two kinds of models), loading.
+Reading order: stored_model, text and whisper (the two kinds of models), loading.
 """
 
 from .loading import SPECIFICATIONS, load_ctranslate2, read_ctranslate2

@@ -23,26 +23,29 @@ from dragoman.reference_model.config import Activation
 from dragoman.settings.speech import SpeechTokens
 
 from ...formats.contents import CTRANSLATE2, GENERATION
-from ...formats.ctranslate2 import MODEL_FILE, read_model_file
-from ...formats.detection import CONFIG_FILE, GENERATION_FILE
+from ...formats.ctranslate2 import read_model_file
+from ...formats.detection import CONFIG_FILE, CTRANSLATE2_FILE, GENERATION_FILE
 from ...formats.json_files import Values, read_json, read_json_if_present
 from ..checkpoint import Checkpoint, build
 from ..generation import generation_config
 from ..whisper import alignment_heads
 from ..whisper import generation as whisper_generation
-from .stored_model import Fields, Specification, StoredModel, merge_equal
-from .text import TEXT, old_settings
-from .weights import (
+from .stored_model import (
     PROJECTION,
     SOURCE_TABLE,
     TARGET_TABLE,
+    Fields,
+    Specification,
+    StoredModel,
     current_names,
+    merge_equal,
     split_stacks,
     table_rows,
     unify_biases,
     unsupported_options,
     weight_name,
 )
+from .text import TEXT, old_settings
 from .whisper import WHISPER
 
 SPECIFICATIONS: Mapping[str, Specification] = {
@@ -95,7 +98,7 @@ def _build(stored: StoredModel) -> Transformer:
     except ConfigError as error:
         raise ConfigError(stored.problems + error.problems) from error
     name = partial(weight_name, gated=config.gated_feed_forward)
-    origin = stored.directory / MODEL_FILE
+    origin = stored.directory / CTRANSLATE2_FILE
     rules = dataclasses.replace(rules, alignment_heads=_alignment_heads(stored, config))
     rules = _with_settings(stored, config, rules)
     make = partial(Transformer, config, rules)
@@ -164,7 +167,7 @@ def _alignment_heads(stored: StoredModel, config: ModelConfig) -> tuple[tuple[in
 
 
 def _begin(directory: Path, values: Values) -> StoredModel:
-    origin = directory / MODEL_FILE
+    origin = directory / CTRANSLATE2_FILE
     file = read_model_file(origin)
     specification = SPECIFICATIONS.get(file.specification)
     if specification is None or file.revision not in specification.revisions:

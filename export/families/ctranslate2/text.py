@@ -23,8 +23,19 @@ from ...tokenizers.files import LIBRARY_FILE, all_present, check_has_tokens
 from ...tokenizers.multilingual import Multilingual
 from ..bart import LANGUAGES_25, LANGUAGES_50
 from ..m2m_100 import M2M_100_LANGUAGES, NLLB_LANGUAGES, check_width, position_table
-from .stored_model import Fields, Specification, StoredModel, merge_equal, token_ids
-from .weights import LOGITS_BIAS, NO_ROWS, PROJECTION, SOURCE_TABLE, TARGET_TABLE, Rows
+from .stored_model import (
+    LOGITS_BIAS,
+    NO_ROWS,
+    PROJECTION,
+    SOURCE_TABLE,
+    TARGET_TABLE,
+    Fields,
+    Rows,
+    Specification,
+    StoredModel,
+    merge_equal,
+    token_ids,
+)
 
 COMPUTED_POSITIONS = 1024
 """The number of computed positions if none are stored; CTranslate2 computes them on demand."""

@@ -16,8 +16,7 @@ from ...formats.json_files import Values
 from ...tokenizers import TokenizerFiles
 from ...tokenizers.files import LIBRARY_FILE, read_library_file
 from ..whisper import MULTILINGUAL_VOCAB_SIZE, hide_timestamps, with_prompt
-from .stored_model import Fields, Specification, StoredModel, token_ids
-from .weights import NO_ROWS, TARGET_TABLE, Rows
+from .stored_model import NO_ROWS, TARGET_TABLE, Fields, Rows, Specification, StoredModel, token_ids
 
 MAX_INITIAL_TIMESTAMP = 50
 """The value of all published Whisper models, in steps of 0.02 s; the conversion drops it."""

@@ -29,9 +29,9 @@ from ..interface import (
 )
 from ..rows import part_of
 from .device import Device
-from .layout import Rounding, Sizes, row_bytes, shape_of
+from .layout import Rounding, Sizes, row_bytes
 from .memory import BatchMemory
-from .state import DeviceState, filled
+from .state import DeviceState
 from .workspace import StepCounter, Stream, Workspace
 
 log = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         finalizer.atexit = False  # the driver frees everything
 
     @property
-    @abstractmethod
     def limits(self) -> Limits:
-        """The limits on batches."""
+        """The limits on batches: only those of the model."""
+        return Limits()
 
     def rows_that_fit(self, source: int, capacity: int, share: float = 1.0) -> int:
         """Return the number of rows of such sizes to decode at a time in the memory free now.
@@ -140,13 +140,9 @@ class DeviceBackend(ABC, Generic[AnyStream]):
         token_type: NDArray[np.int64] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Return the encoder's outputs by tensor name."""
-        values: dict[Role, NDArray[Any]] = {"source": source, "source_mask": source_mask}
+        values: dict[str, NDArray[Any]] = {"source": source, "source_mask": source_mask}
         values["token_type"] = np.zeros_like(source) if token_type is None else token_type
-        encode = self._encode if "decoder" in self.manifest.graphs else self._encode_only
-        parts = [
-            encode({role: numbers[rows] for role, numbers in values.items()})
-            for rows in self._batches(len(source_mask))
-        ]
+        parts = [self._encode(part_of(values, rows)) for rows in self._batches(len(source_mask))]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def attention(self, inputs: Mapping[Role, NDArray[Any]]) -> dict[Role, NDArray[np.float32]]:
@@ -206,16 +202,8 @@ class DeviceBackend(ABC, Generic[AnyStream]):
             self._streams[:] = [stream for stream in self._streams if stream.running]
         _close_streams(self.device, unused)
 
-    def _encode(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        source, mask = values["source"], values["source_mask"]
-        state = self.start(source, mask, np.zeros((len(source), 1), np.int64), 1)
-        try:
-            return state.encoded(*mask.shape)
-        finally:
-            state.close()
-
-    def _encode_only(self, values: Mapping[Role, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        graph, (rows, length) = self.manifest.graphs["encoder"], values["source"].shape
+    def _encode(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        graph, (rows, length) = self.manifest.graphs["encoder"], values["source_mask"].shape
         workspace = self._take()
         try:
             sizes = self._rounding.first(rows, length, 0, 1)
@@ -223,20 +211,19 @@ class DeviceBackend(ABC, Generic[AnyStream]):
                 memory = BatchMemory(workspace, self.manifest, sizes)
                 for tensor in graph.inputs:
                     padding = self.manifest.model.pad_token_id if tensor.role == "source" else 0
-                    wide = filled(values[tensor.role], shape_of(tensor, sizes), padding)
-                    memory.upload(tensor.slot, wide)
-                workspace.encode(sizes, memory.address)
+                    memory.fill(tensor, values[tensor.role], padding)
+                workspace.run("encoder", sizes, memory.address)
                 found = memory.download(*graph.outputs)
         except BaseException:
             self._close_failed(workspace)
             raise
         self._give_back(workspace)
-        return {
-            tensor.name: numbers[:rows, :length]
-            if "source" in ROLES[tensor.role].axes
-            else numbers[:rows]
-            for tensor, numbers in zip(graph.outputs, found, strict=True)
-        }
+        outputs: dict[str, NDArray[Any]] = {}
+        for tensor, numbers in zip(graph.outputs, found, strict=True):
+            axes = ROLES[tensor.role].axes[1:]
+            own = [slice(length) if axis == "source" else slice(None) for axis in axes]
+            outputs[tensor.name] = numbers[(slice(rows), *own)]
+        return outputs
 
     def _batches(self, rows: int) -> list[slice]:
         largest = self.limits.rows or rows

@@ -51,27 +51,18 @@ def memory_slot(tensor: TensorSpec) -> Slot:
     return tensor.slot if tensor.change is Change.REPLACED else tensor.memory
 
 
-class DeviceCopy(NamedTuple):
-    """A copy of `size` bytes from one address to another."""
+def fed_back(decoder: GraphSpec, sizes: Sizes, addresses: Addresses) -> list[tuple[int, int, int]]:
+    """Return the copies that make a step's tokens and states the input of the next one.
 
-    to: int
-    source: int
-    size: int
-
-
-def fed_back(decoder: GraphSpec, sizes: Sizes, addresses: Addresses) -> list[DeviceCopy]:
-    """Return the copies that make a step's tokens and states the input of the next one."""
-    tokens = DeviceCopy(addresses[Slot("token")], addresses[Slot("next_token")], 8 * sizes.rows)
-    states = [
-        DeviceCopy(
-            addresses[state.memory],
-            addresses[state.slot],
-            size_of(state.dtype, shape_of(state, sizes)),
-        )
-        for state in decoder.outputs
-        if state.role == "present_state"
-    ]
-    return [tokens, *states]
+    Returns:
+        the target, the source and the size of each, as for `Device.copy`
+    """
+    copies = [(addresses[Slot("token")], addresses[Slot("next_token")], 8 * sizes.rows)]
+    for state in decoder.outputs:
+        if state.role == "present_state":
+            size = size_of(state.dtype, shape_of(state, sizes))
+            copies.append((addresses[state.memory], addresses[state.slot], size))
+    return copies
 
 
 ALIGNMENT = 256

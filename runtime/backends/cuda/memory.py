@@ -51,6 +51,17 @@ class BatchMemory:
         """Copy values to a tensor."""
         self._device.upload(self.address[slot], values, self._stream)
 
+    def fill(self, tensor: TensorSpec, values: NDArray[Any], padding: int = 0) -> None:
+        """Copy padded values to a whole tensor.
+
+        Added rows are copies, as a row without tokens would produce NaN.
+        """
+        shape = shape_of(tensor, self.sizes)
+        missing = [(0, size - present) for size, present in zip(shape, values.shape, strict=True)]
+        inner = np.pad(values, [(0, 0), *missing[1:]], constant_values=padding)
+        whole = np.pad(inner, [missing[0], *((0, 0) for _ in missing[1:])], mode="edge")
+        self.upload(tensor.slot, whole)
+
     def download(self, *tensors: TensorSpec) -> list[NDArray[Any]]:
         """Wait for all enqueued work and return copies of tensors."""
         sizes = [self._size(tensor, self.sizes) for tensor in tensors]

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from ...format.contract import GraphSpec, Role, Slot
 from ...format.manifest import Manifest
 from ..interface import (
-    ONLY_ON_THE_PROCESSOR,
-    BackendError,
     Candidates,
     DecodingState,
     Encoded,
@@ -26,7 +24,7 @@ from ..interface import (
 )
 from ..prediction import HostPrediction
 from ..rows import CacheHistory, rows_of_sources, source_lengths, source_room
-from .layout import Rounding, Sizes, shape_of
+from .layout import Rounding, Sizes
 from .memory import BatchMemory
 from .steps import EarlierStates, Positions, StepsInFlight
 from .workspace import Workspace
@@ -54,6 +52,7 @@ class DevicePrediction:
         self, workspace: Workspace, memory: BatchMemory, manifest: Manifest, rows: int
     ) -> None:
         self._workspace, self._memory, self._manifest = workspace, memory, manifest
+        self._suppressed = manifest.generation.suppressed_token_ids
         self._rows = np.arange(rows)
         self._results = workspace.host_memory("choice", memory.results.size)
         memory.download_results(self._results)
@@ -85,23 +84,18 @@ class DevicePrediction:
         They are selected on the device if the bundle has a graph that selects enough.
         """
         graph = self._manifest.graphs.get("candidates")
-        if graph is None or (count > _number(graph) and _number(graph) < self._allowed):
+        allowed = self._manifest.model.target_vocab_size - len(set(self._suppressed))
+        if graph is None or _number(graph) < min(count, allowed):
             return self._on_host.candidates(count)
-        self._workspace.select_candidates(self._memory.sizes, self._memory.address)
+        self._workspace.run("candidates", self._memory.sizes, self._memory.address)
         found = self._memory.download(
             graph.output("candidate_token"), graph.output("candidate_log_probability")
         )
         return Candidates(*(values[self._rows, :count] for values in found))
 
-    @property
-    def _allowed(self) -> int:
-        suppressed = set(self._manifest.generation.suppressed_token_ids)
-        return self._manifest.model.target_vocab_size - len(suppressed)
-
     @cached_property
     def _on_host(self) -> HostPrediction:
-        suppressed = self._manifest.generation.suppressed_token_ids
-        return HostPrediction(self.logits, self.choice, suppressed)
+        return HostPrediction(self.logits, self.choice, self._suppressed)
 
 
 def _number(graph: GraphSpec) -> int:
@@ -178,7 +172,7 @@ class DeviceState:
         if self._history is None:
             return
         for move in self._history.copies(parents, self._written()):
-            self._memory.take_row(self._memory, move.row, move.to, move.begin, move.end)
+            self._memory.take_row(self._memory, *move)
         self._memory.reorder_states(parents)
 
     def retire(self, sources: NDArray[np.intp]) -> None:
@@ -231,47 +225,26 @@ class DeviceState:
             release(self._workspace)
 
     @_in_stream
-    def put(self, steps: int) -> None:
-        """Enqueue steps without reading their tokens, for benchmarks."""
-        for _ in range(steps):
-            self._launch()
-
-    @_in_stream
     def wait(self) -> None:
         """Wait for all work in the stream."""
         self._workspace.device.synchronize(self._workspace.stream.number)
 
-    def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]]:
-        """Raise a BackendError: the alignment graph runs only on the CPU."""
-        raise BackendError(ONLY_ON_THE_PROCESSOR)
-
-    @_in_stream
-    def encoded(self, rows: int, source: int) -> dict[str, NDArray[Any]]:
-        """Return the encoder's outputs for the first `rows` rows and `source` positions."""
-        tensors = self._manifest.graphs["encoder"].outputs
-        found = self._memory.download(*tensors)
-        return {
-            tensor.name: values[:rows, :, :source]
-            for tensor, values in zip(tensors, found, strict=True)
-        }
+    def encoded_source(self, source: int) -> None:
+        """Return None: a source is encoded again in less time than it is copied."""
 
     def _encode(self, source: NDArray[Any] | Encoded, source_mask: NDArray[np.bool_]) -> None:
         values_of: dict[Role, tuple[NDArray[Any], int]] = {"source_mask": (source_mask, False)}
-        sizes = self._memory.sizes
         if isinstance(source, Mapping):
             for tensor in self._manifest.graphs["encoder"].outputs:
-                wide = filled(source[tensor.name], shape_of(tensor, sizes), 0)
-                self._memory.upload(tensor.slot, wide)
+                self._memory.fill(tensor, source[tensor.name])
         else:
             values_of["source"] = (source, self._manifest.model.pad_token_id)
         for graph in self._manifest.model_graphs.values():
             for tensor in graph.inputs:
                 if tensor.role in values_of:
-                    values, padding = values_of.pop(tensor.role)
-                    wide = filled(values, shape_of(tensor, sizes), padding)
-                    self._memory.upload(tensor.slot, wide)
+                    self._memory.fill(tensor, *values_of.pop(tensor.role))
         if "encoder" in self._manifest.graphs and not isinstance(source, Mapping):
-            self._workspace.encode(sizes, self._memory.address)
+            self._workspace.run("encoder", self._memory.sizes, self._memory.address)
 
     def _read_prompt(self, prompt: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
         """Decode the prompt token by token to compute its keys and values.
@@ -362,10 +335,3 @@ class DeviceState:
     def _lay_out(self, sizes: Sizes) -> None:
         self._memory.lay_out(sizes)
         self._positions.resize(sizes.rows)
-
-
-def filled(values: NDArray[Any], shape: tuple[int, ...], padding: int) -> NDArray[Any]:
-    """Pad values to a shape; added rows are copies, as a row without tokens would produce NaN."""
-    missing = [(0, size - present) for size, present in zip(shape, values.shape, strict=True)]
-    inner = np.pad(values, [(0, 0), *missing[1:]], constant_values=padding)
-    return np.pad(inner, [missing[0], *((0, 0) for _ in missing[1:])], mode="edge")

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..interface import Steps
 from .device import Bytes, Device
-from .layout import Addresses, DeviceCopy, Sizes
+from .layout import Addresses, Sizes
 
 log = logging.getLogger(__name__)
 
@@ -161,15 +161,15 @@ class Workspace(ABC):
         self.failed = False
         """Whether a batch ended with an error; the workspace is not used again then."""
         self._counter = counter
-        self._fed_back: list[DeviceCopy] = []
+        self._fed_back: list[tuple[int, int, int]] = []
         self._failures: Counter[Sizes] = Counter()
         self._version = self.arena.version
         self._host: dict[str, Bytes] = {}
         self._events: list[Any] = []
 
     @abstractmethod
-    def encode(self, sizes: Sizes, addresses: Addresses) -> None:
-        """Enqueue the encoder."""
+    def run(self, name: str, sizes: Sizes, addresses: Addresses) -> None:
+        """Enqueue the encoder, or the graph that selects candidates from a step's logits."""
 
     @abstractmethod
     def prepare(self, sizes: Sizes, addresses: Addresses) -> None:
@@ -182,19 +182,15 @@ class Workspace(ABC):
     def feed_back(self) -> None:
         """Enqueue the copies that make a step's tokens and states the input of the next one."""
         for copy in self._fed_back:
-            self.device.copy(copy.to, copy.source, copy.size, self.stream.number)
-
-    @abstractmethod
-    def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
-        """Enqueue the graph that selects candidates from the logits of the last step."""
+            self.device.copy(*copy, self.stream.number)
 
     @abstractmethod
     def forget_addresses(self) -> None:
         """Drop everything that depends on addresses, such as captured graphs."""
 
-    @abstractmethod
     def drop(self) -> None:
         """Release everything that uses the memory, before it is freed."""
+        self.forget_addresses()
 
     def host_memory(self, name: str, size: int) -> Bytes:
         """Return at least `size` bytes of page-locked memory; contents may be lost."""

@@ -106,19 +106,16 @@ def session_options(threads: int | None) -> onnxruntime.SessionOptions:
 class OnnxRuntimeBackend(ProcessorBackend):
     """The backend of ONNX Runtime on the CPU."""
 
-    def __init__(self, bundle: Bundle, *, threads: int | None) -> None:
+    def __init__(self, bundle: Bundle, threads: int | None) -> None:
         super().__init__(bundle, threads)
         _check_types(bundle)
-        file = next(iter(self.manifest.model_graphs.values())).file
-        with releasing_pages(bundle.path(file).with_name(WEIGHTS_FILE)):
-            self.open_sessions(self._first_opened())
-
-    def _first_opened(self) -> list[str]:
-        """Return the graphs that most calls need. With a shortlist, few read all logits."""
         graphs = self.manifest.model_graphs
-        if self.manifest.shortlist is None:
-            return [*graphs]
-        return [*(name for name in graphs if name != "decoder"), *sorted(SHORTLIST_GRAPHS)]
+        opened: list[str] = [*graphs]
+        if self.manifest.shortlist is not None:  # few calls read all logits
+            opened = [*(name for name in graphs if name != "decoder"), *sorted(SHORTLIST_GRAPHS)]
+        file = next(iter(graphs.values())).file
+        with releasing_pages(bundle.path(file).with_name(WEIGHTS_FILE)):
+            self.open_sessions(opened)
 
     def _session(self, graph: str) -> onnxruntime.InferenceSession:
         spec, options = self.manifest.graphs[graph], self._options(self._threads)
@@ -201,18 +198,17 @@ class OnnxRuntimeBackend(ProcessorBackend):
         if not isinstance(source, Mapping) and self.manifest.model.has_encoder:
             encoded = self.encode(source, source_mask)
         decoder = self.manifest.graphs["decoder"]
-        if positions is not None:
-            target = target[:, : positions[-1] + 1]
+        if positions is None:
+            positions = np.arange(target.shape[1])
+        target = target[:, : positions[-1] + 1]
         batch, length = target.shape
         computes_wanted = any(tensor.role == "read" for tensor in decoder.inputs)
         part = max(1, LOGITS_AT_ONCE // self.manifest.model.target_vocab_size)
         if computes_wanted or batch * length <= part:
             part = length
         elif batch > 1:  # parts of several rows are not what GroupQueryAttention computes
-            read = length if positions is None else len(positions)
-            logits = decoder.output("logits")
-            shape = (batch, read, self.manifest.model.target_vocab_size)
-            scored = np.empty(shape, np.dtype(logits.dtype))
+            shape = (batch, len(positions), self.manifest.model.target_vocab_size)
+            scored = np.empty(shape, np.dtype(decoder.output("logits").dtype))
             at_once = max(1, part // length)
             for first in range(0, batch, at_once):
                 rows = slice(first, first + at_once)
@@ -221,9 +217,7 @@ class OnnxRuntimeBackend(ProcessorBackend):
                 )
             return scored
         values: dict[Slot, NDArray[Any]] = {
-            Slot("read"): np.tile(
-                np.arange(length) if positions is None else positions, (batch, 1)
-            ),
+            Slot("read"): np.tile(positions, (batch, 1)),
             Slot("source_mask"): source_mask,
         }
         if self.manifest.model.has_encoder:
@@ -243,7 +237,7 @@ class OnnxRuntimeBackend(ProcessorBackend):
             kept = [t for t in decoder.outputs if t.memory in caches and last < length]
             names = [decoder.output("logits").name, *(tensor.name for tensor in kept)]
             logits, *written = run(self.session("decoder").run, names, feeds)
-            if positions is not None and not computes_wanted:
+            if len(positions) < length and not computes_wanted:
                 own = positions[(positions >= first) & (positions < last)]
                 logits = logits[:, own - first]
             found.append(logits[:batch])
@@ -251,9 +245,8 @@ class OnnxRuntimeBackend(ProcessorBackend):
         return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
 
-def open_backend(bundle: Bundle, threads: int | None) -> OnnxRuntimeBackend:
-    """Open the backend, or raise a BackendError if it cannot run the bundle's graphs."""
-    return OnnxRuntimeBackend(bundle, threads=threads)
+open_backend = OnnxRuntimeBackend
+"""Opens the backend, or raises a BackendError if it cannot run the bundle's graphs."""
 
 
 def _check_types(bundle: Bundle) -> None:

@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 
 from ...format.contract import Change, GraphName, Owner, Slot
 from ...format.manifest import Manifest
-from ..interface import (
-    ClosedModelError,
-    DecodingState,
-    Encoded,
-    Prediction,
-    StepOutput,
-)
+from ..interface import ClosedModelError, DecodingState, Encoded, Prediction, StepOutput
 from ..prediction import HostPrediction, ShortlistPrediction
 from ..rows import (
     ALLOWED_TOKEN,
@@ -85,19 +79,16 @@ class HostState:
         self._least_rows = least_rows if width == 1 else 1
         sources, length = source_mask.shape
         rows = sources * width
+        if prompt_lengths is None:
+            prompt_lengths = np.full(sources, prompt.shape[1])
         self._buffers: dict[Slot, HostBuffer] = {
-            _MASK: self._buffer((sources, length), np.bool_),
-            _TOKEN: self._buffer((rows, prompt.shape[1]), np.int64),
+            _MASK: self._filled(source_mask, np.bool_),
+            _TOKEN: self._filled(np.repeat(prompt, width, axis=0)),
             _POSITION: self._buffer((rows,), np.int64),
-            _READ: self._buffer((rows, 1), np.int64),
+            _READ: self._filled(np.repeat(prompt_lengths, width)[:, None] - 1),
             _NEXT: self._buffer((rows,), np.int64),
             _LOG_PROBABILITY: self._buffer((rows,), np.float32),
         }
-        self._buffers[_MASK].write(source_mask)
-        self._buffers[_TOKEN].write(np.repeat(prompt, width, axis=0))
-        if prompt_lengths is None:
-            prompt_lengths = np.full(sources, prompt.shape[1])
-        self._buffers[_READ].write(np.repeat(prompt_lengths, width)[:, None] - 1)
         self._buffers |= self._shortlist_buffers(shortlist)
         sizes = {"batch": rows, "source_batch": sources, "source": length, "capacity": capacity}
         for tensor in self._graph.inputs:
@@ -147,7 +138,7 @@ class HostState:
                 shape = (rows, 1, self._buffers[ALLOWED_TOKEN].array.shape[1])
             self._logits = self._buffer(shape, np.dtype(spec.dtype).type)
             self._logits_binding = self._bound()
-            self._logits.bind_output(self._logits_binding, spec.name)
+            self._logits.bind(self._logits_binding.bind_output, spec.name)
         run(self._open_decoder.run_with_iobinding, self._logits_binding)
         self._written()
         logits = self._logits.array[:, -1].astype(np.float32, copy=False)
@@ -172,7 +163,7 @@ class HostState:
             return
         for move in self._history.copies(parents, self._buffers[_POSITION].array):
             for slot in self._caches:
-                self._buffers[slot].move(move.row, move.to, move.begin, move.end)
+                self._buffers[slot].move(*move)
         for slot in self._states:
             self._buffers[slot].write(self._buffers[slot].array[parents])
 
@@ -226,8 +217,7 @@ class HostState:
         buffers: dict[Slot, HostBuffer] = {}
         if shortlist is not None:
             for slot, values in shortlist.rows(self._width).items():
-                buffers[slot] = self._buffer(values.shape, np.int64)
-                buffers[slot].write(values)
+                buffers[slot] = self._filled(values)
             for slot, weights in shortlist.weights.items():
                 buffers[slot] = HostBuffer.holding(weights)
         return buffers
@@ -240,6 +230,11 @@ class HostState:
 
     def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> HostBuffer:
         return HostBuffer(shape, dtype, self._least_rows)
+
+    def _filled(self, values: NDArray[Any], dtype: type[np.generic] = np.int64) -> HostBuffer:
+        buffer = self._buffer(values.shape, dtype)
+        buffer.write(values)
+        return buffer
 
     def _pad(self) -> None:
         """Let rows beyond the batch read one token and the whole source, so that all is finite."""
@@ -323,9 +318,10 @@ class HostState:
             rows = slice(first, first + at_once)
             binding = encoder.io_binding()
             for tensor in graph.inputs:
-                self._buffers.get(tensor.slot, source_buffer).bind_input(binding, tensor.name, rows)
+                buffer = self._buffers.get(tensor.slot, source_buffer)
+                buffer.bind(binding.bind_input, tensor.name, rows)
             for tensor in graph.outputs:
-                self._buffers[tensor.slot].bind_output(binding, tensor.name, rows)
+                self._buffers[tensor.slot].bind(binding.bind_output, tensor.name, rows)
             run(encoder.run_with_iobinding, binding)
 
     def _read_row_by_row(self, prompt: NDArray[np.int64]) -> None:
@@ -345,8 +341,7 @@ class HostState:
             for slot in self._states:
                 rows = self._buffers[slot].array[row : row + self._width]
                 rows[:] = rows[0]
-        self._buffers[_TOKEN] = self._buffer((len(self._running), 1), np.int64)
-        self._buffers[_TOKEN].write(np.repeat(prompt[:, length:], self._width, axis=0))
+        self._buffers[_TOKEN] = self._filled(np.repeat(prompt[:, length:], self._width, axis=0))
         self._buffers[_POSITION].write(np.array(length))
         self._buffers[_READ].write(np.array(0))
 
@@ -358,13 +353,13 @@ class HostState:
         own[_POSITION].write(np.array(position))
         binding = self._open_decoder.io_binding()
         for tensor in (*self._graph.inputs, *self._graph.outputs):
-            is_input, slot = tensor in self._graph.inputs, tensor.memory
+            slot = tensor.memory
             if slot == _LOGITS:
                 continue
             at = 0 if slot in own else source if slot in self._of_sources else row
             part = None if slot.role == "shortlist_weight" else slice(at, at + 1)
-            bind = HostBuffer.bind_input if is_input else HostBuffer.bind_output
-            bind(own.get(slot, self._buffers[slot]), binding, tensor.name, part)
+            bind = binding.bind_input if tensor in self._graph.inputs else binding.bind_output
+            own.get(slot, self._buffers[slot]).bind(bind, tensor.name, part)
         run(self._open_decoder.run_with_iobinding, binding)
 
     @property
@@ -381,8 +376,8 @@ class HostState:
     def _bound(self) -> onnxruntime.IOBinding:
         binding = self._open_decoder.io_binding()
         for tensor in self._graph.inputs:
-            self._buffers[tensor.slot].bind_input(binding, tensor.name)
+            self._buffers[tensor.slot].bind(binding.bind_input, tensor.name)
         for tensor in self._graph.outputs:
             if tensor.slot != _LOGITS:
-                self._buffers[tensor.memory].bind_output(binding, tensor.name)
+                self._buffers[tensor.memory].bind(binding.bind_output, tensor.name)
         return binding

@@ -16,7 +16,7 @@ import io
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ from ..cuda.layout import (
     size_of,
 )
 from ..cuda.workspace import StepCounter, Stream, Workspace
-from ..interface import BackendError, Limits
+from ..interface import BackendError
 from .sessions import open_session, run
 
 log = logging.getLogger(__name__)
@@ -177,33 +177,30 @@ def run_options(graph: int, *, synchronous: bool = False) -> onnxruntime.RunOpti
     return options
 
 
-def provider_options(gpu: int, stream: int, *, captures: bool) -> dict[str, str]:
-    """Return the options of the provider for sessions in a stream of a GPU."""
-    return {
-        "device_id": str(gpu),
-        "user_compute_stream": str(stream),
-        "enable_cuda_graph": "1" if captures else "0",
-        "arena_extend_strategy": "kSameAsRequested",
-        "use_tf32": "0",  # fp32 is fp32
-    }
-
-
 def _session(
     bundle: Bundle, device: Device, stream: int, name: str, *, captures: bool = False
 ) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # failures are raised
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    provider_options = {
+        "device_id": str(device.index),
+        "user_compute_stream": str(stream),
+        "enable_cuda_graph": "1" if captures else "0",
+        "arena_extend_strategy": "kSameAsRequested",
+        "use_tf32": "0",  # fp32 is fp32
+    }
     graph = bundle.manifest.graphs[name]
-    with _without_warnings():
+    # ONNX Runtime 1.30 and later warn that the provider is not a plugin. The logger is that of the
+    # process, whose level cannot be read: afterwards it is the default.
+    onnxruntime.set_default_logger_severity(3)
+    try:
         session = open_session(
-            bundle.path(graph.file),
-            graph,
-            options,
-            PROVIDER,
-            provider_options(device.index, stream, captures=captures),
+            *(bundle.path(graph.file), graph, options, PROVIDER, provider_options),
             failure=device.failure,
         )
+    finally:
+        onnxruntime.set_default_logger_severity(2)
     if PROVIDER not in session.get_providers():
         raise BackendError(
             f"onnxruntime {onnxruntime.__version__} cannot load its {PROVIDER}: found no usable "
@@ -211,19 +208,6 @@ def _session(
             "use the backend onnxruntime"
         )
     return session
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keep ONNX Runtime 1.30 and later from warning that the provider is not a plugin.
-
-    The logger is the process's, whose level cannot be read: afterwards it is the default.
-    """
-    onnxruntime.set_default_logger_severity(3)
-    try:
-        yield
-    finally:
-        onnxruntime.set_default_logger_severity(2)
 
 
 @functools.cache
@@ -289,10 +273,10 @@ class ProviderWorkspace(Workspace):
         self._directly = run_options(NOT_CAPTURED, synchronous=stream.sessions.synchronous)
         self._graphs: dict[Sizes, Graph] = {}
 
-    def encode(self, sizes: Sizes, addresses: Addresses) -> None:
-        """Enqueue the encoder."""
-        binding = self._bound("encoder", sizes, addresses)
-        self._enqueue(self._provider.sessions.encoder, binding, self._directly)
+    def run(self, name: str, sizes: Sizes, addresses: Addresses) -> None:
+        """Enqueue the encoder or the selection of candidates, which are not captured."""
+        binding = self._bound(name, sizes, addresses)
+        self._enqueue(getattr(self._provider.sessions, name), binding, self._directly)
 
     def prepare(self, sizes: Sizes, addresses: Addresses) -> None:
         """Set the sizes of the steps that follow."""
@@ -316,20 +300,11 @@ class ProviderWorkspace(Workspace):
         self._counter.count(captured=graph is not None and failure is None)
         self.feed_back()
 
-    def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
-        """Enqueue the selection of candidates, which has few nodes and is not captured."""
-        binding = self._bound("candidates", sizes, addresses)
-        self._enqueue(self._provider.sessions.candidates, binding, self._directly)
-
     def forget_addresses(self) -> None:
         """Drop bindings and captured graphs."""
         self._bindings.clear()
         self._binding = None
         self._graphs.clear()
-
-    def drop(self) -> None:
-        """Release the bindings, which refer to the sessions."""
-        self.forget_addresses()
 
     def _graph(self) -> Graph | None:
         graph, stream = self._graphs.get(self._sizes), self._provider
@@ -394,11 +369,6 @@ class CudaProviderBackend(DeviceBackend[ProviderStream]):
         super().__init__(bundle.manifest, device, PositionRounding(bundle.manifest.model))
         self._open_sessions = open_sessions
         self._streams.append(self._new_stream())  # fails early if the graphs cannot be loaded
-
-    @property
-    def limits(self) -> Limits:
-        """The limits on batches, which are only the model's."""
-        return Limits()
 
     def _row_bytes(self, sizes: Sizes) -> int:
         """Add the encoder's intermediate results, whose memory ONNX Runtime does not report."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import mmap
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from ..interface import BackendError
@@ -79,24 +79,15 @@ class HostBuffer:
         self.array[tuple(common)] = old[tuple(common)]
         return True
 
-    def bind_input(
-        self, binding: onnxruntime.IOBinding, name: str, rows: slice | None = None
-    ) -> None:
-        """Bind rows of the array, or all and those that pad it, as an input."""
-        a = self._to_bind(rows)
-        binding.bind_input(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
+    def bind(self, bind: Callable[..., None], name: str, rows: slice | None = None) -> None:
+        """Bind rows of the array, or all and those that pad it, to an input or output.
 
-    def bind_output(
-        self, binding: onnxruntime.IOBinding, name: str, rows: slice | None = None
-    ) -> None:
-        """Bind rows of the array, or all and those that pad it, as an output."""
-        a = self._to_bind(rows)
-        binding.bind_output(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
-
-    def _to_bind(self, rows: slice | None) -> NDArray[Any]:
-        if rows is not None:
-            return self.array[rows]
-        return self._memory[: max(len(self.array), self._least_rows)]
+        Args:
+            bind: method of an `IOBinding`, `bind_input` or `bind_output`
+        """
+        padded = self._memory[: max(len(self.array), self._least_rows)]
+        a = padded if rows is None else self.array[rows]
+        bind(name, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
 
 
 MAPPED = 2**16

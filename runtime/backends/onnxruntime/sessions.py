@@ -21,18 +21,8 @@ from onnxruntime import SessionOptions
 
 from dragoman.errors import DragomanError
 
-from ...format.contract import DataType, GraphSpec, TensorSpec
-from ..interface import BackendError
-
-ONNX_TYPES: dict[DataType, str] = {
-    "float32": "float",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-    "int64": "int64",
-    "int32": "int32",
-    "int8": "int8",
-    "bool": "bool",
-}
+from ...format.contract import GraphSpec, TensorSpec
+from ..interface import BackendError, one_line
 
 Failure = Callable[[str], DragomanError]
 """Function that creates the exception for a message of ONNX Runtime."""
@@ -60,7 +50,7 @@ def open_session(
     except Exception as error:  # the library's exceptions share no other base
         raise failure(
             f"{path}: onnxruntime {onnxruntime.__version__} cannot load this graph: "
-            f"{_one_line(error)}"
+            f"{one_line(error)}"
         ) from error
     problems = _differences(graph.inputs, session.get_inputs())
     problems += _differences(graph.outputs, session.get_outputs())
@@ -110,11 +100,7 @@ def run(call: Callable[..., Any], *arguments: Any, failure: Failure = BackendErr
     try:
         return call(*arguments)
     except Exception as error:
-        raise failure(f"onnxruntime failed: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        raise failure(f"onnxruntime failed: {one_line(error)}") from error
 
 
 def _differences(expected: tuple[TensorSpec, ...], found: list[Any]) -> list[str]:
@@ -123,7 +109,8 @@ def _differences(expected: tuple[TensorSpec, ...], found: list[Any]) -> list[str
     problems += [f"unexpected tensor {name}" for name in values.keys() - {s.name for s in expected}]
     for spec in expected:
         value = values.get(spec.name)
-        if value is not None and value.type != f"tensor({ONNX_TYPES[spec.dtype]})":
+        kind = "float" if spec.dtype == "float32" else spec.dtype
+        if value is not None and value.type != f"tensor({kind})":
             problems.append(f"{spec.name}: expected {spec.dtype}, found {value.type}")
         if value is not None and tuple(value.shape) != spec.shape:
             problems.append(f"{spec.name}: expected shape {list(spec.shape)}, found {value.shape}")

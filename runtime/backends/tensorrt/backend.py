@@ -6,7 +6,7 @@ Sizes of batches are rounded up, so that batches reuse execution contexts and ca
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...format.bundle import Bundle
 from ...format.manifest import Profile, Range, TensorRTEngines
@@ -41,16 +41,10 @@ class ProfileRounding:
 
 def sizes_for(profiles: Sequence[Profile], sources: int, source: int, width: int = 1) -> Sizes:
     """Round sources and their length up, within the smallest profile that fits."""
-    for index in _by_batch(profiles):
-        batch, lengths = profiles[index].batch, profiles[index].source
-        if _fits(sources, batch, width) and source <= lengths.largest:
-            padded = rounded_up(source, SOURCE_STEP)
-            return Sizes(
-                index,
-                _rounded(sources, batch, width),
-                min(max(padded, lengths.smallest), lengths.largest),
-                width=width,
-            )
+    for index, lengths, rounded in _fitting(profiles, sources, width):
+        if source <= lengths.largest:
+            padded = max(rounded_up(source, SOURCE_STEP), lengths.smallest)
+            return Sizes(index, rounded, min(padded, lengths.largest), width=width)
     known = "; ".join(f"{p.batch.largest} rows of {p.source.largest} tokens" for p in profiles)
     raise BackendError(
         f"the engines take batches of at most {known}: found {sources * width} rows of {source} "
@@ -60,27 +54,25 @@ def sizes_for(profiles: Sequence[Profile], sources: int, source: int, width: int
 
 def sizes_after(profiles: Sequence[Profile], present: Sizes, sources: int) -> Sizes:
     """Return the sizes of a batch with this number of remaining sources; their length stays."""
-    for index in _by_batch(profiles):
-        batch, lengths = profiles[index].batch, profiles[index].source
-        fits = lengths.smallest <= present.source <= lengths.largest
-        if fits and _fits(sources, batch, present.width):
-            rounded = _rounded(sources, batch, present.width)
+    for index, lengths, rounded in _fitting(profiles, sources, present.width):
+        if lengths.smallest <= present.source <= lengths.largest:
             return present._replace(profile=index, sources=rounded)
     return present
 
 
-def _by_batch(profiles: Sequence[Profile]) -> list[int]:
-    return sorted(range(len(profiles)), key=lambda i: profiles[i].batch.largest)
+def _fitting(
+    profiles: Sequence[Profile], sources: int, width: int
+) -> Iterator[tuple[int, Range, int]]:
+    """Yield the profiles whose batches have room for sources, the smallest batches first.
 
-
-def _fits(sources: int, batch: Range, width: int) -> bool:
-    """Return whether some multiple of the width within the range is enough for the rows."""
-    return max(sources, -(-batch.smallest // width)) * width <= batch.largest
-
-
-def _rounded(sources: int, batch: Range, width: int) -> int:
-    smallest, largest = -(-batch.smallest // width), batch.largest // width
-    return min(max(rounded_up(sources), smallest), largest)
+    Yields:
+        the profile's index, its lengths of sources, and the number of sources, rounded up
+    """
+    for index in sorted(range(len(profiles)), key=lambda i: profiles[i].batch.largest):
+        batch = profiles[index].batch
+        smallest, largest = -(-batch.smallest // width), batch.largest // width
+        if max(sources, smallest) <= largest:
+            yield index, profiles[index].source, min(max(rounded_up(sources), smallest), largest)
 
 
 class TensorRTBackend(DeviceBackend[Stream]):

@@ -14,7 +14,7 @@ import re
 import tempfile
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
@@ -112,11 +112,6 @@ MOST_MESSAGES = 1000
 """How many messages of a kind are kept, the newest ones."""
 
 
-def _kept() -> deque[str]:
-    return deque(maxlen=MOST_MESSAGES)
-
-
-@dataclass(eq=False)
 class Messages:
     """TensorRT's warnings and errors in order of arrival, for error messages.
 
@@ -124,8 +119,9 @@ class Messages:
     threads that receive nothing, which are TensorRT's own.
     """
 
-    warnings: deque[str] = field(default_factory=_kept)
-    errors: deque[str] = field(default_factory=_kept)
+    def __init__(self) -> None:
+        self.warnings: deque[str] = deque(maxlen=MOST_MESSAGES)
+        self.errors: deque[str] = deque(maxlen=MOST_MESSAGES)
 
     @property
     def reason(self) -> str:

@@ -203,10 +203,10 @@ class EngineWorkspace(Workspace):
         self._steps: dict[Sizes, CapturedStep] = {}
         """Steps that are or will be captured, the least recently used first."""
 
-    def encode(self, sizes: Sizes, addresses: Addresses) -> None:
-        """Enqueue the encoder."""
-        self._shared("encoder", sizes, addresses).run(self.stream.number)
-        self._cache.ran("encoder", sizes)
+    def run(self, name: str, sizes: Sizes, addresses: Addresses) -> None:
+        """Enqueue the encoder, or the engine that selects candidates."""
+        self._shared(name, sizes, addresses).run(self.stream.number)
+        self._cache.ran(name, sizes)
 
     def prepare(self, sizes: Sizes, addresses: Addresses) -> None:
         """Set the sizes of the next steps."""
@@ -236,11 +236,6 @@ class EngineWorkspace(Workspace):
         self._has_run = True
         self._counter.count(captured=captured)
 
-    def select_candidates(self, sizes: Sizes, addresses: Addresses) -> None:
-        """Enqueue the selection of candidates."""
-        self._shared("candidates", sizes, addresses).run(self.stream.number)
-        self._cache.ran("candidates", sizes)
-
     def forget_addresses(self) -> None:
         """Drop captured graphs and mark contexts for rebinding."""
         for step in self._steps.values():
@@ -250,7 +245,7 @@ class EngineWorkspace(Workspace):
 
     def drop(self) -> None:
         """Release graphs and contexts, and engines, which other workspaces may hold."""
-        self.forget_addresses()
+        super().drop()
         self._contexts.clear()
         self._steps.clear()
         self._engines = {}

@@ -119,15 +119,11 @@ class Fields:
             raise BodyError(f"unknown: {listed(self.rest)}{nearest(self.rest, self.known)}")
 
 
-def split_option(fields: Fields) -> dict[str, Any]:
-    """Take `split_special_tokens`; without it, the server's default applies."""
-    value = fields.take("split_special_tokens", bool)
-    return {} if value is None else {"split_special_tokens": value}
-
-
 def reading_options(fields: Fields, *, truncate: bool = False) -> dict[str, Any]:
-    """Take `truncate` and `split_special_tokens`."""
-    return {"truncate": fields.take("truncate", bool, truncate)} | split_option(fields)
+    """Take `truncate` and `split_special_tokens`, for which the server has a default."""
+    options = {"truncate": fields.take("truncate", bool, truncate)}
+    splits = fields.take("split_special_tokens", bool)
+    return options if splits is None else options | {"split_special_tokens": splits}
 
 
 def prompt_option(fields: Fields, manifest: Manifest) -> dict[str, Any]:
@@ -146,15 +142,25 @@ def check_results(results: Sequence[Any], before: str = "") -> None:
 
 
 def generation_options(values: dict[str, Any], fields: Sequence[str] = ()) -> GenerationOptions:
-    """Create generation options from fields; null stands for the default.
+    """Create generation options from fields; see `option_values`."""
+    return GenerationOptions(**option_values(values, sorted(OPTION_NAMES), fields))
+
+
+def option_values(
+    values: dict[str, Any], names: Sequence[str], fields: Sequence[str]
+) -> dict[str, Any]:
+    """Return the values of options; null stands for the default.
+
+    Args:
+        fields: known fields of a request that are not options
 
     Raises:
         BodyError: a name is not an option.
     """
-    unknown = values.keys() - OPTION_NAMES
+    unknown = values.keys() - set(names)
     if unknown:
         raise BodyError(
-            f"unknown: {listed(unknown)}; options are {', '.join(sorted(OPTION_NAMES))}"
-            f"{nearest(unknown, [*fields, *sorted(OPTION_NAMES)])}"
+            f"unknown: {listed(unknown)}; options are {', '.join(names)}"
+            f"{nearest(unknown, [*fields, *names])}"
         )
-    return GenerationOptions(**{k: value for k, value in values.items() if value is not None})
+    return {name: value for name, value in values.items() if value is not None}

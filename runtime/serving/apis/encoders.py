@@ -27,7 +27,6 @@ from .bodies import (
     json_object,
     prompt_option,
     reading_options,
-    split_option,
 )
 from .http import Endpoint, Protocol, read_request
 from .native import error_body
@@ -41,11 +40,7 @@ async def embeddings(service: Service, request: Request) -> Response:
     inputs = fields.require("input", (str, list))
     encoding_format = fields.take("encoding_format", str, "float")
     dimensions = fields.take("dimensions", int)
-    options = (
-        {"truncate": fields.take("truncate", bool, False)}
-        | split_option(fields)
-        | prompt_option(fields, served.manifest)
-    )
+    options = reading_options(fields) | prompt_option(fields, served.manifest)
     fields.ignore("user")
     fields.end()
     if encoding_format not in ("float", "base64"):
@@ -61,12 +56,12 @@ async def embeddings(service: Service, request: Request) -> Response:
     _check_count("input", texts, MOST_INPUTS)
     results = await service.run_encoder(served, "embeddings", texts, options)
     check_results(results, "input ")
-    vectors = [shortened(result.vector, dimensions) for result in results]
     write: Callable[[Any], Any] = np.ndarray.tolist
     if encoding_format == "base64":
         write = _in_base64
+    vectors = [write(shortened(result.vector, dimensions)) for result in results]
     data = [
-        {"object": "embedding", "index": index, "embedding": write(vector)}
+        {"object": "embedding", "index": index, "embedding": vector}
         for index, vector in enumerate(vectors)
     ]
     splits = service.options.split_special_tokens
@@ -230,24 +225,17 @@ async def _rerank(service: Service, request: Request) -> Response:
     pairs = [(query, document) for document in documents]
     results = await service.run_encoder(served, "classify", pairs, options, seconds=seconds)
     check_results(results, f"{name}: ")
-    found = ranked(results)
-    scores = [each.score or 0.0 for each in found[:top]]
-    if name == "texts":
-        head = served.manifest.head
-        scores = [_score(score, raw, head is not None and head.multi_label) for score in scores]
-        return JSONResponse(
-            [
-                {"index": each.index, "score": score}
-                | ({"text": documents[each.index]} if shows else {})
-                for each, score in zip(found, scores, strict=False)
-            ]
-        )
-    documents_found = [
-        {"index": each.index, "relevance_score": score}
-        | ({"document": {"text": documents[each.index]}} if shows else {})
-        for each, score in zip(found, scores, strict=False)
-    ]
-    return JSONResponse({"model": served.name, "results": documents_found})
+    head, ranks = served.manifest.head, list[dict[str, Any]]()
+    for each in ranked(results, top):
+        score, text = each.score or 0.0, documents[each.index]
+        if name == "texts":
+            score = _score(score, raw, head is not None and head.multi_label)
+            shown_text: dict[str, Any] = {"text": text} if shows else {}
+            ranks.append({"index": each.index, "score": score} | shown_text)
+        else:
+            shown_text = {"document": {"text": text}} if shows else {}
+            ranks.append({"index": each.index, "relevance_score": score} | shown_text)
+    return JSONResponse(ranks if name == "texts" else {"model": served.name, "results": ranks})
 
 
 def _document(name: str, value: Any) -> str:

@@ -82,17 +82,16 @@ async def _translate(service: Service, request: Request) -> Response:
             each = await _generated(service, served, lines, options)
             found = {line: outputs for line, (outputs, _) in zip(lines, each, strict=True)}
             translations = [(outputs, []) for outputs in _with_breaks(texts, found)]
-    is_single = isinstance(query, str)
-    translated = [outputs[0] for outputs, _ in translations]
-    answer: dict[str, Any] = {"translatedText": translated[0] if is_single else translated}
+    answer: dict[str, list[Any]] = {"translatedText": [outputs[0] for outputs, _ in translations]}
     if int(alternatives):
-        others = [outputs[1:] for outputs, _ in translations]
-        answer["alternatives"] = others[0] if is_single else others
+        answer["alternatives"] = [outputs[1:] for outputs, _ in translations]
     warnings = [lines for _, lines in translations]
     if any(warnings):
-        answer["warnings"] = warnings[0] if is_single else warnings
+        answer["warnings"] = warnings
     if detected is not None:
-        answer["detectedLanguage"] = detected if is_single else [detected] * len(texts)
+        answer["detectedLanguage"] = [detected] * len(texts)
+    if isinstance(query, str):
+        return JSONResponse({name: values[0] for name, values in answer.items()})
     return JSONResponse(answer)
 
 

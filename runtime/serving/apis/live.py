@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from starlette.routing import WebSocketRoute
@@ -29,7 +28,8 @@ from ...arguments import DeadlineError, check_able
 from ...audio import AudioError
 from ...decoding.results import LiveUpdate, json_of_update
 from ...model import Model
-from ..engine.engine import DecodingEngine
+from ..audio_reading import RETRY_AFTER
+from ..engine.engine import DecodingEngine, listener_of
 from ..engine.request_queue import OverloadedError
 from ..service import Service
 from .bodies import BodyError, generation_options, json_object
@@ -44,7 +44,6 @@ WAITING_SECONDS = 60.0
 """How long a client may send nothing."""
 SECONDS_AHEAD = 600.0
 """Seconds of audio that may wait to be decoded."""
-RETRY_AFTER = 5.0
 CLOSE_REFUSED, CLOSE_FAILED, CLOSE_BUSY = 1008, 1011, 1013
 """Status codes of RFC 6455, section 7.4.1, and of IANA's registry."""
 
@@ -117,12 +116,12 @@ class _Stream:
         self._longest = longest
         self._chunks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._updates: asyncio.Queue[LiveUpdate | Exception | None] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
+        self._notify = listener_of(self._updates)
         self._cancel = threading.Event()
         self._received = self._decoded = 0  # bytes
 
     async def run(self, websocket: WebSocket, pool: ThreadPoolExecutor) -> None:
-        decoding = self._loop.run_in_executor(pool, self._decode)
+        decoding = asyncio.get_running_loop().run_in_executor(pool, self._decode)
         receiving = asyncio.create_task(self._receive(websocket))
         try:
             while (update := await self._updates.get()) is not None:
@@ -164,19 +163,15 @@ class _Stream:
         last: Exception | None = None
         try:
             for update in self._model.listen(self._audio(), self._options, cancel=self._cancel):
-                self._notify(partial(self._updates.put_nowait, update))
+                self._notify(update)
         except Exception as error:
             last = error
-        self._notify(partial(self._updates.put_nowait, last))
+        self._notify(last)
 
     def _audio(self) -> Iterator[bytes]:
         while (chunk := self._chunks.get()) is not None:
             yield chunk
             self._decoded += len(chunk)
-
-    def _notify(self, action: Any) -> None:
-        with suppress(RuntimeError):  # the event loop was closed before the stream
-            self._loop.call_soon_threadsafe(action)
 
 
 async def _received(websocket: WebSocket, kind: Any) -> str | bytes:

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from dragoman.errors import DragomanError, listed, nearest, shown
+from dragoman.errors import DragomanError, shown
 
 from ...arguments import abilities_data, check_able, check_count
 from ...attention.reader import Attention, Weights
@@ -30,6 +30,7 @@ from .bodies import (
     BodyError,
     Fields,
     generation_options,
+    option_values,
     prompt_option,
     reading_options,
 )
@@ -242,13 +243,7 @@ async def _attention(service: Service, request: Request) -> Response:
     fields, served = await read_request(service, request)
     async with _attention_source(service, served, fields) as source:
         target, seconds = fields.take("target", (str, list)), fields.take("timeout", (float, int))
-        unknown = fields.rest.keys() - SCORING_OPTIONS
-        if unknown:
-            near = nearest(unknown, [*fields.known, *SCORING_OPTIONS])
-            options_are = f"options are {', '.join(SCORING_OPTIONS)}"
-            raise BodyError(f"unknown: {listed(unknown)}; {options_are}{near}")
-        values = {k: value for k, value in fields.rest.items() if value is not None}
-        options = ScoringOptions(**values)
+        options = ScoringOptions(**option_values(fields.rest, SCORING_OPTIONS, fields.known))
         found = await service.attention(served, source, target, options, seconds=seconds)
     rows, columns, weights = _grid(found)
     return JSONResponse(

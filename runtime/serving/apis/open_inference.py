@@ -181,13 +181,14 @@ def read_tensor(data: dict[str, Any], binary: memoryview) -> tuple[Tensor, memor
     parameters = data.get("parameters") or {}
     size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
     if size is None:
-        return Tensor(name, datatype, _from_json(name, datatype, shape, data.get("data"))), binary
-    if type(size) is not int or not 0 <= size <= len(binary):
+        values = _from_json(name, datatype, data.get("data"))
+    elif type(size) is int and 0 <= size <= len(binary):
+        values, binary = _from_binary(name, datatype, binary[:size]), binary[size:]
+    else:
         raise TensorError(
             f"{name}: expected {shown(size)} bytes of binary data, found {len(binary)}"
         )
-    values = _from_binary(name, datatype, shape, binary[:size])
-    return Tensor(name, datatype, values), binary[size:]
+    return Tensor(name, datatype, _reshaped(name, values, shape)), binary
 
 
 def write_tensor(tensor: Tensor, *, binary: bool) -> tuple[dict[str, Any], bytes]:
@@ -216,20 +217,19 @@ def _is_shape(shape: Any) -> TypeGuard[list[int]]:
     return all(type(size) is int and size >= 0 for size in shape)
 
 
-def _from_json(name: str, datatype: str, shape: list[int], data: Any) -> NDArray[Any]:
+def _from_json(name: str, datatype: str, data: Any) -> NDArray[Any]:
     if not isinstance(data, list):
         raise TensorError(f"{name}: expected data, a list, found {type(data).__name__}")
     flat = _flatten(data)
     if datatype == "BYTES":
         if not all(isinstance(value, str) for value in flat):
             raise TensorError(f"{name}: expected strings")
-        return _reshaped(name, _objects([value.encode() for value in flat]), shape)
+        return _objects([value.encode() for value in flat])
     try:
         with np.errstate(over="raise"):
-            values = np.array(flat, DTYPES[datatype])
+            return np.array(flat, DTYPES[datatype])
     except (ValueError, TypeError, ArithmeticError) as error:
         raise TensorError(f"{name}: expected numbers of {datatype}: {error}") from error
-    return _reshaped(name, values, shape)
 
 
 def _flatten(data: list[Any]) -> list[Any]:
@@ -240,12 +240,12 @@ def _flatten(data: list[Any]) -> list[Any]:
     return data
 
 
-def _from_binary(name: str, datatype: str, shape: list[int], data: memoryview) -> NDArray[Any]:
+def _from_binary(name: str, datatype: str, data: memoryview) -> NDArray[Any]:
     if datatype != "BYTES":
         dtype = DTYPES[datatype]
         if len(data) % dtype.itemsize:
             raise TensorError(f"{name}: expected whole numbers of {datatype} in {len(data)} bytes")
-        return _reshaped(name, np.frombuffer(data, dtype), shape)
+        return np.frombuffer(data, dtype)
     texts: list[bytes] = []
     place = 0
     while place < len(data):
@@ -257,7 +257,7 @@ def _from_binary(name: str, datatype: str, shape: list[int], data: memoryview) -
             raise TensorError(f"{name}: expected {size} bytes at byte {place}, found fewer")
         texts.append(bytes(data[place : place + size]))
         place += size
-    return _reshaped(name, _objects(texts), shape)
+    return _objects(texts)
 
 
 def _objects(texts: Sequence[bytes]) -> NDArray[Any]:

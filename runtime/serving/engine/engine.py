@@ -226,14 +226,6 @@ class DecodingEngine(Engine):
         return options
 
 
-def check_sentences(
-    handles: Sequence[DecodingHandle], options: Sequence[GenerationOptions]
-) -> None:
-    """Refuse too many sentences of the texts of a request, if they are split."""
-    if any(each.split for each in options):
-        check_outputs(sum(handle.count for handle in handles), 1)
-
-
 def check_outputs(sentences: int, outputs: int) -> None:
     """Refuse too many outputs of sentences, each of which has `outputs`."""
     if sentences * outputs > MOST_OUTPUTS:
@@ -257,13 +249,11 @@ async def prepared(
     return await asyncio.get_running_loop().run_in_executor(pool, list, read)
 
 
-def listener_of(
-    arrived: asyncio.Queue[Sequence[Part] | None],
-) -> Callable[[Sequence[Part] | None], None]:
-    """Return a listener that puts what is new into a queue of the running loop."""
+def listener_of(arrived: asyncio.Queue[Part]) -> Callable[[Part], None]:
+    """Return a listener for any thread that puts what is new into a queue of the running loop."""
     loop = asyncio.get_running_loop()
 
-    def listen(new: Sequence[Part] | None) -> None:
+    def listen(new: Part) -> None:
         with suppress(RuntimeError):  # the event loop was closed before the stream
             loop.call_soon_threadsafe(arrived.put_nowait, new)
 

@@ -120,11 +120,6 @@ class DecodingHandle(RequestHandle[Result]):
             listener([SelectedToken(token, 0.0) for token in pending.prefix])
 
     @property
-    def count(self) -> int:
-        """The number of jobs that can be decoded first."""
-        return len(self._pending.jobs)
-
-    @property
     def jobs(self) -> list[Job[QueuedRequest]]:
         """The jobs that can be decoded first."""
         return [self._queued(job) for job in self._pending.jobs]

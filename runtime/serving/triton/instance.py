@@ -200,13 +200,14 @@ class ResponseStream:
         make = self._utils.TritonError
         if isinstance(error, CancelledError):
             return make("the request was cancelled", make.CANCELLED)
-        if isinstance(error, DragomanError) and error.status in (429, 503, 504):
+        status = error.status if isinstance(error, DragomanError) else None
+        if status in (429, 503, 504):
             return make(str(error), make.UNAVAILABLE)
-        if isinstance(error, DragomanError) and error.status < 500:
+        if status is not None and status < 500:
             return make(str(error), make.INVALID_ARG)
         self._utils.Logger.log_error("".join(traceback.format_exception(error)))
-        known = isinstance(error, DragomanError)
-        return make(str(error) if known else "the server failed; see its log", make.INTERNAL)
+        reason = "the server failed; see its log" if status is None else str(error)
+        return make(reason, make.INTERNAL)
 
 
 class ModelInstance:

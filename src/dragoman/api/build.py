@@ -182,8 +182,9 @@ def build(
     if request is not None and old is None:  # fail early
         config = opened.model.config
         request.for_model(config, config.max_target_positions)
-    check_room(output, opened.model.parameters(), precision)
-    check_memory(opened.model.parameters(), precision)
+    weights = sum(parameter.numel() for parameter in opened.model.parameters())
+    check_room(output, weights, precision)
+    check_memory(weights, precision)
     parity_inputs = inputs_for(opened, comparison)
     with (
         new_directory(output, overwrite=overwrite) as partial,

@@ -188,14 +188,8 @@ def distill(
             reported.stage("reading the data")
             texts = load_data()
             check_lengths(recipe, [*texts.validation, *texts.held_out])
-            translated = translate_sources(
-                taught,
-                texts,
-                [Path(each) for each in sources],
-                files,
-                options,
-                threads,
-                reported,
+            counts = translate_sources(
+                taught, texts, [Path(each) for each in sources], files, options, threads, reported
             )
         for examples in (texts.validation, texts.held_out):
             recipe, _ = recipe.judging(examples)
@@ -212,13 +206,7 @@ def distill(
             )
             try:
                 rows = judge_all(
-                    taught,
-                    built.bundle,
-                    options,
-                    recipe,
-                    texts.held_out,
-                    threads,
-                    reported,
+                    taught, built.bundle, options, recipe, texts.held_out, threads, reported
                 )
                 rows.insert(-1, Judged("student, in PyTorch, greedy", trained.figures))
                 loss = loss_in_points(recipe, rows)
@@ -246,4 +234,4 @@ def distill(
                     progress=reported,
                 )
     kept = Bundle(output / BUNDLE, built.bundle.manifest)
-    return Distillation(kept, rows, recipe.metric, loss, translated.sources, translated.rejected)
+    return Distillation(kept, rows, recipe.metric, loss, *counts)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -179,21 +179,19 @@ def _source(own: metadata.Distribution, here: Path) -> Found:
 
 
 def _extras(packages: Sequence[Package]) -> Found:
-    lacks: dict[str, list[str]] = {}
-    has: dict[str, int] = {}
-    for package in packages:
-        for extra in package.extras:
-            lacks.setdefault(extra, [])
-            has[extra] = has.get(extra, 0) + (package.installed is not None)
-            if package.installed is None:
-                lacks[extra].append(package.name)
-    complete = [extra for extra, names in lacks.items() if not names]
-    absent = [extra for extra, names in lacks.items() if not has[extra]]
-    yield Fact("Extras", "complete", ", ".join(sorted(complete)) or "none")
-    for extra, names in sorted(lacks.items()):
-        if names and has[extra]:
-            yield Fact("Extras", extra, f"lacks {', '.join(names)}")
-    yield Fact("Extras", "not installed", ", ".join(sorted(absent)) or "none")
+    complete, incomplete, absent = [], [], []
+    for extra in sorted({extra for package in packages for extra in package.extras}):
+        own = [package for package in packages if extra in package.extras]
+        lacks = [package.name for package in own if package.installed is None]
+        if not lacks:
+            complete.append(extra)
+        elif len(lacks) == len(own):
+            absent.append(extra)
+        else:
+            incomplete.append(Fact("Extras", extra, f"lacks {', '.join(lacks)}"))
+    yield Fact("Extras", "complete", ", ".join(complete) or "none")
+    yield from incomplete
+    yield Fact("Extras", "not installed", ", ".join(absent) or "none")
 
 
 def _machine() -> Found:
@@ -338,7 +336,17 @@ def _gpu() -> Found:
         yield Finding("error", problem.removesuffix(": "), command + package)
     reason = answer.get("no_gpu")
     if reason is None:
-        yield from _of_gpu(answer, built)
+        capability, supported = answer["compute_capability"], answer["cuda"]
+        text = (
+            f"{answer['name']}, compute capability {capability}, driver for CUDA up to {supported}"
+        )
+        yield Fact("GPU", "NVIDIA", text)
+        for package, cuda in built.items():
+            needed, most = cuda.partition(".")[0], supported.partition(".")[0]
+            if needed.isdecimal() and int(needed) > int(most):
+                problem = f"the NVIDIA driver is too old: it is for CUDA up to {supported}, and "
+                problem += f"{package} needs CUDA {cuda}"
+                yield Finding("error", problem, "update the NVIDIA driver")
         return
     yield Fact("GPU", "NVIDIA", reason)
     if "too old" in reason:
@@ -351,21 +359,6 @@ def _gpu() -> Found:
             "PyTorch brings CUDA's libraries, and there is no NVIDIA GPU: its build for processors "
             "is smaller and does the same here",
         )
-
-
-def _of_gpu(gpu: Mapping[str, str], built: Mapping[str, str]) -> Found:
-    capability, supported = gpu["compute_capability"], gpu["cuda"]
-    text = f"{gpu['name']}, compute capability {capability}, driver for CUDA up to {supported}"
-    yield Fact("GPU", "NVIDIA", text)
-    for package, cuda in built.items():
-        if cuda.partition(".")[0].isdecimal() and _major(cuda) > _major(supported):
-            problem = f"the NVIDIA driver is too old: it is for CUDA up to {supported}, and "
-            problem += f"{package} needs CUDA {cuda}"
-            yield Finding("error", problem, "update the NVIDIA driver")
-
-
-def _major(version: str) -> int:
-    return int(version.partition(".")[0])
 
 
 def _cuda_packages() -> Iterator[tuple[str, str]]:

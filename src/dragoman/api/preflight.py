@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 
 from dragoman.errors import DragomanError, refuse_unwritable, shown
 from dragoman.metrics import check_metrics
@@ -35,22 +34,14 @@ LEAST_TO_BUILD = 0.8e9
 """Bytes of memory that every build takes."""
 
 
-class Sized(Protocol):
-    """A parameter of PyTorch, which is not imported here."""
-
-    def numel(self) -> int:
-        """Return the number of elements."""
-
-
 def check_output(output: Path, overwrite: bool) -> None:
     """Check that an output directory can be created, as `new_directory` does."""
     refuse_unwritable(output)
     check_destination(output, overwrite)
 
 
-def check_room(output: Path, weights: Iterable[Sized], precision: Precision) -> None:
+def check_room(output: Path, count: int, precision: Precision) -> None:
     """Check that there is room for a bundle, and for the exported graphs beside it."""
-    count = sum(weight.numel() for weight in weights)
     needed = int(count * (BYTES["fp32"] + BYTES[precision]))
     existing = next(p for p in (output.absolute(), *output.absolute().parents) if p.exists())
     free = shutil.disk_usage(existing).free
@@ -62,9 +53,8 @@ def check_room(output: Path, weights: Iterable[Sized], precision: Precision) -> 
         )
 
 
-def check_memory(weights: Iterable[Sized], precision: Precision) -> None:
+def check_memory(count: int, precision: Precision) -> None:
     """Check that the rest of a build fits into memory, once the model is read."""
-    count = sum(weight.numel() for weight in weights)
     needed = LEAST_TO_BUILD + count * BYTES_TO_BUILD.get(precision, MOST_TO_BUILD)
     _, available = memory()
     _, allowed = cgroup_limits()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
 from dragoman.export.locating import LocatedCheckpoint, locate_checkpoint
-from dragoman.files.regular_files import write_whole
+from dragoman.files.regular_files import write_text
 from dragoman.progress import Progress, Silent
 from dragoman.runtime.format.bundle import Bundle, read_bundle
 
@@ -86,9 +86,9 @@ def report(
     from dragoman.verification.sensitivity.results import read_sensitivity
 
     given = [read_sensitivity(Path(file)) for file in sensitivities]
-    located = (
-        None if checkpoint is None else locate_checkpoint(checkpoint, revision, progress, adapters)
-    )
+    located, held_out = None, None
+    if checkpoint is not None:
+        located = locate_checkpoint(checkpoint, revision, progress, adapters)
 
     from dragoman.verification.report.gathering import Additions, gather, matched
     from dragoman.verification.report.page import render
@@ -96,7 +96,11 @@ def report(
     known = matched(read, given)
     foreign: dict[Path, str] = {}
     if checkpoint is not None and located is not None:
+        from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
+
         foreign = _foreign(read, located, checkpoint, progress)
+        file = located.directory / HELD_OUT_FILE
+        held_out = file if file.is_file() else None
     unmeasured = dict(foreign)
     if checkpoint is not None and measurements:
         for bundle in read:
@@ -123,12 +127,6 @@ def report(
         progress.stage("measuring speed")
         speeds = measure_speed(read, threads=threads, advance=progress.advance)
         measured_on = machine()
-    held_out = None
-    if located is not None:
-        from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
-
-        file = located.directory / HELD_OUT_FILE
-        held_out = file if file.is_file() else None
     additions = Additions(
         checkpoint=None if located is None else located.directory,
         foreign=foreign,
@@ -144,10 +142,9 @@ def report(
     made = gather(read, additions, command=command, progress=progress)
     progress.stage("drawing")
     page = render(made)
-    write_whole(output, lambda partial: partial.write_text(page, encoding="utf-8"))
+    write_text(output, page)
     if json is not None:
-        text = made.to_json()
-        write_whole(Path(json), lambda partial: partial.write_text(text, encoding="utf-8"))
+        write_text(Path(json), made.to_json())
     return made
 
 

@@ -100,24 +100,16 @@ def sensitivity(
 
 def check_measurable(bundle: Bundle) -> None:
     """Check that the sensitivity of a bundle can be measured."""
-    manifest = bundle.manifest
-    if manifest.precision == "fp32":
-        raise DragomanError(
-            f"{bundle.directory}: expected a bundle in {' or '.join(QUANTIZED)}, found fp32: there "
-            "is nothing to measure"
-        )
-    if manifest.precision not in QUANTIZED:
-        raise DragomanError(
-            f"{bundle.directory}: expected a bundle in {' or '.join(QUANTIZED)}, found "
-            f"{manifest.precision}, which does not quantize weights one by one"
-        )
-    if manifest.target == "openvino":
-        raise DragomanError(
-            f"{bundle.directory}: expected a bundle for target cpu or neutral, found openvino, "
-            "which rounds inputs as it runs"
-        )
-    if manifest.executable.format != "onnx":
-        raise DragomanError(
-            f"{bundle.directory}: expected a bundle of graphs, found engines, which are opaque: "
-            "measure one of target cpu or neutral"
-        )
+    manifest, precision = bundle.manifest, bundle.manifest.precision
+    if precision not in QUANTIZED:
+        why = ", which does not quantize weights one by one"
+        if precision == "fp32":
+            why = ": there is nothing to measure"
+        problem = f"in {' or '.join(QUANTIZED)}, found {precision}{why}"
+    elif manifest.target == "openvino":
+        problem = "for target cpu or neutral, found openvino, which rounds inputs as it runs"
+    elif manifest.executable.format != "onnx":
+        problem = "of graphs, found engines, which are opaque: measure one of target cpu or neutral"
+    else:
+        return
+    raise DragomanError(f"{bundle.directory}: expected a bundle {problem}")

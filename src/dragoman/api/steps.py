@@ -16,9 +16,8 @@ from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.format.writing import BundleWriter, ScratchWriter
 from dragoman.verification.checks.shortlist import compare_shortlist
-from dragoman.verification.first_difference import describe_first_difference
 from dragoman.verification.inputs.parity_inputs import ParityInputs
-from dragoman.verification.parity import check_parity, running, unrun
+from dragoman.verification.parity import check_parity, describe_first_difference, running, unrun
 from dragoman.verification.stored import compare_stored
 from dragoman.verification.verdict import describe_failure
 

@@ -42,16 +42,8 @@ from .shared.terminal import notify
     "--source-length",
     help="Tokens of a source or prompt [32]; a source of a speech model is always one window.",
 )
-@counted(
-    "--new-tokens",
-    help="Decoding steps per batch [64]; for models with a decoder.",
-)
-@counted(
-    "--runs",
-    default=5,
-    show_default=True,
-    help="Batches to measure for each size.",
-)
+@counted("--new-tokens", help="Decoding steps per batch [64]; for models with a decoder.")
+@counted("--runs", default=5, show_default=True, help="Batches to measure for each size.")
 @click.option("--json", "json_file", type=PATH, help="Also write the figures to this JSON file.")
 @click.option(
     "--arrangement",
@@ -127,12 +119,8 @@ def _print(report: BenchReport) -> None:
         f"{report.runs} runs: ms p50 / p90 / p99",
         title_justify="left",
     )
-    parts = {
-        "encoder": "encoder",
-        "prompt": "prompt",
-        "step": "decoder step",
-        "sentence": "sentence",
-    }
+    parts = {part: part for part in ("encoder", "prompt", "step", "sentence")}
+    parts["step"] = "decoder step"
     measured = [part for part in parts if any(getattr(row, part) for row in report.batches)]
     shares = {row.batch_size: row.share_of_bandwidth for row in report.memory_reads}
     last = ["tokens/s", *(["of bandwidth"] if shares else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ from .shared.options import (
     counted,
     device_option,
     gathered,
+    json_option,
     split_option,
     threads_option,
 )
@@ -40,15 +42,14 @@ from .shared.terminal import in_parts, notify, standard_input
 GROUP = 1024
 """The most lines that are read before results are written."""
 
+truncate_option = functools.partial(click.option, "--truncate", is_flag=True)
 encoder_loading = gathered("loading", backend_option, device_option, check_option, threads_option)
 
 
 @click.command()
 @bundle_argument
 @click.argument("texts", nargs=-1)
-@click.option(
-    "--truncate", is_flag=True, help="Cut lines that are too long for the model [rejected]."
-)
+@truncate_option(help="Cut lines that are too long for the model [rejected].")
 @click.option(
     "--stride", type=int, metavar="N", help="Read long contexts in windows that share N tokens."
 )
@@ -75,12 +76,7 @@ encoder_loading = gathered("loading", backend_option, device_option, check_optio
     help="Write embeddings to this .npy file, float32 [lines, size]; NaN for rejected lines.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Write a JSON object for each line: results, scores, error.",
-)
+@json_option(help="Write a JSON object for each line: results, scores, error.")
 @encoder_loading
 def encode(
     bundle: Path,
@@ -163,13 +159,11 @@ def encode(
     is_flag=True,
     help="Give each label a probability of its own, so that several may be true.",
 )
-@click.option(
-    "--truncate",
-    is_flag=True,
-    help="Leave out the end of texts that are too long for the model [they are rejected].",
+@truncate_option(
+    help="Leave out the end of texts that are too long for the model [they are rejected]."
 )
 @split_option
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON object, with all labels.")
+@json_option(help="Write a JSON object, with all labels.")
 @encoder_loading
 def classify(
     bundle: Path,
@@ -206,13 +200,11 @@ def classify(
 @click.argument("query")
 @click.argument("documents", nargs=-1)
 @counted("--top", help="Write the best N [all].")
-@click.option(
-    "--truncate",
-    is_flag=True,
-    help="Leave out the end of documents that are too long for the model [they are rejected].",
+@truncate_option(
+    help="Leave out the end of documents that are too long for the model [they are rejected]."
 )
 @split_option
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON object for each document.")
+@json_option(help="Write a JSON object for each document.")
 @encoder_loading
 def rerank(
     bundle: Path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -21,13 +22,13 @@ from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.known_answers import has_passed, machine_of
 from dragoman.verification.report.manifest_facts import NOT_RUN, making_facts, model_facts
 
-from .shared.options import PATH, bundle_argument
+from .shared.options import PATH, bundle_argument, json_option
 from .shared.tables import engine_table, verdict
 
 
 @click.command()
 @bundle_argument
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
+@json_option(help="Print the manifest as JSON.")
 @click.option(
     "--polygraphy",
     type=PATH,
@@ -88,9 +89,8 @@ def _print(bundle: Bundle) -> None:
     ):
         marked = name in ("parity", "engines")
         overview.add_row(f"[bold]{name}[/bold]", value if marked else _text(value))
-    tensors = Table(title="tensors", title_justify="left")
-    for heading in ("graph", "", "role", "layers", "dtype", "shape"):
-        tensors.add_column(heading)
+    headings = ("graph", "", "role", "layers", "dtype", "shape")
+    tensors = Table(*headings, title="tensors", title_justify="left")
     for row in _tensor_rows(bundle):
         tensors.add_row(*row)
     files = Table(title="files, all intact", title_justify="left")
@@ -170,13 +170,11 @@ def _parity(parity: Parity | None) -> str:
     return text
 
 
-def _tensor_rows(bundle: Bundle) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def _tensor_rows(bundle: Bundle) -> Iterator[tuple[str, ...]]:
     for graph, spec in bundle.manifest.graphs.items():
         for side, tensors in (("in", spec.inputs), ("out", spec.outputs)):
             for role in dict.fromkeys(tensor.role for tensor in tensors):
                 same = [tensor for tensor in tensors if tensor.role == role]
                 layers = f"{len(same)}" if same[0].layer is not None else ""
                 shape = ", ".join(map(str, same[0].shape))
-                rows.append((graph, side, role, layers, same[0].dtype, rf"\[{shape}]"))
-    return rows
+                yield graph, side, role, layers, same[0].dtype, rf"\[{shape}]"

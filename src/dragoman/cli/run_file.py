@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,16 @@ from .shared.options import (
     PATH,
     POSITIVE,
     SectionedCommand,
-    SectionedOption,
     backend_option,
     bundle_argument,
     device_option,
     gathered,
+    in_section,
     option_names,
 )
 from .shared.terminal import notify, shown_progress
 
-writing = partial(click.option, cls=SectionedOption, section="Output")
-workers_option = partial(click.option, cls=SectionedOption, section="Options")
+writing, workers_option = in_section("Output"), in_section("Options")
 
 
 @click.command("run-file", cls=SectionedCommand, short_help="Decode a large file on Ray workers.")

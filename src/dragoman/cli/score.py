@@ -19,6 +19,7 @@ from .shared.options import (
     PATH,
     bundle_argument,
     counted,
+    json_option,
     loading_options,
     option_names,
     split_option,
@@ -51,16 +52,10 @@ from .shared.terminal import arriving_lines, in_parts, notify, standard_input
 )
 @split_option
 @counted(
-    "--batch-size",
-    default=64,
-    show_default=True,
-    help="Score at most this many lines at once.",
+    "--batch-size", default=64, show_default=True, help="Score at most this many lines at once."
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Write a JSON object for each line: tokens, their log-probabilities, the sum, the error.",
+@json_option(
+    help="Write a JSON object for each line: tokens, their log-probabilities, the sum, the error."
 )
 @loading_options
 @click.pass_context

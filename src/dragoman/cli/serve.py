@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,15 @@ from .shared.options import (
     PATH,
     POSITIVE,
     FiniteRange,
-    SectionedOption,
     backend_option,
     check_option,
     devices_option,
     fallback_option,
+    in_section,
 )
 from .shared.settings import ConfigurableCommand, config_option, given_names
 
-network = partial(click.option, cls=SectionedOption, section="Network")
-decoding = partial(click.option, cls=SectionedOption, section="Decoding")
-limits = partial(click.option, cls=SectionedOption, section="Limits")
-loading = partial(click.option, cls=SectionedOption, section="Bundles")
+network, decoding, limits, loading = map(in_section, ("Network", "Decoding", "Limits", "Bundles"))
 PREFIX = "DRAGOMAN_SERVE"
 
 

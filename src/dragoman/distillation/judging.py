@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from dragoman.files.regular_files import write_whole
+from dragoman.files.regular_files import write_text, write_whole
 from dragoman.metrics import find_metric
 from dragoman.progress import Progress
 from dragoman.reference_model.recipes import Example, Recipe
@@ -78,11 +78,7 @@ def judge_all(
 
 
 def judge(
-    name: str,
-    model: Model,
-    options: GenerationOptions,
-    recipe: Recipe,
-    held_out: Sequence[Example],
+    name: str, model: Model, options: GenerationOptions, recipe: Recipe, held_out: Sequence[Example]
 ) -> Judged:
     """Translate and score held-out pairs with a bundle, and take the time."""
     assert recipe.score is not None
@@ -117,10 +113,7 @@ def write_figures(
         DragomanError: a file cannot be written.
     """
     record = {"metric": metric, "within": within, "loss": loss, "rows": list(map(asdict, rows))}
-    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
-    write_whole(
-        directory / FIGURES_FILE, lambda partial: partial.write_text(text, encoding="utf-8")
-    )
+    write_text(directory / FIGURES_FILE, json.dumps(record, indent=2, allow_nan=False) + "\n")
     if find_spec("matplotlib"):
         draw(rows, metric, directory / PICTURE_FILE)
 

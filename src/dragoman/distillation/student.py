@@ -95,7 +95,15 @@ def student_recipe(
     sections: dict[str, Any] = {
         "vocabulary": _vocabulary(teacher),
         **stated,
-        "model": _with(_model(teacher), stated.get("model")),
+        "model": _with(
+            {
+                "preset": "student",
+                "norm_order": "pre",
+                "max_source_positions": teacher.manifest.model.max_source_positions,
+                "max_target_positions": teacher.manifest.model.max_target_positions,
+            },
+            stated.get("model"),
+        ),
         "training": _training(stated.get("training"), epochs),
         "corpora": [{"files": [str(file.absolute())]} for file in learned],
     }
@@ -128,16 +136,6 @@ def _training(stated: object, epochs: int | None) -> object:
         whole = options["epochs"]
         options["cool_down_epochs"] = whole // 2 if isinstance(whole, int) and whole > 0 else 0
     return options
-
-
-def _model(teacher: Bundle) -> Mapping[str, object]:
-    model = teacher.manifest.model
-    return {
-        "preset": "student",
-        "norm_order": "pre",
-        "max_source_positions": model.max_source_positions,
-        "max_target_positions": model.max_target_positions,
-    }
 
 
 def _with(defaults: Mapping[str, object], stated: object) -> object:

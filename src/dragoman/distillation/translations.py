@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -62,16 +61,6 @@ class DataFiles:
         )
 
 
-@dataclass(frozen=True)
-class Translated:
-    """What the teacher translated."""
-
-    sources: int
-    """The number of different sources."""
-    rejected: int
-    """How many of them the teacher rejected, such as those that are too long for it."""
-
-
 def recipe_of(teacher: Bundle) -> Recipe:
     """Find the recipe of Dragoman that a teacher was trained by.
 
@@ -94,7 +83,7 @@ def translate_sources(
     options: GenerationOptions,
     threads: int | None,
     progress: Progress,
-) -> Translated:
+) -> tuple[int, int]:
     """Translate all sources to train on with the teacher.
 
     The same call goes on with an interrupted one; see `decode_file`.
@@ -104,6 +93,10 @@ def translate_sources(
         more: files of further sources, one per line
         files: the files to write
 
+    Returns:
+        the number of different sources, and how many of them the teacher rejected, such as those
+        that are too long for it
+
     Raises:
         DragomanError: a file cannot be read or written, or the teacher rejects every source.
     """
@@ -112,7 +105,8 @@ def translate_sources(
     write_examples(train, files.originals)
     write_examples(data.validation, files.dev)
     write_examples(data.held_out, files.test)
-    _write_lines(files.sources, sources)
+    text = "".join(f"{source}\n" for source in sources)
+    write_whole(files.sources, lambda partial: partial.write_text(text, "utf-8", newline="\n"))
     outputs = _outputs(teacher, files.sources, options, threads, progress)
     translated = [
         Example(source, (" ".join(output.split()),))
@@ -120,7 +114,7 @@ def translate_sources(
         if output.strip()
     ]
     write_examples(translated, files.translations)
-    return Translated(len(sources), len(sources) - len(translated))
+    return len(sources), len(sources) - len(translated)
 
 
 def load_files(pairs: PairFiles, rules: Cleaning) -> Data:
@@ -177,8 +171,3 @@ def _outputs(
                 f"it rejects all {decoded.lines} sources: {decoded.rejected[1]}"
             )
     return read_lines(output)
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    text = "".join(f"{line}\n" for line in lines)
-    write_whole(path, lambda partial: partial.write_text(text, "utf-8", newline="\n"))

@@ -145,3 +145,12 @@ def write_whole(
     finally:
         with suppress(OSError):  # it is not there, or the directory is closed or read-only
             partial.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8 completely or not at all, see `write_whole`.
+
+    Raises:
+        DragomanError: the file cannot be written.
+    """
+    write_whole(path, lambda partial: partial.write_text(text, encoding="utf-8"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -86,12 +86,11 @@ def check_pairs(hypotheses: Sequence[str], references: References) -> None:
         raise DragomanError(f"expected at least one reference for text {without}, found none")
 
 
-def check_library(metric: str, module: str) -> None:
-    """Check that the library of a metric is installed."""
-    if importlib.util.find_spec(module) is None:
+def check_library(metric: str, library: str | None) -> None:
+    """Check that the distribution that computes a metric, if it needs one, is installed."""
+    if library is not None and importlib.util.find_spec(library.replace("-", "_")) is None:
         raise DragomanError(
-            f"{metric} needs the package {module.replace('_', '-')}: pip install "
-            "'dragoman[metrics]'"
+            f"{metric} needs the package {library}: pip install 'dragoman[metrics]'"
         )
 
 
@@ -105,23 +104,28 @@ def bootstrap_chance(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -
     observed = abs(ratio(oracle.sum(0)) - ratio(bundle.sum(0)))
     if len(oracle) == 1 or observed == 0:
         return 1.0
-    generator = np.random.default_rng(SEED)
-    apart = np.empty(RESAMPLES)
-    for n in range(RESAMPLES):
-        rows = generator.integers(len(oracle), size=len(oracle))
-        apart[n] = abs(ratio(oracle[rows].sum(0)) - ratio(bundle[rows].sum(0)))
+    apart = np.abs(resampled(oracle, bundle, ratio))
     further = int(np.count_nonzero(apart - apart.mean() > observed))
     return (further + 1) / (RESAMPLES + 1)  # the observed difference counts as one of them
 
 
-def bootstrap_spread(oracle: NDArray[np.float64], bundle: NDArray[np.float64]) -> float:
-    """Compute the standard error of the difference between two ratios of sums over segments."""
+def resampled(
+    oracle: NDArray[np.float64],
+    bundle: NDArray[np.float64],
+    figure: Callable[[NDArray[np.float64]], float],
+) -> NDArray[np.float64]:
+    """Compute the differences between two outputs in paired bootstrap resamples.
+
+    Args:
+        oracle, bundle: statistics of each segment [N, statistics]
+        figure: computes the figure from sums of statistics
+    """
     generator = np.random.default_rng(SEED)
     differences = np.empty(RESAMPLES)
     for n in range(RESAMPLES):
         rows = generator.integers(len(oracle), size=len(oracle))
-        differences[n] = ratio(bundle[rows].sum(0)) - ratio(oracle[rows].sum(0))
-    return float(differences.std())
+        differences[n] = figure(bundle[rows].sum(0)) - figure(oracle[rows].sum(0))
+    return differences
 
 
 class RatioMetric(ABC):
@@ -139,7 +143,7 @@ class RatioMetric(ABC):
     def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
         """Compute the standard error of a difference."""
         sums = self._sums(oracle, references), self._sums(bundle, references)
-        return self.whole * bootstrap_spread(*sums)
+        return self.whole * float(resampled(*sums, ratio).std())
 
     @abstractmethod
     def _sums(self, hypotheses: Sequence[str], references: References) -> NDArray[np.float64]:

@@ -8,10 +8,11 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError, shown
 
-from .metric import RESAMPLES, SEED, References, check_pairs
+from .metric import RESAMPLES, References, check_pairs, resampled
 
 if TYPE_CHECKING:
     from sacrebleu import BLEU, CHRF
@@ -35,6 +36,7 @@ class SacreBleu:
     lowercase: bool = False
     higher_is_better: bool = True
     whole: float = 100
+    library: str = "sacrebleu"
 
     def shown(self, figure: float) -> str:
         """Format a figure."""
@@ -71,20 +73,17 @@ class SacreBleu:
     def spread(self, oracle: Sequence[str], bundle: Sequence[str], references: References) -> float:
         """Compute the standard error of a difference."""
         check_pairs(oracle, references)
-        metric, generator = self._metric(), np.random.default_rng(SEED)
+        metric = self._metric()
         # sacrebleu has no public function that returns the figures of resamples.
-        kept = [
+        before, after = (
             np.array(metric._extract_corpus_statistics(texts, streams(references)), np.float64)
             for texts in (oracle, bundle)
-        ]
-        differences = np.empty(RESAMPLES)
-        for n in range(RESAMPLES):
-            rows = generator.integers(len(oracle), size=len(oracle))
-            before, after = (
-                metric._compute_score_from_stats(each[rows].sum(0).tolist()).score for each in kept
-            )
-            differences[n] = after - before
-        return float(differences.std())
+        )
+
+        def figure(sums: NDArray[np.float64]) -> float:
+            return metric._compute_score_from_stats(sums.tolist()).score
+
+        return float(resampled(before, after, figure).std())
 
     def signature(self, references: References = ()) -> str:
         """Describe how the figure was computed, as sacrebleu does."""

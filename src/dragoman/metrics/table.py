@@ -10,9 +10,9 @@ from dragoman.errors import DragomanError, shown
 
 from .metric import Metric, References, check_library
 from .sacrebleu_metrics import SacreBleu, bleu_with, tokenization
-from .segment_metrics import CHARACTER_ERROR, EXACT_MATCH, ROUGE_L, WORD_ERROR
+from .segment_metrics import CHARACTER_ERROR, EXACT_MATCH, ROUGE_L, WORD_ERROR, SegmentMetric
 
-METRICS: Mapping[str, Metric] = MappingProxyType(
+METRICS: Mapping[str, SacreBleu | SegmentMetric] = MappingProxyType(
     {
         "bleu": SacreBleu("BLEU"),
         "chrf": SacreBleu("chrF"),
@@ -28,14 +28,6 @@ PERPLEXITY = "perplexity"
 
 METRIC_NAMES = (*METRICS, PERPLEXITY)
 
-LIBRARIES = {
-    "bleu": "sacrebleu",
-    "chrf": "sacrebleu",
-    "word-error": "rapidfuzz",
-    "character-error": "rapidfuzz",
-    "rouge-l": "rouge_score",
-}
-
 
 def find_metric(name: str, language: str | None = None) -> Metric:
     """Find a metric whose library is installed.
@@ -48,13 +40,12 @@ def find_metric(name: str, language: str | None = None) -> Metric:
         DragomanError: the metric is unknown, or its library is missing.
     """
     if name.startswith("bleu:"):
-        check_library("BLEU", LIBRARIES["bleu"])
+        check_library("BLEU", METRICS["bleu"].library)
         return bleu_with(name.removeprefix("bleu:"))
     metric = METRICS.get(name)
     if metric is None:
         raise DragomanError(f"metric: expected one of {', '.join(METRICS)}, found {shown(name)}")
-    if name in LIBRARIES:
-        check_library(metric.name, LIBRARIES[name])
+    check_library(metric.name, metric.library)
     if isinstance(metric, SacreBleu) and metric.name == "BLEU":
         return replace(metric, tokenize=tokenization(language))
     return metric

@@ -10,6 +10,7 @@ GPU.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,11 @@ from dragoman.settings.head import Head
 
 from .graph_files import module_of
 
-ATTENTION_FILE, ALIGNMENT_FILE, CANDIDATES_FILE = (
-    "attention.onnx",
-    "alignment.onnx",
-    "candidates.onnx",
-)
-AFTER_SOFTMAX = {"Attention": 3, "GroupQueryAttention": 2}
-"""What the operators' attributes call the weights (ONNX 23; onnxruntime, contrib operators)."""
-ATTRIBUTES = {"Attention": "qk_matmul_output_mode", "GroupQueryAttention": "qk_output"}
+ATTENTION_FILE, ALIGNMENT_FILE = "attention.onnx", "alignment.onnx"
+CANDIDATES_FILE = "candidates.onnx"
+AFTER_SOFTMAX = {"Attention": ("qk_matmul_output_mode", 3), "GroupQueryAttention": ("qk_output", 2)}
+"""The operators' attributes, and what they call the weights (ONNX 23; onnxruntime, contrib
+operators)."""
 SCORES = "FusedMatMul"
 """The operator that computes attention scores over a source of fixed length; the weights are the
 output of the Softmax that follows: [sources, H, rows of a source, Q, S]."""
@@ -66,7 +64,7 @@ def attention_graph(
             f"attention: expected scaled dot products, found other scores in {missing[0]}, whose "
             "weights no operator gives"
         )
-    return _made(parts, specs, _spec(expected, specs, found), found)
+    return _made(parts, specs, expected, found)
 
 
 def alignment_graph(
@@ -92,35 +90,33 @@ def alignment_graph(
         "cross_attention": [_with_weights(graph, cross[layer]) for layer in layers]
     }
     expected = neutral_graph("alignment", ALIGNMENT_FILE, model, None)
-    return _made(parts, specs, _spec(expected, specs, found), found)
+    return _made(parts, specs, expected, found)
 
 
 def _parts(models: Mapping[str, ir.Model], names: Sequence[str]) -> dict[str, ir.Model]:
+    """Copy graphs, with the name of its graph before each name of a node, weight or output."""
     parts = {name: models[name].clone() for name in names if name in models}
-    for name, part in parts.items():
-        _rename(part.graph, name)
+    for prefix, part in parts.items():
+        for value in list(part.graph.initializers.values()):
+            value.name = f"{prefix}/{value.name}"
+        for node in part.graph:
+            node.name = f"{prefix}/{node.name}"
+            for output in node.outputs:
+                output.name = f"{prefix}/{output.name}" if output.name else output.name
     return parts
 
 
 def _made(
     parts: Mapping[str, ir.Model],
     specs: Mapping[str, GraphSpec],
-    spec: GraphSpec,
+    expected: GraphSpec,
     found: Mapping[Role, Sequence[ir.Value]],
 ) -> tuple[ir.Model, GraphSpec]:
+    spec = _spec(expected, specs, found)
     graph = _joined(parts, specs, spec, found)
     result = ir.Model(graph, ir_version=max(part.ir_version for part in parts.values()))
     RemoveUnusedNodesPass()(result)
     return result, spec
-
-
-def _rename(graph: ir.Graph, prefix: str) -> None:
-    for value in list(graph.initializers.values()):
-        value.name = f"{prefix}/{value.name}"
-    for node in graph:
-        node.name = f"{prefix}/{node.name}"
-        for output in node.outputs:
-            output.name = f"{prefix}/{output.name}" if output.name else output.name
 
 
 def _attentions(graph: ir.Graph, name: str, spec: GraphSpec) -> list[tuple[Role, ir.Node]]:
@@ -128,7 +124,7 @@ def _attentions(graph: ir.Graph, name: str, spec: GraphSpec) -> list[tuple[Role,
     of_source = {tensor.name for tensor in spec.inputs if tensor.role == "cross_key"}
     found: list[tuple[Role, ir.Node]] = []
     for node in list(graph):
-        if node.op_type not in (*ATTRIBUTES, "MultiHeadAttention", SCORES):
+        if node.op_type not in (*AFTER_SOFTMAX, "MultiHeadAttention", SCORES):
             continue
         if name == "encoder" and module_of(node).startswith("decoder."):
             continue
@@ -167,9 +163,8 @@ def _with_weights(graph: ir.Graph, node: ir.Node) -> ir.Value:
     value.name = f"{node.name}/weights"
     if node.domain:  # onnxruntime does not infer the type for its own operators
         value.type = ir.TensorType(ir.DataType.FLOAT)
-    if node.op_type in ATTRIBUTES:
-        attribute = ATTRIBUTES[node.op_type]
-        node.attributes.add(ir.AttrInt64(attribute, AFTER_SOFTMAX[node.op_type]))
+    if node.op_type in AFTER_SOFTMAX:
+        node.attributes.add(ir.AttrInt64(*AFTER_SOFTMAX[node.op_type]))
         return value
     softmax = ir.node("Softmax", [value], {"axis": -1}, name=f"{node.name}/softmax")
     softmax.outputs[0].name = f"{node.name}/softmax"
@@ -181,8 +176,10 @@ def _spec(
     expected: GraphSpec, specs: Mapping[str, GraphSpec], found: Mapping[Role, Sequence[ir.Value]]
 ) -> GraphSpec:
     types = {t.role: t.dtype for spec in specs.values() for t in (*spec.inputs, *spec.outputs)}
+    encoder = specs["encoder"].inputs if "encoder" in specs else ()
+    shapes = {t.role: t.shape for t in encoder if t.role in OF_SOURCE}
     inputs = tuple(
-        TensorSpec(t.name, t.role, types.get(t.role, t.dtype), _source_shape(t, specs), t.layer)
+        replace(t, dtype=types.get(t.role, t.dtype), shape=shapes.get(t.role, t.shape))
         for t in expected.inputs
     )
     outputs = tuple(
@@ -192,13 +189,6 @@ def _spec(
         for t in expected.outputs
     )
     return GraphSpec(expected.file, inputs, outputs)
-
-
-def _source_shape(tensor: TensorSpec, specs: Mapping[str, GraphSpec]) -> tuple[int | str, ...]:
-    if tensor.role in OF_SOURCE and "encoder" in specs:
-        known = {t.role: t.shape for t in specs["encoder"].inputs}
-        return known.get(tensor.role, tensor.shape)
-    return tensor.shape
 
 
 def _joined(
@@ -278,13 +268,7 @@ class _Sizes:
 
     def _size(self, size: int | str) -> ir.Value:
         if size not in self._known:
-            tensor = ir.tensor(np.array([size]), name=f"sizes/{size}")
-            self._known[size] = ir.Value(
-                name=tensor.name,
-                shape=ir.Shape([1]),
-                type=ir.TensorType(tensor.dtype),
-                const_value=tensor,
-            )
+            self._known[size] = constant_of(f"sizes/{size}", np.array([size]))
             self.constants.append(self._known[size])
         return self._known[size]
 

@@ -74,7 +74,7 @@ def shortlist_graphs(
     RemoveUnusedNodesPass()(model)
     graph.sort()
     specs = {
-        "shortlist_weights": gathered.spec,
+        "shortlist_weights": GraphSpec(GATHERING_FILE, (_IDS,), tuple(gathered.tensors)),
         "shortlist_decoder": GraphSpec(
             DECODER_FILE,
             (*spec.inputs, *allowed, *gathered.tensors),
@@ -101,10 +101,6 @@ class _GatheredWeights:
         self._constants: dict[str, ir.Value] = {}
         self._results: list[ir.Value] = []
 
-    @property
-    def spec(self) -> GraphSpec:
-        return GraphSpec(GATHERING_FILE, (_IDS,), tuple(self.tensors))
-
     def model(self) -> ir.Model:
         graph = ir.Graph(
             [self._ids],
@@ -129,9 +125,7 @@ class _GatheredWeights:
             transposed: whether the two axes of the weight are exchanged
         """
         found = self._of_shortlist(value, axis)
-        if transposed:
-            found = self._transposed(found, {"perm": [1, 0]}, [1, 0])
-        return self._output(found)
+        return self._output(self._transposed(found, [1, 0]) if transposed else found)
 
     def gather_blocks(self, node: ir.Node, inputs: int) -> ir.Value:
         """Return the decoder's input that holds the dequantized weights of a product of blocks."""
@@ -149,10 +143,10 @@ class _GatheredWeights:
         begin, axes = self._known("begin", 0), self._known("axes", 1)
         cut = self._node("Slice", [flat, begin, first, axes])
         cut.shape, cut.type = ir.Shape(["shortlist", inputs]), ir.TensorType(ir.DataType.FLOAT)
-        return self._output(self._transposed(cut, {"perm": [1, 0]}, [1, 0]))
+        return self._output(self._transposed(cut, [1, 0]))
 
-    def _transposed(self, found: ir.Value, attributes: Any, permutation: Sequence[int]) -> ir.Value:
-        turned = self._node("Transpose", [found], attributes)
+    def _transposed(self, found: ir.Value, permutation: Sequence[int]) -> ir.Value:
+        turned = self._node("Transpose", [found], {"perm": permutation})
         assert found.shape is not None
         turned.shape = ir.Shape([found.shape[axis] for axis in permutation])
         turned.type = found.type
@@ -186,8 +180,7 @@ class _GatheredWeights:
         attributes = dict(node.attributes)
         if node.op_type == "Transpose":
             permutation = node.attributes["perm"].as_ints()
-            before = self._of_shortlist(weight, permutation[axis])
-            return self._transposed(before, attributes, permutation)
+            return self._transposed(self._of_shortlist(weight, permutation[axis]), permutation)
         if node.op_type == "Cast":
             before = self._of_shortlist(weight, axis)
             cast = self._node("Cast", [before], attributes)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import DragomanError, shown
-from dragoman.files.regular_files import write_whole
+from dragoman.files.regular_files import write_text, write_whole
 from dragoman.runtime import Attention
 
 Which = Literal["cross", "decoder", "encoder"]
@@ -151,19 +151,19 @@ def write_page(attention: Attention, path: Path, *, title: str) -> None:
             f"{path}: expected at most {MOST_CELLS} weights for a page, found {cells}: write a "
             ".png of one layer"
         )
-    data = {"title": title, "maps": list(map(_plain, maps.values()))}
+    plain = [
+        {
+            "title": picture.title,
+            "rows": picture.rows,
+            "columns": picture.columns,
+            "weights": np.round(picture.weights.astype(np.float64), 4).tolist(),
+        }
+        for picture in maps.values()
+    ]
+    data = {"title": title, "maps": plain}
     template = files(__package__).joinpath("attention.html").read_text(encoding="utf-8")
     page = template.replace("/*DATA*/null", script_safe(json.dumps(data, ensure_ascii=False)))
-    write_whole(path, lambda partial: partial.write_text(page, encoding="utf-8"))
-
-
-def _plain(picture: HeatMap) -> dict[str, Any]:
-    return {
-        "title": picture.title,
-        "rows": picture.rows,
-        "columns": picture.columns,
-        "weights": np.round(picture.weights.astype(np.float64), 4).tolist(),
-    }
+    write_text(path, page)
 
 
 def script_safe(text: str) -> str:

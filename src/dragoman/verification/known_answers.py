@@ -134,11 +134,9 @@ def _sizes(model: ReferenceModel) -> dict[str, int]:
     return counts
 
 
-def _inputs(
-    inputs: ParityInputs, sources: Sequence[EncoderInput], vocabulary: int, longest: int
-) -> Iterator[_Input]:
+def _inputs(inputs: ParityInputs, vocabulary: int, longest: int) -> Iterator[_Input]:
     pool: dict[tuple[int, ...], _Input] = {}
-    for number, source in enumerate(sources):
+    for number, source in enumerate(inputs.sources):
         ids = tuple(map(int, source))
         if 0 < len(ids) <= min(LONG, longest) and ids not in pool:
             name = inputs.origins[number] if inputs.origins else f"input {number + 1}"
@@ -192,18 +190,13 @@ def _chosen(
     longest = model.input_positions
     if not model.has_encoder:
         longest = max(1, model.max_target_positions - MOST_STEPS)
-    sources = list(inputs.sources)
-    found = list(_inputs(inputs, sources, model.input_vocab_size, longest))
+    found = list(_inputs(inputs, model.input_vocab_size, longest))
     for one in found:
         room = model.max_target_positions - (0 if model.has_encoder else len(one.source))
         limit = max(1, min(steps if one.at_load else 2 * steps, room))
         text = one.text if one.text is not None and len(one.text) <= MOST_CHARACTERS else None
         yield _asked(
-            name=one.name,
-            at_load=one.at_load,
-            max_new_tokens=limit,
-            source=one.source,
-            text=text,
+            name=one.name, at_load=one.at_load, max_new_tokens=limit, source=one.source, text=text
         )
     middle = [one for one in found if one.at_load]
     beams = min(manifest.generation.num_beams, model.target_vocab_size)
@@ -304,11 +297,7 @@ def _with_oracle_values(answer: EncodedAnswer, model: Model, oracle: EncoderMode
     outputs = encoder_pass(oracle, source, np.ones_like(source, np.bool_), segments)
     numbers = np.concatenate([output.ravel() for output in outputs])
     values, size = projections(numbers)
-    return replace(
-        answer,
-        oracle_values=tuple(map(_rounded, values)),
-        oracle_size=_rounded(size),
-    )
+    return replace(answer, oracle_values=tuple(map(_rounded, values)), oracle_size=_rounded(size))
 
 
 def _rounded(value: float) -> float:
@@ -349,7 +338,7 @@ def _text(model: Model, tokens: Sequence[int]) -> str | None:
 def _encoded(model: Model, weights: int, inputs: ParityInputs) -> Iterator[EncodedAnswer]:
     spec = model.manifest.model
     vocabulary, longest = spec.source_vocab_size or 0, spec.input_positions
-    found = list(_inputs(inputs, list(inputs.sources), vocabulary, longest))
+    found = list(_inputs(inputs, vocabulary, longest))
     if longest >= BEYOND:
         ids = numbered_ids(BEYOND, vocabulary, 7)
         cheap = BEYOND * weights <= 4 * PRODUCTS

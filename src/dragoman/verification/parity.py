@@ -1,4 +1,7 @@
-"""Runs all checks that compare a bundle with the trained model, in order."""
+"""Runs all checks that compare a bundle with the trained model, in order.
+
+Where they fail, the first tensor in which a bundle differs from its model is looked for.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,17 @@ from pathlib import Path
 import torch
 
 from dragoman.errors import DragomanError, shown
+from dragoman.onnx_graphs.graph_files import load_graph, module_of
 from dragoman.optimize.emulation import emulated_bundle
+from dragoman.optimize.graph_values import FLOATS
+from dragoman.optimize.precision.calibration import calibration_batches
+from dragoman.optimize.running import difference, run, with_outputs
 from dragoman.optimize.targets import find_target
 from dragoman.reference_model import AutoregressiveModel, EncoderModel, ReferenceModel
 from dragoman.runtime import Bundle, Model
 from dragoman.runtime.backends import check_backend, open_backend
 from dragoman.runtime.decoding.request import EncoderInput
-from dragoman.runtime.format.parity import (
-    Check,
-    Divergence,
-    Parity,
-    TaskParity,
-    TokenParity,
-)
+from dragoman.runtime.format.parity import Check, Divergence, Parity, TaskParity, TokenParity
 from dragoman.runtime.model import parts_of
 
 from .checks.beams import compare_beams
@@ -31,12 +32,7 @@ from .checks.choices import ChoiceMeter, compare_one_pass, rounding
 from .checks.distances import DistributionMeter, TensorMeters
 from .checks.encoders import compare_encoder
 from .checks.task import compare_references, compare_task, prepared
-from .checks.tokens import (
-    bundle_outputs,
-    compare_tokens,
-    greedy_results,
-    results_of_first_windows,
-)
+from .checks.tokens import bundle_outputs, compare_tokens, greedy_results, results_of_first_windows
 from .encoded_once import encoding_once
 from .inputs.items import spread
 from .inputs.parity_inputs import ParityInputs
@@ -50,6 +46,7 @@ from .oracle import (
     oracle_outputs,
     rounded_oracle,
 )
+from .tolerances import TOLERANCES
 
 ORACLE = f"reference_model, PyTorch {torch.__version__}, fp32"
 
@@ -76,7 +73,10 @@ def check_parity(
     bundle = bundle or model.bundle
     if isinstance(reference, EncoderModel):
         return _check_encoder(model, bundle, reference, inputs, backend, checks, threads, advance)
-    _check_tokenizer(model, inputs)
+    for text, source in zip(inputs.texts or [], inputs.sources, strict=False):
+        own = model.tokenize(text, inputs.source_language)
+        if own != source:
+            raise _other_tokens(text, source, own)
     oracle, target_language = oracle_for(reference, model.manifest, inputs.target_language)
     pairs = prepared(model, inputs.references, target_language) if inputs.references else []
     limit = model.manifest.default_max_new_tokens
@@ -220,13 +220,6 @@ def _check_encoder(
     )
 
 
-def _check_tokenizer(model: Model, inputs: ParityInputs) -> None:
-    for text, source in zip(inputs.texts or [], inputs.sources, strict=False):
-        found = model.tokenize(text, inputs.source_language)
-        if found != source:
-            raise _other_tokens(text, source, found)
-
-
 def _other_tokens(text: str, expected: EncoderInput, found: EncoderInput) -> DragomanError:
     return DragomanError(
         f"the bundle's tokenizer is not the checkpoint's: for {shown(text)} expected tokens "
@@ -305,3 +298,46 @@ def running(
         half = "bfloat16" if manifest.precision == "bf16" else "float16"
         with Model(emulated, open_backend(emulated, backend, threads, device)) as model:
             yield model, f"onnxruntime, {half} emulated in float32"
+
+
+DIFFERENCE_SOURCES = 4
+"""The number of sources on which the first difference is looked for."""
+
+
+def describe_first_difference(
+    neutral: Bundle, bundle: Bundle, sources: Sequence[EncoderInput]
+) -> str:
+    """Describe the first difference beyond the tolerance of the precision.
+
+    Args:
+        neutral: a neutral bundle of the same model
+    """
+    if bundle.manifest.executable.format != "onnx":
+        return "engines are opaque: the first differing tensor cannot be located"
+    tolerance = TOLERANCES[bundle.manifest.precision]
+    try:
+        observed = calibration_batches(neutral, sources[:DIFFERENCE_SOURCES])
+        for graph in neutral.manifest.model_graphs:
+            expected, found = (load_graph(b.graph_path(graph)) for b in (neutral, bundle))
+            makers = {o.name or "": node for node in expected.graph for o in node.outputs}
+            operators = {
+                o.name or "": node.op_type
+                for node in found.graph
+                for o in node.outputs
+                if o.name in makers and o.dtype in FLOATS
+            }
+            before, after = (
+                run(with_outputs(model, list(operators)), observed[graph][0].samples)
+                for model in (expected, found)
+            )
+            for name, operator in operators.items():
+                # relative to max(1, the tensor's largest value), as in parity
+                _, apart = difference({name: before[name]}, {name: after[name]})
+                if apart > tolerance:
+                    return (
+                        f"the first tensor to differ by more than {tolerance:g}: {graph}, {name} "
+                        f"({operator} of {module_of(makers[name])}), which differs by {apart:.3g}"
+                    )
+    except DragomanError as error:  # the verdict is reported in any case
+        return f"the first differing tensor cannot be located ({error})"
+    return f"no tensor within the graphs differs by more than {tolerance:g}"

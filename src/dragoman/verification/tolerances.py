@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -87,7 +85,3 @@ class Slack:
     def largest(self) -> float:
         """The largest divergence at one position, in nats."""
         return LARGEST_OF_MEAN * self.mean
-
-    def mean_excess(self, divergences: Sequence[float]) -> float:
-        """Compute the mean divergence as a multiple of the allowed mean; 0 without divergences."""
-        return float(np.mean(divergences)) / self.mean if divergences else 0.0

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.export.checkpoints import read_checkpoint
-from dragoman.export.families.state_dictionaries.pytorch_seq2seq import load_pytorch_seq2seq
+from dragoman.export.families.state_dictionaries import load_pytorch_seq2seq
 from dragoman.export.formats.json_files import read_json
 from dragoman.reference_model import CheckpointError, ConfigError, Transformer, pad
 

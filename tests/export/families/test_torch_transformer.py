@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dragoman.export.families.state_dictionaries.torch_transformer import load_torch_transformer
+from dragoman.export.families.state_dictionaries import load_torch_transformer
 from dragoman.export.formats.json_files import read_json
 from dragoman.reference_model import CheckpointError, ConfigError, Transformer, greedy_uncached, pad
 

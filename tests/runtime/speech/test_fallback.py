@@ -13,6 +13,7 @@ import torch
 
 from dragoman import DragomanError
 from dragoman.runtime import GenerationOptions, Model, Quality, Result
+from dragoman.runtime.backends.onnxruntime.cpu_state import HostState
 from dragoman.runtime.model import parts_of
 from dragoman.runtime.speech.plan import TEMPERATURES
 from dragoman.runtime.speech.recording import Recording, Spectrogram
@@ -112,6 +113,26 @@ def test_doubtful_windows_are_sampled_at_rising_temperatures(case: Case) -> None
     for size in (1, 7):
         again = case.ours.generate([*SHORT, *LONG], **options(**ALWAYS), max_batch_size=size)
         assert [r.tokens for r in again] == [r.tokens for r in found]
+
+
+def test_a_window_is_encoded_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the encoder made for the first attempt serves all, with the same output."""
+    encoded: list[int] = []
+    encode = HostState._encode
+
+    def counted(state: HostState, encoder: Any, manifest: Any, source: Any) -> None:
+        encoded.append(len(source))
+        encode(state, encoder, manifest, source)
+
+    monkeypatch.setattr(HostState, "_encode", counted)
+    short = case.ours.generate(SHORT[:1], **options(**ALWAYS))
+    once = len(encoded)
+    together = case.ours.generate([*SHORT, *LONG], **options(**ALWAYS))
+    monkeypatch.setattr(HostState, "encoded_source", lambda *_: None)
+    encoded.clear()
+    assert case.ours.generate(SHORT[:1], **options(**ALWAYS)) == short
+    assert encoded == [1] * (once * len(TEMPERATURES))
+    assert case.ours.generate([*SHORT, *LONG], **options(**ALWAYS)) == together
 
 
 def test_the_attempts_end_with_the_first_that_is_not_doubtful(case: Case) -> None:

@@ -19,7 +19,6 @@ from dragoman.settings.generation_settings import Part, setting_names
 
 from ....decoding.results import Hypothesis, RejectedError, Result, Token
 from ....model import Model
-from ...models import ServedModel
 from ...service import Service
 from ..bodies import OPTION_NAMES, BodyError, Fields, spelled
 from ..http import Events, read_request, server_sent_event, started
@@ -179,30 +178,24 @@ async def completions(service: Service, request: Request) -> Response:
     if served.manifest.head is None and served.manifest.model.has_encoder:
         raise DragomanError(f"{served.name} is not a decoder-only model; use /v1/generate")
     completion = CompletionRequest(fields, splits=service.options.split_special_tokens)
-    with spelled(FIELDS):
-        return await _completed(service, served, completion)
-
-
-async def _completed(
-    service: Service, served: ServedModel, completion: CompletionRequest
-) -> Response:
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",
         "created": int(time.time()),
         "model": served.name,
     }
-    if completion.stream:
-        count = partial(_prompt_tokens, completion)
-        prompt = await service.run_with_model(served, count) if completion.with_usage else 0
-        items = service.stream(served, completion.prompts[0], completion.options)
-        return Events(_events(await started(_checked(items)), completion, head, prompt))
-    options = [completion.options] * len(completion.prompts)
-    results = await service.generate(served, completion.prompts, options)
-    for result in results:
-        _check_result(result)
-    body = await service.run_with_model(served, partial(_body, completion, results))
-    return JSONResponse(head | body)
+    with spelled(FIELDS):
+        if completion.stream:
+            count = partial(_prompt_tokens, completion)
+            prompt = await service.run_with_model(served, count) if completion.with_usage else 0
+            items = service.stream(served, completion.prompts[0], completion.options)
+            return Events(_events(await started(_checked(items)), completion, head, prompt))
+        options = [completion.options] * len(completion.prompts)
+        results = await service.generate(served, completion.prompts, options)
+        for result in results:
+            _check_result(result)
+        body = await service.run_with_model(served, partial(_body, completion, results))
+        return JSONResponse(head | body)
 
 
 def _body(completion: CompletionRequest, results: Sequence[Result], model: Model) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +13,28 @@ import click
 
 from dragoman import DragomanError, api
 from dragoman.api import BuiltBundle
+from dragoman.optimize.targets import TARGETS, choose_target
+from dragoman.optimize.tensorrt.profiles import NAMED_BATCHES
+from dragoman.optimize.tensorrt.request import EngineRequest
 from dragoman.runtime.format.bundle import Bundle
-from dragoman.runtime.format.manifest import PassRecord, Precision, TensorRTEngines
+from dragoman.runtime.format.manifest import PassRecord, Precision, Range, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
 from dragoman.runtime.format.plain_data import to_plain
 
-from ..shared.engine_options import engine_option, engine_options, engine_request
 from ..shared.options import (
     PATH,
+    POSITIVE,
     SectionedCommand,
-    adapter_option,
     attention_option,
     audio_window_option,
-    calibration_option,
+    checkpoint_options,
+    comparison_options,
     force_option,
-    inputs_option,
-    keep_fp32_option,
-    limit_option,
-    metric_option,
+    gathered,
+    in_section,
     option_names,
     output_option,
-    precision_option,
-    references_option,
-    revision_option,
-    source_language_option,
-    target_language_option,
-    target_option,
+    target_options,
     threads_option,
 )
 from ..shared.tables import print_engines, print_parity, print_passes
@@ -44,16 +42,95 @@ from ..shared.terminal import notify, shown_progress
 from .verify import VerificationFailedError
 
 
+def parse_range(text: str) -> Range:
+    """Parse a size, or a range with an optional best size: 8, 1..32, 1..8..32."""
+    if text in NAMED_BATCHES:
+        return NAMED_BATCHES[text]
+    with contextlib.suppress(ValueError):
+        match [int(part) for part in text.split("..")]:
+            case [size]:
+                return Range(size, size, size)
+            case [smallest, largest]:
+                return Range(smallest, largest, largest)
+            case [smallest, best, largest]:
+                return Range(smallest, best, largest)
+    expected = "a size or a range such as 8, 1..32 or 1..8..32"
+    raise click.BadParameter(f"expected {expected}, found {text}")
+
+
+engine_option = in_section("TensorRT engines")
+
+engine_options = gathered(
+    "engine_values",
+    engine_option(
+        "--profile",
+        "batches",
+        type=parse_range,
+        multiple=True,
+        metavar="BATCH",
+        help="Batch sizes: 8, 1..32, 1..8..32 (best 8), latency or throughput; repeatable "
+        "[1..8..32].",
+    ),
+    engine_option(
+        "--source-length",
+        type=parse_range,
+        metavar="TOKENS",
+        help="Tokens of a source, in the same form [all that the model takes].",
+    ),
+    engine_option(
+        "--capacity",
+        type=POSITIVE,
+        metavar="N",
+        help="Maximum number of new tokens [the model's default].",
+    ),
+    engine_option(
+        "--compute-capability",
+        "compute_capabilities",
+        multiple=True,
+        metavar="X.Y",
+        help="Build for these GPUs, such as 8.9,12.0 [Ampere and later].",
+    ),
+    engine_option(
+        "--refittable", is_flag=True, help="Allow `build --refit` with new weights later."
+    ),
+)
+"""Adds the options of engines to a command, whose `engine_values` `engine_request` takes."""
+
+
+def engine_request(
+    target: str | None, precision: Precision, engine_values: Mapping[str, Any]
+) -> EngineRequest | None:
+    """Create an engine request from the options; None: no option is set."""
+    batches, capabilities = engine_values["batches"], engine_values["compute_capabilities"]
+    names = [name for text in capabilities for name in text.replace(",", " ").split()]
+    request = EngineRequest(
+        batches or EngineRequest.batches,
+        engine_values["source_length"],
+        engine_values["capacity"],
+        tuple(dict.fromkeys(names)),
+        engine_values["refittable"],
+    )
+    if request == EngineRequest():
+        return None
+    chosen = choose_target(target, precision)
+    if chosen.executable == "onnx":
+        defaults = dataclasses.asdict(EngineRequest())
+        options = {"batches": "--profile", "compute_capabilities": "--compute-capability"}
+        name = next(n for n, v in dataclasses.asdict(request).items() if v != defaults[n])
+        with_engines = " or ".join(t.name for t in TARGETS if t.executable != "onnx")
+        raise DragomanError(
+            f"{options.get(name, '--' + name.replace('_', '-'))} is for engines: expected "
+            f"--target {with_engines}, found {chosen.name}"
+        )
+    return request
+
+
 @click.command(cls=SectionedCommand)
 @click.argument("checkpoint")
 @output_option
-@revision_option
-@adapter_option
+@checkpoint_options
 @audio_window_option
-@target_option
-@precision_option
-@calibration_option
-@keep_fp32_option
+@target_options
 @engine_options
 @engine_option(
     "--refit",
@@ -61,12 +138,7 @@ from .verify import VerificationFailedError
     metavar="BUNDLE",
     help="Put the checkpoint's weights into the engines of this bundle.",
 )
-@inputs_option
-@references_option
-@metric_option
-@source_language_option
-@target_language_option
-@limit_option
+@comparison_options
 @attention_option
 @click.option(
     "--shortlist",
@@ -181,20 +253,11 @@ def _print_engines(built: BuiltBundle) -> None:
 @click.command()
 @click.argument("checkpoint")
 @output_option
-@revision_option
-@adapter_option
+@checkpoint_options
 @audio_window_option
 @attention_option
 @force_option
-def export(
-    checkpoint: str,
-    output: Path,
-    revision: str | None,
-    adapters: tuple[Path, ...],
-    audio_window: float | None,
-    with_attention: bool,
-    force: bool,
-) -> None:
+def export(checkpoint: str, output: Path, with_attention: bool, force: bool, **given: Any) -> None:
     """Export CHECKPOINT to a bundle of neutral ONNX graphs, without verifying it.
 
     CHECKPOINT is as for `dragoman build`. The graphs are in fp32, with operators of opset 24 in the
@@ -207,27 +270,24 @@ def export(
         bundle = api.export(
             checkpoint,
             output,
-            revision=revision,
-            adapters=adapters,
-            audio_window=audio_window,
             attention=with_attention,
             overwrite=force,
             progress=progress,
+            **given,
         )
     for note in bundle.manifest.notes:
         notify(f"Warning: {note}")
-    model = checkpoint if revision is None else f"{checkpoint} --revision {revision}"
-    model += "".join(f" --adapter {adapter}" for adapter in adapters)
+    model = (
+        checkpoint if given["revision"] is None else f"{checkpoint} --revision {given['revision']}"
+    )
+    model += "".join(f" --adapter {adapter}" for adapter in given["adapters"])
     click.echo(f"Exported {output}, not verified. Next: dragoman verify {output} {model}")
 
 
 @click.command(cls=SectionedCommand)
 @click.argument("source", type=PATH)
 @click.option("-o", "--output", type=PATH, required=True, help="Bundle or ONNX file to write.")
-@target_option
-@precision_option
-@calibration_option
-@keep_fp32_option
+@target_options
 @engine_options
 @click.option("--report", type=PATH, help="Write a record of each pass to this JSON file.")
 @click.option(

@@ -41,10 +41,7 @@ def deploy() -> None:
     "serving machine, or one per core].",
 )
 @counted("--threads", help="Threads per worker [cores / workers].")
-@counted(
-    "--batch-size",
-    help="Maximum rows (requests x beams) per worker [64].",
-)
+@counted("--batch-size", help="Maximum rows (requests x beams) per worker [64].")
 @click.option(
     "--no-streaming", is_flag=True, help="One response per request, for clients that call `infer`."
 )

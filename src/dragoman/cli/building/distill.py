@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -15,31 +15,28 @@ from dragoman import api
 from dragoman.distillation.judging import Judged
 from dragoman.metrics import shown_figure
 from dragoman.reference_model.training.options import TrainingStoppedError
-from dragoman.runtime.format.manifest import Precision
 
 from ..shared.options import (
+    PATH,
     SectionedCommand,
-    SectionedOption,
+    counted,
     force_option,
     in_option_names,
+    in_section,
+    language_options,
     option_names,
-    source_language_option,
-    target_language_option,
     threads_option,
 )
 from ..shared.terminal import notify, shown_progress
 from .train import same_command
 from .verify import VerificationFailedError
 
-FILE = click.Path(path_type=Path)
-
-_data = partial(click.option, cls=SectionedOption, section="Data", type=FILE, multiple=True)
-_judging = partial(click.option, cls=SectionedOption, section="Judging")
+_data, _judging = in_section("Data", type=PATH, multiple=True), in_section("Judging")
 
 
 @click.command(cls=SectionedCommand)
-@click.argument("teacher", type=FILE)
-@click.option("-o", "--output", type=FILE, required=True, help="Directory of all results.")
+@click.argument("teacher", type=PATH)
+@click.option("-o", "--output", type=PATH, required=True, help="Directory of all results.")
 @_data(
     "--pairs",
     help="Training data: a file of sources and targets, separated by tabs; or, given twice, a file "
@@ -47,38 +44,21 @@ _judging = partial(click.option, cls=SectionedOption, section="Judging")
 )
 @_data("--dev", help="Validation data, in the same form.")
 @_data("--test", help="Data to judge on, in the same form [--dev].")
-@click.option(
+@_data(
     "--data",
-    cls=SectionedOption,
-    section="Data",
-    type=FILE,
+    multiple=False,
     help="Folder of the data of the recipe that trained TEACHER, in place of these.",
 )
 @_data("--sources", help="More texts for TEACHER to translate, one per line; repeatable.")
-@click.option(
-    "--originals",
-    cls=SectionedOption,
-    section="Data",
-    is_flag=True,
-    help="Train on the targets of the pairs, too.",
-)
+@in_section("Data")("--originals", is_flag=True, help="Train on the targets of the pairs, too.")
 @click.option(
     "--student",
-    type=FILE,
+    type=PATH,
     help="JSON or YAML file, as for train, with what differs from the defaults.",
 )
-@click.option(
-    "--beams",
-    type=click.IntRange(min=1),
-    default=4,
-    metavar="N",
-    help="Beams of the teacher [4].",
-)
-@source_language_option
-@target_language_option
-@click.option(
-    "--epochs", type=click.IntRange(min=1), metavar="N", help="Number of epochs [the student's]."
-)
+@counted("--beams", default=4, help="Beams of the teacher [4].")
+@language_options
+@counted("--epochs", help="Number of epochs [the student's].")
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "int8", "int4"]),
@@ -109,26 +89,7 @@ _judging = partial(click.option, cls=SectionedOption, section="Judging")
 @force_option
 @click.pass_context
 def distill(
-    context: click.Context,
-    teacher: Path,
-    output: Path,
-    pairs: tuple[Path, ...],
-    dev: tuple[Path, ...],
-    test: tuple[Path, ...],
-    data: Path | None,
-    sources: tuple[Path, ...],
-    originals: bool,
-    student: Path | None,
-    beams: int,
-    source_language: str | None,
-    target_language: str | None,
-    epochs: int | None,
-    precision: Precision,
-    shortlist: bool,
-    within: float,
-    metrics: tuple[str, ...],
-    threads: int | None,
-    force: bool,
+    context: click.Context, /, teacher: Path, output: Path, force: bool, **given: Any
 ) -> None:
     """Teach a small, fast student to translate as TEACHER, a bundle, does.
 
@@ -142,28 +103,7 @@ def distill(
     """
     with option_names(context.command):
         try:
-            found = api.distill(
-                teacher,
-                output,
-                pairs=pairs,
-                dev=dev,
-                test=test,
-                data=data,
-                sources=sources,
-                student=student,
-                originals=originals,
-                beams=beams,
-                source_language=source_language,
-                target_language=target_language,
-                precision=precision,
-                shortlist=shortlist,
-                within=within,
-                metrics=metrics,
-                epochs=epochs,
-                threads=threads,
-                overwrite=force,
-                progress=shown_progress,
-            )
+            found = api.distill(teacher, output, overwrite=force, progress=shown_progress, **given)
         except TrainingStoppedError as error:
             notify(f"Stopped after step {error.step}. To go on: {same_command()}")
             sys.exit(128 + error.signal)

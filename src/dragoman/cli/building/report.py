@@ -10,14 +10,7 @@ import click
 
 from dragoman import api
 
-from ..shared.options import (
-    PATH,
-    adapter_option,
-    force_option,
-    option_names,
-    revision_option,
-    threads_option,
-)
+from ..shared.options import PATH, checkpoint_options, force_option, option_names, threads_option
 from ..shared.terminal import shown_progress
 
 
@@ -30,8 +23,7 @@ from ..shared.terminal import shown_progress
     help="Checkpoint of the bundles, as for `dragoman build`: for licences, the training, "
     "attention on its held-out data, and the sensitivity to int8 and int4.",
 )
-@revision_option
-@adapter_option
+@checkpoint_options
 @click.option(
     "--sensitivity",
     "sensitivities",

@@ -16,11 +16,10 @@ from dragoman.verification.sensitivity.results import Effect, Sensitivity
 
 from ..shared.options import (
     PATH,
-    adapter_option,
     bundle_argument,
+    checkpoint_options,
     counted,
     force_option,
-    revision_option,
     threads_option,
 )
 from ..shared.terminal import notify, shown_progress
@@ -38,18 +37,14 @@ SHOWN = 12
     type=PATH,
     help="Also write the figures to this JSON file, which `dragoman report` reads.",
 )
-@revision_option
-@adapter_option
+@checkpoint_options
 @click.option(
     "--inputs",
     type=PATH,
     help="File of texts to predict on, one per line, or directory of audio clips [the held-out "
     "data].",
 )
-@counted(
-    "--limit",
-    help="Predict on at most this many inputs [32; 4 for audio].",
-)
+@counted("--limit", help="Predict on at most this many inputs [32; 4 for audio].")
 @click.option(
     "--calibration",
     type=PATH,

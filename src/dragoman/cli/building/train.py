@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +37,14 @@ from ..shared.options import (
     PATH,
     POSITIVE,
     SectionedCommand,
-    SectionedOption,
     counted,
     device_option,
+    in_section,
     threads_option,
 )
 from ..shared.terminal import notify, shown_progress
 
-_judging = partial(click.option, cls=SectionedOption, section="Validation")
-_going_on = partial(click.option, cls=SectionedOption, section="Interruptions and progress")
+_judging, _going_on = in_section("Validation"), in_section("Interruptions and progress")
 
 
 @contextmanager

@@ -11,19 +11,13 @@ from dragoman import DragomanError, api
 
 from ..shared.options import (
     PATH,
-    adapter_option,
     backend_option,
     bundle_argument,
+    checkpoint_options,
+    comparison_options,
     device_option,
     gathered,
-    inputs_option,
-    limit_option,
-    metric_option,
     option_names,
-    references_option,
-    revision_option,
-    source_language_option,
-    target_language_option,
     threads_option,
 )
 from ..shared.tables import print_answers, print_parity
@@ -39,14 +33,8 @@ class VerificationFailedError(click.ClickException):
 @click.command()
 @bundle_argument
 @click.argument("checkpoint", required=False)
-@revision_option
-@adapter_option
-@inputs_option
-@references_option
-@metric_option
-@source_language_option
-@target_language_option
-@limit_option
+@checkpoint_options
+@comparison_options
 @gathered("running", backend_option, device_option, threads_option)
 @click.option(
     "--record/--no-record",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -18,7 +17,7 @@ from dragoman.runtime.speech.plan import greedy_transcription, transcription_def
 from dragoman.settings.fields import Bounds, Check, CommandOption, annotated, type_of
 from dragoman.settings.generation import GenerationOptions
 
-from .options import PATH, POSITIVE, SectionedOption
+from .options import PATH, POSITIVE, combined, in_section
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,22 +30,12 @@ SECTIONS = {
 }
 """The headings of the help, in order."""
 
-output = partial(click.option, cls=SectionedOption, section=SECTIONS["output"])
+output = in_section(SECTIONS["output"])
 
 
-class BatchSize(click.ParamType):  # type: ignore[type-arg]
-    """A number, or "auto" for None."""
-
-    name = "number|auto"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
-        """Parse the option."""
-        if value is None or value == "auto":
-            return None
-        number: int = POSITIVE.convert(value, param, ctx)
-        return number
+def batch_size(text: Any) -> int | None:
+    """Parse a number, or "auto" for None."""
+    return None if text == "auto" else int(POSITIVE.convert(text, None, None))
 
 
 class EarlyStopping(click.Choice):  # type: ignore[type-arg]
@@ -63,27 +52,20 @@ class EarlyStopping(click.Choice):  # type: ignore[type-arg]
         return word if word == "never" else word == "true"
 
 
-class TokenOrId(click.ParamType):  # type: ignore[type-arg]
-    """A token id, or a token as the vocabulary spells it."""
-
-    name = "id|token"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        """Parse the option."""
-        return int(value) if value.isdecimal() and len(value) < 20 else str(value)
+def token_or_id(text: str) -> int | str:
+    """Parse a token id, or a token as the vocabulary spells it."""
+    return int(text) if text.isdecimal() and len(text) < 20 else text
 
 
 TYPES: dict[str, Any] = {
-    "max_batch_size": BatchSize(),
+    "max_batch_size": batch_size,
     "early_stopping": EarlyStopping(),
-    "end_token_id": TokenOrId(),
+    "end_token_id": token_or_id,
 }
 """The types of options whose values are not written as Python has them."""
 
 
-def _option(name: str, described: CommandOption, default: Any) -> Callable[[Function], Function]:
+def _option(name: str, described: CommandOption, default: Any) -> Callable[[Any], Any]:
     hint = type_of(get_type_hints(GenerationOptions)[name])
     flags = described.names or f"--{name.replace('_', '-')}"
     attributes: dict[str, Any] = {
@@ -113,8 +95,7 @@ def _option(name: str, described: CommandOption, default: Any) -> Callable[[Func
         attributes["metavar"] = described.metavar
     if isinstance(default, tuple):
         del attributes["default"]
-    section = SECTIONS[described.section]
-    return click.option(flags, name, cls=SectionedOption, section=section, **attributes)
+    return in_section(SECTIONS[described.section])(flags, name, **attributes)
 
 
 def _number_type(kind: type, bounds: Bounds | None) -> Any:
@@ -126,12 +107,8 @@ def _number_type(kind: type, bounds: Bounds | None) -> Any:
     return click.FloatRange(least, most, min_open=bounds.above)
 
 
-greedy_option = click.option(
-    "--greedy",
-    cls=SectionedOption,
-    section=SECTIONS["languages"],
-    is_flag=True,
-    help="Speech: decode once, without beams and --vad.",
+greedy_option = in_section(SECTIONS["languages"])(
+    "--greedy", is_flag=True, help="Speech: decode once, without beams and --vad."
 )
 
 
@@ -145,15 +122,12 @@ def decoding_options(function: Function) -> Function:
         for name, one in described.items()
         if one.section == section
     ]
-    for option in reversed([*options, greedy_option]):
-        function = option(function)
-    return function
+    decorated: Function = combined(*options, greedy_option)(function)
+    return decorated
 
 
-prefix_file_option = click.option(
+prefix_file_option = in_section(SECTIONS["content"])(
     "--prefix-file",
-    cls=SectionedOption,
-    section=SECTIONS["content"],
     metavar="FILE",
     type=PATH,
     help="Begin each output with its line of FILE; blank: with no prefix.",

@@ -21,6 +21,7 @@ from dragoman.runtime.format.known_answers import CHECKS
 PATH = click.Path(path_type=Path)
 POSITIVE = click.IntRange(min=1)
 counted = functools.partial(click.option, metavar="N", type=POSITIVE)
+json_option = functools.partial(click.option, "--json", "as_json", is_flag=True)
 
 
 class FiniteRange(click.FloatRange):
@@ -54,6 +55,17 @@ def gathered(group: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]
     return add
 
 
+def combined(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Make one decorator of options, which the help lists in this order."""
+
+    def add(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
 bundle_argument = click.argument("bundle", type=PATH)
 output_option = click.option(
     "-o",
@@ -62,16 +74,18 @@ output_option = click.option(
     required=True,
     help="Directory of the bundle, which must not exist yet.",
 )
-revision_option = click.option(
-    "--revision", help="Branch, tag or commit of a model at the Hugging Face Hub [main]."
-)
-adapter_option = click.option(
-    "--adapter",
-    "adapters",
-    type=PATH,
-    metavar="DIR",
-    multiple=True,
-    help="LoRA adapter of PEFT to merge into the weights; repeatable.",
+checkpoint_options = combined(
+    click.option(
+        "--revision", help="Branch, tag or commit of a model at the Hugging Face Hub [main]."
+    ),
+    click.option(
+        "--adapter",
+        "adapters",
+        type=PATH,
+        metavar="DIR",
+        multiple=True,
+        help="LoRA adapter of PEFT to merge into the weights; repeatable.",
+    ),
 )
 audio_window_option = click.option(
     "--audio-window",
@@ -79,31 +93,33 @@ audio_window_option = click.option(
     metavar="SECONDS",
     help="Speech: shorten what the encoder reads at once, for short clips.",
 )
-target_option = click.option(
-    "--target",
-    type=click.Choice([target.name for target in TARGETS]),
-    metavar="NAME",
-    help="; ".join(f"{target.name}: {target.summary}" for target in TARGETS)
-    + " [cpu; neutral for fp16 and bf16].",
-)
-precision_option = click.option(
-    "--precision",
-    type=click.Choice(ALL_PRECISIONS),
-    metavar="FORMAT",
-    default="fp32",
-    help=f"{', '.join(ALL_PRECISIONS)} [fp32]; the cpu target has no fp16 and bf16.",
-)
-calibration_option = click.option(
-    "--calibration",
-    type=PATH,
-    help="Inputs to determine scales and number formats on: file of texts, one per line, or "
-    "directory of audio clips [random inputs].",
-)
-keep_fp32_option = click.option(
-    "--keep-fp32",
-    metavar="NAME",
-    multiple=True,
-    help="Keep a product or layer in fp32, see `dragoman sensitivity`; repeatable.",
+target_options = combined(
+    click.option(
+        "--target",
+        type=click.Choice([target.name for target in TARGETS]),
+        metavar="NAME",
+        help="; ".join(f"{target.name}: {target.summary}" for target in TARGETS)
+        + " [cpu; neutral for fp16 and bf16].",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(ALL_PRECISIONS),
+        metavar="FORMAT",
+        default="fp32",
+        help=f"{', '.join(ALL_PRECISIONS)} [fp32]; the cpu target has no fp16 and bf16.",
+    ),
+    click.option(
+        "--calibration",
+        type=PATH,
+        help="Inputs to determine scales and number formats on: file of texts, one per line, or "
+        "directory of audio clips [random inputs].",
+    ),
+    click.option(
+        "--keep-fp32",
+        metavar="NAME",
+        multiple=True,
+        help="Keep a product or layer in fp32, see `dragoman sensitivity`; repeatable.",
+    ),
 )
 attention_option = click.option(
     "--with-attention",
@@ -160,19 +176,6 @@ loading_options = gathered(
     "loading", backend_option, device_option, check_option, fallback_option, threads_option
 )
 """Adds the options of `load`, whose values a command gets as `loading`."""
-inputs_option = click.option(
-    "--inputs",
-    type=PATH,
-    help="Inputs to compare on: file of texts, one per line, or directory or list of audio clips; "
-    "in a file or list, a tab and the reference (encoder-only: second text) may follow "
-    "[the held-out data].",
-)
-references_option = click.option(
-    "--references",
-    type=PATH,
-    help="File of references, one for each input, or of sources, tabs and references [those of the "
-    "inputs].",
-)
 
 
 class _MetricName(click.Choice):  # type: ignore[type-arg]
@@ -182,21 +185,39 @@ class _MetricName(click.Choice):  # type: ignore[type-arg]
         return value if value.startswith("bleu:") else super().convert(value, param, ctx)
 
 
-metric_option = click.option(
-    "--metric",
-    "metrics",
-    type=_MetricName(METRIC_NAMES),
-    metavar="NAME",
-    multiple=True,
-    help=f"{', '.join(METRIC_NAMES)}: compare outputs with references; repeatable [by task].",
+language_options = combined(
+    click.option(
+        "--source-language", metavar="CODE", help="Language of the inputs [the bundle's]."
+    ),
+    click.option(
+        "--target-language", metavar="CODE", help="Language of the references [the bundle's]."
+    ),
 )
-source_language_option = click.option(
-    "--source-language", metavar="CODE", help="Language of the inputs [the bundle's]."
+comparison_options = combined(
+    click.option(
+        "--inputs",
+        type=PATH,
+        help="Inputs to compare on: file of texts, one per line, or directory or list of audio "
+        "clips; in a file or list, a tab and the reference (encoder-only: second text) may follow "
+        "[the held-out data].",
+    ),
+    click.option(
+        "--references",
+        type=PATH,
+        help="File of references, one for each input, or of sources, tabs and references [those of "
+        "the inputs].",
+    ),
+    click.option(
+        "--metric",
+        "metrics",
+        type=_MetricName(METRIC_NAMES),
+        metavar="NAME",
+        multiple=True,
+        help=f"{', '.join(METRIC_NAMES)}: compare outputs with references; repeatable [by task].",
+    ),
+    language_options,
+    counted("--limit", help="Compare on at most N inputs [all]."),
 )
-target_language_option = click.option(
-    "--target-language", metavar="CODE", help="Language of the references [the bundle's]."
-)
-limit_option = counted("--limit", help="Compare on at most N inputs [all].")
 
 
 COLUMN = 32
@@ -210,6 +231,11 @@ class SectionedOption(click.Option):
     def __init__(self, *names: Any, section: str, **attributes: Any) -> None:
         super().__init__(*names, **attributes)
         self.section = section
+
+
+def in_section(heading: str, **attributes: Any) -> Callable[..., Callable[[Any], Any]]:
+    """Return what makes an option of a section, as `click.option` makes one without."""
+    return functools.partial(click.option, cls=SectionedOption, section=heading, **attributes)
 
 
 class SectionedCommand(click.Command):

@@ -51,19 +51,6 @@ class ConfigurableCommand(SectionedCommand):
             return super().invoke(ctx)
 
 
-def config_option(command: Any) -> Any:
-    """Add the option `--config` to a command."""
-    return click.option(
-        f"--{CONFIG}",
-        metavar="FILE",
-        type=PATH,
-        is_eager=True,
-        expose_value=False,
-        callback=_read_file,
-        help="TOML file of these options.",
-    )(command)
-
-
 def _read_file(ctx: click.Context, option: click.Parameter, path: Path | None) -> None:
     if path is None:
         return
@@ -81,6 +68,17 @@ def _read_file(ctx: click.Context, option: click.Parameter, path: Path | None) -
             raise _wrong(f"{path}: {key}", parameters[key], value)
     ctx.default_map = values
     ctx.meta[__name__] = path
+
+
+config_option = click.option(
+    f"--{CONFIG}",
+    metavar="FILE",
+    type=PATH,
+    is_eager=True,
+    expose_value=False,
+    callback=_read_file,
+    help="TOML file of these options.",
+)
 
 
 def _check_variables(ctx: click.Context) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import click
 from rich.console import Console
@@ -20,7 +20,7 @@ from dragoman.runtime.backends.cuda import find_gpu
 from dragoman.runtime.backends.interface import BackendError
 from dragoman.runtime.backends.tensorrt.engines import device_memory
 from dragoman.runtime.format.manifest import Manifest, PassRecord, Range, TensorRTEngines
-from dragoman.runtime.format.parity import OnePassParity, Parity
+from dragoman.runtime.format.parity import Parity
 from dragoman.verification.verdict import describe_proof
 
 MOST_SHOWN = 100
@@ -69,11 +69,8 @@ def print_passes(passes: Sequence[PassRecord]) -> None:
 def print_parity(parity: Parity) -> None:
     """Print the parity figures, failed ones first, and a conclusion."""
     rows = [row for rows_of in ROWS for row in rows_of(parity)]
-    table = Table(
-        title=escape(f"parity with {parity.oracle}, on {parity.inputs}"), title_justify="left"
-    )
-    for heading in ("level", "what", "found", "allowed", ""):
-        table.add_column(heading)
+    title = escape(f"parity with {parity.oracle}, on {parity.inputs}")
+    table = Table(*("level", "what", "found", "allowed", ""), title=title, title_justify="left")
     for row in sorted(rows, key=lambda row: row[-1] != FAILED):
         table.add_row(*row)
     console = Console()
@@ -84,9 +81,9 @@ def print_parity(parity: Parity) -> None:
 
 def print_answers(verification: AnswersVerification) -> None:
     """Print the outcome of each known answer in each run, with the largest gap."""
-    table = Table(title=escape(f"known answers on {verification.machine}"), title_justify="left")
-    for heading in ("input", *verification.runs, "largest gap"):
-        table.add_column(heading)
+    title = escape(f"known answers on {verification.machine}")
+    headings = ("input", *verification.runs, "largest gap")
+    table = Table(*headings, title=title, title_justify="left")
     problems = zip(*verification.runs.values(), strict=True)
     for name, each, gap in zip(verification.inputs, problems, verification.gaps, strict=True):
         cells = [PASSED if problem is None else FAILED for problem in each]
@@ -100,8 +97,10 @@ def print_engines(manifest: Manifest) -> None:
     if not isinstance(engines, TensorRTEngines):
         return
     click.echo(f"engines of {manifest.target} {engines.version} (CUDA {engines.cuda_version})")
+    what = "new tokens" if manifest.model.has_encoder else "positions"
+    most = f", at most {engines.capacity} {what}" if engines.capacity else ""
     for index, profile in enumerate(engines.profiles):
-        click.echo(f"  profile {index}: {describe(profile)}{_most(manifest, engines.capacity)}")
+        click.echo(f"  profile {index}: {describe(profile)}{most}")
     click.echo(f"  run on {describe_capabilities(manifest.target, engines.compute_capabilities)}")
     sizes = {file.path: file.size for file in manifest.files}
     for name, report in engines.reports.items():
@@ -109,21 +108,9 @@ def print_engines(manifest: Manifest) -> None:
         size = sizes[manifest.graphs[name].file]
         click.echo(
             f"  {name}: {size / 1e6:.1f} MB, including {weights / 1e6:.1f} MB of weights; "
-            f"attention: {report.attentions}, {fused(report.fused)}"
+            f"attention: {report.attentions}, {'fused in ' if report.fused else ''}"
+            f"{_fused(report.fused)}"
         )
-
-
-def _most(manifest: Manifest, capacity: int) -> str:
-    if not capacity:
-        return ""
-    return f", at most {capacity} {'new tokens' if manifest.model.has_encoder else 'positions'}"
-
-
-def fused(kernels: dict[str, int] | None) -> str:
-    """Describe the kernels of fused attention."""
-    if kernels is None:
-        return "unknown whether fused"
-    return f"fused in {_fused(kernels)}" if kernels else "none fused"
 
 
 def verdict(passed: bool, *, undecided: bool = False) -> str:
@@ -131,8 +118,7 @@ def verdict(passed: bool, *, undecided: bool = False) -> str:
     return UNDECIDED if undecided else PASSED if passed else FAILED
 
 
-def _check_rows(parity: Parity) -> list[Row]:
-    rows: list[Row] = []
+def _check_rows(parity: Parity) -> Iterator[Row]:
     for check in parity.checks:
         found = f"{check.differing} of {check.compared:,} {check.unit} differ"
         if not check.differing:
@@ -141,15 +127,13 @@ def _check_rows(parity: Parity) -> list[Row]:
             found = escape(check.note)
         if check.worst is not None:
             found += f"; at most {check.worst:.2g} of what is allowed"
-        rows.append((check.name, "see docs: parity", found, "none", verdict(check.passed)))
-    return rows
+        yield check.name, "see docs: parity", found, "none", verdict(check.passed)
 
 
-def _tensor_rows(parity: Parity) -> list[Row]:
+def _tensor_rows(parity: Parity) -> Iterator[Row]:
     cross = [t for t in parity.tensors if t.name.startswith("cross_")]
     outputs = [t for t in parity.tensors if t not in cross]
     worst = [max(cross, key=lambda t: t.difference)] if cross else []
-    rows: list[Row] = []
     for tensor in (*worst, *outputs):
         beyond = max(t.positions_beyond for t in ([tensor] if tensor in outputs else cross))
         found = (
@@ -160,14 +144,13 @@ def _tensor_rows(parity: Parity) -> list[Row]:
             found += f"; more than allowed at {beyond} of {tensor.positions} positions"
         name = tensor.name if tensor in outputs else f"cross keys and values, worst {tensor.name}"
         allowed = "finite" if tensor.tolerance is None else f"{tensor.tolerance:g}"
-        rows.append(("tensors", name, found, allowed, verdict(tensor.passed)))
-    return rows
+        yield "tensors", name, found, allowed, verdict(tensor.passed)
 
 
-def _distribution_rows(parity: Parity) -> list[Row]:
+def _distribution_rows(parity: Parity) -> Iterator[Row]:
     distributions = parity.distributions
     if distributions is None:
-        return []
+        return
     distance, rounded, allowed = distributions.bundle, distributions.rounded, ""
     found = (
         f"mean {distance.mean:.2g} (median {distance.median:.2g}, 99 % below "
@@ -180,37 +163,37 @@ def _distribution_rows(parity: Parity) -> list[Row]:
         alone = "" if rounded is None else f" (rounding alone {rounded.mean:.2g})"
         allowed = f"{distributions.allowed:.2g}{alone}"
     what = "divergence, nats" + (" a token" if parity.tokens.sequences else "")
-    return [("distributions", what, found, allowed, verdict(distributions.passed))]
+    yield "distributions", what, found, allowed, verdict(distributions.passed)
 
 
-def _vector_rows(parity: Parity) -> list[Row]:
+def _vector_rows(parity: Parity) -> Iterator[Row]:
     vectors = parity.vectors
     if vectors is None:
-        return []
+        return
     found = f"mean {vectors.bundle.mean:.6f}, smallest {vectors.bundle.smallest:.6f}"
     allowed = f"{vectors.allowed:.6f}"
     if vectors.rounded is not None:
         allowed += f" (rounding alone {vectors.rounded.mean:.6f})"
     what = f"cosine of {vectors.vectors} embeddings"
-    return [("embeddings", what, found, allowed, verdict(vectors.passed))]
+    yield "embeddings", what, found, allowed, verdict(vectors.passed)
 
 
-def _rank_rows(parity: Parity) -> list[Row]:
+def _rank_rows(parity: Parity) -> Iterator[Row]:
     ranks = parity.ranks
     if ranks is None:
-        return []
+        return
     found = f"Kendall's tau {ranks.bundle.tau:.4f}, NDCG@10 {ranks.bundle.ndcg:.4f}"
     allowed = "not judged"
     if ranks.rounded is not None:
         allowed += f" (rounding alone {ranks.rounded.tau:.4f}, {ranks.rounded.ndcg:.4f})"
     what = f"order of {ranks.documents} documents in {ranks.lists} lists"
-    return [("ranks", what, found, allowed, "")]
+    yield "ranks", what, found, allowed, ""
 
 
-def _token_rows(parity: Parity) -> list[Row]:
+def _token_rows(parity: Parity) -> Iterator[Row]:
     tokens = parity.tokens
     if not tokens.sequences:
-        return []
+        return
     found, allowed = f"{tokens.identical} of {tokens.sequences} identical", "all identical"
     if tokens.allowed_margin is not None:
         allowed = f"margins up to {tokens.allowed_margin:.2g}"
@@ -224,11 +207,10 @@ def _token_rows(parity: Parity) -> list[Row]:
             f"{largest.step}: token {largest.found_token} for {largest.expected_token})"
         )
     judged = verdict(tokens.passed, undecided=tokens.undecided)
-    row = "tokens", "free-running greedy", found, allowed, judged
-    return [row] if tokens.one_pass is None else [row, _one_pass_row(tokens.one_pass)]
-
-
-def _one_pass_row(one_pass: OnePassParity) -> Row:
+    yield "tokens", "free-running greedy", found, allowed, judged
+    one_pass = tokens.one_pass
+    if one_pass is None:
+        return
     chosen = one_pass.tokens - one_pass.other_choices
     found = f"{chosen} of {one_pass.tokens} tokens are the choice of one pass"
     if one_pass.worst is not None:
@@ -238,36 +220,35 @@ def _one_pass_row(one_pass: OnePassParity) -> Row:
         apart = one_pass.mean_difference
     found += f"; log-probabilities differ by {apart:.2g}"
     what = f"{one_pass.sequences} outputs by the bundle's own scores"
-    return ("tokens", what, found, f"{one_pass.allowed:.2g}", verdict(one_pass.passed))
+    yield "tokens", what, found, f"{one_pass.allowed:.2g}", verdict(one_pass.passed)
 
 
-def _shortlist_rows(parity: Parity) -> list[Row]:
+def _shortlist_rows(parity: Parity) -> Iterator[Row]:
     cost = parity.shortlist
     if cost is None:
-        return []
+        return
     found = f"{cost.identical} of {cost.sequences} identical"
     for task in cost.tasks:
         oracle, bundle = (shown_figure(task.metric, x) for x in (task.oracle, task.bundle))
         found += f"; {escape(task.metric)} {bundle}, of the whole vocabulary {oracle}"
     what = f"the shortlist's cost, with {cost.allowed:,.0f} tokens a source"
-    return [("tokens", what, found, "", "stated only")]
+    yield "tokens", what, found, "", "stated only"
 
 
-def _beam_rows(parity: Parity) -> list[Row]:
+def _beam_rows(parity: Parity) -> Iterator[Row]:
     beams = parity.beams
     if beams is None:
-        return []
+        return
     found = f"{beams.identical} of {beams.sequences} identical"
     if beams.ties:
         found += f", {beams.ties} as good"
     found += f"; scores differ by {beams.score_difference:.2g}"
     found += f", from own scores by {beams.own_difference:.2g}"
     what, allowed = f"the best of {beams.beams} beams", f"own scores {beams.own_allowed:.2g}"
-    return [("tokens", what, found, allowed, verdict(beams.passed, undecided=beams.undecided))]
+    yield "tokens", what, found, allowed, verdict(beams.passed, undecided=beams.undecided)
 
 
-def _task_rows(parity: Parity) -> list[Row]:
-    rows: list[Row] = []
+def _task_rows(parity: Parity) -> Iterator[Row]:
     for task in parity.tasks:
         bundle, oracle = (shown_figure(task.metric, x) for x in (task.bundle, task.oracle))
         found, allowed = f"{bundle}, oracle {oracle}", "see docs: parity"
@@ -282,25 +263,23 @@ def _task_rows(parity: Parity) -> list[Row]:
             )
             found += f"; {reason}"
         of_texts = f"{task.metric} of {task.pairs} texts" if task.pairs else task.metric
-        judged = verdict(task.passed, undecided=task.undecided)
-        rows.append(("task", of_texts, found, allowed, judged))
-    return rows
+        yield "task", of_texts, found, allowed, verdict(task.passed, undecided=task.undecided)
 
 
-def _reference_rows(parity: Parity) -> list[Row]:
-    if parity.references is None:
-        return []
+def _reference_rows(parity: Parity) -> Iterator[Row]:
     references = parity.references
+    if references is None:
+        return
     difference = references.bundle - references.oracle
     found = f"{references.bundle:.4f}, oracle {references.oracle:.4f} ({difference:+.2g})"
     if max(references.bundle, references.oracle) < MOST_SHOWN:
         perplexities = (math.exp(nats) for nats in (references.bundle, references.oracle))
         found += "; perplexity {:.4g}, oracle {:.4g}".format(*perplexities)
     what = f"nats per token of {references.pairs} references"
-    return [("references", what, found, f"+{references.tolerance:g}", verdict(references.passed))]
+    yield "references", what, found, f"+{references.tolerance:g}", verdict(references.passed)
 
 
-ROWS: tuple[Callable[[Parity], list[Row]], ...] = (
+ROWS: tuple[Callable[[Parity], Iterator[Row]], ...] = (
     _check_rows,
     _tensor_rows,
     _distribution_rows,
@@ -312,7 +291,7 @@ ROWS: tuple[Callable[[Parity], list[Row]], ...] = (
     _task_rows,
     _reference_rows,
 )
-"""The functions that return the rows of a kind of figures, in order."""
+"""The functions that yield the rows of a kind of figures, in order."""
 
 
 def engine_table(bundle: Bundle, engines: TensorRTEngines) -> Table:
@@ -321,12 +300,8 @@ def engine_table(bundle: Bundle, engines: TensorRTEngines) -> Table:
     sizes = {file.path: file.size for file in manifest.files}
     reports = list(engines.reports.values())
     files = [manifest.graphs[name].file for name in engines.reports]
-    table = Table(
-        title=f"engines of {manifest.target} {engines.version}, CUDA {engines.cuda_version}",
-        title_justify="left",
-    )
-    for heading in ("", *engines.reports):
-        table.add_column(heading)
+    title = f"engines of {manifest.target} {engines.version}, CUDA {engines.cuda_version}"
+    table = Table("", *engines.reports, title=title, title_justify="left")
     table.add_row("size", *(f"{sizes[file]:,} bytes" for file in files))
     table.add_row("weights", *(_counts(r.weights, " bytes of ") for r in reports))
     table.add_row("layers", *(_counts(r.layers, " ") for r in reports))

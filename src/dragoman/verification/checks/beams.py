@@ -58,10 +58,7 @@ def compare_beams(
     some = [sources[i] for i in evenly(len(sources), MOST_SOURCES)]
     limit = min(limit, MOST_TOKENS)
     found = model.generate(
-        some,
-        prompt_options(model.manifest),
-        max_new_tokens=limit,
-        target_language=target_language,
+        some, prompt_options(model.manifest), max_new_tokens=limit, target_language=target_language
     )
     searched = beam_search_uncached(oracle, list(map(for_torch, some)), limit)
     identical, ties, failures, differences = 0, 0, 0, []

@@ -219,7 +219,6 @@ def compare_one_pass(
     Args:
         slack: see `choices.rounding`
     """
-    meter = _OnePassMeter(slack)
     chosen = _compared(expected, found)
     rules = {i: Rules.of(oracle, sources[i], limit) for i in chosen}
     outputs = {
@@ -227,13 +226,38 @@ def compare_one_pass(
         for i in chosen
     }
     prompts = {i: rules[i].prompt for i in chosen}
+    tokens = other_choices = scored = 0
+    worst, total, largest = OtherChoice(0, 0, 0, 0, 0.0), 0.0, list[float]()
     for i, logits in own_logits(model, sources, prompts, outputs):
-        meter.add_choices(i, rules[i].scores(logits, outputs[i]), outputs[i])
-        if outputs[i] == found[i] and 0 <= outputs[i][-1] < logits.shape[1]:
-            meter.add_log_probabilities(
-                _log_probabilities(logits, outputs[i], rules[i]), results[i]
-            )
-    return meter.result(len(chosen))
+        output, result = outputs[i], results[i]
+        tokens += len(output)
+        for choice in _own_choices(i, rules[i].scores(logits, output), output):
+            other_choices += choice.gap > slack
+            worst = max(worst, choice, key=lambda each: each.gap)
+        if output != found[i] or not 0 <= output[-1] < logits.shape[1]:
+            continue
+        values = _log_probabilities(logits, output, rules[i])
+        scored += len(values)
+        if result.hypotheses:
+            reported = np.array(result.hypotheses[0].token_log_probabilities)
+            apart = _finite(np.abs(reported - values))
+            largest.append(float(apart.max(initial=0.0)))
+            total += float(apart.sum())
+        else:  # speech reports the sum only
+            total += float(_finite(np.abs(result.log_probability - values.sum())))
+    mean = total / max(1, scored)
+    scores_agree = max(largest, default=0.0) <= slack and mean <= MEAN_SHARE * slack
+    return OnePassParity(
+        sequences=len(chosen),
+        tokens=tokens,
+        other_choices=other_choices,
+        gap=worst.gap,
+        allowed=slack,
+        worst=worst if other_choices else None,
+        largest_difference=max(largest, default=None),
+        mean_difference=mean,
+        passed=not other_choices and scores_agree,
+    )
 
 
 def _compared(expected: Sequence[list[int]], found: Sequence[list[int]]) -> list[int]:
@@ -259,51 +283,15 @@ def _log_probabilities(logits: Scores, output: Sequence[int], rules: Rules) -> N
     return np.where(forced, 0.0, values)
 
 
-class _OnePassMeter:
-    def __init__(self, allowed: float) -> None:
-        self._allowed = allowed
-        self._tokens = self._other_choices = 0
-        self._worst = OtherChoice(0, 0, 0, 0, 0.0)
-        self._differences: list[float] = []
-        self._sum, self._scored = 0.0, 0
-
-    def add_choices(self, index: int, scores: Scores, output: Sequence[int]) -> None:
-        preferred = scores.argmax(-1)
-        for step, token in enumerate(output):
-            gap = NOT_FINITE
-            if 0 <= token < scores.shape[1]:
-                gap = float(scores[step, preferred[step]]) - float(scores[step, token])
-                gap = min(gap, NOT_FINITE) if gap >= 0 else NOT_FINITE  # NaN is no number
-            self._other_choices += gap > self._allowed
-            if gap > self._worst.gap:
-                self._worst = OtherChoice(index, step, int(preferred[step]), token, gap)
-        self._tokens += len(output)
-
-    def add_log_probabilities(self, values: NDArray[np.float64], result: Result) -> None:
-        self._scored += len(values)
-        if result.hypotheses:
-            reported = np.array(result.hypotheses[0].token_log_probabilities)
-            apart = _finite(np.abs(reported - values))
-            self._differences.append(float(apart.max(initial=0.0)))
-            self._sum += float(apart.sum())
-        else:  # speech reports the sum only
-            self._sum += float(_finite(np.abs(result.log_probability - values.sum())))
-
-    def result(self, sequences: int) -> OnePassParity:
-        worst, mean = self._worst, self._sum / max(1, self._scored)
-        largest = max(self._differences) if self._differences else None
-        scores_agree = (largest or 0.0) <= self._allowed and mean <= MEAN_SHARE * self._allowed
-        return OnePassParity(
-            sequences=sequences,
-            tokens=self._tokens,
-            other_choices=self._other_choices,
-            gap=worst.gap,
-            allowed=self._allowed,
-            worst=worst if self._other_choices else None,
-            largest_difference=largest,
-            mean_difference=mean,
-            passed=not self._other_choices and scores_agree,
-        )
+def _own_choices(index: int, scores: Scores, output: Sequence[int]) -> Iterator[OtherChoice]:
+    """Compare each token of an output with the best by the scores, which may be the same."""
+    preferred = scores.argmax(-1)
+    for step, token in enumerate(output):
+        gap = NOT_FINITE
+        if 0 <= token < scores.shape[1]:
+            gap = float(scores[step, preferred[step]]) - float(scores[step, token])
+            gap = min(gap, NOT_FINITE) if gap >= 0 else NOT_FINITE  # NaN is no number
+        yield OtherChoice(index, step, int(preferred[step]), token, gap)
 
 
 def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ see `rounded_oracle`, and on inputs that are not random to a fixed limit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,16 +80,13 @@ class DifferenceMeter:
         """Measure more positions."""
         rows = max(1, CHUNK * len(found) // max(1, found.size))
         for first in range(0, len(found), rows):
-            self._add(found[first : first + rows], expected[first : first + rows])
-
-    def _add(self, found: NDArray[np.floating], expected: NDArray[np.floating]) -> None:
-        difference = np.abs(found.astype(np.float64) - expected)
-        difference[~np.isfinite(difference)] = NOT_FINITE
-        magnitude = np.abs(expected)
-        scaling = np.delete(magnitude, self._unscaled, -1) if self._unscaled else magnitude
-        self.scale = max(self.scale, float(scaling.max(initial=0.0)))
-        self.absolute += difference.reshape(len(difference), -1).max(axis=1).tolist()
-        self.relative = max(self.relative, float((difference / np.maximum(magnitude, 1e-3)).max()))
+            own = expected[first : first + rows]
+            difference, magnitude = differences(found[first : first + rows], own), np.abs(own)
+            scaling = np.delete(magnitude, self._unscaled, -1) if self._unscaled else magnitude
+            self.scale = max(self.scale, float(scaling.max(initial=0.0)))
+            self.absolute += difference.reshape(len(difference), -1).max(axis=1).tolist()
+            relative = difference / np.maximum(magnitude, 1e-3)
+            self.relative = max(self.relative, float(relative.max()))
 
     def result(self, name: str, tolerance: float | None) -> TensorParity:
         """Judge the largest difference; without a tolerance, values need only be finite."""
@@ -211,6 +209,13 @@ class DistanceMeter:
             largest=float(divergences.max()),
             same_choice=self.same / len(divergences),
         )
+
+
+def differences(found: NDArray[Any], expected: NDArray[Any]) -> NDArray[np.float64]:
+    """Compute absolute differences in float64; `NOT_FINITE` where they are not finite."""
+    apart: NDArray[np.float64] = np.abs(found.astype(np.float64) - expected)
+    apart[~np.isfinite(apart)] = NOT_FINITE
+    return apart
 
 
 def divergence(expected: Tensor, found: Tensor) -> Tensor:

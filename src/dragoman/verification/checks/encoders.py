@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ def compare_encoder(
     precision, head = model.manifest.precision, model.manifest.head
     assert head is not None
     meters: dict[str, DifferenceMeter] = {}
-    vectors = VectorMeter(precision, random=random)
+    of_bundle, of_rounded = list[float](), list[float]()
     distributions = DistributionMeter(precision, None, random=random)
     ranks = RankMeter(head, queries or [""] * len(sources))
     for batch in encoded_batches(model, oracle, rounded, sources, types, advance):
@@ -109,14 +109,18 @@ def compare_encoder(
             meters.setdefault(role, DifferenceMeter()).add(batch.found[role][rows], expected[rows])
         ranks.add(batch)
         if head.task == "embedding":
-            vectors.add(batch)
+            right = batch.expected["embedding"]
+            of_bundle += cosines(right, batch.found["embedding"])
+            if batch.rounded is not None:
+                of_rounded += cosines(right, batch.rounded["embedding"])
         else:
             for expected, found, rounded_ones in logits_of(batch, head):
                 distributions.add_logits(expected, found, rounded_ones)
     tolerance = TOLERANCES[precision] if precision == "fp32" else None
     tensors = [meter.result(name, tolerance) for name, meter in meters.items()]
     if head.task == "embedding":
-        return EncoderParity(tensors, vectors.result(), None, ranks.result())
+        vectors = _judged(of_bundle, of_rounded, precision, random=random)
+        return EncoderParity(tensors, vectors, None, ranks.result())
     return EncoderParity(tensors, None, distributions.result(labels=True), ranks.result())
 
 
@@ -188,32 +192,19 @@ def logits_of(
     yield from zip(expected, found, rounded, strict=True)
 
 
-class VectorMeter:
-    """Measures the angle between embeddings of bundle and oracle, over several batches."""
-
-    def __init__(self, precision: Precision, *, random: bool) -> None:
-        self._precision, self._random = precision, random
-        self._of_bundle: list[float] = []
-        self._of_rounded: list[float] = []
-
-    def add(self, batch: EncodedBatch) -> None:
-        """Measure another batch."""
-        expected = batch.expected["embedding"]
-        self._of_bundle += cosines(expected, batch.found["embedding"])
-        if batch.rounded is not None:
-            self._of_rounded += cosines(expected, batch.rounded["embedding"])
-
-    def result(self) -> VectorParity:
-        """Judge all batches together."""
-        bundle = _summary(self._of_bundle)
-        rounded, allowed = None, COSINE_LIMITS["fp32"]
-        if self._of_rounded:
-            rounded = _summary(self._of_rounded)
-            distance = ROUNDING_MULTIPLES[self._precision] * (1 - rounded.mean)
-            allowed = 1 - max(NEGLIGIBLE, distance)
-            if not self._random:
-                allowed = max(allowed, COSINE_LIMITS[self._precision])
-        return VectorParity(len(self._of_bundle), bundle, rounded, allowed, bundle.mean >= allowed)
+def _judged(
+    of_bundle: list[float], of_rounded: list[float], precision: Precision, *, random: bool
+) -> VectorParity:
+    """Judge the cosines between all embeddings of the bundle, or the rounded oracle, and oracle."""
+    bundle = _summary(of_bundle)
+    rounded, allowed = None, COSINE_LIMITS["fp32"]
+    if of_rounded:
+        rounded = _summary(of_rounded)
+        distance = ROUNDING_MULTIPLES[precision] * (1 - rounded.mean)
+        allowed = 1 - max(NEGLIGIBLE, distance)
+        if not random:
+            allowed = max(allowed, COSINE_LIMITS[precision])
+    return VectorParity(len(of_bundle), bundle, rounded, allowed, bundle.mean >= allowed)
 
 
 def _summary(values: list[float]) -> Cosines:
@@ -229,7 +220,6 @@ def cosines(expected: NDArray[Any], found: NDArray[Any]) -> list[float]:
     return values
 
 
-@dataclass
 class RankMeter:
     """Measures how far bundle and oracle rank documents alike, over several batches.
 
@@ -237,26 +227,23 @@ class RankMeter:
     others by their cosine.
     """
 
-    head: Head
-    queries: Sequence[str]
-    _chosen: list[list[int]] = field(init=False)
-    """The sources of each list; for embeddings, of one list that each of them ranks."""
-    _read: dict[int, dict[str, NDArray[Any]]] = field(init=False)
-    """The scores or embeddings of the chosen sources, by who computed them."""
-
-    def __post_init__(self) -> None:
-        lists = defaultdict[str, list[int]](list)
-        for index, query in enumerate(self.queries):
-            lists["" if self.head.task == "embedding" else query].append(index)
+    def __init__(self, head: Head, queries: Sequence[str]) -> None:
+        self._head, lists = head, defaultdict[str, list[int]](list)
+        for index, query in enumerate(queries):
+            lists["" if head.task == "embedding" else query].append(index)
         self._chosen = [spread(indices, MOST_RANKED) for indices in lists.values()]
-        self._read = {index: {} for indices in self._chosen for index in indices}
+        """The sources of each list; for embeddings, of one list that each of them ranks."""
+        self._read: dict[int, dict[str, NDArray[Any]]] = {
+            index: {} for indices in self._chosen for index in indices
+        }
+        """The scores or embeddings of the chosen sources, by who computed them."""
 
     def add(self, batch: EncodedBatch) -> None:
         """Keep the scores or embeddings of the chosen sources of another batch."""
         role: Role = "class_logits"
-        if self.head.task == "embedding":
+        if self._head.task == "embedding":
             role = "embedding"
-        elif self.head.task != "sequence-classification" or self.head.outputs > 1:
+        elif self._head.task != "sequence-classification" or self._head.outputs > 1:
             return
         outputs = {"oracle": batch.expected, "bundle": batch.found}
         if batch.rounded is not None:
@@ -285,7 +272,7 @@ class RankMeter:
 
     def _lists(self) -> Iterator[dict[str, NDArray[np.float64]]]:
         lists = [[self._read[i] for i in indices if self._read[i]] for indices in self._chosen]
-        if self.head.task == "embedding":
+        if self._head.task == "embedding":
             (read,) = lists
             vectors = {name: np.stack([each[name] for each in read]) for name in read[0]}
             for index in range(len(read) if len(read) > 2 else 0):

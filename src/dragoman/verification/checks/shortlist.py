@@ -7,8 +7,7 @@ prefers a token that is not allowed, is stated and no fault.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -26,6 +25,7 @@ from dragoman.runtime.texts.shortlist import read_shortlist
 
 from ..inputs.parity_inputs import ParityInputs
 from ..oracle import evenly
+from ..tally import Tally
 from .task import compare_task
 
 TOLERANCE, OF_BLOCKS = 1e-4, 0.1
@@ -64,11 +64,11 @@ def compare_shortlist(
     allowed = [shortlist.allowed(source, manifest.end_tokens) for source in sources]
     spread = evenly(len(sources), SOURCES)
     some, lists = [sources[i] for i in spread], [allowed[i] for i in spread]
-    blocks = manifest.precision == "int4"
-    checks = _compare_decoders(model, some, lists, OF_BLOCKS if blocks else TOLERANCE)
+    blocks, tally = manifest.precision == "int4", Tally()
+    _compare_decoders(model, some, lists, OF_BLOCKS if blocks else TOLERANCE, tally)
     if blocks:
         with _unrounded(model, threads) as exact:
-            checks += _compare_decoders(exact, some, lists, TOLERANCE)
+            _compare_decoders(exact, some, lists, TOLERANCE, tally)
     options = greedy_options(manifest).replace(target_language=inputs.target_language)
     with_it, without = (
         [
@@ -81,7 +81,7 @@ def compare_shortlist(
     if inputs.task is not None:
         decode = inputs.decode or (lambda output: model.detokenize(output) or "")
         tasks = tuple(compare_task(model, inputs.task, decode, without, with_it))
-    return _merged(checks), ShortlistParity(
+    return tally.check("shortlist", "logits"), ShortlistParity(
         sequences=len(sources),
         identical=sum(a == b for a, b in zip(with_it, without, strict=True)),
         allowed=round(float(np.mean(list(map(len, allowed)))), 1),
@@ -89,15 +89,7 @@ def compare_shortlist(
     )
 
 
-def _merged(checks: Sequence[Check]) -> Check:
-    compared, differing = sum(c.compared for c in checks), sum(c.differing for c in checks)
-    worst = max(check.worst or 0.0 for check in checks)
-    problem = next((check.problem for check in checks if check.problem), "")
-    return Check("shortlist", compared, "logits", differing, not differing, worst, problem)
-
-
-@contextlib.contextmanager
-def _unrounded(model: Model, threads: int | None) -> Iterator[Model]:
+def _unrounded(model: Model, threads: int | None) -> Model:
     """Open a bundle whose products by blocks of integers do not round activations."""
     bundle = model.bundle
     names = ("encoder", "decoder", *SHORTLIST_GRAPHS)
@@ -106,8 +98,7 @@ def _unrounded(model: Model, threads: int | None) -> Iterator[Model]:
         for node in graph.graph:
             if node.op_type == "MatMulNBits":
                 node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", 1)
-    with Model(bundle, InMemoryBackend(bundle, graphs, threads)) as exact:
-        yield exact
+    return Model(bundle, InMemoryBackend(bundle, graphs, threads))
 
 
 def _compare_decoders(
@@ -115,15 +106,15 @@ def _compare_decoders(
     sources: Sequence[list[int]],
     allowed: Sequence[NDArray[np.int64]],
     tolerance: float,
-) -> list[Check]:
+    tally: Tally,
+) -> None:
     """Compare both decoders on what sources allow, and at their first step on the vocabulary."""
     spec, ends = model.manifest.model, np.array(model.manifest.end_tokens)
-    checks = [_compare_steps(model, sources, allowed, STEPS, tolerance)]
+    _compare_steps(model, sources, allowed, STEPS, tolerance, tally)
     for first in range(0, spec.target_vocab_size, MOST_TOKENS):
         tokens = np.arange(first, min(first + MOST_TOKENS, spec.target_vocab_size))
         dealt = [np.union1d(tokens[i :: len(sources)], ends) for i in range(len(sources))]
-        checks.append(_compare_steps(model, sources, dealt, 1, tolerance))
-    return checks
+        _compare_steps(model, sources, dealt, 1, tolerance, tally)
 
 
 def _compare_steps(
@@ -132,7 +123,8 @@ def _compare_steps(
     allowed: Sequence[NDArray[np.int64]],
     most: int,
     tolerance: float,
-) -> Check:
+    tally: Tally,
+) -> None:
     """Compare logits and choices at some steps of sources that are decoded together."""
     manifest = model.manifest
     start = [manifest.model.start_token_id, *manifest.generation.prompt]
@@ -149,7 +141,6 @@ def _compare_steps(
     numbers = list(range(len(sources) - joins))
     states = [begin(numbers, listed=listed) for listed in (False, True)]
     suppressed = manifest.generation.suppressed_token_ids
-    compared, differing, worst, problem = 0, 0, 0.0, ""
     try:
         for step in range(steps):
             if joins and step == JOINS:
@@ -167,19 +158,16 @@ def _compare_steps(
             for row in range(len(tokens)):
                 own = allowed[numbers[row // WIDTH]]
                 apart = _difference(expected, found, row, own)
-                beyond = apart > tolerance
-                compared += len(own)
-                worst = max(worst, float(apart.max(initial=0)) / tolerance)
+                beyond, excess = apart > tolerance, float(apart.max(initial=0)) / tolerance
                 if beyond.any():
-                    differing += int(beyond.sum())
                     wrong = (
                         f"the logits of a token of the shortlist differ by {apart.max():.3g} of "
                         "the largest"
                     )
                 else:
                     wrong = _wrong_choice(found, row, own, suppressed)
-                    differing += bool(wrong)
-                problem = problem or (wrong and f"{wrong} at step {step + 1}")
+                differing, problem = int(beyond.sum()), wrong and f"{wrong} at step {step + 1}"
+                tally.add(len(own), differing or bool(wrong), excess, problem)
                 if row % WIDTH or tokens[row] not in own:
                     tokens[row] = own[step % len(own)]
             for state in states:
@@ -187,7 +175,6 @@ def _compare_steps(
     finally:
         for state in states:
             state.close()
-    return Check("shortlist", compared, "logits", differing, not differing, worst, problem)
 
 
 def _difference(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 
 import torch
@@ -43,50 +42,30 @@ DEVIATIONS = 1.645
 MOST_MORE = 10**9
 
 
-@dataclass(frozen=True)
-class Excess:
-    """A loss beyond what is allowed."""
+def _chance(effect: float, texts: int, differing: int) -> float:
+    """Compute the p-value: the probability of such a loss if the true one were just allowed.
 
-    amount: float
-    """The loss beyond the allowed loss, more than 0."""
-    spread: float
-    """The standard error of the loss."""
-    texts: int
-    differing: int
-    """How many texts differ from the oracle's."""
+    Half the step that one text makes is no evidence (Yates 1934): of 1, 2 or 4 texts that are all
+    worse, the p-values are 0.5, 0.24 and 0.07.
 
-    @property
-    def chance(self) -> float:
-        """The p-value: the probability of such a loss if the true one were just allowed.
+    Args:
+        effect: the loss beyond what is allowed, in standard deviations of a text
+        differing: how many texts differ from the oracle's
+    """
+    deviations = math.sqrt(texts) * effect - 1 / math.sqrt(max(1, differing))
+    return math.erfc(deviations / math.sqrt(2)) / 2
 
-        The spread is taken around what is allowed, or a few texts that all lost as much would seem
-        to prove the loss. Half the step that one text makes is no evidence (Yates 1934): of 1, 2 or
-        4 texts that are all worse, the p-values are 0.5, 0.24 and 0.07.
-        """
-        deviations = math.sqrt(self.texts) * self._effect - 1 / math.sqrt(max(1, self.differing))
-        return math.erfc(deviations / math.sqrt(2)) / 2
 
-    @property
-    def significant(self) -> bool:
-        """Whether the loss is more than chance explains."""
-        return self.chance < SIGNIFICANT
-
-    @property
-    def more_inputs(self) -> int | None:
-        """About how many more texts would make such a loss significant; None for a single text."""
-        if self.texts == 1:
-            return None
-        # The number at which `chance` is `SIGNIFICANT`, with the same share of differing texts.
-        step = math.sqrt(self.texts / max(1, self.differing))
-        root = DEVIATIONS + math.sqrt(DEVIATIONS**2 + 4 * self._effect * step)
-        needed = (root / (2 * self._effect)) ** 2
-        more = math.ceil(min(max(1.0, needed - self.texts), MOST_MORE))
-        return int(Context(prec=2, rounding=ROUND_CEILING).create_decimal(more))
-
-    @property
-    def _effect(self) -> float:
-        deviation = math.hypot(self.spread * math.sqrt(self.texts), self.amount)
-        return self.amount / deviation
+def _more_inputs(effect: float, texts: int, differing: int) -> int | None:
+    """Say about how many more texts would make a loss significant; None for a single text."""
+    if texts == 1:
+        return None
+    # The number at which `_chance` is `SIGNIFICANT`, with the same share of differing texts.
+    step = math.sqrt(texts / max(1, differing))
+    root = DEVIATIONS + math.sqrt(DEVIATIONS**2 + 4 * effect * step)
+    needed = (root / (2 * effect)) ** 2
+    more = math.ceil(min(max(1.0, needed - texts), MOST_MORE))
+    return int(Context(prec=2, rounding=ROUND_CEILING).create_decimal(more))
 
 
 def compare_task(
@@ -118,16 +97,18 @@ def judged(
     """
     figures = metric.figure(oracle, references), metric.figure(bundle, references)
     loss = figures[0] - figures[1] if metric.higher_is_better else figures[1] - figures[0]
-    allowed = TASK_TOLERANCES[precision] * metric.whole
-    excess = None
+    allowed, texts = TASK_TOLERANCES[precision] * metric.whole, len(oracle)
+    chance = more = None
+    undecided = False
     if loss > allowed and precision != "fp32":
-        excess = Excess(
-            loss - allowed,
-            metric.spread(oracle, bundle, references),
-            len(oracle),
-            sum(before != after for before, after in zip(oracle, bundle, strict=True)),
-        )
-    undecided = excess is not None and not excess.significant
+        # The spread is taken around what is allowed, or a few texts that all lost as much would
+        # seem to prove the loss.
+        spread = metric.spread(oracle, bundle, references) * math.sqrt(texts)
+        effect = (loss - allowed) / math.hypot(spread, loss - allowed)
+        differing = sum(before != after for before, after in zip(oracle, bundle, strict=True))
+        chance = _chance(effect, texts, differing)
+        undecided = chance >= SIGNIFICANT
+        more = _more_inputs(effect, texts, differing) if undecided else None
     return TaskParity(
         metric.name,
         *figures,
@@ -135,11 +116,11 @@ def judged(
         higher_is_better=metric.higher_is_better,
         allowed=allowed,
         chance=metric.chance(oracle, bundle, references),
-        pairs=len(oracle),
+        pairs=texts,
         signature=metric.signature(references),
-        excess_chance=None if excess is None else excess.chance,
+        excess_chance=chance,
         undecided=undecided,
-        more_inputs=excess.more_inputs if excess is not None and undecided else None,
+        more_inputs=more,
     )
 
 

@@ -6,7 +6,6 @@ report can be written without them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,24 +40,6 @@ class Comparison:
     target_language: str | None = None
     """`source_language` and `target_language`: languages of a multilingual model; None: its
     defaults."""
-
-
-_DESCRIPTION = re.compile(r"\d+ (random sources|windows of random sound) \(seed \d+\)")
-
-
-def describe_sources(count: int, seed: int) -> str:
-    """Describe random token ids."""
-    return f"{count} random sources (seed {seed})"
-
-
-def describe_windows(count: int, seed: int) -> str:
-    """Describe windows of random sound."""
-    return f"{count} windows of random sound (seed {seed})"
-
-
-def are_random(description: str) -> bool:
-    """Whether a description is one of random inputs, and not the name of a file."""
-    return _DESCRIPTION.fullmatch(description) is not None
 
 
 @dataclass(frozen=True)
@@ -206,17 +187,16 @@ class ReferenceFile:
                 "without tabs"
             )
         return [
-            replace(
-                item,
-                references=() if reference is None else reference.references,
-                line=0 if reference is None else reference.line,
-            )
+            replace(item, references=reference.references, line=reference.line)
             for item, reference in zip(items, found, strict=True)
         ]
 
 
-def _of_sources(pairs: Sequence[Item], items: Sequence[Item]) -> list[Item | None]:
-    """Find the pair of each item: of repeated sources the one on the same line, or else all."""
+def _of_sources(pairs: Sequence[Item], items: Sequence[Item]) -> list[Item]:
+    """Find the pair of each item: of repeated sources the one on the same line, or else all.
+
+    The pair of an item that is not among them has no references.
+    """
     if [pair.key for pair in pairs] == [item.key for item in items]:
         return list(pairs)
     known: dict[str | Path, Item] = {}
@@ -224,7 +204,7 @@ def _of_sources(pairs: Sequence[Item], items: Sequence[Item]) -> list[Item | Non
         first = known.setdefault(pair.key, pair)
         every = dict.fromkeys((*first.references, *pair.references))
         known[pair.key] = replace(first, references=tuple(every))
-    return [known.get(item.key) for item in items]
+    return [known.get(item.key, Item("", "")) for item in items]
 
 
 def pair_items(file: Path, *, audio: bool) -> list[Item]:

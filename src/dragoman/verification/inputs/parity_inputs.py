@@ -18,8 +18,9 @@ from dragoman.reference_model import ReferenceModel
 from dragoman.reference_model.recipes import Example, Recipe
 from dragoman.runtime.audio import LogMel
 from dragoman.runtime.decoding.request import EncoderInput
+from dragoman.runtime.format.parity import describe_random
 
-from .items import References, describe_sources, describe_windows
+from .items import References
 from .sources import EncoderLine
 
 RANDOM_SOURCES = 64
@@ -166,7 +167,8 @@ def random_inputs(
             for _ in range(count)
         ]
         origins = _numbered("random sound", count)
-        return ParityInputs(describe_windows(count, seed), sounds, origins, random=True)
+        description = describe_random(count, seed, audio=True)
+        return ParityInputs(description, sounds, origins, random=True)
     vocabulary, positions = config.source_vocab_size or 0, config.max_source_positions
     if not config.has_encoder:  # prompts
         vocabulary, positions = config.target_vocab_size, config.max_target_positions // 2
@@ -174,7 +176,7 @@ def random_inputs(
     lengths = [1, longest, *generator.integers(1, longest + 1, size=max(0, count - 2))][:count]
     tokens = [generator.integers(0, vocabulary, size=n).tolist() for n in lengths]
     origins = _numbered("random source", count)
-    return ParityInputs(describe_sources(count, seed), tokens, origins, random=True)
+    return ParityInputs(describe_random(count, seed, audio=False), tokens, origins, random=True)
 
 
 def _numbered(what: str, count: int) -> list[str]:

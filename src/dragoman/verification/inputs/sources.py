@@ -53,8 +53,8 @@ def calibration_sources(bundle: Bundle, file: Path) -> Sources:
     """
     manifest = bundle.manifest
     if manifest.audio is not None:
-        files = [Path(item.source) for item in recording_items(file)]
-        return Sources(windows(files, LogMel.of(manifest.audio)))
+        files, log_mel = recording_items(file), LogMel.of(manifest.audio)
+        return Sources([w for item in files for w in windows_of(Path(item.source), log_mel)])
     if manifest.tokenizers is None:
         raise DragomanError(f"{file}: texts need a model with tokenizers, found none")
     longest = manifest.model.input_positions
@@ -119,11 +119,6 @@ def source_tokens(
     if not 1 <= len(tokens) <= longest:
         raise DragomanError(f"{origin}: expected 1 to {longest} tokens, found {len(tokens)}")
     return tokens
-
-
-def windows(files: Sequence[Path], log_mel: LogMel) -> list[NDArray[np.float32]]:
-    """Compute the features of all consecutive windows of some files: [bins, frames] each."""
-    return [window for file in files for window in windows_of(file, log_mel)]
 
 
 def windows_of(file: Path, log_mel: LogMel) -> list[NDArray[np.float32]]:

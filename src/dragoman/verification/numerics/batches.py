@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,10 @@ from numpy.typing import NDArray
 
 from dragoman.runtime import Model
 from dragoman.runtime.decoding.request import pad
-from dragoman.runtime.format.parity import NOT_FINITE, Check
+from dragoman.runtime.format.parity import Check
 
-from ..checks.distances import divergence
+from ..checks.distances import differences, divergence
+from ..tally import Tally
 from ..tolerances import Slack
 from .probes import Probe, batch_of
 
@@ -41,14 +41,9 @@ batches of large models have the fewest."""
 PROMISED_ON = frozenset({"x86_64", "AMD64"})
 
 
-@dataclass
-class _Outputs:
-    encoded: dict[str, Array]
-    """Outputs of the encoder by name, without padding."""
-    scored: Array | None
-    """Logits of one pass, [T, V]."""
-    stepped: Array | None
-    """Logits of the first steps through the cache, [steps, V]."""
+Outputs = dict[str, Array]
+"""Outputs of the encoder by name, without padding; "logits of one pass" [T, V]; and "logits of a
+step", of the first steps through the cache, [steps, V]."""
 
 
 def is_promised(model: Model, backend: str) -> bool:
@@ -78,15 +73,12 @@ def compare_batches(
         promised: whether they may not differ
     """
     single = [_results(model, [probe], 1)[0] for probe in probes]
-    compared, differing, worst, problem = 0, 0, 0.0, ""
+    tally = Tally()
 
-    def compare(found: _Outputs, expected: _Outputs, what: str, *, promised: bool) -> None:
-        nonlocal compared, differing, worst, problem
+    def compare(found: Outputs, expected: Outputs, what: str, *, promised: bool) -> None:
         excess, where = _excess(expected, found, slack, promised=promised)
-        compared, worst = compared + 1, max(worst, excess)
-        if excess > 1:
-            differing += 1
-            problem = problem or f"{what} differs from the same source in a batch of one: {where}"
+        problem = f"{what} differs from the same source in a batch of one: {where}"
+        tally.add(1, excess > 1, excess, problem if excess > 1 else "")
 
     for size, members in _batches(model, probes, windows):
         for row, found in enumerate(_results(model, [probes[i] for i in members], 1)):
@@ -102,7 +94,7 @@ def compare_batches(
             compare(several[row], single[row], f"one of {WIDTH} rows of a source", promised=False)
             what = f"one of {WIDTH} rows of source {row} in a batch of {len(members)} sources"
             compare(found, several[row], what, promised=promised)
-    return Check("batches", compared, "rows", differing, not differing, worst, problem)
+    return tally.check("batches", "rows")
 
 
 def batch_sizes(model: Model, probes: Sequence[Probe], windows: int) -> list[int]:
@@ -124,12 +116,12 @@ def _batches(
             yield size, generator.permutation(np.arange(size) % len(probes)).tolist()
 
 
-def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Outputs]:
+def _results(model: Model, probes: Sequence[Probe], width: int) -> list[Outputs]:
     spec, manifest, backend = model.manifest.model, model.manifest, model.backend
     source, mask = batch_of(probes, spec, backend.limits.source_multiple)
     encoded = backend.encode(source, mask) if spec.has_encoder else {}
     results = [
-        _Outputs({n: _own(manifest, n, v[i], mask[i]) for n, v in encoded.items()}, None, None)
+        {name: _own(manifest, name, values[i], mask[i]) for name, values in encoded.items()}
         for i in range(len(probes))
     ]
     if not spec.has_decoder:
@@ -145,10 +137,10 @@ def _results(model: Model, probes: Sequence[Probe], width: int) -> list[_Outputs
             following = read[:, min(step + 1, read.shape[1] - 1)]
             state.feed(np.repeat(following, width))
     for i, result in enumerate(results):
-        result.scored = scored[i, read_mask[i]]
+        result["logits of one pass"] = scored[i, read_mask[i]]
         own = min(len(probes[i].read), len(stepped))
         # All rows of a source are alike: the last one stands for them.
-        result.stepped = np.stack([step[i, width - 1] for step in stepped[:own]])
+        result["logits of a step"] = np.stack([step[i, width - 1] for step in stepped[:own]])
     return results
 
 
@@ -159,18 +151,11 @@ def _own(manifest: Any, name: str, values: Array, mask: NDArray[np.bool_]) -> Ar
     return np.asarray(values[mask] if role in ("hidden", "token_logits") else values)
 
 
-def _excess(
-    single: _Outputs, found: _Outputs, slack: Slack, *, promised: bool
-) -> tuple[float, str]:
-    pairs = [(name, values, found.encoded[name]) for name, values in single.encoded.items()]
-    if single.scored is not None and found.scored is not None:
-        pairs.append(("logits of one pass", single.scored, found.scored))
-    if single.stepped is not None and found.stepped is not None:
-        pairs.append(("logits of a step", single.stepped, found.stepped))
+def _excess(single: Outputs, found: Outputs, slack: Slack, *, promised: bool) -> tuple[float, str]:
     worst, where = 0.0, ""
-    for name, expected, values in pairs:
-        apart = np.abs(values.astype(np.float64) - expected.astype(np.float64))
-        apart[~np.isfinite(apart)] = NOT_FINITE
+    for name, expected in single.items():
+        values = found[name]
+        apart = differences(values, expected)
         largest = float(apart.max(initial=0))
         if promised and name != "embedding":  # a mean over tokens is a sum over padding, too
             excess = 0.0 if largest == 0 else 1 + largest

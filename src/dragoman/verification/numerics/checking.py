@@ -7,8 +7,8 @@ the checkpoint's function, up to rounding.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -160,18 +160,15 @@ def _steps(
     return compare_steps(model, stepped, joining, suppressed, slack, parameters_of(oracle))
 
 
-@contextlib.contextmanager
 def _exact(
     model: Model, bundle: Bundle, checkpoint: CheckpointWeights, backend: str, threads: int | None
-) -> Iterator[Model | None]:
+) -> AbstractContextManager[Model | None]:
     manifest = bundle.manifest
     if manifest.executable.format != "onnx":
-        yield None
-    elif manifest.precision == "fp32" and backend == "onnxruntime":
-        yield model
-    else:
-        with exact_model(bundle, checkpoint.expected, threads) as exact:
-            yield exact
+        return nullcontext()
+    if manifest.precision == "fp32" and backend == "onnxruntime":
+        return nullcontext(model)
+    return exact_model(bundle, checkpoint.expected, threads)
 
 
 def _rounded_slack(model: Model, oracle: ReferenceModel, probes: Sequence[Probe]) -> Slack:

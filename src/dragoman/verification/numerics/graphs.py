@@ -28,6 +28,7 @@ from dragoman.runtime.format.parity import NOT_FINITE, Check
 from ..checks.distances import HEADS_LAST
 from ..checks.encoders import halved
 from ..oracle import encoder_pass, linear_in_parts, oracle_batches, oracle_pass
+from ..tally import Tally
 from .probes import Probe, batch_of, parameters_of
 
 Array = NDArray[Any]
@@ -81,20 +82,19 @@ class ChannelMeter:
         rows = max(1, PART // found.shape[1])
         for first in range(0, len(found), rows):
             part = slice(first, first + rows)
-            self._add(found[part], oracle[part], None if exact is None else exact[part], place)
-
-    def _add(self, found: Array, oracle: Array, exact: Array | None, place: int) -> None:
-        share = 1.0
-        if exact is None:
-            exact, share = oracle.astype(np.float64), ROUNDED_SHARE
-        apart = share * np.abs(found.astype(np.float64) - exact)
-        apart[~np.isfinite(apart)] = NOT_FINITE
-        largest = apart.max(axis=0)
-        self.places[largest > self.found] = place
-        self.found = np.maximum(self.found, largest)
-        rounded = np.abs(oracle - exact) if share == 1 else EPSILON * np.abs(exact)
-        self.oracle = np.maximum(self.oracle, rounded.max(axis=0))
-        self.size = np.maximum(self.size, np.abs(exact).max(axis=0))
+            if exact is None:
+                right, share = oracle[part].astype(np.float64), ROUNDED_SHARE
+                rounded = EPSILON * np.abs(right)
+            else:
+                right, share = exact[part], 1.0
+                rounded = np.abs(oracle[part] - right)
+            apart = share * np.abs(found[part].astype(np.float64) - right)
+            apart[~np.isfinite(apart)] = NOT_FINITE
+            largest = apart.max(axis=0)
+            self.places[largest > self.found] = place
+            self.found = np.maximum(self.found, largest)
+            self.oracle = np.maximum(self.oracle, rounded.max(axis=0))
+            self.size = np.maximum(self.size, np.abs(right).max(axis=0))
 
     @property
     def allowed(self) -> Array:
@@ -143,23 +143,19 @@ class InFloat64(TorchFunctionMode):
 
 def compare_graphs(meters: Mapping[str, ChannelMeter], probes: Sequence[Probe]) -> Check:
     """Judge every output of the graphs' exact form."""
-    compared, differing, worst, problem = 0, 0, 0.0, ""
+    tally = Tally()
     for name, meter in meters.items():  # in the order of computation
         excess = meter.excess
-        compared, differing = compared + len(excess), differing + int((excess > 1).sum())
-        worst = max(worst, float(excess.max()))
-        if problem or not (excess > 1).any():
-            continue
-        channel = int(excess.argmax())
+        channel, beyond = int(excess.argmax()), int((excess > 1).sum())
         found, at = meter.found[channel], probes[int(meter.places[channel])]
+        problem = (
+            f"{name}, channel {channel}, differs by {found:.3g}, {at.name}; rounding explains "
+            f"{meter.allowed[channel]:.2g}"
+        )
         if found >= NOT_FINITE:
             problem = f"{name} has values that are NaN or infinite, {at.name}"
-        else:
-            problem = (
-                f"{name}, channel {channel}, differs by {found:.3g}, {at.name}; rounding explains "
-                f"{meter.allowed[channel]:.2g}"
-            )
-    return Check("graphs", compared, "channels", differing, not differing, worst, problem)
+        tally.add(len(excess), beyond, float(excess.max()), problem if beyond else "")
+    return tally.check("graphs", "channels")
 
 
 def measure_graphs(

@@ -22,7 +22,9 @@ from dragoman.runtime.format.contract import Role, Slot
 from dragoman.runtime.format.neutral_graphs import aligning_layers
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
+from ..checks.distances import differences
 from ..oracle import encoder_pass, oracle_pass
+from ..tally import Tally
 from .probes import Probe, batch_of
 
 Array = NDArray[Any]
@@ -76,21 +78,20 @@ def compare_alignment(exact: Model, oracle: ReferenceModel, probe: Probe) -> Che
 
 
 def _compared(name: str, found: Mapping[Role, Array], expected: Mapping[Role, Array]) -> Check:
-    compared, differing, worst, problem = 0, 0, 0.0, ""
+    tally = Tally()
     for role, values in found.items():
-        apart = np.abs(values.astype(np.float64) - expected[role])
-        apart[~np.isfinite(apart)] = NOT_FINITE
+        apart, problem = differences(values, expected[role]), ""
         beyond = apart > ATTENTION_TOLERANCE
-        compared, differing = compared + apart.size, differing + int(beyond.sum())
-        worst = max(worst, float(apart.max()) / ATTENTION_TOLERANCE)
-        if beyond.any() and not problem:
+        if beyond.any():
             layer, head, query, key = map(int, np.argwhere(beyond)[0])
             problem = (
                 f"{role} of layer {layer}, head {head}, from {query} to {key}: expected "
                 f"{expected[role][layer, head, query, key]:.4f}, found "
                 f"{values[layer, head, query, key]:.4f}"
             )
-    return Check(name, compared, "weights", differing, not differing, worst, problem)
+        excess = float(apart.max()) / ATTENTION_TOLERANCE
+        tally.add(apart.size, int(beyond.sum()), excess, problem)
+    return tally.check(name, "weights")
 
 
 def _oracle_attention(

@@ -27,7 +27,8 @@ from dragoman.runtime.format.parity import Check
 
 from ..oracle import encoder_pass, forget_encoded, oracle_pass
 from ..stored.checkpoint_weights import CheckpointWeights, sources_of
-from ..stored.weights import GainLimits, gain_problems, rounds_to_nearest
+from ..stored.weights import GainLimits, gain_problems
+from ..tally import Tally
 from .probes import Probe, batch_of
 
 Array = NDArray[Any]
@@ -61,27 +62,29 @@ def compare_products(
     """Compare the products of a bundle's rounded weights with the checkpoint's."""
     graphs = [load_graph(bundle.graph_path(graph)) for graph in bundle.manifest.model_graphs]
     # Where each number of 8 bits is the nearest, products follow.
-    most_bits = 4 if rounds_to_nearest(bundle) else 8
+    most_bits = 4 if bundle.manifest.calibrated_on == 0 else 8
     weights = [w for graph in graphs for w in quantized_weights(graph) if w.bits <= most_bits]
     rounded = {weight.name: weight.shape[0] for weight in weights}
     if not rounded:
         return None
     with _observed(oracle, rounded, MOST_ROWS // len(probes) + 1) as inputs:
         for probe in probes:
-            _read(oracle, spec, probe)
-    compared, differing, worst, problem = 0, 0, 0.0, ""
+            source, mask = batch_of([probe], spec)
+            if isinstance(oracle, EncoderModel):
+                encoder_pass(oracle, source, mask)
+            else:
+                forget_encoded(oracle)  # or the products of its encoder would not be observed
+                oracle_pass(oracle, source, mask, np.array([probe.read], np.int64))
+    tally = Tally()
     for weight in weights:
         expected = checkpoint.expected(weight.name, weight)
         rows = inputs.pop(weight.name, None)  # both graphs may hold a table
         if expected is None or not rows:
             continue
-        compared += expected.shape[1]
+        tally.compared += expected.shape[1]
         for excess, count, text in _excesses(weight, expected, np.concatenate(rows)):
-            worst = max(worst, excess)
-            if excess > 1:
-                differing += count
-                problem = problem or text
-    return Check("products", compared, "outputs", differing, not problem, worst, problem)
+            tally.add(0, count if excess > 1 else 0, excess, text if excess > 1 else "")
+    return tally.check("products", "outputs")
 
 
 def _excesses(
@@ -103,13 +106,8 @@ def _excesses(
     moved = np.sqrt(sums.moved / np.maximum(sums.power, 1e-30))
     noise = np.maximum(2 * np.maximum(error, 1e-3 * independent), moved)
     limits = GAINS[weight.bits]
-    gains = gain_problems(sums.products, sums.power, sums.errors, noise, limits)
-    for excess, count, worst, gain in gains:
-        text = f"the checkpoint's products are {gain:.4g} times as large"
-        if worst is None:
-            yield excess, count, f"{name}: {text}: are scales wrong?"
-        else:
-            yield excess, count, f"{name}, output {worst}: {text}: is a scale wrong?"
+    names = name, "output", 0, "products"
+    yield from gain_problems(*names, sums.products, sums.power, sums.errors, noise, limits)
 
 
 def _explained(rows: Array, outputs: int) -> float:
@@ -176,12 +174,3 @@ def _observed(
                 hook = user.register_forward_pre_hook(functools.partial(observe, name))
                 hooks.callback(hook.remove)
         yield inputs
-
-
-def _read(oracle: ReferenceModel, spec: ModelSpec, probe: Probe) -> None:
-    source, mask = batch_of([probe], spec)
-    if isinstance(oracle, EncoderModel):
-        encoder_pass(oracle, source, mask)
-        return
-    forget_encoded(oracle)  # or the products of its encoder would not be observed
-    oracle_pass(oracle, source, mask, np.array([probe.read], np.int64))

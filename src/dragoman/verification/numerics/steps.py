@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from dragoman.runtime.backends.interface import Prediction
 from dragoman.runtime.decoding.request import pad
 from dragoman.runtime.format.parity import NOT_FINITE, Check
 
-from ..checks.distances import divergence
+from ..checks.distances import differences, divergence
+from ..tally import Tally
 from ..tolerances import Slack
 from .probes import Probe, batch_of
 
@@ -45,21 +46,12 @@ SUPPRESSED = -1e4
 
 
 @dataclass
-class _Tally:
-    compared: int = 0
-    differing: int = 0
-    worst: float = 0.0
-    """The largest difference as a multiple of what is allowed."""
-    problem: str = ""
-
-
-@dataclass
 class _Outcome:
     suppressed: Sequence[int]
     slack: Slack
-    steps: _Tally = field(default_factory=_Tally)
+    steps: Tally = field(default_factory=Tally)
     """The steps of all rows, compared with one pass."""
-    choices: _Tally = field(default_factory=_Tally)
+    choices: Tally = field(default_factory=Tally)
     """The choices of the graph and their log-probabilities, compared with its logits."""
     divergences: list[float] = field(default_factory=list)
     """From one pass, in nats, where distributions are compared."""
@@ -88,22 +80,17 @@ def compare_steps(
     short = _Rows.of(model, joining)
     _step_joined(model, short, found)
     _step_beams(model, short, found)
-    steps, choices, mean = found.steps, found.choices, slack.mean_excess(found.divergences)
-    problem = steps.problem
-    if mean > 1 and not problem:
+    mean = float(np.mean(found.divergences)) if found.divergences else 0.0
+    excess, problem = mean / slack.mean, ""
+    if excess > 1:
         problem = (
-            f"steps through the cache are {np.mean(found.divergences):.3g} nats from one pass on "
-            f"average; rounding explains {slack.mean:.3g}"
+            f"steps through the cache are {mean:.3g} nats from one pass on average; rounding "
+            f"explains {slack.mean:.3g}"
         )
-    worst = max(steps.worst, mean)
-    same = not choices.differing
-    return (
-        Check("steps", steps.compared, "cached steps", steps.differing, worst <= 1, worst, problem),
-        Check(
-            *("scores", choices.compared, "choices", choices.differing),
-            *(same, choices.worst, choices.problem),
-        ),
-    )
+    found.steps.add(0, 0, excess, problem)
+    steps = found.steps.check("steps", "cached steps")
+    steps = replace(steps, passed=found.steps.worst <= 1)
+    return steps, found.choices.check("scores", "choices")
 
 
 def most_steps(parameters: int) -> int:
@@ -146,13 +133,7 @@ class _Rows:
         return found
 
 
-def _step(
-    model: Model,
-    rows: _Rows,
-    prompt: int,
-    most: int,
-    found: _Outcome,
-) -> None:
+def _step(model: Model, rows: _Rows, prompt: int, most: int, found: _Outcome) -> None:
     given = np.minimum(prompt, rows.lengths)
     numbers = np.arange(len(given))
     if model.manifest.model.has_encoder:  # all prompts are of the same length
@@ -160,34 +141,22 @@ def _step(
     at_once = max(1, PROMPT_LOGITS // (prompt * model.manifest.model.target_vocab_size))
     for first in range(0, len(numbers), at_once):
         own = numbers[first : first + at_once]
-        _step_rows(model, rows, own, given, most, found)
-
-
-def _step_rows(
-    model: Model,
-    rows: _Rows,
-    numbers: NDArray[np.intp],
-    given: NDArray[np.int64],
-    most: int,
-    found: _Outcome,
-) -> None:
-    read, given, lengths = rows.read[numbers], given[numbers], rows.lengths[numbers]
-    state = model.backend.start(
-        rows.source[numbers],
-        rows.source_mask[numbers],
-        read[:, : int(given.max())],
-        read.shape[1],
-        prompt_lengths=None if model.manifest.model.has_encoder else given,
-    )
-    position = given - 1
-    with contextlib.closing(state):
-        for step in range(most):
-            _compare_rows(state.advance(), rows, numbers, position, found)
-            position = position + 1
-            if not (position < lengths).any() or step + 1 == most:
-                return
-            following = np.minimum(position, read.shape[1] - 1)
-            state.feed(np.take_along_axis(read, following[:, None], 1)[:, 0])
+        read, position = rows.read[own], given[own] - 1
+        state = model.backend.start(
+            rows.source[own],
+            rows.source_mask[own],
+            read[:, : int(given[own].max())],
+            read.shape[1],
+            prompt_lengths=None if model.manifest.model.has_encoder else given[own],
+        )
+        with contextlib.closing(state):
+            for step in range(most):
+                _compare_rows(state.advance(), rows, own, position, found)
+                position = position + 1
+                if not (position < rows.lengths[own]).any() or step + 1 == most:
+                    break
+                following = np.minimum(position, read.shape[1] - 1)
+                state.feed(np.take_along_axis(read, following[:, None], 1)[:, 0])
 
 
 def _step_joined(model: Model, rows: _Rows, found: _Outcome) -> None:
@@ -228,7 +197,7 @@ def _step_beams(model: Model, rows: _Rows, found: _Outcome) -> None:
     first, capacity = rows.read[:1, :1], rows.read.shape[1]
     state = model.backend.start(rows.source[:1], rows.source_mask[:1], first, capacity, 2)
     both, after = np.zeros(2, np.int64), rows.lengths[[0, 0]]
-    try:
+    with contextlib.closing(state):
         for step in range(length):
             right = step % 2  # the row that has read the target
             position = np.where(both + np.arange(2) == right, step, after)
@@ -239,8 +208,6 @@ def _step_beams(model: Model, rows: _Rows, found: _Outcome) -> None:
             token = int(rows.read[0, step + 1])
             other = (token + 1) % model.manifest.model.target_vocab_size
             state.feed(np.array([other, token] if right == 0 else [token, other]))
-    finally:
-        state.close()
 
 
 def _compare_rows(
@@ -259,12 +226,10 @@ def _compare_rows(
 
 
 def _compare(step: Array, one_pass: Array, probe: Probe, position: int, found: _Outcome) -> None:
-    steps, slack = found.steps, found.slack
-    steps.compared += 1
+    slack = found.slack
     wide, expected = step.astype(np.float32), one_pass.astype(np.float32)
     if slack.channels is not None:
-        apart = np.abs(wide.astype(np.float64) - expected)
-        apart[~np.isfinite(apart)] = NOT_FINITE
+        apart = differences(wide, expected)
         excess = float((apart / slack.channels).max())
         what = f"logits differ by {apart.max():.3g}"
     else:
@@ -272,25 +237,16 @@ def _compare(step: Array, one_pass: Array, probe: Probe, position: int, found: _
         found.divergences.append(nats)
         excess = nats / slack.largest
         what = f"distributions are {nats:.3g} nats apart"
-    steps.worst = max(steps.worst, excess)
-    if excess > 1:
-        steps.differing += 1
-        steps.problem = steps.problem or (
-            f"a step through the cache is not one pass: {what} at position {position} of "
-            f"{len(probe.read)}, {excess:.3g} times what rounding explains"
-        )
+    problem = (
+        f"a step through the cache is not one pass: {what} at position {position} of "
+        f"{len(probe.read)}, {excess:.3g} times what rounding explains"
+    )
+    found.steps.add(1, excess > 1, excess, problem if excess > 1 else "")
 
 
 def _compare_choice(
-    logits: Array,
-    token: int,
-    log_probability: float,
-    dtype: str,
-    position: int,
-    found: _Outcome,
+    logits: Array, token: int, log_probability: float, dtype: str, position: int, found: _Outcome
 ) -> None:
-    choices = found.choices
-    choices.compared += 1
     allowed = logits.astype(np.float64)
     allowed[list(found.suppressed)] += SUPPRESSED
     best = int(allowed.argmax())
@@ -298,14 +254,15 @@ def _compare_choice(
     exact = float(-np.log(np.exp(shifted).sum()))
     apart = abs(log_probability - exact)
     excess = apart / SCORE_TOLERANCE.get(dtype, 1e-2) if np.isfinite(apart) else NOT_FINITE
-    choices.worst = max(choices.worst, excess)
-    other = not 0 <= token < len(logits) or allowed[token] < allowed[best]
-    if not other and excess <= 1:
-        return
-    choices.differing += 1
-    choices.problem = choices.problem or (
-        f"the graph chooses token {token} at position {position}, the best of its logits is {best}"
-        if other
-        else f"the log-probability of a choice is {log_probability:.4f} at position {position}, "
-        f"expected {exact:.4f} by its logits"
-    )
+    problem = ""
+    if not 0 <= token < len(logits) or allowed[token] < allowed[best]:
+        problem = (
+            f"the graph chooses token {token} at position {position}, the best of its logits is "
+            f"{best}"
+        )
+    elif excess > 1:
+        problem = (
+            f"the log-probability of a choice is {log_probability:.4f} at position {position}, "
+            f"expected {exact:.4f} by its logits"
+        )
+    found.choices.add(1, bool(problem), excess, problem)

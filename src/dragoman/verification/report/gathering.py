@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dragoman import __version__
 from dragoman.errors import DragomanError
@@ -24,7 +23,7 @@ from dragoman.progress import Progress
 from dragoman.reference_model.recipes import RECIPES
 from dragoman.reference_model.recipes.recipe import RECIPE_FILE
 from dragoman.reference_model.training.history import HISTORY_FILE, Candidate, read_history
-from dragoman.runtime import Attention, Bundle, Model, load
+from dragoman.runtime import Bundle, Model, load
 from dragoman.runtime.encoding.front_end import source_of_line
 from dragoman.runtime.format.contract import Kind
 from dragoman.runtime.format.manifest import MANIFEST_FILE, Manifest, TensorRTEngines
@@ -33,16 +32,7 @@ from dragoman.settings.head import Head
 from dragoman.verification.report.manifest_facts import engine_facts, making_facts, model_facts
 
 from ..sensitivity.results import Sensitivity
-from .contents import (
-    AttentionExample,
-    BundleReport,
-    Fact,
-    Licence,
-    Part,
-    Report,
-    Speed,
-    Training,
-)
+from .contents import AttentionExample, BundleReport, Fact, Licence, Part, Report, Speed, Training
 from .parity_rows import checks_of, checks_of_engines, verdict_of
 
 KINDS: dict[Kind, str] = {
@@ -343,8 +333,6 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-Weights = NDArray[np.float32]
-
 EXAMPLES = 2
 LONGEST = 40
 """Tokens along a side of a picture, as many as can be read."""
@@ -391,27 +379,19 @@ def _example(model: Model, text: str, source: Any) -> AttentionExample | None:
         attention = model.attention(source)
     except DragomanError:
         return None
-    title, rows, columns, weights = _most_telling(attention)
+    if attention.cross is not None:
+        title = "output to source, the heads that align words"
+        rows, columns, weights = attention.target, attention.source, attention.aligning
+    else:
+        (chosen, *_) = heat_maps(attention).values()
+        title = f"{chosen.title} to itself, mean of all layers and heads"
+        rows, columns, weights = chosen.rows, chosen.columns, chosen.chosen(None, None)
+    unit = ""
     if model.manifest.audio is not None:
-        columns, weights = _joined(columns, weights)
+        firsts, unit = np.arange(0, len(columns), -(-len(columns) // TIMES)), "s"
+        columns = tuple(columns[first] for first in firsts)
+        weights = np.add.reduceat(weights, firsts, axis=1)
     elif max(len(rows), len(columns)) > LONGEST:
         return None
     plain = tuple(tuple(map(float, row)) for row in np.round(weights.astype(float), 4))
-    unit = "s" if model.manifest.audio is not None else ""
     return AttentionExample(title, text, rows, columns, plain, unit)
-
-
-def _joined(columns: tuple[str, ...], weights: Weights) -> tuple[tuple[str, ...], Weights]:
-    firsts = np.arange(0, len(columns), -(-len(columns) // TIMES))
-    return tuple(columns[first] for first in firsts), np.add.reduceat(weights, firsts, axis=1)
-
-
-def _most_telling(
-    attention: Attention,
-) -> tuple[str, tuple[str, ...], tuple[str, ...], Weights]:
-    if attention.cross is not None:
-        title = "output to source, the heads that align words"
-        return title, attention.target, attention.source, attention.aligning
-    (chosen, *_) = heat_maps(attention).values()
-    title = f"{chosen.title} to itself, mean of all layers and heads"
-    return title, chosen.rows, chosen.columns, chosen.chosen(None, None)

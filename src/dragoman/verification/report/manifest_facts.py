@@ -6,12 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from dragoman.runtime.backends.rows import POSITION_MULTIPLE
-from dragoman.runtime.format.manifest import (
-    BuildRecord,
-    Manifest,
-    PassRecord,
-    TensorRTEngines,
-)
+from dragoman.runtime.format.manifest import Manifest, PassRecord, TensorRTEngines
 from dragoman.runtime.format.texts import Languages
 from dragoman.settings.generation_settings import GenerationSettings, Part, setting_names
 from dragoman.settings.head import Head
@@ -60,19 +55,19 @@ def engine_facts(manifest: Manifest) -> Facts:
 def making_facts(manifest: Manifest) -> Facts:
     """Describe how the bundle was made."""
     versions = ", ".join(f"{name} {version}" for name, version in manifest.tool_versions.items())
-    kept = manifest.keep_fp32
+    kept, build = manifest.keep_fp32, manifest.build
+    taken = ""
+    if build is not None:
+        memory = build.peak_memory_mb / 1000
+        taken = f"{build.seconds:,.0f} s, with at most {memory:.1f} GB of memory"
     return [
         ("passes", _passes(manifest.passes)),
         *([("in fp32", f"{', '.join(kept)}, as requested")] if kept else []),
         *([("calibrated", f"on {manifest.calibrated_on} inputs")] * bool(manifest.calibrated_on)),
-        *([("built in", _taken(manifest.build))] if manifest.build else []),
+        *([("built in", taken)] if taken else []),
         ("made with", versions),
         *(("note", note) for note in manifest.notes),
     ]
-
-
-def _taken(build: BuildRecord) -> str:
-    return f"{build.seconds:,.0f} s, with at most {build.peak_memory_mb / 1000:.1f} GB of memory"
 
 
 def _shortlist(manifest: Manifest) -> Facts:

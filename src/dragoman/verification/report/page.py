@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from dragoman.metrics import shown_figure
 from dragoman.pictures.attention import script_safe
-from dragoman.runtime.format.parity import Divergence
 
 from .charts import (
     Chart,
@@ -29,16 +28,8 @@ from .contents import BundleReport, Report, counted, figure
 from .speed_charts import draw_speed
 
 MOST_DIVERGENCES = 50
-"""The most divergences that the page shows; the JSON has all that the manifest has."""
-
-
-class Pictures(NamedTuple):
-    """The charts of a bundle."""
-
-    training: list[Chart]
-    margins: list[Chart]
-    sensitivity: list[Chart]
-    attention: list[Chart]
+"""The most divergences that the page shows, those of the largest margins, whose texts parity keeps;
+the JSON has all that the manifest has."""
 
 
 class Parted(NamedTuple):
@@ -72,7 +63,7 @@ def render(report: Report) -> str:
     environment.globals |= {
         "counted": counted,
         "parted": parted,
-        "widest": widest,
+        "most_divergences": MOST_DIVERGENCES,
         "task_name": task_name,
     }
     data = report.to_json()
@@ -93,33 +84,28 @@ def parted(expected: str, found: str) -> Parted:
     return Parted(expected[:start], expected[start:], found[start:])
 
 
-def widest(divergences: Sequence[Divergence]) -> list[Divergence]:
-    """Select the divergences to show, the largest margin first; parity keeps their texts."""
-    return sorted(divergences, key=lambda divergence: -divergence.margin)[:MOST_DIVERGENCES]
-
-
 def task_name(bundles: Sequence[BundleReport]) -> str:
     """Name the most important metric of all bundles: "task" if they differ, "" if there is none."""
     names = {bundle.tasks[0].metric for bundle in bundles if bundle.tasks}
     return names.pop() if len(names) == 1 else "task" if names else ""
 
 
-def _pictures(bundle: BundleReport, number: int) -> Pictures:
-    name, sensitivity = f"b{number}", bundle.sensitivity
-    divergences = () if bundle.parity is None else bundle.parity.tokens.divergences
-    margins = [draw_margins(divergences, bundle.explained_margin, f"{name}-margins")]
-    hurts = []
+def _pictures(bundle: BundleReport, number: int) -> dict[str, list[Chart]]:
+    """Draw the charts of a bundle, by the part of the page."""
+    name, training, sensitivity = f"b{number}", bundle.training, bundle.sensitivity
+    drawn: dict[str, list[Chart]] = {"training": [], "margins": [], "sensitivity": []}
+    if training is not None and training.epochs:
+        chart = draw_training(training.epochs, training.metric, f"{name}-training")
+        drawn["training"] = [chart]
+    if bundle.parity is not None and (found := bundle.parity.tokens.divergences):
+        drawn["margins"] = [draw_margins(found, bundle.explained_margin, f"{name}-margins")]
     if sensitivity is not None and sensitivity.worst:
-        hurts = [
+        drawn["sensitivity"] = [
             draw_products(sensitivity, f"{name}-products"),
             draw_layers(sensitivity, f"{name}-layers"),
             draw_keeping(sensitivity, f"{name}-keeping"),
         ]
-    epochs = () if bundle.training is None else bundle.training.epochs
-    metric = "" if bundle.training is None else bundle.training.metric
-    return Pictures(
-        [draw_training(epochs, metric, f"{name}-training")] if epochs else [],
-        margins if divergences else [],
-        hurts,
-        [draw_attention(e, f"{name}-attention-{n}") for n, e in enumerate(bundle.attention)],
-    )
+    drawn["attention"] = [
+        draw_attention(e, f"{name}-attention-{n}") for n, e in enumerate(bundle.attention)
+    ]
+    return drawn

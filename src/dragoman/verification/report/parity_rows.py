@@ -7,8 +7,13 @@ from dataclasses import replace
 
 from dragoman.metrics import describe_undecided, shown_figure
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.parity import DistributionParity, Parity, TaskParity, TensorParity
-from dragoman.verification.inputs.items import are_random
+from dragoman.runtime.format.parity import (
+    DistributionParity,
+    Parity,
+    TaskParity,
+    TensorParity,
+    are_random,
+)
 
 from .contents import Check, Verdict, figure
 

@@ -15,6 +15,8 @@ SIZE = (3.4, 2.5)
 
 Curves = dict[str, list[Timing]]
 """Timings by the bundle's label."""
+Axis = tuple[str, Callable[[Timing], float]]
+"""The name of an axis, and what it shows."""
 
 
 def draw_speed(bundles: Sequence[BundleReport]) -> list[Chart]:
@@ -22,8 +24,7 @@ def draw_speed(bundles: Sequence[BundleReport]) -> list[Chart]:
 
     A length or batch size that is fixed in a chart is one that all bundles have measured.
     """
-    measured = {b.label: [*b.speed.timings] for b in bundles if b.speed is not None}
-    measured = {label: timings for label, timings in measured.items() if timings}
+    measured = {b.label: [*b.speed.timings] for b in bundles if b.speed and b.speed.timings}
     audio = any(bundle.speed.audio for bundle in bundles if bundle.speed is not None)
     return [*_by_batch(measured, audio), *_by_length(measured)]
 
@@ -38,19 +39,20 @@ def _by_batch(measured: Curves, audio: bool) -> list[Chart]:
         return []
     sources = "windows of audio" if audio else f"sources of {middle} tokens"
     new = _new_tokens(measured)
+    size: Axis = ("batch size, sources", lambda t: t.batch_size)
     return [
         _chart(
             curves,
             name="latency-by-batch",
-            x=("batch size, sources", lambda t: t.batch_size),
+            x=size,
             y=("latency of a batch, ms", _latency),
             caption=f"Latency: median of a whole batch, bars to the 90th percentile; "
-            f"{sources}{_decoded(new)}. Lower is better.",
+            f"{sources}{new}. Lower is better.",
         ),
         _chart(
             curves,
             name="throughput-by-batch",
-            x=("batch size, sources", lambda t: t.batch_size),
+            x=size,
             y=("throughput, tokens / s", lambda t: t.tokens_per_second),
             caption=f"Throughput: {'new tokens' if new else 'tokens read'} of all rows a second; "
             f"{sources}. Higher is better.",
@@ -66,19 +68,20 @@ def _by_length(measured: Curves) -> list[Chart]:
     of_least = _at(measured, lambda t: t.batch_size == least)
     if not _any_line(of_least):
         return []
+    length: Axis = ("length, tokens of the source", lambda t: t.source_length)
     return [
         _chart(
             of_least,
             name="latency-by-length",
-            x=("length, tokens of the source", lambda t: t.source_length),
+            x=length,
             y=(f"latency at batch {least}, ms", _latency),
             caption=f"Latency over the length of sources, batch {least}"
-            f"{_decoded(_new_tokens(measured))}. Lower is better.",
+            f"{_new_tokens(measured)}. Lower is better.",
         ),
         _chart(
             _at(measured, lambda t: t.batch_size == most),
             name="throughput-by-length",
-            x=("length, tokens of the source", lambda t: t.source_length),
+            x=length,
             y=(f"throughput at batch {most}, tokens / s", lambda t: t.tokens_per_second),
             caption=f"Throughput over the length of sources, batch {most}. Higher is better.",
         ),
@@ -98,11 +101,9 @@ def _any_line(curves: Curves) -> bool:
     return any(len(timings) > 1 for timings in curves.values())
 
 
-def _new_tokens(measured: Curves) -> int:
-    return max(timing.new_tokens for timings in measured.values() for timing in timings)
-
-
-def _decoded(new: int) -> str:
+def _new_tokens(measured: Curves) -> str:
+    """Say how many tokens are decoded; empty: none."""
+    new = max(timing.new_tokens for timings in measured.values() for timing in timings)
     return f", {new} new ones" if new else ""
 
 
@@ -110,14 +111,7 @@ def _latency(timing: Timing) -> float:
     return timing.sentence.p50
 
 
-def _chart(
-    curves: Curves,
-    *,
-    name: str,
-    x: tuple[str, Callable[[Timing], float]],
-    y: tuple[str, Callable[[Timing], float]],
-    caption: str,
-) -> Chart:
+def _chart(curves: Curves, *, name: str, x: Axis, y: Axis, caption: str) -> Chart:
     (x_name, x_of), (y_name, y_of) = x, y
 
     def paint(picture: Figure) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from dragoman.errors import DragomanError
-from dragoman.files.regular_files import FileError, write_whole
+from dragoman.files.regular_files import FileError, write_text
 from dragoman.files.strict_json import read_json
 from dragoman.runtime.format.manifest import Precision
 from dragoman.runtime.format.plain_data import Problems, from_plain, to_plain
@@ -122,7 +122,7 @@ class Sensitivity:
 
     def write(self, path: Path) -> None:
         """Write the file whole or not at all."""
-        write_whole(path, lambda partial: partial.write_text(self.to_json(), encoding="utf-8"))
+        write_text(path, self.to_json())
 
 
 def read_sensitivity(path: Path) -> Sensitivity:

@@ -7,8 +7,7 @@ Weights in fp32 among quantized ones are explained by a recorded refusal, or the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -80,23 +79,19 @@ class WeightUse:
     """Whether a `DequantizeLinear` is between."""
 
 
-class _Record(NamedTuple):
-    quantized_by: dict[str, str]
-    """The passes that quantize weights, by graph."""
-    refusals: dict[tuple[str, str], str]
-    """Reasons of refusals, by graph and node."""
-    wide: set[tuple[str, str, str]]
-    """Nodes that a pass to 16 bits left in fp32: the pass, graph and node."""
-    passes: bool
-
-
-class _Graphs(NamedTuple):
+@dataclass
+class _Graphs:
     names: tuple[str, ...]
     uses: list[WeightUse]
     for_processor: bool
     """Whether there are operators that only the target cpu writes."""
     width: int
-    record: _Record
+    quantized_by: dict[str, str] = field(default_factory=dict)
+    """The recorded passes that quantize weights, by graph."""
+    refusals: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Recorded reasons of refusals, by graph and node."""
+    wide: set[tuple[str, str, str]] = field(default_factory=set)
+    """Nodes that a pass to 16 bits left in fp32: the pass, graph and node."""
 
 
 def built_as(manifest: Manifest, models: Mapping[str, ir.Model], width: int) -> list[Finding]:
@@ -112,8 +107,13 @@ def built_as(manifest: Manifest, models: Mapping[str, ir.Model], width: int) -> 
             for node in model.graph
         ),
         width,
-        _record(manifest),
     )
+    for done in manifest.passes:
+        if done.name.startswith(QUANTIZING):
+            graphs.quantized_by[done.graph] = done.name
+            graphs.refusals.update({(done.graph, r.node): r.reason for r in done.refusals})
+        elif done.name in HALF:
+            graphs.wide.update((done.name, done.graph, r.node) for r in done.refusals)
     return [*_options(manifest, graphs), *_kept(manifest, graphs)]
 
 
@@ -197,17 +197,6 @@ def _within(graph: str, name: str | None) -> tuple[str, str]:
     return part, own
 
 
-def _record(manifest: Manifest) -> _Record:
-    record = _Record({}, {}, set(), passes=bool(manifest.passes))
-    for done in manifest.passes:
-        if done.name.startswith(QUANTIZING):
-            record.quantized_by[done.graph] = done.name
-            record.refusals.update({(done.graph, r.node): r.reason for r in done.refusals})
-        elif done.name in HALF:
-            record.wide.update((done.name, done.graph, r.node) for r in done.refusals)
-    return record
-
-
 def _target(name: str) -> Target | None:
     return next((target for target in TARGETS if target.name == name), None)
 
@@ -217,7 +206,8 @@ def _options(manifest: Manifest, graphs: _Graphs) -> list[Finding]:
     if stated is None:
         names = ", ".join(target.name for target in TARGETS)
         return [f"target: expected one of {names}, found {shown(manifest.target)}"]
-    problems = _contradictions(graphs, stated, manifest.precision)
+    passes = bool(manifest.passes)
+    problems = _contradictions(graphs, stated, manifest.precision, passes)
     if not problems:
         return ["", ""]
     others = [target for target in TARGETS if target is not stated]
@@ -227,7 +217,7 @@ def _options(manifest: Manifest, graphs: _Graphs) -> list[Finding]:
         *((target, precision) for target in others for precision in target.precisions),
     ]
     for target, precision in options:
-        if not _contradictions(graphs, target, precision):
+        if not _contradictions(graphs, target, precision, passes):
             return [
                 _differing("precision", precision, manifest.precision, "weights"),
                 _differing("target", target.name, manifest.target, "operators"),
@@ -242,17 +232,19 @@ def _differing(setting: str, expected: str, found: str, witnesses: str) -> Findi
     return f"{setting}: expected {expected} as the graphs' {witnesses} say, found {found}"
 
 
-def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> list[str]:
+def _contradictions(
+    graphs: _Graphs, target: Target, precision: Precision, passes: bool
+) -> list[str]:
     if precision not in target.precisions:
         return [f"expected {', '.join(target.precisions)} of target {target.name}"]
     recipe, schemes, plain = target.recipe, None, precision
     if precision in QUANTIZED:
         schemes = recipe.schemes(precision, graphs.names, {graphs.width})
         plain = recipe.half_activations or "fp32"
-    problems = list(_of_operators(graphs, target))
-    for name in graphs.names if graphs.record.passes else ():
+    problems = list(_of_operators(graphs, target, passes))
+    for name in graphs.names if passes else ():
         expected = f"{QUANTIZING}{schemes.products[name].name}" if schemes else "none"
-        found = graphs.record.quantized_by.get(name, "none")
+        found = graphs.quantized_by.get(name, "none")
         if found != expected:
             problems.append(f"expected {expected} among the passes of the {name}, found {found}")
     for use in graphs.uses:
@@ -260,7 +252,7 @@ def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> li
         if schemes is not None and use.quantizable:
             scheme = schemes.embedding if use.table else schemes.products[use.graph]
             expected = f"int{scheme.bits}"
-        if use.format != expected and not _is_explained(use, expected, plain, graphs.record):
+        if use.format != expected and not _is_explained(use, expected, plain, graphs):
             problems.append(
                 f"expected {expected} in {'+'.join(use.modules)} of the {use.graph}, or a recorded "
                 f"reason, found {use.format}"
@@ -269,22 +261,22 @@ def _contradictions(graphs: _Graphs, target: Target, precision: Precision) -> li
     return list(dict.fromkeys(problems))
 
 
-def _of_operators(graphs: _Graphs, target: Target) -> Iterator[str]:
+def _of_operators(graphs: _Graphs, target: Target, passes: bool) -> Iterator[str]:
     """List what operators say against a target; only cpu has ONNX Runtime's own."""
     if target.name != "cpu":
         if graphs.for_processor:
             yield f"expected standard operators of target {target.name}, found others"
     elif any(use.dequantized for use in graphs.uses):
         yield "expected products by integers of target cpu, found DequantizeLinear"
-    elif not graphs.for_processor and not graphs.record.passes:
+    elif not graphs.for_processor and not passes:
         yield "expected operators of ONNX Runtime of target cpu, found none"
 
 
-def _is_explained(use: WeightUse, expected: str, plain: str, record: _Record) -> bool:
+def _is_explained(use: WeightUse, expected: str, plain: str, graphs: _Graphs) -> bool:
     if expected != plain:
-        refused = any((use.graph, node) in record.refusals for node in use.nodes)
+        refused = any((use.graph, node) in graphs.refusals for node in use.nodes)
         return refused and use.format in ("fp32", plain)
-    in_fp32 = any((plain, use.graph, node) in record.wide for node in use.nodes)
+    in_fp32 = any((plain, use.graph, node) in graphs.wide for node in use.nodes)
     return in_fp32 and use.format == "fp32"
 
 
@@ -305,7 +297,7 @@ def _kept(manifest: Manifest, graphs: _Graphs) -> Iterator[Finding]:
             )
         else:
             yield ""
-    places = {place for place, reason in graphs.record.refusals.items() if reason == KEPT}
+    places = {place for place, reason in graphs.refusals.items() if reason == KEPT}
     kept = [use for use in uses if any((use.graph, node) in places for node in use.nodes)]
     for module in dict.fromkeys(module for use in kept for module in use.modules):
         if module not in manifest.keep_fp32:

@@ -154,8 +154,8 @@ class Comparison:
         )
         for text, wanted, other in zip(texts, expected, found, strict=True):
             if wanted.ids != other.ids:
-                self._add(
-                    f"{shown(text)} -> {_listed(wanted.ids)}, found {_listed(other.ids)}",
+                self.differences.add(
+                    f"expected {shown(text)} -> {_listed(wanted.ids)}, found {_listed(other.ids)}",
                     set(wanted.ids) ^ set(other.ids),
                 )
             elif wanted.rest != other.rest:
@@ -163,9 +163,9 @@ class Comparison:
                 place, differing = next(
                     (place, pair) for place, pair in enumerate(tokens) if pair[0] != pair[1]
                 )
-                self._add(
-                    f"segment, span and whether it is special of token {place} of {shown(text)} "
-                    f"to be {differing[0]}, found {differing[1]}"
+                self.differences.add(
+                    f"expected segment, span and whether it is special of token {place} of "
+                    f"{shown(text)} to be {differing[0]}, found {differing[1]}"
                 )
 
     def decode(self, sequences: Sequence[list[int]]) -> None:
@@ -176,7 +176,8 @@ class Comparison:
         for ids, wanted, other in decoded:
             if wanted != other:
                 tokens = ids if len(ids) == 1 else ()
-                self._add(f"{_listed(ids)} -> {shown(wanted)}, found {shown(other)}", tokens)
+                problem = f"expected {_listed(ids)} -> {shown(wanted)}, found {shown(other)}"
+                self.differences.add(problem, tokens)
 
     def each_token(self, tokens: Sequence[int]) -> None:
         """Decode every token by itself and between others, and encode what it stands for."""
@@ -194,9 +195,6 @@ class Comparison:
         for group, text, wanted, other in zip(groups, texts, expected, found, strict=True):
             if wanted != other:
                 self.encode([*(f"a{character}b" for character in group), text])
-
-    def _add(self, problem: str, tokens: Iterable[int] = ()) -> None:
-        self.differences.add(f"expected {problem}", tokens)
 
 
 @cache

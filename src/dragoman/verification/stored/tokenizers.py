@@ -82,13 +82,17 @@ def _compare_all(
         files_of_both = zip(pair.expected, pair.found, strict=True)
         if all(a is None or b is None or _same_file(a, b) for a, b in files_of_both):
             continue
+        own = Differences(pair.label)
         try:
             if pair.expected.vocabulary is None:
-                _compare_library(pair, differences)
+                _compare_library(pair, own)
             else:
-                _compare_pieces(pair, differences)
+                _compare_pieces(pair, own)
         except BundleError as error:
-            differences.add(f"{pair.label}: {'; '.join(error.problems)}")
+            own = Differences()
+            own.add(f"{pair.label}: {'; '.join(error.problems)}")
+        if own.problem:
+            differences.add(own.problem, own.tokens)
     languages = bundle.manifest.languages
     if not differences.problem and (
         (expected.template, files.languages) != (found.template, languages)
@@ -162,10 +166,9 @@ def _same_file(expected: Path, found: Path) -> bool:
         return False
 
 
-def _compare_library(pair: _Pair, differences: Differences) -> None:
+def _compare_library(pair: _Pair, own: Differences) -> None:
     expected, found = read_tokenizer(pair.expected.model), read_tokenizer(pair.found.model)
     ids = expected.get_vocab(with_added_tokens=True)
-    own = Differences(pair.label)
     _compare_ids(ids, found.get_vocab(with_added_tokens=True), own)
     wanted, other = _parts(expected), _parts(found)
     for name in ("scores", "merges"):
@@ -173,8 +176,6 @@ def _compare_library(pair: _Pair, differences: Differences) -> None:
     _compare_settings(wanted, other, own)
     if not own.problem and wanted != other:
         _compare_behaviour(pair, expected, found, own)
-    if own.problem:
-        differences.add(own.problem, own.tokens)
 
 
 def _compare_ids(
@@ -264,8 +265,7 @@ def _compare_behaviour(
     as_text.sweep()
 
 
-def _compare_pieces(pair: _Pair, differences: Differences) -> None:
-    own = Differences(pair.label)
+def _compare_pieces(pair: _Pair, own: Differences) -> None:
     expected, found = _pieces(pair.expected), _pieces(pair.found)
     _compare_ids(expected.ids, found.ids, own)
     for name, wanted in expected.settings.items():
@@ -278,8 +278,6 @@ def _compare_pieces(pair: _Pair, differences: Differences) -> None:
         comparison.encode(TEXTS)
         comparison.each_token(list(expected.ids.values()))
         comparison.sweep()
-    if own.problem:
-        differences.add(own.problem, own.tokens)
 
 
 class _Pieces(NamedTuple):

@@ -102,7 +102,7 @@ def compare_weights(bundle: Bundle, weights: CheckpointWeights) -> Check | None:
     if bundle.manifest.executable.format != "onnx":
         return None
     compared, worst = 0, 0.0
-    nearest = rounds_to_nearest(bundle)
+    nearest = bundle.manifest.calibrated_on == 0  # every number was rounded to the nearest
     problems: list[str] = []
     seen: set[str] = set()
     for graph in bundle.manifest.graphs:
@@ -189,11 +189,6 @@ def _float_problems(name: str, own: Array, expected: Array) -> list[str]:
     return [f"{problem}; {beyond} of {own.size} numbers differ"] if beyond else []
 
 
-def rounds_to_nearest(bundle: Bundle) -> bool:
-    """Whether every number of a bundle's integers was rounded to the nearest."""
-    return bundle.manifest.calibrated_on == 0
-
-
 def rounding_problems(
     weight: QuantizedWeight, expected: Array, nearest: bool
 ) -> Iterator[tuple[float, str]]:
@@ -258,13 +253,9 @@ def _problems_of_outputs(
         yield _block_problem(name, what, first, exact, found, limits)
     noise = np.maximum(root, 1e-3)
     sums = (exact * found).sum(axis=0), (found**2).sum(axis=0), len(found) * root**2
-    gains = gain_problems(*sums, noise, limits.gains, bias=BIAS, least_power=1e-9)
-    for excess, _, output, gain in gains:
-        text = f"the checkpoint's numbers are {gain:.4g} times as large"
-        if output is None:
-            yield excess, f"{name}: {text}: are scales wrong?"
-        else:
-            yield excess, f"{name}, {what} {first + output}: {text}: is a scale wrong?"
+    names = name, what, first, "numbers"
+    gains = gain_problems(*names, *sums, noise, limits.gains, bias=BIAS, least_power=1e-9)
+    yield from ((excess, problem) for excess, _, problem in gains)
 
 
 def _nearest_problem(
@@ -355,6 +346,10 @@ def _usual(errors: Array) -> float:
 
 
 def gain_problems(
+    name: str,
+    what: str,
+    first: int,
+    numbers: str,
     products: Array,
     power: Array,
     errors: Array,
@@ -363,13 +358,14 @@ def gain_problems(
     *,
     bias: float = 1.0,
     least_power: float = 1e-30,
-) -> Iterator[tuple[float, int, int | None, float]]:
+) -> Iterator[tuple[float, int, str]]:
     """Regress the checkpoint's numbers on the rounded ones, output by output and all together.
 
     A gain has no bias where the scale is the best one, since errors of rounding do not depend on
     what is rounded. Compensated errors bias it by their share of the power.
 
     Args:
+        name, what, first, numbers: of the weight, of an output, its number, and of what it has
         products: the sum of the checkpoint's numbers times the rounded ones, of each output
         power: the sum of squares of the rounded numbers
         errors: the sum of squares of the differences
@@ -379,7 +375,7 @@ def gain_problems(
 
     Yields:
         for the worst output and for all outputs together: the gain as a multiple of what is
-        allowed, the outputs beyond that, the number of the output (None: all), and the gain
+        allowed, the outputs beyond that, and a sentence
     """
     power = np.maximum(power, least_power)
     gains, shares = products / power, errors / power
@@ -388,9 +384,12 @@ def gain_problems(
         np.abs(gains - 1) / np.maximum(limits.gain, bias * shares), deviations / limits.deviations
     )
     worst = int(excess.argmax())
-    yield float(excess[worst]), int((excess > 1).sum()), worst, float(gains[worst])
+    problem = f"the checkpoint's {numbers} are {gains[worst]:.4g} times as large: is a scale wrong?"
+    beyond = int((excess > 1).sum())
+    yield float(excess[worst]), beyond, f"{name}, {what} {first + worst}: {problem}"
     gain = float(products.sum() / power.sum())
     share = float(errors.sum() / power.sum())
     deviation = float(np.sqrt((noise**2 * power).sum()) / power.sum())
     allowed = max(limits.mean_gain, bias * share, limits.deviations * deviation)
-    yield abs(gain - 1) / allowed, len(gains), None, gain
+    problem = f"the checkpoint's {numbers} are {gain:.4g} times as large: are scales wrong?"
+    yield abs(gain - 1) / allowed, len(gains), f"{name}: {problem}"

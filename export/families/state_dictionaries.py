@@ -1,13 +1,20 @@
-"""Models built around PyTorch's own `torch.nn.Transformer`, or its encoder and decoder.
+"""Families whose checkpoints are bare state dictionaries, without the code of their model.
 
-The owner adds a `config.json` with what the weights do not show, and the names of the modules
-around the Transformer; `docs/families.md` describes each field:
+The owner adds a `config.json` with what the weights do not show; `docs/families.md` describes each
+field. There are models built around PyTorch's own `torch.nn.Transformer`, or its encoder and
+decoder, with the names of the modules around it:
 
     {"model_type": "torch.nn.Transformer", "num_heads": 8, "norm_first": false,
      "activation": "relu", "scale_embedding": true, "positions": "sinusoidal",
      "pad_token_id": 1, "start_token_id": 2, "end_token_id": 3,
      "names": {"transformer": "transformer", "source_embedding": "src_tok_emb.embedding",
                "target_embedding": "tgt_tok_emb.embedding", "output": "generator"}}
+
+and the Transformer of the tutorial "pytorch-seq2seq" (Trevett 2021), and its many copies, which
+have post-norm, ReLU, learned positions, embeddings scaled by sqrt(d_model), and no tied weights:
+
+    {"model_type": "pytorch-seq2seq", "num_heads": 8,
+     "pad_token_id": 1, "start_token_id": 2, "end_token_id": 3}
 """
 
 from __future__ import annotations
@@ -25,10 +32,10 @@ from dragoman.reference_model import CheckpointError, ConfigError, ModelConfig, 
 from dragoman.reference_model.checkpoint import check_positions
 from dragoman.reference_model.settings import all_are
 
-from ...formats.json_files import Values
-from ...formats.tensor_files import Weights, read_state_dict
-from ..checkpoint import build, layer_count, measure
-from ..family import activation, renamed
+from ..formats.json_files import Values
+from ..formats.tensor_files import Weights, read_state_dict
+from .checkpoint import build, layer_count, measure
+from .family import activation, renamed
 
 FieldType = type | tuple[type, ...]
 
@@ -348,3 +355,75 @@ def _complete(weights: Weights, names: Names, config: ModelConfig) -> list[str]:
     if config.tie_target_output and names.output not in (names.source, names.target):
         del weights[names.output]
     return problems
+
+
+SEQ2SEQ_PARTS: Mapping[str, str] = {
+    "embedding.tokens": "tok_embedding",
+    "embedding.positions.table": "pos_embedding.weight",
+    "self_attention_residual.norm": "self_attn_layer_norm",
+    "cross_attention_residual.norm": "enc_attn_layer_norm",
+    "feed_forward_residual.norm": "ff_layer_norm",
+    "cross_attention": "encoder_attention",
+    "feed_forward.inner": "positionwise_feedforward.fc_1",
+    "feed_forward.outer": "positionwise_feedforward.fc_2",
+    ".query.": ".fc_q.",
+    ".key.": ".fc_k.",
+    ".value.": ".fc_v.",
+    ".output.": ".fc_o.",
+    "gain": "weight",
+}
+"""Parts of a parameter's name in `Transformer`, replaced in this order."""
+
+
+def load_pytorch_seq2seq(directory: Path, values: Values) -> Transformer:
+    """Read a model in evaluation mode, fp32."""
+    check_fields(values, {})
+    weights, origin = read_state_dict(directory, values.get("weights"), values.get("state_dict"))
+    tables = [name for name in weights if name.endswith("encoder.tok_embedding.weight")]
+    if len(tables) != 1:
+        raise CheckpointError(
+            origin, [f"expected one encoder.tok_embedding.weight, found {len(tables)}"]
+        )
+    prefix = tables[0].removesuffix("encoder.tok_embedding.weight")
+    config = _seq2seq_config(values, weights, prefix, origin)
+    make = partial(Transformer, config)
+    return build(config, make, weights, partial(_seq2seq_weight_name, prefix=prefix), origin)
+
+
+def _seq2seq_weight_name(name: str, *, prefix: str) -> str:
+    if name.startswith("output."):
+        return prefix + name.replace("output.", "decoder.fc_out.")
+    return prefix + renamed(name, SEQ2SEQ_PARTS)
+
+
+def _seq2seq_config(values: Values, weights: Weights, prefix: str, origin: Path) -> ModelConfig:
+    (source, d_model), (target, _), (source_positions, _), (target_positions, _), (d_ff, _) = (
+        measure(
+            weights,
+            {
+                f"{prefix}encoder.tok_embedding.weight": 2,
+                f"{prefix}decoder.tok_embedding.weight": 2,
+                f"{prefix}encoder.pos_embedding.weight": 2,
+                f"{prefix}decoder.pos_embedding.weight": 2,
+                f"{prefix}encoder.layers.0.positionwise_feedforward.fc_1.weight": 2,
+            },
+            origin,
+        )
+    )
+    return ModelConfig(
+        source_vocab_size=source,
+        target_vocab_size=target,
+        encoder_layers=layer_count(weights, f"{prefix}encoder.layers."),
+        decoder_layers=layer_count(weights, f"{prefix}decoder.layers."),
+        d_model=d_model,
+        num_heads=values["num_heads"],
+        d_ff=d_ff,
+        logits_bias=True,
+        tie_target_output=False,
+        positions="learned",
+        max_source_positions=source_positions,
+        max_target_positions=target_positions,
+        pad_token_id=values["pad_token_id"],
+        start_token_id=values["start_token_id"],
+        end_token_id=values["end_token_id"],
+    )
