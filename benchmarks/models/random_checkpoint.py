@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dragoman.errors import DragomanError
 from dragoman.export.families import FAMILIES
 from dragoman.export.families.bart import LOGITS_BIAS, POSITIONS, SHARED, TOKENS
 from dragoman.export.families.hugging_face import load_hugging_face
@@ -237,7 +238,7 @@ def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int =
         like: a multilingual model in CTranslate2's format, whose tokenizer is copied
 
     Raises:
-        DragomanError: CTranslate2 is not installed, or `like` cannot be read.
+        DragomanError: CTranslate2 is not installed, or `like` is of English or cannot be read.
     """
     from .real_models import TOKENIZER, whisper_checkpoint
 
@@ -246,6 +247,9 @@ def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int =
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = whisper_checkpoint(like, Path(folder) / "checkpoint")
         config = json.loads((checkpoint / "config.json").read_text("utf-8")) | WHISPERS[shape]
+        settings = json.loads((checkpoint / "generation_config.json").read_text("utf-8"))
+        if not settings["is_multilingual"]:  # such as tiny.en, whose prompts are shorter
+            raise DragomanError(f"{like}: expected a multilingual model, found one of English")
         family = FAMILIES["whisper"]
         model = random_model(family.config(config), seed=seed, sharpness=1)
         with torch.no_grad():

@@ -73,8 +73,14 @@ class TokenizerFiles:
         elif self.source is not None:
             source, source_vocabulary = _write(self.source, files, "source_")
         return Tokenizers(
-            *(source, target, source_vocabulary, target_vocabulary),
-            *(self.template, self.pretokenized, self.cleans_up, self.prompts),
+            source,
+            target,
+            source_vocabulary,
+            target_vocabulary,
+            self.template,
+            pretokenized=self.pretokenized,
+            clean_up_tokenization_spaces=self.cleans_up,
+            prompts=self.prompts,
         )
 
 

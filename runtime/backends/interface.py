@@ -178,7 +178,7 @@ class DecodingState(Protocol):
     def encoded_source(self, source: int) -> dict[Slot, NDArray[Any]] | None:
         """Return a copy of what the decoder reads of a source [1, ...], such as for `align`.
 
-        None on a GPU, which encodes a source again in less time than it is copied.
+        None on a GPU, where it is not copied to the host.
         """
 
     def close(self) -> None:

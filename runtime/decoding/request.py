@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -205,8 +205,8 @@ class Request:
     """An input to decode."""
 
     source: EncoderInput | Encoded
-    """Token ids, features of audio [mel bins, frames], or what `Backend.encode` returned for one
-    window of audio."""
+    """Token ids, features of audio [mel bins, frames], or the encoder's outputs for one window of
+    audio, as `Backend.encode` returns them."""
     prompt: Sequence[int]
     """Decoder input before the first new token, the start token first."""
     rules: Rules
@@ -219,6 +219,11 @@ class Request:
     finished; None: it is not."""
     allowed: NDArray[np.int64] | None = None
     """The tokens that the output may have, int64 ascending; None: all."""
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the source is encoded."""
+        return isinstance(self.source, Mapping)
 
     @property
     def source_tokens(self) -> Sequence[int]:

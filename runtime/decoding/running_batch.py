@@ -16,7 +16,6 @@ from dragoman.errors import DragomanError, shown
 
 from ..arguments import StopCheck, never_stopped
 from ..backends.interface import Backend, BackendError, DecodingState, Encoded
-from ..backends.rows import part_of
 from ..format.contract import Slot
 from ..format.model_spec import ModelSpec
 from .request import EncoderInput, PrefixToken, Request, as_batch, pad
@@ -206,9 +205,12 @@ class RunningBatch(Generic[Key]):
         multiple = self._backend.limits.source_multiple
         if len(new) == len(sources):
             return as_batch(new, self._model, multiple)
-        found = self._backend.encode(*as_batch(new, self._model, multiple)) if new else {}
-        rows = (part_of(found, slice(row, row + 1)) for row in range(len(new)))
-        each = [source if isinstance(source, Mapping) else next(rows) for source in sources]
+        each = [
+            source
+            if isinstance(source, Mapping)
+            else self._backend.encode(*as_batch([source], self._model, multiple))
+            for source in sources
+        ]
         mask = np.ones((len(sources), self._model.max_source_positions), np.bool_)  # of audio
         return {name: np.concatenate([one[name] for one in each]) for name in each[0]}, mask
 
@@ -356,16 +358,13 @@ def _next_of_prefix(decoded: DecodedJob[Key], scores: StepScores, row: int) -> i
 
 
 def _retire(state: DecodingState, slots: Slots[Key]) -> list[DecodedJob[Key]]:
-    finished: list[DecodedJob[Key]] = []
-    freed = []
-    for slot, decoded in enumerate(slots):
-        if decoded is not None and decoded.search.finished:
-            finished.append(decoded)
-            freed.append(slot)
-            slots[slot] = None
-            keeps_encoded = decoded.job.request.keeps_encoded
-            if keeps_encoded is not None and keeps_encoded(decoded):
-                decoded.encoded = state.encoded_source(slot)
-    if freed:
-        state.retire(np.array(freed))
-    return finished
+    ended = [(n, job) for n, job in enumerate(slots) if job is not None and job.search.finished]
+    for slot, decoded in ended:  # before any job leaves the batch, since there may be no memory
+        keeps_encoded = decoded.job.request.keeps_encoded
+        if keeps_encoded is not None and keeps_encoded(decoded):
+            decoded.encoded = state.encoded_source(slot)
+    for slot, _ in ended:
+        slots[slot] = None
+    if ended:
+        state.retire(np.array([slot for slot, _ in ended]))
+    return [decoded for _, decoded in ended]

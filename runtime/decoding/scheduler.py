@@ -26,7 +26,7 @@ class Observer:
     """Receives the events of a scheduler on the decoding thread, and must return quickly."""
 
     def encoded(self, sources: int, seconds: float) -> None:
-        """Called after sources were encoded and admitted to a batch."""
+        """Called after sources were admitted to a batch, and encoded unless they were before."""
 
     def stepped(self, rows: int, seconds: float) -> None:
         """Called after a batch decoded one token for each of `rows` rows in use."""
@@ -126,8 +126,12 @@ class Scheduler(Generic[Key]):
         return [*waiting, *(decoded.job for decoded in self.running)]
 
     def add(self, job: Job[Key]) -> None:
-        """Add a job to the scheduler's own queue, which `run` processes in order."""
-        self._groups[0].waiting.append(job)
+        """Add a job to the scheduler's own queue, which `run` processes in order.
+
+        Jobs whose source is encoded come first, since much memory waits with them.
+        """
+        waiting = self._groups[0].waiting
+        (waiting.appendleft if job.request.is_encoded else waiting.append)(job)
 
     def run(self, check: StopCheck = never_stopped) -> Iterator[DecodedJob[Key] | FailedJob[Key]]:
         """Decode all jobs in the queue; yield each when it is finished or has failed.

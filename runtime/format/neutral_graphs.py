@@ -193,7 +193,8 @@ def _tensor(
     shape: tuple[int | str, ...] = tuple(sizes.get(axis, axis) for axis in definition.axes)
     if slot.role == "source" and model.takes_audio:
         dtype = "float32"
-        shape = shape if audio is None else ("source_batch", audio.bins, audio.frames)
+    if slot.role == "source" and audio is not None:
+        shape = ("source_batch", audio.bins, audio.frames)
     return TensorSpec(str(slot), slot.role, dtype, shape, slot.layer)
 
 

@@ -355,7 +355,7 @@ class Coverage:
     """Compared batch sizes."""
 
 
-_DESCRIPTION = re.compile(r"\d+ (random sources|windows of random sound) \(seed \d+\)")
+_RANDOM_INPUTS = re.compile(r"\d+ (random sources|windows of random sound) \(seed \d+\)")
 
 
 def describe_random(count: int, seed: int, *, audio: bool) -> str:
@@ -365,7 +365,7 @@ def describe_random(count: int, seed: int, *, audio: bool) -> str:
 
 def are_random(description: str) -> bool:
     """Whether a description is one of random inputs, and not the name of a file."""
-    return _DESCRIPTION.fullmatch(description) is not None
+    return _RANDOM_INPUTS.fullmatch(description) is not None
 
 
 @dataclass(frozen=True)

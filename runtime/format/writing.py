@@ -38,7 +38,7 @@ _CHUNK = 1 << 20
 
 
 class HashedFile:
-    """A file open for writing, and the SHA-256 of its contents so far, unless it is not hashed."""
+    """A file open for writing, its size and, if wanted, the SHA-256 of its contents so far."""
 
     def __init__(self, file: BinaryIO, *, hashed: bool) -> None:
         self._file = file

@@ -258,6 +258,7 @@ class WindowPlan:
             language: language token; None: unknown, or the model has no languages
             hotwords: tokens before the context; together they are cut to half of the positions
             beginning: tokens that the output begins with, which requires the language
+            keeps_encoded: see `Request`
 
         Raises:
             DragomanError: there is no room for a token after `beginning`.

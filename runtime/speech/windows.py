@@ -24,7 +24,7 @@ from ..decoding.results import FinishReason, Quality, Result, Segment, Word
 from ..decoding.running_batch import DecodedJob, Job
 from ..decoding.search import Strategy, TokenSequence
 from ..format.manifest import Manifest
-from ..texts.tokenizer import TextCodec
+from ..texts.tokenizer import TextCodec, TokenizerError
 from .plan import TEMPERATURES, SpeechPlan
 from .recording import Recording, Spectrogram
 from .timestamps import TimedTokens
@@ -58,17 +58,15 @@ class Windows:
         windows = plan.windows(self._manifest, self.speech, timed=recording.timed)
         window = recording.encoded or recording.window(self._log_mel)
         if self.detects_first(recording):
-            windows = dataclasses.replace(windows, limit=1)
-            return Job(number, windows.request(window, None, keeps_encoded=always), Greedy())
+            request = dataclasses.replace(windows, limit=1).request(window, None)
+            return Job(number, request, Greedy())
         request = windows.request(
             window,
             recording.language,
             recording.context,
             hotwords=recording.hotwords,
             beginning=self._beginning(recording),
-            keeps_encoded=always
-            if plan.options.word_timestamps
-            else partial(self._is_decoded_again, recording, plan.options),
+            keeps_encoded=partial(self._is_kept, recording, plan),
         )
         strategy = plan.strategy_of(recording.windows, recording.attempt, self._rows)
         return Job(number, request, strategy)
@@ -123,7 +121,6 @@ class Windows:
         if outcome.selected:
             ((recording.language, recording.language_probability),) = outcome.selected
         if detects:
-            recording.encoded = self._encoded(outcome)
             return
         output, options, strategy = outcome.sequences[0], plan.options, outcome.job.strategy
         tokens = (*self._beginning(recording), *output.tokens)
@@ -131,9 +128,10 @@ class Windows:
         if options.fallback:
             quality = self._quality(recording, outcome)
             temperature = quality.temperature
-            if self._is_decoded_again(recording, options, outcome):
+            if _is_decoded_again(recording, quality, options):
+                if outcome.encoded and self._reads_kept(recording, plan, outcome):
+                    recording.encoded = self._encoded(outcome)
                 recording.attempt += 1
-                recording.encoded = self._encoded(outcome)
                 return
             if is_silent(quality, options):
                 recording.leave_out(self._log_mel.frames)
@@ -159,21 +157,31 @@ class Windows:
         text = self.text((*self._beginning(recording), *output.tokens)) or ""
         return quality_of(output, text, outcome.observed, recording.attempt, strategy)
 
-    def _is_decoded_again(
-        self, recording: Recording, options: GenerationOptions, outcome: DecodedJob[Any]
-    ) -> bool:
-        last = recording.attempt + 1 == len(TEMPERATURES)
-        if not options.fallback or last or not outcome.sequences:
-            return False
-        return is_doubtful(self._quality(recording, outcome), options)
+    def _is_kept(self, recording: Recording, plan: SpeechPlan, outcome: DecodedJob[Any]) -> bool:
+        """Return whether the encoder's outputs are kept, to time words or for the next attempt."""
+        return bool(plan.options.word_timestamps) or self._reads_kept(recording, plan, outcome)
 
-    def _encoded(self, outcome: DecodedJob[Any]) -> Encoded | None:
-        """Return what the encoder made of a window, if it was kept."""
-        found = outcome.encoded
-        if found is None:
-            return None
+    def _reads_kept(self, recording: Recording, plan: SpeechPlan, outcome: DecodedJob[Any]) -> bool:
+        """Return whether the next attempt is the first one to read what is kept of this one.
+
+        An attempt with another number of rows waits for a batch of its own; so much memory does not
+        wait with it.
+        """
+        if not plan.options.fallback or recording.encoded is not None or not outcome.sequences:
+            return False
+        try:
+            quality = self._quality(recording, outcome)
+        except TokenizerError:  # `add` meets it, too
+            return False
+        if not _is_decoded_again(recording, quality, plan.options):
+            return False
+        following = plan.strategy_of(recording.windows, recording.attempt + 1, self._rows)
+        return following.width == outcome.job.strategy.width
+
+    def _encoded(self, outcome: DecodedJob[Any]) -> Encoded:
+        """Return the encoder's outputs that were kept, by name."""
         outputs = self._manifest.graphs["encoder"].outputs
-        return {tensor.name: found[tensor.slot] for tensor in outputs}
+        return {tensor.name: (outcome.encoded or {})[tensor.slot] for tensor in outputs}
 
     def _with_words(
         self,
@@ -277,9 +285,9 @@ class Windows:
         )
 
 
-def always(_: DecodedJob[Any]) -> bool:
-    """Return True: the encoder outputs of every window are kept."""
-    return True
+def _is_decoded_again(recording: Recording, quality: Quality, options: GenerationOptions) -> bool:
+    """Return whether an attempt at a window is followed by another one."""
+    return recording.attempt + 1 < len(TEMPERATURES) and is_doubtful(quality, options)
 
 
 def _words(segments: Sequence[TimedTokens], audio: Spectrogram) -> tuple[Word, ...]:

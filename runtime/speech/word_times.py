@@ -24,7 +24,7 @@ from ..format.neutral_graphs import aligning_heads, aligning_layers
 from ..texts.codecs.interface import TextStream
 from .timestamps import FRAMES_PER_TIMESTAMP, TimedTokens
 
-Encoded = Mapping[Slot, NDArray[Any]]
+EncodedSlots = Mapping[Slot, NDArray[Any]]
 """The encoder's outputs for one window, and the mask of the source."""
 
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
@@ -110,7 +110,7 @@ class WordTimer:
     def timed(
         self,
         segments: Sequence[TimedTokens],
-        encoded: Encoded,
+        encoded: EncodedSlots,
         window: SpokenWindow,
         stream: TextStream,
     ) -> list[TimedTokens]:
@@ -140,7 +140,7 @@ class WordTimer:
         return found
 
     def times(
-        self, encoded: Encoded, prompt: Sequence[int], tokens: Sequence[int], frames: int
+        self, encoded: EncodedSlots, prompt: Sequence[int], tokens: Sequence[int], frames: int
     ) -> TokenTimes:
         """Align the text tokens of a window."""
         model = self._manifest.model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from dragoman import DragomanError
+from dragoman import DragomanError, api
 from dragoman.api import preflight
+from dragoman.reference_model import load_checkpoint
 
 Spawn = Callable[..., CompletedProcess[str]]
 
@@ -73,6 +75,24 @@ def test_room_is_checked_before_anything_is_written(
         f"{output}: expected 0.0051 GB of disk space to build 1.0 million weights in int8, found "
         f"0.005 GB at {tmp_path}; nothing was written"
     )
+
+
+def test_room_and_memory_are_for_all_weights(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, counts = importlib.import_module("dragoman.api.build"), list[int]()
+    monkeypatch.setattr(build, "check_room", lambda output, weights, _: counts.append(weights))
+
+    def refuse(weights: int, precision: str) -> None:
+        counts.append(weights)
+        raise DragomanError(f"no memory for {precision}")
+
+    monkeypatch.setattr(build, "check_memory", refuse)
+    with pytest.raises(DragomanError, match="no memory for int8"):
+        api.build(checkpoint, tmp_path / "bundle", precision="int8")
+    stored = load_checkpoint(checkpoint).parameters()
+    assert counts == [sum(weight.numel() for weight in stored)] * 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from dragoman.runtime import (
     RejectedError,
     UnfinishedError,
 )
+from dragoman.runtime.audio import AudioError
 from dragoman.runtime.backends.interface import BackendError, ClosedModelError
 from dragoman.runtime.decoding.results import Token
 from dragoman.runtime.decoding.running_batch import RunningBatch
@@ -181,7 +183,23 @@ def test_updates_of_speech_end_with_their_generator_and_their_chunks(bundle: Bun
             raise error
         await asyncio.sleep(3600)
 
+    async def quiet() -> AsyncIterator[Any]:
+        await asyncio.sleep(3600)
+        yield b""
+
+    async def wrong() -> AsyncIterator[Any]:
+        try:
+            while True:
+                yield None
+                await asyncio.sleep(0)
+        finally:
+            left.append("wrong")
+
+    left: list[str] = []
+    unhandled: list[Any] = []
+
     async def work(served: AsyncModel) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: unhandled.append(found))
         sources = [noise(2.4, seed=seed) for seed in range(8)]
         async with aclosing(served.transcribe(sources, vad=False, max_batch_size=1)) as updates:
             assert (await anext(updates)).index == 0
@@ -194,8 +212,12 @@ def test_updates_of_speech_end_with_their_generator_and_their_chunks(bundle: Bun
             async for update in served.listen(gone, vad=False):
                 found.append(update)
         assert found and found[-1].segment is not None
-        with pytest.raises(DeadlineError):
-            await anext(served.listen(chunks(None), vad=False, timeout=1e-9))
+        for audio in (chunks(None), quiet()):
+            with pytest.raises(DeadlineError):
+                await anext(served.listen(audio, vad=False, timeout=1e-9))
+        with pytest.raises(AudioError, match="chunk: expected bytes or samples"):
+            await anext(served.listen(wrong(), vad=False))
+        assert left == ["wrong"] and not unhandled
         with pytest.raises(DragomanError, match="prefix: for recordings"):
             await anext(served.listen(chunks(None), prefix="a"))
         await served.close()
@@ -206,6 +228,8 @@ def test_updates_of_speech_end_with_their_generator_and_their_chunks(bundle: Bun
         assert not transcribing()
 
     run(bundle("speech"), work)
+    gc.collect()
+    assert not unhandled
 
 
 def test_encoders_give_what_a_model_gives(bundle: Bundles, model: Models) -> None:

@@ -19,7 +19,7 @@ from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import Model, load
 from dragoman.runtime.format.manifest import Precision
-from dragoman.runtime.format.parity import Parity
+from dragoman.runtime.format.parity import NOT_FINITE, Parity
 from dragoman.verification.checks.distances import DifferenceMeter
 from dragoman.verification.inputs.parity_inputs import ParityInputs, random_inputs
 from dragoman.verification.parity import check_parity
@@ -262,12 +262,14 @@ def test_below_fp32_distributions_decide_in_place_of_tensors(
     assert not parity.passed
     message = describe_failure(dataclasses.replace(parity, checks=()))
     assert message.startswith("parity failed: the distributions of the next token are ")
-    for inputs, end in (
-        ("24 random sources (seed 0)", "--inputs compares on yours"),
-        ("a.txt", "pass"),
-    ):
-        found = dataclasses.replace(parity, checks=(), inputs=inputs)
-        assert describe_failure(found).endswith(end)
+    random = dataclasses.replace(parity, checks=(), inputs="24 random sources (seed 0)")
+    hint = "; these inputs are random: compare on texts or clips of your own, too (--inputs)"
+    assert describe_failure(random).endswith(f"would pass{hint}")
+    assert describe_failure(dataclasses.replace(random, inputs="a.txt")).endswith("would pass")
+    distance = dataclasses.replace(parity.distributions.bundle, largest=NOT_FINITE)
+    broken = dataclasses.replace(parity.distributions, bundle=distance)
+    found = describe_failure(dataclasses.replace(random, distributions=broken))
+    assert found.endswith("the distributions of the next token are not finite")
     assert checked(model, reference).passed
 
 

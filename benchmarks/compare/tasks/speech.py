@@ -110,6 +110,8 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
 
     if given.way == "greedy" and (given.seconds or 0) > WINDOW:
         raise DragomanError(f"--seconds: expected at most {WINDOW} with --way greedy")
+    if given.way != "greedy" and given.shape:
+        raise DragomanError("--shape: expected --way greedy, whose prompts have no timestamps")
     transcripts = read_clips(given.clips)
     everyone = contenders(run.checkpoint, run.openvino, given.way, given.beams)
     chosen = run.chosen(everyone)
@@ -131,6 +133,9 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         entrant.contender: [Round.of(files, turn.outcome) for turn in turns.counted]
         for entrant, turns in results.turns["clips"].items()
     }
+    rows = figures(rounds_of, transcripts, audio_seconds)
+    if given.shape:
+        rows = [{**row, "word_error": None} for row in rows]
     return {
         "model": given.name or (f"whisper-{given.shape}" if given.shape else given.whisper.name),
         "way": given.way,
@@ -139,7 +144,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
         "audio_seconds": round(audio_seconds, 2),
         "threads": given.threads,
         "rounds": given.rounds,
-        "figures": figures(rounds_of, transcripts, audio_seconds),
+        "figures": rows,
         "footprints": results.footprints,
         "failures": results.failures,
     }
@@ -265,7 +270,9 @@ SPEECH = Task(
         options.option(
             "--seconds", "Join the clips to one recording of at most N seconds.", kind=int
         ),
-        options.option("--name", "The model's name in the record [default: the directory's]."),
+        options.option(
+            "--name", "The model's name in the record [default: the directory's, or whisper-SHAPE]."
+        ),
     ),
     measure=measure,
     rows="figures",

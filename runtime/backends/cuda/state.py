@@ -230,7 +230,7 @@ class DeviceState:
         self._workspace.device.synchronize(self._workspace.stream.number)
 
     def encoded_source(self, source: int) -> None:
-        """Return None: a source is encoded again in less time than it is copied."""
+        """Return None: it is not copied to the host."""
 
     def _encode(self, source: NDArray[Any] | Encoded, source_mask: NDArray[np.bool_]) -> None:
         values_of: dict[Role, tuple[NDArray[Any], int]] = {"source_mask": (source_mask, False)}

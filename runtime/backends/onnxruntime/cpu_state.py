@@ -186,7 +186,7 @@ class HostState:
     def join(self, other: DecodingState, sources: NDArray[np.intp]) -> None:
         """Admit the sources of another batch."""
         if not isinstance(other, HostState):
-            raise TypeError(f"expected a BoundState, found {type(other).__name__}")
+            raise TypeError(f"expected a HostState, found {type(other).__name__}")
         present = self._buffers[_MASK].array.shape[0]
         staying = np.setdiff1d(np.flatnonzero(self._running[:: self._width]), sources)
         lengths = source_lengths(self._buffers[_MASK].array[staying])

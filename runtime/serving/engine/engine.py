@@ -280,18 +280,20 @@ async def arriving(
     handle.future.add_done_callback(lambda _: ended(None))
     try:
         engine.submit(handle)
-        while True:
-            if asyncio.get_running_loop() is not loop:
-                raise DragomanError(
-                    "stream: expected the event loop in which the stream began, found another one; "
-                    "begin a stream in each event loop"
-                )
-            new = await arrived.get()
-            if new is None:
-                return
+        while (new := await next_of(arrived, loop)) is not None:
             yield new
     finally:
         handle.future.cancel()
+
+
+async def next_of(arrived: asyncio.Queue[Part], loop: asyncio.AbstractEventLoop) -> Part:
+    """Wait for what arrives next in a stream that began in an event loop."""
+    if asyncio.get_running_loop() is not loop:
+        raise DragomanError(
+            "stream: expected the event loop in which the stream began, found another one; "
+            "begin a stream in each event loop"
+        )
+    return await arrived.get()
 
 
 def _is_read_quickly(source: Any, options: GenerationOptions) -> bool:

@@ -87,10 +87,10 @@ class RequestQueue(Generic[Item]):
                 )
             self._append(items)
 
-    def put_following(self, item: Item, rows: int) -> None:
-        """Add the successor of a taken item; it is never refused."""
+    def put_following(self, item: Item, rows: int, *, is_first: bool = False) -> None:
+        """Add the successor of a taken item, to the front or the end; it is never refused."""
         with self._changed:
-            self._append([(item, rows)])
+            self._append([(item, rows)], is_first=is_first)
 
     def put_back(self, items: Sequence[tuple[Item, int]]) -> None:
         """Return taken items to the front of the queue."""
@@ -156,9 +156,9 @@ class RequestQueue(Generic[Item]):
         self._swept = now
         self._items = deque(item for item in self._items if not self._is_over(item[0], now))
 
-    def _append(self, items: Sequence[tuple[Item, int]]) -> None:
-        now = time.monotonic()
-        self._items.extend((item, rows, now) for item, rows in items)
+    def _append(self, items: Sequence[tuple[Item, int]], *, is_first: bool = False) -> None:
+        now, extend = time.monotonic(), self._items.extendleft if is_first else self._items.extend
+        extend((item, rows, now) for item, rows in items)
         self._changed.notify_all()
 
     def _group(

@@ -146,7 +146,9 @@ class Worker(EngineThread):
         for outcome in outcomes:
             queued = outcome.job.key
             for job in queued.handle.add(queued.number, outcome):
-                self._queue.put_following(job, job.strategy.width)
+                # Much memory waits with an encoded source.
+                first = job.request.is_encoded
+                self._queue.put_following(job, job.strategy.width, is_first=first)
 
     def _fits(self, jobs: Jobs) -> bool:
         """Return whether jobs may be encoded between two steps."""

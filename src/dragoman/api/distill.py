@@ -188,8 +188,9 @@ def distill(
             reported.stage("reading the data")
             texts = load_data()
             check_lengths(recipe, [*texts.validation, *texts.held_out])
-            counts = translate_sources(
-                taught, texts, [Path(each) for each in sources], files, options, threads, reported
+            more = [Path(each) for each in sources]
+            translated, rejected = translate_sources(
+                taught, texts, more, files, options, threads, reported
             )
         for examples in (texts.validation, texts.held_out):
             recipe, _ = recipe.judging(examples)
@@ -234,4 +235,4 @@ def distill(
                     progress=reported,
                 )
     kept = Bundle(output / BUNDLE, built.bundle.manifest)
-    return Distillation(kept, rows, recipe.metric, loss, *counts)
+    return Distillation(kept, rows, recipe.metric, loss, sources=translated, rejected=rejected)

@@ -40,22 +40,22 @@ def check_output(output: Path, overwrite: bool) -> None:
     check_destination(output, overwrite)
 
 
-def check_room(output: Path, count: int, precision: Precision) -> None:
-    """Check that there is room for a bundle, and for the exported graphs beside it."""
-    needed = int(count * (BYTES["fp32"] + BYTES[precision]))
+def check_room(output: Path, weights: int, precision: Precision) -> None:
+    """Check that there is room for a bundle of so many weights and, beside it, its graphs."""
+    needed = int(weights * (BYTES["fp32"] + BYTES[precision]))
     existing = next(p for p in (output.absolute(), *output.absolute().parents) if p.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise DragomanError(
-            f"{output}: expected {needed / 1e9:.2g} GB of disk space to build {count / 1e6:,.1f} "
+            f"{output}: expected {needed / 1e9:.2g} GB of disk space to build {weights / 1e6:,.1f} "
             f"million weights in {precision}, found {free / 1e9:.2g} GB at {existing}; nothing was "
             "written"
         )
 
 
-def check_memory(count: int, precision: Precision) -> None:
-    """Check that the rest of a build fits into memory, once the model is read."""
-    needed = LEAST_TO_BUILD + count * BYTES_TO_BUILD.get(precision, MOST_TO_BUILD)
+def check_memory(weights: int, precision: Precision) -> None:
+    """Check that the rest of a build fits into memory, once so many weights are read."""
+    needed = LEAST_TO_BUILD + weights * BYTES_TO_BUILD.get(precision, MOST_TO_BUILD)
     _, available = memory()
     _, allowed = cgroup_limits()
     found = available + free_swap() + resident_mb()[0] * 1e6
@@ -65,9 +65,10 @@ def check_memory(count: int, precision: Precision) -> None:
     if found < needed:
         less = "" if precision in BYTES_TO_BUILD else ", or --precision int8, which takes half"
         raise DragomanError(
-            f"expected {needed / 1e9:.1f} GB of memory to build {count / 1e6:,.1f} million weights "
-            f"in {precision}, found {found / 1e9:.1f} GB {where}: build on a larger machine and "
-            f"copy the bundle, which takes less memory to run{less}; nothing was written"
+            f"expected {needed / 1e9:.1f} GB of memory to build {weights / 1e6:,.1f} million "
+            f"weights in {precision}, found {found / 1e9:.1f} GB {where}: build on a larger "
+            f"machine and copy the bundle, which takes less memory to run{less}; nothing was "
+            "written"
         )
 
 

@@ -26,6 +26,6 @@ class Tally:
         self.problem = self.problem or problem
 
     def check(self, name: str, unit: str) -> Check:
-        """Make the check, which passes if nothing differs."""
-        passed = not self.differing
+        """Make the check, which passes if nothing differs and there is no problem."""
+        passed = not (self.differing or self.problem)
         return Check(name, self.compared, unit, self.differing, passed, self.worst, self.problem)

@@ -38,14 +38,14 @@ def _failure(parity: Parity) -> str:
     distributions = parity.distributions
     if distributions is not None and not distributions.passed:
         found = _describe_distributions(distributions)
-        # What no model is trained for is where rounding changes most.
-        hint = "; the inputs are random: --inputs compares on yours"
-        return found + hint * (distributions.rounded is not None and are_random(parity.inputs))
+        is_rounding = distributions.rounded and distributions.bundle.largest < NOT_FINITE
+        return f"{found}{_hint(parity) if is_rounding else ''}"
     vectors = parity.vectors
     if vectors is not None and not vectors.passed:
         return (
             f"the mean cosine between embeddings and the oracle's is "
             f"{vectors.bundle.mean:.6f}, allowed {vectors.allowed:.6f}"
+            f"{_hint(parity) if vectors.rounded else ''}"
         )
     tokens = parity.tokens
     if not tokens.passed:
@@ -65,6 +65,13 @@ def _failure(parity: Parity) -> str:
         f"per token, the oracle's {references.oracle:.4f}; a tolerance of "
         f"{_rounded_up(references.bundle - references.oracle)} would pass"
     )
+
+
+def _hint(parity: Parity) -> str:
+    """Say what rounding may have to do with inputs that no model is trained for."""
+    if not are_random(parity.inputs):
+        return ""
+    return "; these inputs are random: compare on texts or clips of your own, too (--inputs)"
 
 
 def describe_proof(parity: Parity) -> str:

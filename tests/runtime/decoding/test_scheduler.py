@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from typing import Any
 
@@ -83,6 +84,44 @@ def test_jobs_that_join_and_leave_at_any_step_are_batch_invariant(seed: int) -> 
     assert backend.open_states == 0
     assert found == {k: t for k, t in enumerate(expected) if k not in cancelled}
     assert len(found) > 15
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_no_job_is_lost_where_encoder_outputs_cannot_be_kept(retry: bool) -> None:
+    """All four end at the same step; one of them fails then, each time."""
+    backend = ScriptedBackend(random_logits(VOCABULARY, end=-9))
+    jobs = [job(key, 3, Greedy()) for key in range(4)]
+    expected = [decoded_alone(single, backend) for single in jobs]
+
+    def keep(decoded: DecodedJob[int]) -> bool:
+        if decoded.job.key == 2:
+            raise MemoryError("no room for the encoder's outputs")
+        return False
+
+    scheduler: Scheduler[int] = Scheduler(
+        backend, spec(VOCABULARY), rows=4, tokens=100, retry=retry
+    )
+    for one in jobs:
+        kept = dataclasses.replace(one.request, keeps_encoded=keep)
+        scheduler.add(dataclasses.replace(one, request=kept))
+    outcomes = {outcome.job.key: outcome for outcome in scheduler.run()}
+    failed = outcomes.pop(2)
+    assert isinstance(failed, FailedJob) and "no room" in str(failed.error)
+    found = {k: tokens_of(one) for k, one in outcomes.items() if isinstance(one, DecodedJob)}
+    assert found == {key: expected[key] for key in (0, 1, 3)}
+    assert backend.open_states == 0
+
+
+def test_jobs_whose_source_is_encoded_come_first() -> None:
+    scheduler: Scheduler[int] = Scheduler(
+        ScriptedBackend(random_logits(VOCABULARY)), spec(VOCABULARY), rows=4, tokens=100
+    )
+    for key in range(3):
+        request = job(key, 3).request
+        if key == 2:
+            request = dataclasses.replace(request, source={"cross_key_0": np.zeros((1, 2, 3, 4))})
+        scheduler.add(Job(key, request, Greedy()))
+    assert [waiting.key for waiting in scheduler.jobs] == [2, 0, 1]
 
 
 def test_the_most_probable_of_several_prefix_tokens_is_read() -> None:

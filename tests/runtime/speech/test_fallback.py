@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ import torch
 from dragoman import DragomanError
 from dragoman.runtime import GenerationOptions, Model, Quality, Result
 from dragoman.runtime.backends.onnxruntime.cpu_state import HostState
+from dragoman.runtime.decoding.greedy_and_sampling import Greedy
+from dragoman.runtime.decoding.request import Request, as_batch
+from dragoman.runtime.decoding.running_batch import Job, RunningBatch
 from dragoman.runtime.model import parts_of
 from dragoman.runtime.speech.plan import TEMPERATURES
 from dragoman.runtime.speech.recording import Recording, Spectrogram
@@ -125,14 +129,38 @@ def test_a_window_is_encoded_once(case: Case, monkeypatch: pytest.MonkeyPatch) -
         encode(state, encoder, manifest, source)
 
     monkeypatch.setattr(HostState, "_encode", counted)
-    short = case.ours.generate(SHORT[:1], **options(**ALWAYS))
+    always = options(num_beams=5, **ALWAYS)  # as many rows as samples
+    short = case.ours.generate(SHORT[:1], **always)
     once = len(encoded)
-    together = case.ours.generate([*SHORT, *LONG], **options(**ALWAYS))
+    together = case.ours.generate([*SHORT, *LONG], **always)
     monkeypatch.setattr(HostState, "encoded_source", lambda *_: None)
     encoded.clear()
-    assert case.ours.generate(SHORT[:1], **options(**ALWAYS)) == short
+    assert case.ours.generate(SHORT[:1], **always) == short
     assert encoded == [1] * (once * len(TEMPERATURES))
-    assert case.ours.generate([*SHORT, *LONG], **options(**ALWAYS)) == together
+    assert case.ours.generate([*SHORT, *LONG], **always) == together
+
+
+def test_encoded_windows_start_together_with_others(case: Case) -> None:
+    parts, model = parts_of(case.ours), case.ours.manifest.model
+    begun = [parts.front_end.begin(audio, GenerationOptions(num_beams=1)) for audio in SHORT]
+    requests = [one.jobs[0].request for one in begun if not isinstance(one, Result)]
+
+    def decoded(requests: Sequence[Request]) -> dict[int, Any]:
+        capacity = max(request.capacity for request in requests)
+        batch = RunningBatch[int](parts.backend, model, width=1, capacity=capacity)
+        found = batch.admit([Job(n, request, Greedy()) for n, request in enumerate(requests)])
+        while batch.running:
+            found += batch.step()
+        return {one.job.key: (one.sequences[0].tokens, one.sequences[0].score) for one in found}
+
+    expected = decoded(requests)
+    assert len({tuple(tokens) for tokens, _ in expected.values()}) > 1
+    for number, request in enumerate(requests):
+        assert isinstance(request.source, np.ndarray)
+        source = parts.backend.encode(*as_batch([request.source], model))
+        mixed = [*requests]
+        mixed[number] = dataclasses.replace(request, source=source)
+        assert decoded(mixed) == expected
 
 
 def test_the_attempts_end_with_the_first_that_is_not_doubtful(case: Case) -> None:

@@ -162,10 +162,11 @@ def test_following_items_join_a_full_or_closed_queue() -> None:
     queue.put_following("b", 1)
     queue.close()
     queue.put_following("c", 1)
-    assert take(queue) == ["a", "b", "c"]
+    queue.put_following("d", 1, is_first=True)
+    assert take(queue) == ["d", "a", "b", "c"]
     assert take(queue) is None
     with pytest.raises(ClosedError, match="shutting down"):
-        put(queue, "d")
+        put(queue, "e")
 
 
 def test_a_waiting_worker_is_woken() -> None:

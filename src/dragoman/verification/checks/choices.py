@@ -227,7 +227,8 @@ def compare_one_pass(
     }
     prompts = {i: rules[i].prompt for i in chosen}
     tokens = other_choices = scored = 0
-    worst, total, largest = OtherChoice(0, 0, 0, 0, 0.0), 0.0, list[float]()
+    worst = OtherChoice(0, 0, 0, 0, 0.0)
+    sum_of_differences, largest = 0.0, list[float]()
     for i, logits in own_logits(model, sources, prompts, outputs):
         output, result = outputs[i], results[i]
         tokens += len(output)
@@ -242,10 +243,11 @@ def compare_one_pass(
             reported = np.array(result.hypotheses[0].token_log_probabilities)
             apart = _finite(np.abs(reported - values))
             largest.append(float(apart.max(initial=0.0)))
-            total += float(apart.sum())
+            sum_of_differences += float(apart.sum())
         else:  # speech reports the sum only
-            total += float(_finite(np.abs(result.log_probability - values.sum())))
-    mean = total / max(1, scored)
+            difference = np.abs(result.log_probability - values.sum())
+            sum_of_differences += float(_finite(difference))
+    mean = sum_of_differences / max(1, scored)
     scores_agree = max(largest, default=0.0) <= slack and mean <= MEAN_SHARE * slack
     return OnePassParity(
         sequences=len(chosen),

@@ -80,13 +80,14 @@ class DifferenceMeter:
         """Measure more positions."""
         rows = max(1, CHUNK * len(found) // max(1, found.size))
         for first in range(0, len(found), rows):
-            own = expected[first : first + rows]
-            difference, magnitude = differences(found[first : first + rows], own), np.abs(own)
-            scaling = np.delete(magnitude, self._unscaled, -1) if self._unscaled else magnitude
-            self.scale = max(self.scale, float(scaling.max(initial=0.0)))
-            self.absolute += difference.reshape(len(difference), -1).max(axis=1).tolist()
-            relative = difference / np.maximum(magnitude, 1e-3)
-            self.relative = max(self.relative, float(relative.max()))
+            self._add(found[first : first + rows], expected[first : first + rows])
+
+    def _add(self, found: NDArray[np.floating], expected: NDArray[np.floating]) -> None:
+        difference, magnitude = differences(found, expected), np.abs(expected)
+        scaling = np.delete(magnitude, self._unscaled, -1) if self._unscaled else magnitude
+        self.scale = max(self.scale, float(scaling.max(initial=0.0)))
+        self.absolute += difference.reshape(len(difference), -1).max(axis=1).tolist()
+        self.relative = max(self.relative, float((difference / np.maximum(magnitude, 1e-3)).max()))
 
     def result(self, name: str, tolerance: float | None) -> TensorParity:
         """Judge the largest difference; without a tolerance, values need only be finite."""

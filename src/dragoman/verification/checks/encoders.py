@@ -195,7 +195,7 @@ def logits_of(
 def _judged(
     of_bundle: list[float], of_rounded: list[float], precision: Precision, *, random: bool
 ) -> VectorParity:
-    """Judge the cosines between all embeddings of the bundle, or the rounded oracle, and oracle."""
+    """Judge the cosines of the bundle's embeddings, and the rounded oracle's, with the oracle's."""
     bundle = _summary(of_bundle)
     rounded, allowed = None, COSINE_LIMITS["fp32"]
     if of_rounded:

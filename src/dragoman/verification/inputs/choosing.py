@@ -185,7 +185,10 @@ def _check_languages(checkpoint: OpenedCheckpoint, source: str | None, target: s
             raise LanguageError(
                 f"{side}_language: expected none, this model has no languages, found {shown(code)}"
             )
-        (languages.source_token if side == "source" else languages.target_token)(code)
+        if side == "source":
+            languages.source_token(code)  # or raise: it is unknown
+        else:
+            languages.target_token(code)
 
 
 def _check_metrics(

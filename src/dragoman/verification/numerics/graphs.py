@@ -82,19 +82,22 @@ class ChannelMeter:
         rows = max(1, PART // found.shape[1])
         for first in range(0, len(found), rows):
             part = slice(first, first + rows)
-            if exact is None:
-                right, share = oracle[part].astype(np.float64), ROUNDED_SHARE
-                rounded = EPSILON * np.abs(right)
-            else:
-                right, share = exact[part], 1.0
-                rounded = np.abs(oracle[part] - right)
-            apart = share * np.abs(found[part].astype(np.float64) - right)
-            apart[~np.isfinite(apart)] = NOT_FINITE
-            largest = apart.max(axis=0)
-            self.places[largest > self.found] = place
-            self.found = np.maximum(self.found, largest)
-            self.oracle = np.maximum(self.oracle, rounded.max(axis=0))
-            self.size = np.maximum(self.size, np.abs(right).max(axis=0))
+            self._add(found[part], oracle[part], None if exact is None else exact[part], place)
+
+    def _add(self, found: Array, oracle: Array, exact: Array | None, place: int) -> None:
+        if exact is None:
+            right, share = oracle.astype(np.float64), ROUNDED_SHARE
+            rounded = EPSILON * np.abs(right)
+        else:
+            right, share = exact, 1.0
+            rounded = np.abs(oracle - right)
+        apart = share * np.abs(found.astype(np.float64) - right)
+        apart[~np.isfinite(apart)] = NOT_FINITE
+        largest = apart.max(axis=0)
+        self.places[largest > self.found] = place
+        self.found = np.maximum(self.found, largest)
+        self.oracle = np.maximum(self.oracle, rounded.max(axis=0))
+        self.size = np.maximum(self.size, np.abs(right).max(axis=0))
 
     @property
     def allowed(self) -> Array:

@@ -89,8 +89,8 @@ def _compare_all(
             else:
                 _compare_pieces(pair, own)
         except BundleError as error:
-            own = Differences()
-            own.add(f"{pair.label}: {'; '.join(error.problems)}")
+            own = Differences(pair.label)
+            own.add("; ".join(error.problems))
         if own.problem:
             differences.add(own.problem, own.tokens)
     languages = bundle.manifest.languages

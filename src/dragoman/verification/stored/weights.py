@@ -365,7 +365,10 @@ def gain_problems(
     what is rounded. Compensated errors bias it by their share of the power.
 
     Args:
-        name, what, first, numbers: of the weight, of an output, its number, and of what it has
+        name: the weight's name
+        what: what an output is called
+        first: the number of the first output
+        numbers: what is compared of an output
         products: the sum of the checkpoint's numbers times the rounded ones, of each output
         power: the sum of squares of the rounded numbers
         errors: the sum of squares of the differences
