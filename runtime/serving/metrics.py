@@ -80,7 +80,7 @@ class Metrics:
         self.encoder_seconds = of_steps(
             "encoder_seconds", "To encode sources and admit them to a batch.", model
         )
-        self.sources = counter("sources", "Sources encoded.", model)
+        self.sources = counter("sources", "Sources encoded, or admitted to a batch.", model)
         self._unknown_characters = counter(
             "unknown_characters", "Characters of sources that the vocabulary lacks.", model
         )
