@@ -17,7 +17,6 @@ from dragoman.settings.generation import GenerationOptions, Phrase
 from dragoman.settings.speech import SpeechTokens
 
 from ..audio import LogMel
-from ..backends.interface import Encoded
 from ..decoding.beam_search import Beam
 from ..decoding.greedy_and_sampling import Greedy, Sample
 from ..decoding.results import FinishReason, Quality, Result, Segment, Word
@@ -129,8 +128,10 @@ class Windows:
             quality = self._quality(recording, outcome)
             temperature = quality.temperature
             if _is_decoded_again(recording, quality, options):
-                if outcome.encoded and self._reads_kept(recording, plan, outcome):
-                    recording.encoded = self._encoded(outcome)
+                kept = outcome.encoded if recording.encoded is None else None
+                if kept and self._stays_as_wide(recording, plan, strategy):
+                    outputs = self._manifest.graphs["encoder"].outputs
+                    recording.encoded = {tensor.name: kept[tensor.slot] for tensor in outputs}
                 recording.attempt += 1
                 return
             if is_silent(quality, options):
@@ -162,26 +163,23 @@ class Windows:
         return bool(plan.options.word_timestamps) or self._reads_kept(recording, plan, outcome)
 
     def _reads_kept(self, recording: Recording, plan: SpeechPlan, outcome: DecodedJob[Any]) -> bool:
-        """Return whether the next attempt is the first one to read what is kept of this one.
-
-        An attempt with another number of rows waits for a batch of its own; so much memory does not
-        wait with it.
-        """
+        """Return whether the next attempt is the first one to read what is kept of this one."""
         if not plan.options.fallback or recording.encoded is not None or not outcome.sequences:
             return False
         try:
             quality = self._quality(recording, outcome)
         except TokenizerError:  # `add` meets it, too
             return False
-        if not _is_decoded_again(recording, quality, plan.options):
-            return False
-        following = plan.strategy_of(recording.windows, recording.attempt + 1, self._rows)
-        return following.width == outcome.job.strategy.width
+        is_again = _is_decoded_again(recording, quality, plan.options)
+        return is_again and self._stays_as_wide(recording, plan, outcome.job.strategy)
 
-    def _encoded(self, outcome: DecodedJob[Any]) -> Encoded:
-        """Return the encoder's outputs that were kept, by name."""
-        outputs = self._manifest.graphs["encoder"].outputs
-        return {tensor.name: (outcome.encoded or {})[tensor.slot] for tensor in outputs}
+    def _stays_as_wide(self, recording: Recording, plan: SpeechPlan, strategy: Strategy) -> bool:
+        """Return whether the next attempt has as many rows.
+
+        Otherwise it waits for a batch of its own, and so much memory should not wait with it.
+        """
+        following = plan.strategy_of(recording.windows, recording.attempt + 1, self._rows)
+        return following.width == strategy.width
 
     def _with_words(
         self,

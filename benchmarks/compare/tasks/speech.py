@@ -119,7 +119,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         model = given.whisper
         if given.shape is not None:
-            model = Path(folder) / "model"
+            model = Path(folder) / f"whisper-{given.shape}"
             write = partial(write_random_whisper, given.shape, model, like=given.whisper)
             call_in(HERE, write)
         call_in(HERE, whisper_checkpoint, model, run.checkpoint)
@@ -137,7 +137,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
     if given.shape:
         rows = [{**row, "word_error": None} for row in rows]
     return {
-        "model": given.name or (f"whisper-{given.shape}" if given.shape else given.whisper.name),
+        "model": given.name or model.name,
         "way": given.way,
         "num_beams": 1 if given.way == "greedy" else given.beams,
         "clips": len(files),
