@@ -355,7 +355,9 @@ class Coverage:
     """Compared batch sizes."""
 
 
-_RANDOM_INPUTS = re.compile(r"\d+ (random sources|windows of random sound) \(seed \d+\)")
+_OWN_INPUTS = re.compile(
+    r"\d+ ((random sources|windows of random sound) \(seed \d+\)|beginnings of a sentence)"
+)
 
 
 def describe_random(count: int, seed: int, *, audio: bool) -> str:
@@ -363,9 +365,14 @@ def describe_random(count: int, seed: int, *, audio: bool) -> str:
     return f"{count} {'windows of random sound' if audio else 'random sources'} (seed {seed})"
 
 
-def are_random(description: str) -> bool:
-    """Whether a description is one of random inputs, and not the name of a file."""
-    return _RANDOM_INPUTS.fullmatch(description) is not None
+def describe_sentence(count: int) -> str:
+    """Describe beginnings of the sentence that comes with Dragoman."""
+    return f"{count} beginnings of a sentence"
+
+
+def are_own(description: str) -> bool:
+    """Whether a description is one of random inputs or of the sentence, not the name of a file."""
+    return _OWN_INPUTS.fullmatch(description) is not None
 
 
 @dataclass(frozen=True)

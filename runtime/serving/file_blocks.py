@@ -283,6 +283,7 @@ class FinishedBlocks:
                 file.writelines(f"{line}\n" for line in decoded.lines)
                 for index, reason in decoded.rejected.items():
                     rejected[block.first_line + index] = reason
+            file.flush()
             os.fsync(file.fileno())
         whole.replace(self.output)
         shutil.rmtree(self.folder)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dragoman.errors import DragomanError
@@ -17,6 +19,7 @@ from dragoman.verification.inputs.choosing import inputs_for
 from dragoman.verification.inputs.items import Comparison, recording_items
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 
+from ..speech_models import save, whisper
 from ..zoo import letters_model, letters_tokenizers
 
 WORDS = ["dragoman", "need", "a", "encoder", "all", "you", "is"]
@@ -75,6 +78,39 @@ def test_references_after_tabs_judge_in_the_order_of_lines(
     assert inputs.task.parts == [[i] for i in range(7)]
     assert len(inputs.references.pairs) == 8
     assert inputs.references.origin == "pairs.tsv"
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> OpenedCheckpoint:
+    """A model that hears a second."""
+    made = save(whisper(multilingual=False), tmp_path_factory.mktemp("whisper"))
+    return open_checkpoint(locate_checkpoint(str(made)))
+
+
+@pytest.mark.parametrize(("limit", "count"), [(None, 4), (1, 1), (3, 3), (9, 4)])
+def test_speech_is_compared_on_beginnings_of_a_sentence(
+    speech: OpenedCheckpoint, limit: int | None, count: int
+) -> None:
+    inputs = inputs_for(speech, Comparison(limit=limit))
+    assert inputs.recorded == f"{count} beginnings of a sentence"
+    assert inputs.origins[-1] == f"beginning of the sentence {count}"
+    assert inputs.random and inputs.task is None
+    features = [np.asarray(source) for source in inputs.sources]
+    quiet = [f.min() for f in features]
+    # A column whose every bin is at the floor is silence: what follows the beginning.
+    spoken = [
+        int((f > low + 1e-3).any(0).nonzero()[0].max())
+        for f, low in zip(features, quiet, strict=True)
+    ]
+    assert spoken == sorted(set(spoken))
+    np.testing.assert_allclose(spoken, [100 * n / count for n in range(1, count + 1)], atol=4)
+
+
+def test_random_sound_takes_the_place_of_a_sentence_that_cannot_be_read(
+    speech: OpenedCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert inputs_for(speech, Comparison(limit=2)).recorded == "2 windows of random sound (seed 0)"
 
 
 def test_a_limit_takes_inputs_and_their_references_together(

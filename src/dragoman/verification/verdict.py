@@ -13,7 +13,7 @@ from dragoman.runtime.format.parity import (
     Parity,
     TaskParity,
     TokenParity,
-    are_random,
+    are_own,
 )
 
 
@@ -69,9 +69,9 @@ def _failure(parity: Parity) -> str:
 
 def _hint(parity: Parity) -> str:
     """Say what rounding may have to do with inputs that no model is trained for."""
-    if not are_random(parity.inputs):
+    if not are_own(parity.inputs):
         return ""
-    return "; these inputs are random: compare on texts or clips of your own, too (--inputs)"
+    return "; these inputs are defaults: compare on texts or clips of your own, too (--inputs)"
 
 
 def describe_proof(parity: Parity) -> str:

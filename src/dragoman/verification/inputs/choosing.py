@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from dragoman.export.tokenizers import TokenizerFiles
 from dragoman.metrics import PERPLEXITY, Metric, metrics_that_judge
 from dragoman.reference_model import EncoderModel
 from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
-from dragoman.runtime.audio import LogMel
+from dragoman.runtime.audio import AudioError, LogMel
 from dragoman.runtime.encoding.tokenizer import InputTokenizer
 from dragoman.runtime.format.texts import LanguageError, Languages
 from dragoman.runtime.format.writing import ScratchWriter
@@ -39,7 +40,15 @@ from .items import (
     spread,
     text_items,
 )
-from .parity_inputs import RANDOM_SOURCES, Decode, ParityInputs, Task, random_inputs, text_metrics
+from .parity_inputs import (
+    RANDOM_SOURCES,
+    Decode,
+    ParityInputs,
+    Task,
+    random_inputs,
+    sentence_inputs,
+    text_metrics,
+)
 from .sources import assumed_language, encoder_lines, numbered_lines, source_tokens, windows_of
 
 
@@ -64,7 +73,7 @@ def inputs_for(checkpoint: OpenedCheckpoint, comparison: Comparison) -> ParityIn
         given = ReferenceFile.read(comparison.references, audio=config.takes_audio)
     file, given = _file(checkpoint, comparison, given)
     if file is None:
-        inputs = random_inputs(checkpoint.model, comparison.limit or RANDOM_SOURCES)
+        inputs = _default_inputs(checkpoint, comparison.limit or RANDOM_SOURCES)
         if given is not None and given.pairs is None:
             raise DragomanError(
                 f"{given.path}: expected lines of a source, a tab and a reference, or inputs for "
@@ -89,6 +98,13 @@ def _file(
         return given.path, None
     held_out = checkpoint.directory / HELD_OUT_FILE
     return held_out if held_out.is_file() else None, given
+
+
+def _default_inputs(checkpoint: OpenedCheckpoint, count: int) -> ParityInputs:
+    if checkpoint.model.config.takes_audio and checkpoint.tokenizers is not None:
+        with suppress(AudioError):  # the extra is not installed
+            return sentence_inputs(checkpoint.model, count)
+    return random_inputs(checkpoint.model, count)
 
 
 def _of_file(

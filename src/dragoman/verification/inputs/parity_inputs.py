@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +17,18 @@ from dragoman.metrics.metric import References as TextReferences
 from dragoman.optimize.step_inputs import random_sound
 from dragoman.reference_model import ReferenceModel
 from dragoman.reference_model.recipes import Example, Recipe
-from dragoman.runtime.audio import LogMel
+from dragoman.runtime.audio import LogMel, read_audio
 from dragoman.runtime.decoding.request import EncoderInput
-from dragoman.runtime.format.parity import describe_random
+from dragoman.runtime.format.parity import describe_random, describe_sentence
 
 from .items import References
 from .sources import EncoderLine
 
 RANDOM_SOURCES = 64
-RANDOM_WINDOWS = 4
+DEFAULT_WINDOWS = 4
 """Windows are half a minute long."""
+SENTENCE = "sentence.opus"
+"""An English sentence of seven seconds."""
 LONGEST_RANDOM = 48
 
 Decode = Callable[[Sequence[int]], str]
@@ -69,7 +72,7 @@ class ParityInputs:
     references: References | None = None
     """Sources with references whose probability is compared."""
     random: bool = False
-    """Whether the sources are random, and say nothing about quality."""
+    """Whether the sources are random or of `sentence_inputs`, and say nothing about quality."""
     lines: Sequence[EncoderLine] | None = None
     """The texts or pairs of texts of an encoder-only model, with their tokens."""
     remark: str = ""
@@ -161,7 +164,7 @@ def random_inputs(
     features = audio_features(config)
     if features is not None:
         log_mel = LogMel.of(features)
-        count = min(count, RANDOM_WINDOWS)
+        count = min(count, DEFAULT_WINDOWS)
         sounds: list[EncoderInput] = [
             log_mel.chunk(random_sound(generator, log_mel.sampling_rate, log_mel.samples))
             for _ in range(count)
@@ -177,6 +180,29 @@ def random_inputs(
     tokens = [generator.integers(0, vocabulary, size=n).tolist() for n in lengths]
     origins = _numbered("random source", count)
     return ParityInputs(describe_random(count, seed, audio=False), tokens, origins, random=True)
+
+
+def sentence_inputs(model: ReferenceModel, count: int) -> ParityInputs:
+    """Make windows of a spoken sentence: 1/count, 2/count, ..., all of it.
+
+    A trained model ends its outputs after speech. After random sound it often generates as many
+    tokens as there are positions, with distributions that rounding changes more than those of
+    speech.
+
+    Args:
+        count: at most `DEFAULT_WINDOWS` are made
+
+    Raises:
+        AudioError: the libraries that read audio files are not installed.
+    """
+    features = audio_features(model.config)
+    assert features is not None
+    log_mel, count = LogMel.of(features), min(count, DEFAULT_WINDOWS)
+    sentence = read_audio(files(__package__).joinpath(SENTENCE).read_bytes(), log_mel.sampling_rate)
+    sentence = sentence[: log_mel.samples]
+    sounds = [log_mel.chunk(sentence[: len(sentence) * n // count]) for n in range(1, count + 1)]
+    origins = _numbered("beginning of the sentence", count)
+    return ParityInputs(describe_sentence(count), sounds, origins, random=True)
 
 
 def _numbered(what: str, count: int) -> list[str]:

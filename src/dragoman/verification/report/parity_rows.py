@@ -12,7 +12,7 @@ from dragoman.runtime.format.parity import (
     Parity,
     TaskParity,
     TensorParity,
-    are_random,
+    are_own,
 )
 
 from .contents import Check, Verdict, figure
@@ -58,7 +58,7 @@ def verdict_of(
             "CHECKPOINT.",
         )
     compared = f"compared on {parity.inputs}"
-    if are_random(parity.inputs):
+    if are_own(parity.inputs):
         compared += ", which say nothing about quality"
     if not parity.passed:
         failed = [check for check in checks_of(parity, explained) if not check.passed]
