@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 
 from dragoman.optimize.graph_pass import GraphPass
 from dragoman.optimize.precision.calibration import calibration_batches
-from dragoman.optimize.precision.plan import cache_passes, weight_passes
-from dragoman.optimize.precision.products import RoundedProduct, rounded_products
+from dragoman.optimize.precision.plan import (
+    RoundedProduct,
+    cache_passes,
+    rounded_products,
+    weight_passes,
+)
 from dragoman.optimize.precision.weights import ProductError, QuantizeWeights
 from dragoman.optimize.running import InMemorySession
 from dragoman.optimize.target_bundle import fused_graphs, with_types
