@@ -18,7 +18,7 @@ from dragoman.errors import DragomanError
 from dragoman.files.regular_files import FileError, read_regular
 from dragoman.files.strict_json import read_json_object
 from dragoman.metrics import shown_figure
-from dragoman.pictures.attention import heat_maps
+from dragoman.pictures import heat_maps
 from dragoman.progress import Progress
 from dragoman.reference_model.recipes import RECIPES
 from dragoman.reference_model.recipes.recipe import RECIPE_FILE
