@@ -31,7 +31,7 @@ from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
 from dragoman.settings.head import Head
 from dragoman.verification.report.manifest_facts import engine_facts, making_facts, model_facts
 
-from ..sensitivity.results import Sensitivity
+from ..sensitivity import Sensitivity
 from .contents import AttentionExample, BundleReport, Fact, Licence, Part, Report, Speed, Training
 from .parity_rows import checks_of, checks_of_engines, verdict_of
 

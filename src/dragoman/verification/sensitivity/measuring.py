@@ -43,7 +43,7 @@ from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.inputs.sources import Sources
 from dragoman.verification.oracle import forced_batches, oracle_for
 
-from .results import Effect, Keeping, LayerSensitivity, Measure, ProductSensitivity, Sensitivity
+from . import Effect, Keeping, LayerSensitivity, Measure, ProductSensitivity, Sensitivity
 
 
 class Variant(OnnxRuntimeBackend):
