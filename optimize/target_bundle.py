@@ -27,8 +27,7 @@ from dragoman.runtime.texts.shortlist import read_shortlist
 
 from .pipeline import apply_passes
 from .precision.calibration import calibration_batches
-from .precision.plan import precision_passes
-from .precision.products import kept_products, rounded_products
+from .precision.plan import kept_products, precision_passes, rounded_products
 from .running import samples_for_graph
 from .targets import Graphs, Target, find_target
 

@@ -52,8 +52,7 @@ from .encoding.tokenizer import ReadingKeywords
 from .format.bundle import Bundle, read_bundle
 from .format.manifest import BundleError, Manifest
 from .format.texts import LanguageError, Languages
-from .known_answers import KnownAnswersError
-from .loading import load
+from .loading import KnownAnswersError, load
 from .model import Model
 from .scoring.interface import ScoredPair, ScoringKeywords, ScoringOptions, perplexity
 from .texts.tokenizer import TextStream

@@ -1,1 +1,1 @@
-"""How passes are checked: the interface, samples that reach every branch, and rounding."""
+"""How passes are checked: the interface, samples, and the branches that they reach."""

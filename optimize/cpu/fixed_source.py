@@ -24,7 +24,7 @@ class _FixedSource(FusionRule):
     """MultiHeadAttention of the queries of G sources -> products of B rows.
 
     Queries [B, Q, H * Dh] are read as [G, B / G, Q, H, Dh]. Keys and values are [G, H, S, Dh] with
-    a constant S. The scale is 1, see `query_projection`.
+    a constant S. The scale is 1, see `projections`.
     """
 
     name = "fixed-source-attention"

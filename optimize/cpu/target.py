@@ -16,9 +16,8 @@ from ..targets import Schemes, TargetRecipe
 from .attention import ATTENTION, FOREIGN_ATTENTION
 from .fixed_source import FIXED_SOURCE
 from .layer_norm_and_gelu import BIAS_GELU, LAYER_NORM
-from .projections import PACKED_PROJECTIONS, TIED_OUTPUT
+from .projections import BILINEAR_SCORES, PACKED_PROJECTIONS, QUERY_SCALE, TIED_OUTPUT
 from .quantized_caches import QuantizedCaches, largest_written
-from .query_projection import BILINEAR_SCORES, QUERY_SCALE
 from .self_attention import SELF_ATTENTION
 
 BLOCK = 32

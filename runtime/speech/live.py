@@ -19,8 +19,15 @@ from dragoman.settings.generation import GenerationOptions
 
 from ..arguments import StopCheck
 from ..audio import AudioError, LogMel
-from ..audio.voice_activity import MARGIN, SHORTEST, SILENCE, SPEECH
-from ..audio.voice_detector import RATE, WINDOW, VoiceDetector
+from ..audio.voice_activity import (
+    MARGIN,
+    RATE,
+    SHORTEST,
+    SILENCE,
+    SPEECH,
+    WINDOW,
+    VoiceDetector,
+)
 from ..backends.interface import Backend, BackendError
 from ..decoding.results import LiveUpdate, Segment
 from ..decoding.running_batch import DecodedJob, Job

@@ -15,7 +15,7 @@ from dragoman.settings.generation import GenerationKeywords, GenerationOptions
 from dragoman.settings.generation_settings import GenerationSettings
 from dragoman.settings.speech import SpeechTokens
 
-from ..audio.voice_detector import RATE, detector_is_installed
+from ..audio.voice_activity import RATE, detector_is_installed
 from ..backends.interface import Encoded
 from ..decoding.beam_search import Beam
 from ..decoding.greedy_and_sampling import BestSample, Sample

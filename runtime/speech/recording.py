@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..audio import Audio, AudioError, AudioWarning, LogMel, read_blocks
-from ..audio.voice_activity import Voice, VoiceFilter
-from ..audio.voice_detector import RATE
+from ..audio.voice_activity import RATE, Voice, VoiceFilter
 from ..backends.interface import Encoded
 from ..decoding.search import TokenSequence
 from .timestamps import SECONDS_PER_FRAME, TimedTokens, split_segments

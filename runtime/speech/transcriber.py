@@ -13,8 +13,7 @@ from dragoman.settings.speech import AudioFeatures, SpeechTokens
 
 from ..arguments import StopCheck, StoppedError, never_stopped, planned
 from ..audio import AudioError, LogMel
-from ..audio.voice_activity import ending_pause
-from ..audio.voice_detector import RATE
+from ..audio.voice_activity import RATE, ending_pause
 from ..backends.interface import Backend, BackendError, DeviceLostError
 from ..decoding.results import (
     NO_OUTPUT,

@@ -1,4 +1,4 @@
 """Text models: tokenizers, and the front end that decodes texts or token ids.
 
-Reading order: codecs, tokenizer, surfaces, phrases, plan, outputs, front_end.
+Reading order: codecs, tokenizer, surfaces, plan, outputs, front_end.
 """

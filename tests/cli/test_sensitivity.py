@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from dragoman.runtime import read_bundle
-from dragoman.verification.sensitivity.results import read_sensitivity
+from dragoman.verification.sensitivity import read_sensitivity
 
 Outcome = CompletedProcess[str]
 Dragoman = Callable[..., Outcome]

@@ -91,7 +91,7 @@ def test_noise_is_left_out(dragoman: Dragoman, speaker: Path, recordings: list[P
 def test_without_a_detector_there_is_a_warning(
     spawn: Dragoman, speaker: Path, recordings: list[Path]
 ) -> None:
-    prelude = "import dragoman.runtime.audio.voice_detector as module; module.PACKAGES = ()"
+    prelude = "import dragoman.runtime.audio.voice_activity as module; module.PACKAGES = ()"
     options = ("--max-new-tokens", 3, *THREAD)
     done = spawn("run", speaker, recordings[1], *options, prelude=prelude)
     assert done.returncode == 0 and done.stdout.strip()

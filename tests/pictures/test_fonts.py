@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import font_manager
 
-from dragoman.pictures.attention import DEFAULT, HeatMap, draw, fonts_for
+from dragoman.pictures import DEFAULT, HeatMap, draw, fonts_for
 
 
 @pytest.fixture(autouse=True)

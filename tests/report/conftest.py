@@ -37,7 +37,7 @@ from dragoman.verification.report.contents import (
     Training,
 )
 from dragoman.verification.report.parity_rows import checks_of, verdict_of
-from dragoman.verification.sensitivity.results import (
+from dragoman.verification.sensitivity import (
     Effect,
     Keeping,
     LayerSensitivity,

@@ -23,7 +23,7 @@ from dragoman.export import export_bundle
 from dragoman.optimize.target_bundle import optimize_bundle
 from dragoman.reference_model import Transformer
 from dragoman.runtime import BundleError, KnownAnswersError, Model, load, read_bundle
-from dragoman.runtime import known_answers as module
+from dragoman.runtime import loading as module
 from dragoman.runtime.answer_comparison import TOLERANCES, compare_answers
 from dragoman.runtime.audio.log_mel import sound
 from dragoman.runtime.backends import machine as machines

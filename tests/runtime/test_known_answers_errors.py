@@ -13,7 +13,7 @@ from dragoman.runtime.backends.cuda import Gpu
 from dragoman.runtime.backends.machine import Machine
 from dragoman.runtime.format.bundle import read_bundle
 from dragoman.runtime.format.known_answers import GeneratedAnswer, KnownAnswers
-from dragoman.runtime.known_answers import describe_difference
+from dragoman.runtime.loading import describe_difference
 
 from .format.test_stored_bundle import DIRECTORY
 

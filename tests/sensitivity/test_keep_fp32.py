@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dragoman import DragomanError
-from dragoman.optimize.precision.products import RoundedProduct, rounded_products
+from dragoman.optimize.precision.plan import RoundedProduct, rounded_products
 from dragoman.optimize.precision.weights import KEPT
 from dragoman.optimize.target_bundle import fused_graphs
 from dragoman.optimize.targets import find_target

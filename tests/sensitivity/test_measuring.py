@@ -20,8 +20,8 @@ from dragoman.runtime import Bundle, load
 from dragoman.runtime.format.manifest import Precision
 from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.inputs.sources import Sources
+from dragoman.verification.sensitivity import Effect, Sensitivity, read_sensitivity
 from dragoman.verification.sensitivity.measuring import measure_sensitivity
-from dragoman.verification.sensitivity.results import Effect, Sensitivity, read_sensitivity
 
 from ..recorded_progress import RecordedProgress
 from .conftest import Optimize, Trained

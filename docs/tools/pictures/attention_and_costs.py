@@ -16,7 +16,7 @@ from dragoman.benchmarks.models.bundles import MODEL
 from dragoman.export import export_bundle
 from dragoman.export.checkpoints import open_checkpoint
 from dragoman.export.locating import locate_checkpoint
-from dragoman.pictures.attention import draw, heat_maps
+from dragoman.pictures import draw, heat_maps
 from dragoman.runtime import Attention, load
 
 WORD = "transformer"

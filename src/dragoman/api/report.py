@@ -83,7 +83,7 @@ def report(
     if checkpoint is None and adapters:
         raise DragomanError(f"adapters: expected some only with a checkpoint, found {adapters[0]}")
 
-    from dragoman.verification.sensitivity.results import read_sensitivity
+    from dragoman.verification.sensitivity import read_sensitivity
 
     given = [read_sensitivity(Path(file)) for file in sensitivities]
     located, held_out = None, None

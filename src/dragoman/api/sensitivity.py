@@ -16,7 +16,7 @@ from dragoman.runtime.format.bundle import Bundle, read_bundle
 from .preflight import QUANTIZED, check_calibration, check_comparison
 
 if TYPE_CHECKING:
-    from dragoman.verification.sensitivity.results import Sensitivity
+    from dragoman.verification.sensitivity import Sensitivity
 
 SOURCES, WINDOWS = 32, 4
 """Inputs to predict on by default: texts, and windows of audio, which are long."""

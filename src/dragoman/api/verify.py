@@ -20,7 +20,7 @@ from dragoman.runtime.format.bundle import Bundle, read_bundle, read_known_answe
 from dragoman.runtime.format.known_answers import KnownAnswers
 from dragoman.runtime.format.manifest import TensorRTEngines
 from dragoman.runtime.format.parity import Parity
-from dragoman.runtime.known_answers import conclude, machine_of
+from dragoman.runtime.loading import conclude, machine_of
 from dragoman.runtime.oracle_comparison import compare_with_oracle, unloaded
 from dragoman.verification.verdict import describe_failure
 

@@ -9,7 +9,7 @@ import click
 
 from dragoman.errors import DragomanError, refuse_existing, refuse_unwritable_file
 from dragoman.files.text_lines import IDS_EXPECTED, printable, token_ids
-from dragoman.pictures.attention import check_picture_name, choose, draw, heat_maps, write_page
+from dragoman.pictures import check_picture_name, choose, draw, heat_maps, write_page
 from dragoman.runtime import load
 from dragoman.runtime.encoding.front_end import source_of_line
 from dragoman.runtime.format.manifest import Manifest

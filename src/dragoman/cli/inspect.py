@@ -19,7 +19,7 @@ from dragoman.runtime.format.bundle import read_known_answers
 from dragoman.runtime.format.known_answers import record_of
 from dragoman.runtime.format.manifest import Manifest, TensorRTEngines
 from dragoman.runtime.format.parity import Parity
-from dragoman.runtime.known_answers import has_passed, machine_of
+from dragoman.runtime.loading import has_passed, machine_of
 from dragoman.verification.report.manifest_facts import NOT_RUN, making_facts, model_facts
 
 from .shared.options import PATH, bundle_argument, json_option

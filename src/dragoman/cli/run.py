@@ -24,7 +24,7 @@ from dragoman.runtime import (
     load,
 )
 from dragoman.runtime.arguments import with_prefix
-from dragoman.runtime.audio.voice_detector import RATE, detector_is_installed
+from dragoman.runtime.audio.voice_activity import RATE, detector_is_installed
 from dragoman.runtime.decoding.results import SUBTITLE_FORMATS, SubtitleFormat
 from dragoman.runtime.decoding.strategies import strategies
 from dragoman.runtime.documents import DOCUMENT_FORMS

@@ -30,7 +30,7 @@ from dragoman.runtime.format.known_answers import (
     KnownAnswers,
 )
 from dragoman.runtime.format.manifest import Manifest, TensorRTEngines
-from dragoman.runtime.known_answers import machine_of
+from dragoman.runtime.loading import machine_of
 from dragoman.runtime.oracle_comparison import compare_with_oracle
 
 from .inputs.items import spread

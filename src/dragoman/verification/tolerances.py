@@ -1,4 +1,7 @@
-"""Tolerances of parity by precision, and of a bundle's outputs compared with each other."""
+"""Tolerances of parity by precision, and of a bundle's outputs compared with each other.
+
+`Tally` counts what a check compares with them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from numpy.typing import NDArray
 
 from dragoman.optimize.running import RESOLUTION
 from dragoman.runtime.format.manifest import Precision
+from dragoman.runtime.format.parity import Check
 
 TOLERANCES: dict[Precision, float] = {
     "fp32": 1e-4,
@@ -85,3 +89,27 @@ class Slack:
     def largest(self) -> float:
         """The largest divergence at one position, in nats."""
         return LARGEST_OF_MEAN * self.mean
+
+
+@dataclass
+class Tally:
+    """What a check has compared so far, with the first and the largest difference."""
+
+    compared: int = 0
+    differing: int = 0
+    worst: float = 0.0
+    """The largest difference as a multiple of what is allowed."""
+    problem: str = ""
+    """The first difference beyond it as a sentence; empty: there is none."""
+
+    def add(self, compared: int, differing: int, excess: float, problem: str) -> None:
+        """Count more that was compared, with its largest difference and its problem, if any."""
+        self.compared += compared
+        self.differing += differing
+        self.worst = max(self.worst, excess)
+        self.problem = self.problem or problem
+
+    def check(self, name: str, unit: str) -> Check:
+        """Make the check, which passes if nothing differs and there is no problem."""
+        passed = not (self.differing or self.problem)
+        return Check(name, self.compared, unit, self.differing, passed, self.worst, self.problem)

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dragoman.optimize import openvino
-from dragoman.optimize.cpu import attention, projections, quantized_caches, query_projection
+from dragoman.optimize.cpu import attention, projections, quantized_caches
 from dragoman.optimize.fusions.cleanup import Tidy
 from dragoman.optimize.graph_pass import Changes, RulePass
 from dragoman.optimize.graph_values import new_weight
@@ -84,11 +84,17 @@ def _without_bias(right: Wrong, value: ir.Value) -> Any:
     return None if part is None else part._replace(bias=None)
 
 
+def _packed_without_biases(right: Wrong, op: Any, values: list[Any]) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        _in_place_of(projections, "product", _without_bias)(patch)
+        return right(op, values)
+
+
 def _other_scale(change: Callable[[float], float]) -> Patch:
     def scaled(right: Wrong, op: Any, weight: ir.Value, scale: float) -> Any:
         return right(op, weight, change(scale))
 
-    return _in_place_of(query_projection, "_scaled", scaled)
+    return _in_place_of(projections, "_scaled", scaled)
 
 
 def _other_epsilon(graph: ir.Graph) -> None:
@@ -279,7 +285,7 @@ FAULTS: tuple[PassFault, ...] = (
     _fault(
         WEIGHTS,
         "packed projections lose their biases",
-        _in_place_of(projections, "product", _without_bias),
+        _in_place_of(projections, "packed", _packed_without_biases),
         *("gpt2 cpu fp32", "bart cpu int4"),
     ),
     _fault(

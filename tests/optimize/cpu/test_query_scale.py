@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from dragoman.optimize.cpu.query_projection import QUERY_SCALE
+from dragoman.optimize.cpu.projections import QUERY_SCALE
 from dragoman.optimize.pipeline import apply_passes
 from dragoman.runtime import Bundle
 from dragoman.runtime.format.manifest import PassRecord

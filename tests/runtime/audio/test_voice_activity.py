@@ -13,13 +13,15 @@ from dragoman.runtime.audio import read_audio
 from dragoman.runtime.audio.voice_activity import (
     MARGIN,
     PAUSE,
+    RATE,
     SHORT_PAUSE,
     SHORT_WORD,
     SHORTEST,
+    WINDOW,
     Voice,
+    VoiceDetector,
     VoiceFilter,
 )
-from dragoman.runtime.audio.voice_detector import RATE, WINDOW, VoiceDetector
 
 CLIPS = Path(__file__).parents[2] / "real" / "clips"
 Signal = NDArray[np.float32]

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 
 from dragoman.runtime.audio import AudioError, read_audio
-from dragoman.runtime.audio import voice_detector as module
-from dragoman.runtime.audio.voice_detector import (
+from dragoman.runtime.audio import voice_activity as module
+from dragoman.runtime.audio.voice_activity import (
     CONTEXT,
     RATE,
     WINDOW,

@@ -21,7 +21,7 @@ from dragoman.runtime import backends as module
 from dragoman.runtime.backends import check_backend, default_backend, gpu_index, open_backend
 from dragoman.runtime.backends.cuda import Device, find_gpu
 from dragoman.runtime.backends.machine import describe_machine
-from dragoman.runtime.known_answers import machine_of
+from dragoman.runtime.loading import machine_of
 from dragoman.verification.parity import running
 
 from ...bundle_files import add_answers

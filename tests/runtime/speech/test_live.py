@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dragoman import DragomanError
 from dragoman.runtime import CancelError, LiveUpdate
 from dragoman.runtime.audio import AudioError, read_audio
-from dragoman.runtime.audio.voice_detector import WINDOW, VoiceDetector
+from dragoman.runtime.audio.voice_activity import WINDOW, VoiceDetector
 from dragoman.runtime.speech import live
 
 from ...speech_models import RATE, noise

@@ -29,7 +29,7 @@ from dragoman.runtime import (
     TranscriptUpdate,
 )
 from dragoman.runtime.audio import LogMel
-from dragoman.runtime.audio import voice_detector as module
+from dragoman.runtime.audio import voice_activity as module
 from dragoman.runtime.audio.voice_activity import SHORT_PAUSE, Voice, VoiceFilter
 from dragoman.runtime.decoding.logits_processors import Row
 from dragoman.runtime.decoding.search import TokenSequence

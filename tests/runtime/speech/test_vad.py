@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dragoman import DragomanError
-from dragoman.runtime.audio import voice_detector as module
+from dragoman.runtime.audio import voice_activity as module
 from dragoman.runtime.audio.voice_activity import VoiceFilter
 
 from ...speech_models import RATE, noise

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from dragoman import api
 from dragoman.errors import refuse_existing, refuse_unwritable_file
-from dragoman.verification.sensitivity.results import Effect, Sensitivity
+from dragoman.verification.sensitivity import Effect, Sensitivity
 
 from ..shared.options import (
     PATH,

@@ -25,7 +25,7 @@ from dragoman.runtime.texts.shortlist import read_shortlist
 
 from ..inputs.parity_inputs import ParityInputs
 from ..oracle import evenly
-from ..tally import Tally
+from ..tolerances import Tally
 from .task import compare_task
 
 TOLERANCE, OF_BLOCKS = 1e-4, 0.1

@@ -21,8 +21,7 @@ from dragoman.runtime.decoding.request import pad
 from dragoman.runtime.format.parity import Check
 
 from ..checks.distances import differences, divergence
-from ..tally import Tally
-from ..tolerances import Slack
+from ..tolerances import Slack, Tally
 from .probes import Probe, batch_of
 
 Array = NDArray[Any]

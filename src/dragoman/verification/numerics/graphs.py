@@ -28,7 +28,7 @@ from dragoman.runtime.format.parity import NOT_FINITE, Check
 from ..checks.distances import HEADS_LAST
 from ..checks.encoders import halved
 from ..oracle import encoder_pass, linear_in_parts, oracle_batches, oracle_pass
-from ..tally import Tally
+from ..tolerances import Tally
 from .probes import Probe, batch_of, parameters_of
 
 Array = NDArray[Any]

@@ -24,7 +24,7 @@ from dragoman.runtime.format.parity import NOT_FINITE, Check
 
 from ..checks.distances import differences
 from ..oracle import encoder_pass, oracle_pass
-from ..tally import Tally
+from ..tolerances import Tally
 from .probes import Probe, batch_of
 
 Array = NDArray[Any]

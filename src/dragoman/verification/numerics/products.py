@@ -28,7 +28,7 @@ from dragoman.runtime.format.parity import Check
 from ..oracle import encoder_pass, forget_encoded, oracle_pass
 from ..stored.checkpoint_weights import CheckpointWeights, sources_of
 from ..stored.weights import GainLimits, gain_problems
-from ..tally import Tally
+from ..tolerances import Tally
 from .probes import Probe, batch_of
 
 Array = NDArray[Any]

@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from dragoman.reference_model.training.history import Epoch
 from dragoman.runtime.format.parity import Divergence
-from dragoman.verification.sensitivity.results import Sensitivity
+from dragoman.verification.sensitivity import Sensitivity
 
 from .contents import AttentionExample, counted, figure
 

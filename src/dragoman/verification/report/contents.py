@@ -15,7 +15,7 @@ from dragoman.runtime.format.manifest import FileRecord, PassRecord
 from dragoman.runtime.format.parity import Parity, TaskParity
 from dragoman.runtime.format.plain_data import to_plain
 
-from ..sensitivity.results import Sensitivity
+from ..sensitivity import Sensitivity
 
 Part = Literal["licences", "training", "parity", "sensitivity", "speed", "attention"]
 

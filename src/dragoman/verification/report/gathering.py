@@ -18,7 +18,7 @@ from dragoman.errors import DragomanError
 from dragoman.files.regular_files import FileError, read_regular
 from dragoman.files.strict_json import read_json_object
 from dragoman.metrics import shown_figure
-from dragoman.pictures.attention import heat_maps
+from dragoman.pictures import heat_maps
 from dragoman.progress import Progress
 from dragoman.reference_model.recipes import RECIPES
 from dragoman.reference_model.recipes.recipe import RECIPE_FILE
@@ -31,7 +31,7 @@ from dragoman.runtime.format.onnx_graph import WEIGHTS_FILE
 from dragoman.settings.head import Head
 from dragoman.verification.report.manifest_facts import engine_facts, making_facts, model_facts
 
-from ..sensitivity.results import Sensitivity
+from ..sensitivity import Sensitivity
 from .contents import AttentionExample, BundleReport, Fact, Licence, Part, Report, Speed, Training
 from .parity_rows import checks_of, checks_of_engines, verdict_of
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from dragoman.metrics import shown_figure
-from dragoman.pictures.attention import script_safe
+from dragoman.pictures import script_safe
 
 from .charts import (
     Chart,

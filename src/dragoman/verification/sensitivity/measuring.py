@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 
 from dragoman.optimize.graph_pass import GraphPass
 from dragoman.optimize.precision.calibration import calibration_batches
-from dragoman.optimize.precision.plan import cache_passes, weight_passes
-from dragoman.optimize.precision.products import RoundedProduct, rounded_products
+from dragoman.optimize.precision.plan import (
+    RoundedProduct,
+    cache_passes,
+    rounded_products,
+    weight_passes,
+)
 from dragoman.optimize.precision.weights import ProductError, QuantizeWeights
 from dragoman.optimize.running import InMemorySession
 from dragoman.optimize.target_bundle import fused_graphs, with_types
@@ -39,7 +43,7 @@ from dragoman.verification.inputs.parity_inputs import ParityInputs
 from dragoman.verification.inputs.sources import Sources
 from dragoman.verification.oracle import forced_batches, oracle_for
 
-from .results import Effect, Keeping, LayerSensitivity, Measure, ProductSensitivity, Sensitivity
+from . import Effect, Keeping, LayerSensitivity, Measure, ProductSensitivity, Sensitivity
 
 
 class Variant(OnnxRuntimeBackend):

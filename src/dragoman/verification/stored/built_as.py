@@ -14,8 +14,7 @@ import onnx_ir as ir
 from dragoman.errors import shown
 from dragoman.onnx_graphs.graph_files import module_of
 from dragoman.optimize.graph_values import MICROSOFT
-from dragoman.optimize.precision.plan import HALF
-from dragoman.optimize.precision.products import MODULE
+from dragoman.optimize.precision.plan import HALF, MODULE
 from dragoman.optimize.precision.weights import KEPT
 from dragoman.optimize.targets import TARGETS, Target
 from dragoman.runtime.format.contract import ATTENTION_GRAPHS, OPTIONAL_GRAPHS, GraphSpec
