@@ -102,16 +102,14 @@ def try_arrangements(
             else:
                 work = _encoding(engine, manifest, requests)
             work()  # warms up
-            tried.append(Tried(one, float(np.median([_timed(work) for _ in range(ROUNDS)]))))
+            speeds = []
+            for _ in range(ROUNDS):
+                started = time.perf_counter()
+                speeds.append(work() / (time.perf_counter() - started))
+            tried.append(Tried(one, float(np.median(speeds))))
         finally:
             engine.close()
     return sorted(tried, key=lambda each: -each.per_second)
-
-
-def _timed(work: Callable[[], int]) -> float:
-    started = time.perf_counter()
-    count = work()
-    return count / (time.perf_counter() - started)
 
 
 def _decoding(engine: DecodingEngine, manifest: Manifest, requests: int) -> Callable[[], int]:
@@ -145,14 +143,11 @@ def _encoding(engine: EncoderEngine, manifest: Manifest, requests: int) -> Calla
     sources = random_sources(manifest, lengths, generator)
 
     def work() -> int:
-        handles = [
-            EncoderHandle("hidden_states", [source], {"truncate": False}) for source in sources
-        ]
+        uncut = {"truncate": False}
+        handles = [EncoderHandle("hidden_states", [source], uncut) for source in sources]
         for handle in handles:
             engine.submit(handle)
-        for handle in handles:
-            handle.future.result()
-        return len(handles)
+        return len([handle.future.result() for handle in handles])
 
     return work
 

@@ -68,8 +68,8 @@ HERE = Interpreter(Path(sys.executable), Path(dragoman.__file__).parent)
 class Child:
     """A function of an importable module that runs in a process and answers over a connection.
 
-    The connection is its first argument; all can be pickled. An answer is a pair: True and a value,
-    or False and the reason of a failure, after which the process ends.
+    The connection is its first argument. An answer is a pair: True and a value, or False and the
+    reason of a failure, after which the process ends.
     """
 
     def __init__(
@@ -79,17 +79,11 @@ class Child:
         *arguments: *Arguments,
     ) -> None:
         self._connection, theirs = Pipe()
-        self._process = subprocess.Popen(
-            [
-                *(str(interpreter.executable), str(BENCHMARKS / "child.py")),
-                *(str(theirs.fileno()), str(interpreter.package), str(BENCHMARKS)),
-            ],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
+        number, entry = theirs.fileno(), BENCHMARKS / "child.py"
+        command = [interpreter.executable, entry, str(number), interpreter.package, BENCHMARKS]
+        self._process = subprocess.Popen(command, pass_fds=[number], stdin=subprocess.DEVNULL)
         theirs.close()
-        same = interpreter.executable == HERE.executable
-        self.send(sys.path if same else [])
+        self.send(sys.path if interpreter.executable == HERE.executable else [])
         self.send((function, arguments))
 
     def send(self, message: Any) -> None:
@@ -128,8 +122,7 @@ class Child:
         self._process.wait()
 
     def _ended(self) -> ProcessError:
-        status = self._process.wait()
-        return ProcessError(f"its process ended unexpectedly, status {status}")
+        return ProcessError(f"its process ended unexpectedly, status {self._process.wait()}")
 
 
 def call_in(
@@ -181,14 +174,20 @@ def machine() -> str:
     return f"{name}, {os.cpu_count()} cores"
 
 
+def memory_mb(process: int | str, field: str = "VmRSS") -> float:
+    """Return the memory of a process, by default resident, in MB of 10^6 bytes; 0: unknown."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0.0
+    kilobytes = (int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+    return round(next(kilobytes, 0) * 1024 / 1e6, 1)
+
+
 def peak_memory_mb() -> float:
     """Return the peak resident memory of this process, in MB of 10^6 bytes.
 
     On Linux, getrusage includes the parent's memory before exec.
     """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    return memory_mb("self", "VmHWM") or peak

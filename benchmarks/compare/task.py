@@ -5,7 +5,6 @@ Contenders do not import this module: their environments may lack click and rich
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,15 +56,11 @@ class Run:
         return self.directory / "checkpoint"
 
     def chosen(self, contenders: Iterable[AnyContender]) -> list[AnyContender]:
-        """Return the selected contenders, and the required ones, which are not timed otherwise.
-
-        Raises:
-            DragomanError: none is selected.
-        """
+        """Return the selected contenders, and the required ones, which are not timed otherwise."""
         everyone = list(contenders)
-        texts = [text.lower() for text in self.only]
         timed = [contender.name for contender in everyone if contender.timed]
-        names = [n for n in timed if not texts or any(text in n.lower() for text in texts)]
+        texts = [text.lower() for text in self.only or [""]]
+        names = [name for name in timed if any(text in name.lower() for text in texts)]
         if not names:
             raise DragomanError(
                 f"--only: expected part of a contender's name, found {', '.join(self.only)}; the "
@@ -107,7 +102,7 @@ class Task:
     """Returns the stem of the output files from the record and the options."""
     tables: Callable[[Record], Iterable[Table]]
     notes: Callable[[Record], Iterable[str]] = lambda record: ()
-    """Both of a record: the printed tables, and the lines below them."""
+    """Return the printed tables, and the lines below them."""
     documentation: Callable[[Record], Iterable[Table]] | None = None
     """Returns the tables of the documentation, if they differ."""
     picture: Callable[[Record], Figure] | None = None
@@ -122,9 +117,8 @@ class Task:
         """Return the command that measures, prints and writes the record and the picture."""
         what = "the figures, as JSON" + (" and as a picture" if self.picture else "")
         output = options.option("--output", f"Folder to write {what} to.", kind=Path)
-        return click.Command(
-            self.name, help=self.help, params=[*self.options, output], callback=self._run
-        )
+        parameters = [*self.options, output]
+        return click.Command(self.name, help=self.help, params=parameters, callback=self._run)
 
     def _run(self, output: Path | None, **options: Any) -> None:
         record = self._measured(**options)
@@ -192,16 +186,3 @@ class Task:
         except DragomanError as error:
             raise click.ClickException(str(error)) from error
         return records.as_record(figures, where)
-
-
-def read_record(path: Path) -> Record:
-    """Read a record from a file.
-
-    Raises:
-        DragomanError: the file is not JSON.
-    """
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DragomanError(f"{path}: expected a record in JSON, found: {error}") from error
-    return record

@@ -16,9 +16,8 @@ from dragoman.runtime.backends.cuda import Device, find_gpu
 from dragoman.runtime.backends.machine import describe_machine
 
 from ..bandwidth import Bandwidth, measure_bandwidth
-from ..compare.serving.load import resident_mb
 from ..models.shapes import SHAPES
-from ..processes import machine
+from ..processes import machine, memory_mb
 from .parts import command
 
 
@@ -49,8 +48,8 @@ def memory_meter(device: str, pid: int | None = None) -> Callable[[], float]:
     """
     if device == "cpu":
         process = pid or os.getpid()
-        before = resident_mb(process)
-        return lambda: resident_mb(process) - before
+        before = memory_mb(process)
+        return lambda: memory_mb(process) - before
     gpu = Device()
     free = gpu.free_memory()
     return lambda: (free - gpu.free_memory()) / 1e6

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...processes import HERE, ProcessError, call_in
+from ...processes import HERE, ProcessError, call_in, memory_mb
 from ..contenders.queue import Arrangement
 from ..record import Row
 from ..rounds import Failure, prepare
 from ..task import Run
-from .load import SEED, Answer, poisson_arrivals, resident_mb, running, send_all, send_one_by_one
+from .load import SEED, Answer, poisson_arrivals, running, send_all, send_one_by_one
 from .workloads import ServedTool, Workload
 
 SLOWER = 4.0
@@ -124,7 +124,7 @@ def _under_load(
         known: dict[float, Point] = {}
         for latency in unloaded:
             search(at, latency, known, workload.first_rate)
-        return [known[rate] for rate in sorted(known)], resident_mb(pid)
+        return [known[rate] for rate in sorted(known)], memory_mb(pid)
 
 
 def search(

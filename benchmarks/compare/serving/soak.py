@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from ...processes import HERE, ProcessError, call_in
+from ...processes import HERE, ProcessError, call_in, memory_mb
 from .. import options
 from ..record import Record, Table
 from ..task import Options, Run, Task
-from .load import ROUTE, SEED, at_times, open_session, poisson_arrivals, resident_mb, running
+from .load import ROUTE, SEED, at_times, open_session, poisson_arrivals, running
 
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -145,7 +145,7 @@ class Clients:
             started, early = time.monotonic(), 0.0
             while (elapsed := time.monotonic() - started) < seconds:
                 if not early and elapsed >= max(seconds / 5, min(seconds / 2, WARM_UP)):
-                    early = resident_mb(self._pid)
+                    early = memory_mb(self._pid)
                 await self._period(rate, min(BURST_SECONDS, max(1.0, seconds - elapsed)))
             slots = await self._slots()
         return {
@@ -154,7 +154,7 @@ class Clients:
             **{name: self.counts[name] for name in COUNTS},
             "unexpected": dict(self._unexpected),
             "slots": slots,
-            "memory_mb": (early, resident_mb(self._pid)),
+            "memory_mb": (early, memory_mb(self._pid)),
         }
 
     async def flood(self, rate: float, seconds: float) -> list[Received]:
