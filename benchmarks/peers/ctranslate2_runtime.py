@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from dragoman.errors import DragomanError
 
-from .interface import LANGUAGE, Batch, Generate, Rows, Stages, Way, import_library
+from .interface import LANGUAGE, Batch, Generate, Rows, Stages, Transcriber, Way, import_library
 
 SHORTLIST = "vmap.txt"
 """The file of a shortlist in a model's directory, which CTranslate2 then uses."""
@@ -26,7 +26,6 @@ class CTranslate2Peer:
     """A directory that `convert` wrote, loaded by CTranslate2, from token ids to token ids.
 
     Args:
-        threads: for the computation of one batch (intra_threads)
         compute_type: one of `ctranslate2.get_supported_compute_types(device)`; "default" is the
             closest to the stored weights' type that the device supports
         device: "cpu" or "cuda"
@@ -73,18 +72,10 @@ class CTranslate2Peer:
         num_beams: int = 1,
         max_batch_size: int | None = None,
     ) -> list[list[int]]:
-        """Decode sources, greedily or with beams.
+        """Decode sources, greedily or with beams; return tokens without start and end token.
 
-        Args:
-            sources: token ids of each source, of any lengths; CTranslate2 silently treats ids
-                outside the vocabulary as padding
-            max_new_tokens: maximum tokens to generate, including the end token
-            min_new_tokens: minimum new tokens before the end token
-            num_beams: number of beams, ranked with a length penalty of 1; 1: greedy
-            max_batch_size: maximum batch size, of sources of similar length; None: all
-
-        Returns:
-            the token ids of the best output of each source, without start and end token
+        CTranslate2 silently treats ids outside the vocabulary as padding. Batches are of sources of
+        similar length; beams are ranked with a length penalty of 1.
         """
         results = self._translator.translate_batch(
             [self._names(source) for source in sources],
@@ -192,83 +183,59 @@ def load_generator(directory: Path, threads: int, *, mode: str) -> Generate:
     return generate
 
 
-class FasterWhisperPeer:
-    """A loaded faster-whisper model.
+def load_faster_whisper(
+    directory: Path,
+    threads: int,
+    *,
+    mode: str,
+    way: Way = "greedy",
+    num_beams: int = 5,
+    workers: int = 1,
+) -> Transcriber:
+    """Load a model into faster-whisper.
 
     Args:
-        threads: threads per clip
-        mode: compute type
-        way: how recordings are transcribed
         num_beams: number of beams, unless the way is greedy
         workers: maximum number of clips transcribed in parallel, each from its own thread
     """
+    library = import_library("faster_whisper")
+    model = library.WhisperModel(
+        str(directory),
+        device="cpu",
+        compute_type=mode,
+        cpu_threads=threads,
+        num_workers=workers,
+        local_files_only=True,
+    )
+    options: dict[str, Any] = {"beam_size": num_beams}
+    if way == "greedy":
+        options = {"beam_size": 1, "best_of": 1, "temperature": 0.0, "without_timestamps": True}
+        options["condition_on_previous_text"] = False
+    elif way == "together":
+        options["batch_size"] = 8
 
-    def __init__(
-        self,
-        directory: Path,
-        threads: int,
-        mode: str,
-        *,
-        way: Way = "greedy",
-        num_beams: int = 5,
-        workers: int = 1,
-    ) -> None:
-        self._way, self._num_beams = way, num_beams
-        self._library = import_library("faster_whisper")
-        self._model = self._library.WhisperModel(
-            str(directory),
-            device="cpu",
-            compute_type=mode,
-            cpu_threads=threads,
-            num_workers=workers,
-            local_files_only=True,
-        )
-
-    def transcribe(self, clip: Path | BinaryIO) -> str:
-        """Transcribe with `WhisperModel.transcribe`, or with a batched pipeline."""
+    def transcribe(clip: Path | BinaryIO) -> str:
+        called = library.BatchedInferencePipeline(model) if way == "together" else model
         audio = str(clip) if isinstance(clip, Path) else clip
-        if self._way == "together":
-            pipeline = self._library.BatchedInferencePipeline(self._model)
-            options = {"batch_size": 8, "beam_size": self._num_beams}
-            segments, _ = pipeline.transcribe(audio, language=LANGUAGE, **options)
-        elif self._way == "published":
-            beams = self._num_beams
-            segments, _ = self._model.transcribe(audio, language=LANGUAGE, beam_size=beams)
-        else:
-            segments, _ = self._model.transcribe(
-                audio,
-                language=LANGUAGE,
-                beam_size=1,
-                best_of=1,
-                temperature=0.0,
-                condition_on_previous_text=False,
-                without_timestamps=True,
-            )
+        segments, _ = called.transcribe(audio, language=LANGUAGE, **options)
         return " ".join(segment.text.strip() for segment in segments)
 
-    def stages(self, clip: Path) -> Stages:
+    def stages(clip: Path) -> Stages:
         """Time the stages of `WhisperModel.transcribe` separately, with the same settings."""
-        model = self._model
-        audio = self._library.audio.decode_audio(str(clip))
-        features = model.feature_extractor(audio, padding=True)
-        window = self._library.audio.pad_or_trim(
-            features[:, : model.feature_extractor.nb_max_frames]
-        )
-        tokenizer = self._library.tokenizer.Tokenizer(
-            model.hf_tokenizer, model.model.is_multilingual, task="transcribe", language=LANGUAGE
-        )
+        features = model.feature_extractor(library.audio.decode_audio(str(clip)), padding=True)
+        window = features[:, : model.feature_extractor.nb_max_frames]
+        window = library.audio.pad_or_trim(window)
+        vocabulary = model.hf_tokenizer, model.model.is_multilingual
+        settings = {"task": "transcribe", "language": LANGUAGE}
+        tokenizer = library.tokenizer.Tokenizer(*vocabulary, **settings)
         prompt = model.get_prompt(tokenizer, [], without_timestamps=True)
         started = time.perf_counter()
         encoded = model.encode(window)
         encoded_at = time.perf_counter()
-        (result,) = model.model.generate(
-            encoded,
-            [prompt],
-            beam_size=1,
-            suppress_blank=True,
-            suppress_tokens=[-1],
-            max_length=448,
-        )
+        rules = {"beam_size": 1, "suppress_blank": True, "suppress_tokens": [-1]}
+        (result,) = model.model.generate(encoded, [prompt], max_length=448, **rules)
         ended = time.perf_counter()
         tokens = len(result.sequences_ids[0]) + 1
         return Stages(encoded_at - started, ended - encoded_at, tokens)
+
+    return Transcriber(transcribe, stages)

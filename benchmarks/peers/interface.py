@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ class Batch(NamedTuple):
     new_tokens: int
     """Tokens that every row generates; the end token is ignored."""
     num_beams: int = 1
-    """Number of beams, ranked by log-probability / length; all take every step; 1: greedy
-    decoding."""
+    """Beams, ranked by log-probability / length; all take every step; 1: greedy decoding."""
 
 
 Rows = list[list[int]]
@@ -55,18 +54,14 @@ as far as the tool can, silence included; or in parts between pauses that are de
 WAYS: tuple[Way, ...] = get_args(Way)
 
 
-class Transcriber(Protocol):
+class Transcriber(NamedTuple):
     """A loaded speech model, which transcribes in one way."""
 
-    def transcribe(self, clip: Path) -> str:
-        """Transcribe an audio file with the tool's standard call.
-
-        The call includes reading the file and computing features.
-        """
-
-    def stages(self, clip: Path) -> Stages | None:
-        """Transcribe an audio file greedily, and time encoder and decoder separately, if it can."""
-        return None
+    transcribe: Callable[[Any], str]
+    """Transcribes an audio file with the tool's standard call, which reads it and computes
+    features."""
+    stages: Callable[[Path], Stages] | None = None
+    """Transcribes a file greedily, and times encoder and decoder separately, if the tool can."""
 
 
 Text = str | tuple[str, str]
@@ -81,9 +76,7 @@ def in_batches(
 ) -> list[Any]:
     """Return what a call finds for each item, in their order, given batches of similar size.
 
-    Args:
-        most: maximum batch size
-        size: returns the size of an item; the largest come first
+    The largest items come first; a batch has at most `most`.
     """
     found: list[Any] = [None] * len(items)
     order = sorted(range(len(items)), key=lambda n: -size(items[n]))
@@ -95,10 +88,7 @@ def in_batches(
 
 
 def import_library(name: str, *, group: str = "peers") -> Any:
-    """Import an optional module, untyped.
-
-    Args:
-        group: dependency group that installs the module
+    """Import an optional module, untyped, which a dependency group installs.
 
     Raises:
         DragomanError: the module cannot be imported.
@@ -106,9 +96,8 @@ def import_library(name: str, *, group: str = "peers") -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise DragomanError(
-            f"cannot import {name} ({error}): pip install --group {group}"
-        ) from error
+        hint = f"cannot import {name} ({error}): pip install --group {group}"
+        raise DragomanError(hint) from error
 
 
 def silence() -> None:
@@ -127,10 +116,8 @@ def session_options(threads: int) -> Any:
 Inputs = dict[str, NDArray[np.int64]]
 """[B, S] each, by the names of Hugging Face's exports."""
 
-Tokenize = Callable[[Sequence[Text]], Inputs]
 
-
-def load_tokenizer(directory: Path) -> Tokenize:
+def load_tokenizer(directory: Path) -> Callable[[Sequence[Text]], Inputs]:
     """Load the tokenizer of a checkpoint; texts are padded to the longest."""
     from tokenizers import Tokenizer
 
@@ -140,11 +127,12 @@ def load_tokenizer(directory: Path) -> Tokenize:
 
     def tokenize(texts: Sequence[Text]) -> Inputs:
         encodings = library.encode_batch(list(texts))
-        return {
-            "input_ids": np.array([e.ids for e in encodings], np.int64),
-            "attention_mask": np.array([e.attention_mask for e in encodings], np.int64),
-            "token_type_ids": np.array([e.type_ids for e in encodings], np.int64),
+        arrays = {
+            "input_ids": [e.ids for e in encodings],
+            "attention_mask": [e.attention_mask for e in encodings],
+            "token_type_ids": [e.type_ids for e in encodings],
         }
+        return {name: np.array(rows, np.int64) for name, rows in arrays.items()}
 
     return tokenize
 

@@ -21,6 +21,7 @@ from .interface import (
     Generate,
     Stages,
     Text,
+    Transcriber,
     Way,
     encoder_kind,
     import_library,
@@ -55,9 +56,9 @@ def prepare(source: Path, directory: Path, *, mode: Mode, kind: Kind = "Seq2SeqL
 
     Warnings are silenced for the whole process, here and below, so use a separate one.
     """
-    quantized = mode == "int8"
-    exported = directory if quantized else directory.with_name(EXPORTED)
-    return _exported(source, exported, kind, load_in_8bit=quantized)
+    if mode == "int8":
+        return _exported(source, directory, kind, load_in_8bit=True)
+    return _exported(source, directory.with_name(EXPORTED), kind, load_in_8bit=False)
 
 
 def _exported(source: Path, directory: Path, kind: Kind, **options: Any) -> Path:
@@ -92,11 +93,7 @@ def _model_class(kind: Kind) -> Any:
 def prepare_encoder(
     source: Path, directory: Path, *, mode: Mode, calibration: Sequence[Text]
 ) -> Path:
-    """Export a checkpoint; for int8, quantize it with NNCF's preset for Transformers.
-
-    Args:
-        calibration: texts, or pairs of them, to calibrate activations on
-    """
+    """Export a checkpoint; for int8, quantize it with NNCF's preset for Transformers."""
     exported = directory.with_name(EXPORTED_ENCODER)
     _exported(source, exported, encoder_kind(source))
     shutil.copyfile(source / "tokenizer.json", exported / "tokenizer.json")
@@ -163,48 +160,36 @@ def prepare_whisper(source: Path, directory: Path, *, mode: Mode) -> Path:
     return exported
 
 
-class OpenVINOWhisperPeer:
-    """A loaded Whisper model of `prepare_whisper`, configured for the lowest latency.
+def load_whisper(
+    directory: Path, threads: int, *, mode: Mode, way: Way, num_beams: int
+) -> Transcriber:
+    """Load what `prepare_whisper` wrote, for the lowest latency."""
+    from dragoman.runtime.audio import read_audio
 
-    Args:
-        way: "greedy" is without timestamps
-        num_beams: number of beams, unless the way is greedy
-    """
+    settings = low_latency(threads) | CONFIGURATIONS[mode]
+    library = import_library("openvino_genai", group=GROUP)
+    pipeline = library.WhisperPipeline(str(directory), "CPU", **settings)
+    options = pipeline.get_generation_config()
+    options.num_beams = 1 if way == "greedy" else num_beams
+    options.do_sample = False
+    options.return_timestamps = way != "greedy"
+    if options.is_multilingual:
+        options.language = f"<|{LANGUAGE}|>"
+        options.task = "transcribe"
 
-    def __init__(
-        self, directory: Path, threads: int, mode: Mode, *, way: Way, num_beams: int
-    ) -> None:
-        library = import_library("openvino_genai", group=GROUP)
-        self._pipeline = library.WhisperPipeline(
-            str(directory), "CPU", **low_latency(threads), **CONFIGURATIONS[mode]
-        )
-        settings = self._pipeline.get_generation_config()
-        settings.num_beams = 1 if way == "greedy" else num_beams
-        settings.do_sample = False
-        settings.return_timestamps = way != "greedy"
-        if settings.is_multilingual:
-            settings.language = f"<|{LANGUAGE}|>"
-            settings.task = "transcribe"
-        self._settings = settings
+    def generate(clip: Path) -> Any:
+        return pipeline.generate(read_audio(clip).tolist(), options)
 
-    def transcribe(self, clip: Path) -> str:
-        """Read the file and transcribe it with `WhisperPipeline.generate`."""
-        (text,) = self._generate(clip).texts
-        return str(text).strip()
-
-    def stages(self, clip: Path) -> Stages:
+    def stages(clip: Path) -> Stages:
         """Return the stages timed by the pipeline.
 
         The decoder's time is that of `generate` without features and encoder. It includes the keys
         and values of cross-attention, which the first decoder call computes.
         """
-        metrics = self._generate(clip).perf_metrics
+        metrics = generate(clip).perf_metrics
         parts, total = metrics.whisper_raw_metrics, metrics.raw_metrics.generate_durations
         encoder = sum(parts.encode_inference_durations)
         decoder = sum(total) - sum(parts.features_extraction_durations) - encoder
         return Stages(encoder / 1e6, decoder / 1e6, metrics.get_num_generated_tokens())
 
-    def _generate(self, clip: Path) -> Any:
-        from dragoman.runtime.audio import read_audio
-
-        return self._pipeline.generate(read_audio(clip).tolist(), self._settings)
+    return Transcriber(lambda clip: str(generate(clip).texts[0]).strip(), stages)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.benchmarks.compare.contenders.queue import Arrangement
 from dragoman.benchmarks.compare.serving.goodput import (
     Point,
     highest,
@@ -37,6 +36,7 @@ from dragoman.benchmarks.compare.serving.soak import (
 )
 from dragoman.benchmarks.compare.serving.workloads import ServedTool, ServerKind, served_tool
 from dragoman.benchmarks.processes import ProcessError
+from dragoman.runtime.serving.arrangement import Arrangement
 
 UNLOADED = Point(1.0, 1.0, 0.05, 0.1, 0.1, 0)
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dragoman.runtime.serving.arrangement import Arrangement
+
 from ...processes import HERE, ProcessError, call_in, memory_mb
-from ..contenders.queue import Arrangement
 from ..record import Row
 from ..rounds import Failure, prepare
 from ..task import Run

@@ -80,12 +80,14 @@ def hugging_face(directory: Path, compute_type: str, workers: int, threads: int)
 
 def faster_whisper(directory: Path, compute_type: str, workers: int, threads: int) -> PeerModel:
     """Load faster-whisper, which transcribes one clip per call, with parallel calls."""
-    from ...peers.ctranslate2_runtime import FasterWhisperPeer
+    from ...peers.ctranslate2_runtime import load_faster_whisper
 
-    peer = FasterWhisperPeer(directory, threads, compute_type, workers=workers)
+    transcribe = load_faster_whisper(
+        directory, threads, mode=compute_type, workers=workers
+    ).transcribe
     return PeerModel(
         lambda fields: base64.b64decode(fields.require("audio", str)),
-        lambda clips: [{"text": peer.transcribe(io.BytesIO(clip))} for clip in clips],
+        lambda clips: [{"text": transcribe(io.BytesIO(clip))} for clip in clips],
     )
 
 

@@ -19,10 +19,10 @@ import click
 import numpy as np
 
 from dragoman.errors import DragomanError
+from dragoman.runtime.serving.arrangement import Arrangement
 
 from ...processes import HERE, ProcessError, call_in
 from .. import options
-from ..contenders.queue import Arrangement
 from ..record import Record, Row, Table, table_of
 from ..rounds import Failure, prepare
 from ..task import Options, Run, Task

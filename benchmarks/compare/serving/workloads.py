@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from dragoman.runtime.serving.arrangement import Arrangement
+
 from ...models.bundles import Calibration
 from ...models.shapes import SHAPES, describe
-from ..contenders.queue import Arrangement
 from ..contenders.text import (
     BUNDLES,
     CALIBRATION_SOURCES,
