@@ -66,9 +66,6 @@ def try_arrangements(
     """Measure each arrangement of the cores that this process may use, or of a GPU; best first.
 
     On a GPU, there are at least twice as many requests as rows.
-
-    Raises:
-        DragomanError: the bundle cannot be loaded, or does not take tokens.
     """
     bundle = read_bundle(directory)
     manifest = bundle.manifest

@@ -13,10 +13,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Receive paths for imports, then a function and its arguments, and call it.
-
-    The connection is the function's first argument.
-    """
+    """Receive paths for imports, then a function and its arguments, and call it."""
     descriptor, package, benchmarks = sys.argv[1:]
     del sys.path[0]  # this folder, whose modules are parts of a package
     connection = Connection(int(descriptor))

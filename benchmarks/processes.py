@@ -39,11 +39,7 @@ class Interpreter:
 
     @classmethod
     def of_tree(cls, tree: Path) -> Interpreter:
-        """Return this Python with the Dragoman of another source tree.
-
-        Raises:
-            DragomanError: the folder is not a source tree.
-        """
+        """Return this Python with the Dragoman of another source tree."""
         package = tree.absolute() / "src" / "dragoman"
         if not (package / "__init__.py").is_file():
             raise DragomanError(f"expected a source tree with src/dragoman, found {tree}")
@@ -51,11 +47,7 @@ class Interpreter:
 
     @classmethod
     def of_environment(cls, executable: Path) -> Interpreter:
-        """Return this Dragoman in another environment.
-
-        Raises:
-            DragomanError: there is no such file.
-        """
+        """Return this Dragoman in another environment, given its Python."""
         if not executable.is_file():
             raise DragomanError(f"expected the Python of an environment, found {executable}")
         return cls(executable.absolute(), HERE.package)
@@ -87,22 +79,14 @@ class Child:
         self.send((function, arguments))
 
     def send(self, message: Any) -> None:
-        """Send a message to the function.
-
-        Raises:
-            ProcessError: the process has ended.
-        """
+        """Send a message to the function; raise ProcessError if the process has ended."""
         try:
             self._connection.send(message)
         except OSError as error:
             raise self._ended() from error
 
     def receive(self) -> Any:
-        """Return the next answer.
-
-        Raises:
-            ProcessError: the answer is a failure, or the process has ended.
-        """
+        """Return the next answer; raise ProcessError if it is a failure or the process ended."""
         try:
             succeeded, answer = self._connection.recv()
         except (EOFError, OSError) as error:
@@ -128,11 +112,7 @@ class Child:
 def call_in(
     interpreter: Interpreter, function: Callable[[*Arguments], Returned], *arguments: *Arguments
 ) -> Returned:
-    """Call a function in a process that then ends, which releases its memory.
-
-    Raises:
-        ProcessError: the function failed.
-    """
+    """Call a function in a process that then ends; raise ProcessError if it fails."""
     child = Child(interpreter, _answer, function, arguments)
     try:
         returned: Returned = child.receive()
@@ -185,9 +165,6 @@ def memory_mb(process: int | str, field: str = "VmRSS") -> float:
 
 
 def peak_memory_mb() -> float:
-    """Return the peak resident memory of this process, in MB of 10^6 bytes.
-
-    On Linux, getrusage includes the parent's memory before exec.
-    """
+    """Return the peak resident memory of this process; on Linux, getrusage counts the parent's."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     return memory_mb("self", "VmHWM") or peak

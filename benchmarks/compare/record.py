@@ -62,7 +62,6 @@ def circumstances(
 
     Args:
         module: module run as a command, with the arguments of `sys.argv`
-        gpu: description of the measured GPU, if any
         environments: other environments in use, whose packages are included
         trees: other source trees in use, by their name among the versions
     """
@@ -133,12 +132,9 @@ def table_of(
     section: Sequence[str] = (),
     left: int = 1,
 ) -> Table:
-    """Return a table of measurements without empty columns.
+    """Return a table of measurements without empty columns, grouped by the fields of `section`.
 
-    Args:
-        columns: headings with format strings for the fields of a row; a cell is empty if its figure
-            is None
-        section: fields by which rows are grouped
+    Columns are headings with format strings for a row; without its figure, a cell is empty.
     """
 
     def cell(text: str, row: Row) -> str:
@@ -226,9 +222,7 @@ def standings(
 ) -> Iterator[str]:
     """Describe how a contender compares with the best peers of several kinds, where there are any.
 
-    Args:
-        rows: its measurements, with the figures of `rounds.against`
-        kinds: descriptions of the peers, by the prefix of their figures
+    Rows have the figures of `rounds.against`; kinds describe peers, by the prefix of their figures.
     """
     for prefix, peers in kinds.items():
         ratios = {}

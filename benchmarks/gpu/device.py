@@ -42,9 +42,7 @@ def describe(workspace: Path, device: str) -> Iterator[dict[str, Any]]:
 def memory_meter(device: str, pid: int | None = None) -> Callable[[], float]:
     """Return a function that returns the megabytes taken since this call.
 
-    Args:
-        device: "cuda": the memory of the whole GPU counts; "cpu": that of a process
-        pid: the process; None: this one
+    On the device "cuda", the memory of the whole GPU counts; on "cpu", that of a process.
     """
     if device == "cpu":
         process = pid or os.getpid()
@@ -83,7 +81,6 @@ def bandwidth_share(
     Args:
         device: what `describe` yields
         shape: shape recorded by `compare`, such as "Marian big, vocabulary 32000, random weights"
-        source_length: mean source length
 
     Returns:
         the share; None if the device, the shape or the precision is unknown

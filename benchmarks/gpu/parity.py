@@ -64,11 +64,7 @@ def shipped(name: str, limit: int) -> Subject:
 
 
 def whisper_tiny_en(workspace: Path, small: bool) -> Subject:
-    """Open Whisper tiny.en: trained, with clips, if both are here, or random, with random sound.
-
-    Args:
-        small: random weights, of one small layer and 1,864 tokens
-    """
+    """Open Whisper tiny.en: trained, with clips, if both are here, or random, with random sound."""
     from ..models.random_checkpoint import write_random_checkpoint
     from ..models.shapes import WHISPER_GENERATION, WHISPER_TINY_EN, stacks
 

@@ -62,8 +62,7 @@ SUMMARIES = ("--source-length", "260", "--longest-source", "440", "--new-tokens"
 def parts_on(device: str) -> tuple[Part, ...]:
     """Return the parts that run on a device, the most informative first.
 
-    Args:
-        device: "cuda"; or "cpu", where the parts run on the smallest models, to test the parts
+    On the device "cpu", the parts run on the smallest models, to test the parts.
     """
     small = device == "cpu"
 
@@ -173,11 +172,8 @@ def command(
 ) -> click.Command:
     """Return the command of a part, which writes its results after every measurement.
 
-    A faulty engine may end the process.
-
-    Args:
-        file: name of the results; options of the command may stand in braces
-        measure: yields the results so far, given an empty folder, the device and the options
+    A faulty engine may end the process. The measurement yields the results so far, given an empty
+    folder, the device and the options; these may also stand in braces in the file's name.
     """
 
     def run(output: Path, **values: Any) -> None:

@@ -129,11 +129,7 @@ Records = dict[str, Record]
 
 
 def read_records(file: Path) -> Records:
-    """Read the records of a file; empty if it does not exist.
-
-    Raises:
-        DragomanError: the file has no records of parts.
-    """
+    """Read the records of a file; empty if it does not exist."""
     if not file.exists():
         return {}
     try:

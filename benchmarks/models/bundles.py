@@ -31,16 +31,7 @@ def bundle_of_checkpoint(
     """Export a checkpoint and optimize it.
 
     The export is written once, as `dragoman-neutral` next to `directory`, for all bundles of the
-    checkpoint.
-
-    Args:
-        directory: a path that does not exist yet
-
-    Returns:
-        the directory of the bundle, or of the export if no optimization is requested
-
-    Raises:
-        DragomanError: the checkpoint cannot be read or optimized.
+    checkpoint. It is returned itself if no optimization is requested.
     """
     from dragoman.export import export_bundle
     from dragoman.export.checkpoints import read_checkpoint
@@ -64,14 +55,7 @@ def bundle_of_checkpoint(
 def optimized_bundle(
     neutral: Path, directory: Path, *, target: str, precision: str, calibration: Calibration = ()
 ) -> Path:
-    """Optimize a neutral bundle into a new directory.
-
-    Args:
-        directory: a path that does not exist yet
-
-    Returns:
-        `directory`, or `neutral` itself for target "neutral" in fp32
-    """
+    """Optimize a neutral bundle into a new directory; for target "neutral" in fp32, return it."""
     from dragoman.optimize.target_bundle import optimize_bundle
     from dragoman.runtime import read_bundle
 
@@ -111,19 +95,9 @@ def bundle_with_engines(
     source: Range,
     capacity: int,
 ) -> Path:
-    """Build TensorRT engines of a neutral bundle into a new directory.
+    """Build TensorRT engines of a neutral bundle into a new directory, for at most new tokens.
 
-    Args:
-        directory: a path that does not exist yet; the optimized graphs are written next to it
-        batches: batch sizes of the profiles
-        source: lengths of the sources, in tokens
-        capacity: maximum new tokens
-
-    Returns:
-        `directory`
-
-    Raises:
-        BackendError: the package that builds the engines is not installed.
+    The optimized graphs are written next to it. Profiles have these batch sizes and lengths.
     """
     from dragoman.optimize.tensorrt.engine_bundle import build_engines
     from dragoman.optimize.tensorrt.request import EngineOptions

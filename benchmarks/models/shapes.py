@@ -92,14 +92,7 @@ def describe(shape: str, vocab_size: int) -> str:
 def check_lengths(
     shape: str, source_length: int, longest_source: int | None, new_tokens: int
 ) -> None:
-    """Check that a shape has positions for sources and new tokens.
-
-    Args:
-        longest_source: maximum source length; None: all sources have the same length
-
-    Raises:
-        DragomanError: the shape has too few positions, or `longest_source` is too short.
-    """
+    """Raise DragomanError unless a shape has positions for sources and new tokens."""
     positions = SHAPES[shape].positions
     if max(source_length, longest_source or 0, new_tokens + 1) > positions:
         raise DragomanError(
@@ -148,12 +141,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
-    """Return the `config.json` of a text model with random weights.
-
-    Args:
-        shape: a key of `SHAPES`
-        vocab_size: vocabulary size; None: the shape's
-    """
+    """Return the `config.json` of a model of one of `SHAPES`."""
     sizes = SHAPES[shape]
     size = vocab_size or sizes.vocab_size
     return {
@@ -172,10 +160,9 @@ def config_of(shape: str, *, vocab_size: int | None = None) -> dict[str, Any]:
 
 
 def tokens_of(family: str, vocab_size: int) -> dict[str, int | None]:
-    """Return the special tokens.
+    """Return the special tokens: the end token is the first, padding and start are the last.
 
-    The end token is the first of the vocabulary; padding and start are the last. In NLLB, positions
-    are counted from the padding token.
+    In NLLB, positions are counted from the padding token.
     """
     if family == "m2m_100":
         return {

@@ -44,9 +44,6 @@ def compute_types() -> list[str]:
 
     Several names may select the same type ("int8" and "int8_float32"), so a small model is loaded
     with each name.
-
-    Raises:
-        DragomanError: CTranslate2 is missing.
     """
     names: set[str] = import_library("ctranslate2").get_supported_compute_types("cpu")
     config = ModelConfig(
@@ -74,11 +71,7 @@ def prepare(source: Path, directory: Path, *, mode: str) -> Path:
 
 
 def convert(model: Transformer, directory: Path, *, quantization: str | None = None) -> None:
-    """Write the model as a CTranslate2 model directory; the model itself does not change.
-
-    Args:
-        directory: new or empty
-        quantization: type of the stored weights, such as "int8"; None: fp32
+    """Write the model into a new or empty directory; the model itself does not change.
 
     Raises:
         DragomanError: CTranslate2 is missing or does not know the quantization, the model has an

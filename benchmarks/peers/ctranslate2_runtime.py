@@ -31,9 +31,6 @@ class CTranslate2Peer:
         device: "cpu" or "cuda"
         workers: batches that run at the same time (inter_threads), from as many threads
         names: returns the names of source tokens; None: `source_names`
-
-    Raises:
-        DragomanError: CTranslate2 is missing, or cannot load the directory in that type.
     """
 
     def __init__(
@@ -192,12 +189,7 @@ def load_faster_whisper(
     num_beams: int = 5,
     workers: int = 1,
 ) -> Transcriber:
-    """Load a model into faster-whisper.
-
-    Args:
-        num_beams: number of beams, unless the way is greedy
-        workers: maximum number of clips transcribed in parallel, each from its own thread
-    """
+    """Load a model into faster-whisper, whose workers transcribe clips of several threads."""
     library = import_library("faster_whisper")
     model = library.WhisperModel(
         str(directory),

@@ -35,10 +35,7 @@ def load_language_model(directory: Path, threads: int, *, mode: str = "fp32") ->
 
 
 def generator(model: Any) -> Generate:
-    """Return a function that decodes with a model's `generate`, on the device of the model.
-
-    Prompts of a batch must have the same length.
-    """
+    """Return a function that decodes prompts of the same length with a model's `generate`."""
     decoder_only = not model.config.is_encoder_decoder
 
     def generate(batch: Batch) -> Rows:
@@ -63,12 +60,8 @@ def generator(model: Any) -> Generate:
 def until_the_end(model: Any) -> Callable[[Sequence[list[int]], int, int], Rows]:
     """Return a function that decodes sources of any lengths greedily until the end token.
 
-    Args:
-        model: an encoder-decoder with Hugging Face's `generate`
-
-    Returns:
-        a function of sources, maximum batch size and maximum new tokens, whose rows have no start
-            and end token
+    It is a function of sources, maximum batch size and maximum new tokens, whose rows have no start
+    and end token.
     """
     pad, end = model.config.pad_token_id, model.config.eos_token_id
 

@@ -88,11 +88,7 @@ def in_batches(
 
 
 def import_library(name: str, *, group: str = "peers") -> Any:
-    """Import an optional module, untyped, which a dependency group installs.
-
-    Raises:
-        DragomanError: the module cannot be imported.
-    """
+    """Import an optional module of a dependency group; raise DragomanError if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -144,12 +140,7 @@ def encoder_kind(checkpoint: Path) -> Literal["FeatureExtraction", "SequenceClas
 
 
 def vectors_or_scores(output: NDArray[np.float32], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the normalized mean hidden states [B, D], or the probabilities [B] of logits.
-
-    Args:
-        output: hidden states [B, S, D], or logits [B, 1]
-        mask: [B, S]
-    """
+    """Return normalized means [B, D] of hidden states [B, S, D], or probabilities [B] of logits."""
     if output.ndim == 2:
         return (1 / (1 + np.exp(-output[:, 0]))).astype(np.float32)
     sums = (mask[:, None].astype(np.float32) @ output)[:, 0]

@@ -39,10 +39,8 @@ def prepare(source: Path, directory: Path, *, mode: str, kind: Kind | None = "Se
     """Export a checkpoint, then optimize or quantize its graphs.
 
     All modes share one export; of an encoder-decoder, fp32 is merged and the others are split.
-    Warnings are silenced for the whole process, so use a separate one.
-
-    Args:
-        kind: None: an encoder-only model with the head that it has
+    Warnings are silenced for the whole process, so use a separate one. Without a kind, the model is
+    encoder-only, with the head that it has.
     """
     silence()
     kind = kind or encoder_kind(source)

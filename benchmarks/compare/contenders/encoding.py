@@ -101,10 +101,8 @@ def pieces(
 ) -> Iterator[Text]:
     """Yield successive texts of exactly `lengths` tokens, each from the beginning of a word.
 
-    The lengths include special tokens. Each pass over the prose starts one token later.
-
-    Args:
-        query: the first of two texts, whose tokens the lengths include; empty: there is one text
+    The lengths include special tokens, and those of a query that is the first of two texts. Each
+    pass over the prose starts one token later.
     """
     encoding = tokenizer.encode(prose, add_special_tokens=False)
     words, spans = encoding.word_ids, encoding.offsets
@@ -140,11 +138,6 @@ def contenders(
 
     The reference is sentence-transformers with PyTorch in fp32, which is also a contender under its
     own name.
-
-    Args:
-        calibration: calibration texts, which are not measured
-        openvino_in: interpreter with Optimum-Intel and sentence-transformers
-        rerank: whether pairs are scored
     """
     from ...peers import optimum_onnx
     from ...peers import sentence_transformers as library
@@ -202,11 +195,7 @@ def load_bundle(directory: Path, threads: int) -> Encode:
 
 
 def load_onnxruntime(directory: Path, threads: int) -> Encode:
-    """Load Optimum's graph and `tokenizer.json` into ONNX Runtime, without PyTorch.
-
-    Only tokenization and pooling are added, the minimum for an encoder-only model. All
-    optimizations are on, which is the default.
-    """
+    """Load Optimum's graph and `tokenizer.json` into ONNX Runtime, with only mean pooling added."""
     library = interface.import_library("onnxruntime")
     session = library.InferenceSession(
         str(directory / "model.onnx"),

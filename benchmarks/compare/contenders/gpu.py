@@ -62,11 +62,7 @@ def engine_sizes(workload: Workload) -> EngineSizes:
 
 
 def gpu_contenders(sizes: EngineSizes) -> list[TextContender]:
-    """List the contenders, the reference first.
-
-    Args:
-        sizes: sizes of the engines
-    """
+    """List the contenders, the reference first, with engines of these sizes."""
     return [
         reference(partial(load_torch, tool="PyTorch", dtype="float32")),
         *(
@@ -121,16 +117,12 @@ def prepare_engines(
 def load_torch(directory: Path, threads: int, *, tool: str, dtype: str) -> Generate:
     """Load a checkpoint in PyTorch on the GPU, with its end token disabled.
 
-    float32, which serves as the reference, runs on the CPU if PyTorch finds no GPU. torch is
-    imported here, since other contenders run without it.
+    float32, which serves as the reference, runs on the CPU if PyTorch finds no GPU.
 
     Args:
         tool: "PyTorch": the reference model; "transformers"; or "transformers compiled", which
             decodes with a static cache, for which transformers compiles the step
         dtype: name of a torch dtype, such as "float16"
-
-    Raises:
-        DragomanError: PyTorch finds no GPU, and dtype is not float32; or there is no transformers.
     """
     import torch
 

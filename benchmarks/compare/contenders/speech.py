@@ -40,10 +40,7 @@ def contenders(
 ) -> list[SpeechContender]:
     """Return Dragoman and its peers in their precisions.
 
-    Args:
-        checkpoint: the model as a checkpoint of Hugging Face, for tools that need one; the others
-            read it in CTranslate2's format
-        num_beams: number of beams, unless the way is greedy
+    Some read the checkpoint of Hugging Face, the others the model in CTranslate2's format.
     """
     tools = partial(peers, adapt=partial(load_transcriber, way=way, num_beams=num_beams))
     converted = partial(convert, checkpoint=checkpoint)

@@ -200,10 +200,6 @@ def translators(
 
     With several beams, Dragoman also decodes as many rows greedily, and Hugging Face's `generate`
     is the reference.
-
-    Args:
-        openvino_in: interpreter with Optimum-Intel
-        before: interpreter with another version of Dragoman, to compare with
     """
     from ...peers import hugging_face, optimum_onnx
 
@@ -277,10 +273,7 @@ def ctranslate2_compute_types() -> list[str]:
 
 
 def load_reference(directory: Path, threads: int) -> Generate:
-    """Load a Marian checkpoint into the reference model, which decodes with a cache.
-
-    The end token is disabled.
-    """
+    """Load a Marian checkpoint, with its end token disabled, into the reference model."""
     import torch
 
     from dragoman.export.families.hugging_face import load_hugging_face

@@ -28,10 +28,7 @@ def with_shortlists(
     """Return contenders, and Dragoman's and CTranslate2's in int8 with the same shortlist besides.
 
     The lists are random, and some tokens are in many of them, as in those of texts (Zipf's law).
-
-    Args:
-        mean_length: mean tokens of outputs, see `random_checkpoint.end_outputs`; None: keep
-            the checkpoint's lengths
+    Outputs end after `mean_length` tokens, see `random_checkpoint.end_outputs`, if it is given.
     """
     prepare = partial(prepared_with_shortlist, mean_length=mean_length)
     return _besides(contenders, (DRAGOMAN, CTRANSLATE2), SHORTLIST, prepare)
@@ -113,10 +110,7 @@ RECURRENT = ", recurrent"
 
 
 def with_recurrent(contenders: Sequence[Contender[Any, Any]]) -> list[Contender[Any, Any]]:
-    """Return contenders, and those of Dragoman in int8 with a recurrent decoder besides.
-
-    It has the shape of the others, other random weights, and therefore other outputs.
-    """
+    """Return contenders, and those of Dragoman in int8 with a recurrent decoder besides."""
     return _besides(contenders, (DRAGOMAN,), RECURRENT, prepared_recurrent)
 
 

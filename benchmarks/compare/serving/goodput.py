@@ -45,10 +45,7 @@ class Point(NamedTuple):
 def measure_goodput(
     run: Run, workload: Workload, *, cores: int, seconds: float
 ) -> tuple[list[Row], list[Failure]]:
-    """Measure all tools in all arrangements; failures are reported with the reason.
-
-    Args:
-        seconds: duration of each rate
+    """Measure all tools in all arrangements, each rate for some seconds; failures are reported.
 
     Returns:
         rows of a tool in an arrangement: the point `alone` of requests sent one by one, and those
@@ -131,12 +128,7 @@ def _under_load(
 def search(
     at: Callable[[float], Point], unloaded: float, known: dict[float, Point], first_rate: float
 ) -> None:
-    """Double the rate until requests are late, then bisect.
-
-    Args:
-        unloaded: seconds without load, see `in_time`
-        known: measured points by rate, to which new points are added
-    """
+    """Double the rate until requests are late, then bisect; new points are added to `known`."""
 
     def good_at(rate: float) -> bool:
         if rate not in known:

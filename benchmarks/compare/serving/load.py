@@ -35,11 +35,7 @@ class Answer(NamedTuple):
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Run a server in a process that ends with the context; yield its URL and the process's id.
-
-    Raises:
-        ProcessError: the server does not start.
-    """
+    """Run a server in a process that ends with the context; yield its URL and the process's id."""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             yield _url(server), server.pid

@@ -46,11 +46,7 @@ class PeerModel(NamedTuple):
 
 
 def text_model(translate: Callable[[Sequence[list[int]], int], Rows]) -> PeerModel:
-    """Return a text model; a batch runs until its longest output ends.
-
-    Args:
-        translate: (sources, maximum new tokens) -> outputs
-    """
+    """Return a text model; a batch runs until its longest output ends."""
 
     def compute(items: Sequence[tuple[list[int], int]]) -> list[dict[str, Any]]:
         longest = max(limit for _, limit in items)
@@ -95,13 +91,7 @@ KINDS = {"ctranslate2": ctranslate2, "hugging-face": hugging_face, "faster-whisp
 
 
 class BatchingQueue:
-    """A queue that gives a free worker all waiting requests, up to a batch.
-
-    Args:
-        compute: items -> a result for each
-        workers: number of parallel calls
-        batch: maximum requests per call
-    """
+    """A queue that gives a free worker all waiting requests, up to a batch."""
 
     def __init__(
         self, compute: Callable[[Sequence[Any]], Sequence[dict[str, Any]]], workers: int, batch: int

@@ -71,10 +71,10 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
 
 
 def _overhead_ms(tool: ServedTool, directory: Path, workload: Workload, cores: int) -> float:
-    """Return the overhead of HTTP and the queue without load, in milliseconds.
+    """Return the milliseconds that HTTP and the queue add to a call of the library, without load.
 
-    It is the median over sources of the difference from the library's call, each the minimum of
-    several interleaved rounds.
+    Of each source counts the fastest of several interleaved rounds; the median over sources is
+    returned.
     """
     bodies = workload.bodies[:OVERHEAD_REQUESTS]
     bundle = prepare(tool, workload.checkpoint, directory)
@@ -153,10 +153,7 @@ def notes(record: Record) -> Iterator[str]:
 
 
 def picture(record: Record) -> Figure:
-    """Draw latency percentiles over the rate, for each tool in its best arrangement.
-
-    Peers are dashed; dotted lines are the common limit of p95.
-    """
+    """Draw latency percentiles over the rate, of each tool at its best; peers are dashed."""
     from ..picture_style import figure, legend_below, looks, styled, tidy
 
     best = [_best(record, tool, "own") for tool in record["tools"]]

@@ -86,10 +86,7 @@ def library_answers(bundle: Path, sources: Sequence[str]) -> list[list[Any]]:
 
 
 def streamed_result(events: str) -> Any:
-    """Return the final result of a stream.
-
-    Returns None if it is missing or does not match the streamed tokens.
-    """
+    """Return the result of a stream; None: it is missing or differs from the streamed tokens."""
     found = []
     for message in events.strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in message.split("\n"))
@@ -114,15 +111,7 @@ class Received(NamedTuple):
 
 
 class Clients:
-    """Well-behaved and misbehaving clients, which check the answers.
-
-    Args:
-        pid: process id of the server
-        expected: see `library_answers`
-
-    Attributes:
-        counts: numbers by `COUNTS`
-    """
+    """Well-behaved and misbehaving clients, which compare answers with `library_answers`."""
 
     def __init__(
         self, url: str, pid: int, sources: Sequence[str], expected: list[list[Any]]
@@ -231,10 +220,7 @@ class Clients:
                 self._unexpected[answer.status] += 1
 
     async def _slots(self) -> int:
-        """Return the rows in use and the waiting outputs.
-
-        A final request ensures that abandoned requests have been evicted.
-        """
+        """Return the rows in use and the outputs that wait, after abandoned ones are evicted."""
         await self._ask()
         async with self._session.get(f"{self._url}/metrics") as answer:
             text = await answer.text()
@@ -253,15 +239,9 @@ def _sources() -> list[str]:
 
 
 def saturation(flood: Callable[[float], Sequence[Received]]) -> float:
-    """Return the requests answered per second under overload.
+    """Return the requests answered per second under overload, given what sends them at a rate.
 
     They are counted in the middle half of the time, when the queue is full and requests arrive.
-
-    Args:
-        flood: sends requests at a rate for `ATTEMPT_SECONDS`
-
-    Raises:
-        ProcessError: all requests are answered at every rate.
     """
     begin, end = ATTEMPT_SECONDS / 4, ATTEMPT_SECONDS * 3 / 4
     for rate in RATES:

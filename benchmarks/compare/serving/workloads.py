@@ -108,13 +108,7 @@ class Workload:
 
 
 def text_workload(shape: str, vocab_size: int | None, checkpoint: Path) -> Workload:
-    """Return requests of token ids, whose outputs end with end tokens.
-
-    No tokenizer is measured.
-
-    Args:
-        checkpoint: path of a checkpoint that is written
-    """
+    """Return requests of token ids, whose outputs end with end tokens; write the checkpoint."""
     from ...models.random_checkpoint import write_ending_text_model
     from ...peers import ctranslate2
 
@@ -146,17 +140,7 @@ def text_workload(shape: str, vocab_size: int | None, checkpoint: Path) -> Workl
 
 
 def speech_workload(whisper: Path, clips: Path) -> Workload:
-    """Return requests of audio files, base64 in JSON.
-
-    All tools read the files and compute features.
-
-    Args:
-        whisper: an English-only Whisper in CTranslate2's format
-        clips: see `read_clips`
-
-    Raises:
-        DragomanError: the clips cannot be read.
-    """
+    """Return requests of audio files, base64 in JSON, to an English-only Whisper of CTranslate2."""
     files = sorted(read_clips(clips))
     return Workload(
         whisper.name,
@@ -175,11 +159,7 @@ def speech_workload(whisper: Path, clips: Path) -> Workload:
 
 
 def dragoman_tools(batch: int, calibration: Calibration = ()) -> list[ServedTool]:
-    """Return Dragoman's server in fp32 and int8.
-
-    Args:
-        calibration: calibration inputs of its bundles
-    """
+    """Return Dragoman's server in fp32 and int8."""
     return [
         served_tool(DRAGOMAN, bundle.precision, bundle.preparation(calibration), "dragoman", batch)
         for bundle in BUNDLES

@@ -29,13 +29,6 @@ def measure_decoding(
 
     With beams, a batch of one new token is also measured, to compute the time of the steps alone.
     After an interruption, the complete batch sizes are the result.
-
-    Args:
-        contenders: chosen contenders, and the reference, which others are compared with
-        checkpoint: checkpoint of a model that never selects its end token
-
-    Raises:
-        ProcessError: the reference failed.
     """
     sizes = workload.batch_sizes
     batches = {f"batch {size}": workload.batch(size) for size in sizes}
@@ -71,11 +64,7 @@ def measure_decoding(
 
 
 def check_lengths(batch: Batch, rows: Rows) -> None:
-    """Check that every source got exactly the new tokens of the batch.
-
-    Raises:
-        ProcessError: a length differs.
-    """
+    """Raise ProcessError unless every source got exactly the new tokens of the batch."""
     lengths = {len(row) for row in rows}
     if len(rows) != len(batch.sources) or lengths != {batch.new_tokens}:
         raise ProcessError(
@@ -104,9 +93,6 @@ def measurements_of(
     new_tokens: int,
 ) -> list[Row]:
     """Return a row for each timed contender and number of threads, at one batch size.
-
-    Args:
-        contenders: contenders by name
 
     Returns:
         rows with the figures of `pace_of`; those of `against` the peers, each at its best number of
@@ -155,10 +141,7 @@ def costs_of(
     """Return the costs of beam search, and of this version relative to another.
 
     A step with beams is compared with a greedy step of as many rows, and a call of Dragoman with a
-    call of the other version.
-
-    Args:
-        first: turns that generated only one token; empty: not measured
+    call of the other version. `first` are turns that generated only one token, if measured.
 
     Returns:
         rows of what is compared, `of` a "step" after the first, without the encoder, or a "call";
@@ -189,14 +172,7 @@ def costs_of(
 
 
 def texts_of(results: Sequence[Result], what: str) -> list[str]:
-    """Return the texts of results.
-
-    Args:
-        what: what was decoded
-
-    Raises:
-        DragomanError: a source was rejected.
-    """
+    """Return the texts of results; raise DragomanError if a source was rejected."""
     rejected = [result.error for result in results if result.error]
     if rejected:
         raise DragomanError(

@@ -121,11 +121,7 @@ def _medians(measurements: Sequence[Row]) -> dict[tuple[str, int, int], float]:
 
 
 def documentation(record: Record) -> Iterator[Table]:
-    """Yield the tables of the documentation, with a row for each contender.
-
-    The tables are milliseconds per step at every number of threads, with the best in bold and the
-    ratios between the best of each tool; footprints; floors; and costs.
-    """
+    """Yield the tables of the documentation: speed, footprints, floors and costs by contender."""
     yield _speed(record)
     if record["footprints"]:
         yield _footprints(record["footprints"])
@@ -213,10 +209,7 @@ def _ratios(best: Sequence[Row], key: str) -> str:
 
 
 def picture(record: Record) -> Figure:
-    """Draw bars of tokens per second, for each contender at its best number of threads.
-
-    Each batch size has a panel with its own scale.
-    """
+    """Draw bars of tokens per second, for each contender at its best number of threads."""
     from matplotlib.figure import Figure
 
     groups = list(sections(record["measurements"], "batch_size"))

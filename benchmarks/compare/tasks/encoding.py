@@ -91,14 +91,7 @@ def measure_encoding(
     threads: Sequence[int],
     rounds: int,
 ) -> dict[str, Any]:
-    """Measure contenders: `measurements`, `footprints`, `failures`.
-
-    Args:
-        everyone: contenders, the reference first, which others are compared with
-
-    Raises:
-        ProcessError: the reference failed.
-    """
+    """Measure contenders, the reference first: `measurements`, `footprints`, `failures`."""
     chosen = run.chosen(everyone)
     work = {str(item): item for item in items}
     expected: dict[str, Vectors] = {}  # the reference takes the first turn
@@ -118,11 +111,7 @@ def measure_encoding(
 
 
 def check_vectors(found: Vectors, expected: Vectors) -> None:
-    """Check the shape and the direction of embeddings, or the difference of scores.
-
-    Raises:
-        ProcessError: the shape or a direction differs.
-    """
+    """Raise ProcessError if the shape or the direction of embeddings, or scores, differ."""
     if found.shape != expected.shape:
         raise ProcessError(f"expected an array of shape {expected.shape}, found {found.shape}")
     mean = float(cosines(found, expected).mean())
@@ -134,10 +123,7 @@ def check_vectors(found: Vectors, expected: Vectors) -> None:
 
 
 def cosines(found: Vectors, expected: Vectors) -> Vectors:
-    """Return the cosines of the angles between rows; of scores, their agreement.
-
-    That is 1 minus the difference of two probabilities.
-    """
+    """Return the cosines between rows; of scores, 1 minus the difference of two probabilities."""
     if found.ndim == 1:
         agreement: Vectors = 1 - np.abs(found - expected)
         return agreement
@@ -153,9 +139,6 @@ def measurements_of(
     expected: Vectors,
 ) -> list[Row]:
     """Return a row for each contender and number of threads, of one work item.
-
-    Args:
-        contenders: contenders by name
 
     Returns:
         rows of the case; `ms_per_call`: spread of the time of one batch, from texts to embeddings;

@@ -43,11 +43,7 @@ class Pace:
 
 
 def best_pace(paces: Iterable[Pace]) -> Pace:
-    """Return the best of several measurements, since other load only slows a machine down.
-
-    Args:
-        paces: measurements with the same number of threads
-    """
+    """Return the best of several measurements, since other load only slows a machine down."""
     several = list(paces)
     products = {name: max(p.products[name] for p in several) for name in several[0].products}
     fastest = max(pace.gigabytes_per_second for pace in several)
@@ -124,10 +120,7 @@ def floors(
     workload: Workload,
     vocab_size: int,
 ) -> list[Row]:
-    """Return the floor of each precision at each batch size and number of threads.
-
-    Args:
-        precisions: precisions (keys of `BYTES`) of Dragoman's contenders by name
+    """Return the floor of Dragoman's contenders, given by precision, in each case.
 
     Returns:
         rows of the case; `ms`: time of a step, including its share of the encoder; `reading_ms` and

@@ -95,10 +95,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
 
 
 def measure_language_model(run: Run, given: Options) -> dict[str, Any]:
-    """Measure contenders that continue prompts.
-
-    The time of a call includes prefill.
-    """
+    """Measure contenders that continue prompts; the time of a call includes prefill."""
     from ...models.random_checkpoint import write_random_language_model
 
     workload = Workload(
@@ -123,14 +120,7 @@ def record_of(
     word_error: Mapping[str, float] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return the figures in the order of a record.
-
-    Args:
-        shape: description of the model
-        figures: see `measure_decoding`
-        word_error: word error of the trained model g2p-en by contender
-        more: further figures, which are left out where they are empty
-    """
+    """Return the figures of `measure_decoding` and more, if not empty, in the order of a record."""
     beams = workload.num_beams if workload.num_beams > 1 else None
     optional = {"longest_source": workload.longest_source, "num_beams": beams}
     optional |= {"costs": figures["costs"], **more}
@@ -149,11 +139,7 @@ def record_of(
 
 
 def word_errors(bundles: Iterable[BundleKind], threads: int) -> dict[str, float]:
-    """Return the word error of the shipped model on held-out words, by contender.
-
-    Raises:
-        DragomanError: a word was rejected.
-    """
+    """Return the word error of the shipped model on held-out words, by contender."""
     from dragoman.reference_model.pretrained import find_checkpoint
     from dragoman.reference_model.recipes import find_recipe, read_examples
     from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE

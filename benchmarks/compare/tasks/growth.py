@@ -106,8 +106,7 @@ def measure_growth(
     """Measure contenders at the points of all series, of which shared ones are measured once.
 
     Returns:
-        for each series, the points of one contender after the other, with the figures of `pace_of`;
-        a contender that failed at any point is only in `failures`
+        for each series, the points of one contender after the other, with the figures of `pace_of`
     """
     results = run.take_turns(
         contenders,

@@ -42,12 +42,7 @@ from .decoding import check_lengths as check_rows
 
 
 def contenders(threads: int, openvino_in: Interpreter = HERE) -> list[TextContender]:
-    """Return Dragoman in its precisions, then other tools.
-
-    Args:
-        threads: of Dragoman's build
-        openvino_in: interpreter with Optimum-Intel
-    """
+    """Return Dragoman in its precisions, then other tools."""
     from ...peers import optimum_onnx
 
     converted = ctranslate2_runtime.prepare_translator, ctranslate2_runtime.load_translator

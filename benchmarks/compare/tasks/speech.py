@@ -38,14 +38,9 @@ PAUSES = (0.6, 1.2, 2.4, 4.0)
 
 
 def read_clips(directory: Path) -> dict[Path, str]:
-    """Return the audio files of a folder with their transcripts.
+    """Return the audio files of a folder with their transcripts, which `transcripts.tsv` lists.
 
-    Args:
-        directory: folder of the files and `transcripts.tsv`, with lines of file name, tab and words
-
-    Raises:
-        DragomanError: `transcripts.tsv` cannot be read, a line of it is malformed, or a file is
-            missing.
+    Its lines are the name of a file, a tab and the words; if not, a DragomanError is raised.
     """
     try:
         lines = (directory / TRANSCRIPTS).read_text(encoding="utf-8").splitlines()
@@ -64,12 +59,7 @@ def read_clips(directory: Path) -> dict[Path, str]:
 
 
 def word_error(texts: Mapping[Path, str], transcripts: Mapping[Path, str]) -> float:
-    """Return the word error rate.
-
-    Args:
-        texts: outputs of a model by clip; at least one
-        transcripts: references by clip
-    """
+    """Return the word error rate of texts by clip."""
     from dragoman.metrics import METRICS
 
     references = [[transcripts[clip]] for clip in texts]
@@ -151,12 +141,7 @@ def measure(run: Run, given: Options) -> dict[str, Any]:
 
 
 def joined(clips: Mapping[Path, str], path: Path, seconds: int) -> dict[Path, str]:
-    """Write a recording of all clips again and again, with pauses; return it with its transcript.
-
-    Args:
-        clips: clips of one sampling rate, with their transcripts
-        seconds: the most that the recording takes
-    """
+    """Write a recording of all clips again and again, with pauses; return its transcript, too."""
     import soundfile
 
     words, pauses, samples = list[str](), cycle(PAUSES), 0

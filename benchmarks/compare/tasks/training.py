@@ -105,10 +105,7 @@ def _dragoman(precision: str, pairs: list[Any]) -> Trainer:
 
 
 def _padded(pairs: list[Any], similar: bool = False) -> Iterator[tuple[Any, Any]]:
-    """Yield batches of pairs, padded to tensors [B, S] and [B, T] with a start token.
-
-    The pairs of a batch are random, or `similar` in length.
-    """
+    """Yield batches of pairs, random or of similar length, padded to tensors [B, S] and [B, T]."""
     import torch
 
     generator = random.Random(1)
@@ -290,11 +287,7 @@ def contenders(joeynmt: Interpreter = HERE) -> list[Contender[Work, Any]]:
 
 
 def measure(run: Run, given: Options) -> dict[str, Any]:
-    """Train all contenders in turns, then translate with each.
-
-    Raises:
-        DragomanError: there are fewer steps than turns.
-    """
+    """Train all contenders in turns, then translate with each."""
     from dragoman.metrics import find_metric
     from dragoman.reference_model.recipes import multi30k_en_de
     from dragoman.reference_model.recipes.tokenizers import Vocabulary, train_tokenizers

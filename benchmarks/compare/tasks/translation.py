@@ -51,14 +51,7 @@ class HeldOut:
 
 
 def held_out_sets(recipe: str, checkpoint: Path, data: Path | None) -> list[HeldOut]:
-    """Return the test sets of a recipe's model.
-
-    Args:
-        data: folder of Multi30k, for its recipe
-
-    Raises:
-        DragomanError: the recipe has no test set, or `data` is missing.
-    """
+    """Return the test sets of a recipe's model; that of Multi30k needs the folder of its data."""
     from dragoman.reference_model.recipes import multi30k_en_de, read_examples
     from dragoman.reference_model.recipes.recipe import HELD_OUT_FILE
 
@@ -89,18 +82,12 @@ def held_out_sets(recipe: str, checkpoint: Path, data: Path | None) -> list[Held
 
 
 def scores(outputs: Sequence[str], test: HeldOut) -> dict[str, Any]:
-    """Score translations.
-
-    Args:
-        outputs: output of the model for each source
+    """Score the output for each source.
 
     Returns:
         `bleu` and `chrf` of texts, from 0 to 100, for a model of lower-cased tokens of the
         detokenized outputs, ignoring case; `bleu_of_tokens`, as in papers, None if outputs are
         texts; and the signatures of sacrebleu
-
-    Raises:
-        DragomanError: outputs must be detokenized, and `sacremoses` is not installed.
     """
     from dragoman.metrics.sacrebleu_metrics import SacreBleu
 
