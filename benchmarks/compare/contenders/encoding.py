@@ -61,11 +61,9 @@ class Calls(NamedTuple):
         return case_name(self.length, self.batch_size)
 
 
-def case_name(length: int | None, batch_size: int) -> str:
+def case_name(length: int | None, size: int) -> str:
     """Return the name of a work item."""
-    if length is None:
-        return f"queue of {batch_size:,} texts"
-    return f"{length} tokens, batch {batch_size}"
+    return f"queue of {size:,} texts" if length is None else f"{length} tokens, batch {size}"
 
 
 EncodingContender = Contender[Calls, Vectors]
@@ -143,10 +141,12 @@ def contenders(
     from ...peers import sentence_transformers as library
 
     tools = partial(peers, adapt=load_to_perform)
-    with_torch = partial(tools, needs_torch=True)
     prepare_graph, name = partial(optimum_onnx.prepare, kind=None), "sentence-transformers"
     adapt = partial(load_to_perform, queue={"batch_size": QUEUE_BATCH})
-    library_tools = partial(with_torch, adapt=adapt)
+    theirs = partial(peers, adapt=adapt, needs_torch=True)
+    calibrated = partial(openvino.prepare_encoder, calibration=calibration)
+    in_library = partial(library.prepare_openvino, calibration=calibration)
+    other = {"interpreter": openvino_in}
     everyone = [
         reference(partial(adapt, load=library.load_torch), timed=False),
         *dragoman_contenders(
@@ -157,23 +157,14 @@ def contenders(
         *tools("ONNX Runtime", optimum_onnx.GRAPH_MODES, prepare_graph, load_onnxruntime),
         # For variants of the graph, one tool is enough.
         *tools("fastembed", library.ONNX_MODES, prepare_graph, load_fastembed),
-        *with_torch("Optimum-ONNX", library.ONNX_MODES, prepare_graph, optimum_onnx.load_encoder),
         *tools(
-            "OpenVINO",
-            openvino.MODES,
-            partial(openvino.prepare_encoder, calibration=calibration),
-            openvino.load_encoder,
-            interpreter=openvino_in,
+            *("Optimum-ONNX", library.ONNX_MODES, prepare_graph, optimum_onnx.load_encoder),
+            needs_torch=True,
         ),
-        *library_tools(f"{name} PyTorch", library.TORCH_MODES, unchanged, library.load_torch),
-        *library_tools(f"{name} ONNX", library.ONNX_MODES, library.prepare_onnx, library.load_onnx),
-        *library_tools(
-            f"{name} OpenVINO",
-            openvino.MODES,
-            partial(library.prepare_openvino, calibration=calibration),
-            library.load_openvino,
-            interpreter=openvino_in,
-        ),
+        *tools("OpenVINO", openvino.MODES, calibrated, openvino.load_encoder, **other),
+        *theirs(f"{name} PyTorch", library.TORCH_MODES, unchanged, library.load_torch),
+        *theirs(f"{name} ONNX", library.ONNX_MODES, library.prepare_onnx, library.load_onnx),
+        *theirs(f"{name} OpenVINO", openvino.MODES, in_library, library.load_openvino, **other),
     ]
     return [c for c in everyone if not (rerank and c.name.startswith(EMBEDDING_ONLY))]
 
@@ -198,8 +189,7 @@ def load_onnxruntime(directory: Path, threads: int) -> Encode:
     """Load Optimum's graph and `tokenizer.json` into ONNX Runtime, with only mean pooling added."""
     library = interface.import_library("onnxruntime")
     session = library.InferenceSession(
-        str(directory / "model.onnx"),
-        interface.session_options(threads),
+        *(str(directory / "model.onnx"), interface.session_options(threads)),
         providers=["CPUExecutionProvider"],
     )
     names = [put.name for put in session.get_inputs()]
@@ -243,8 +233,7 @@ def load_to_perform(
 ) -> Perform[Calls, Vectors]:
     """Load a tool that runs the calls of a work item.
 
-    Args:
-        queue: keyword arguments of the call for a queue, of a tool that forms batches itself
+    A tool that forms batches itself has keyword arguments of the call for a `queue`.
     """
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # for the tokenizers of all tools
     encode = load(directory, threads)
