@@ -146,7 +146,7 @@ def contenders(
     theirs = partial(peers, adapt=adapt, needs_torch=True)
     calibrated = partial(openvino.prepare_encoder, calibration=calibration)
     in_library = partial(library.prepare_openvino, calibration=calibration)
-    other = {"interpreter": openvino_in}
+    other: dict[str, Any] = {"interpreter": openvino_in}
     everyone = [
         reference(partial(adapt, load=library.load_torch), timed=False),
         *dragoman_contenders(

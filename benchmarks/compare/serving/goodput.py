@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +31,10 @@ UNLOADED = 40
 
 
 class Point(NamedTuple):
-    """The latencies of requests at a rate, in seconds."""
+    """The latencies of requests in seconds, at rates at which they are sent and served."""
 
     rate: float
-    """Requests sent per second."""
     served: float
-    """Requests answered per second."""
     p50: float
     p95: float
     p99: float
@@ -62,20 +62,30 @@ def measure_goodput(
             for arrangement in tool.arrangements(cores):
                 run.progress(f"{tool.name}: {arrangement}, without load")
                 command = tool.command(prepared, arrangement)
-                point = _without_load(command, workload.bodies)
+                with running(command) as (url, _):
+                    bodies = [*islice(cycle(workload.bodies), UNLOADED)]
+                    answers = call_in(HERE, send_one_by_one, url, bodies)
+                seconds_of_one = float(np.mean([answer.seconds for answer in answers]))
+                point = point_of(answers, 1 / seconds_of_one)
+                if point.failed:
+                    raise ProcessError(f"{point.failed} of {UNLOADED} requests failed")
                 unloaded.append((tool, command, arrangement, point))
         except ProcessError as error:
             failures.append(Failure(tool.name, str(error)))
     found: list[Row] = []
     for tool, command, arrangement, alone in unloaded:
         fastest = min(p.p95 for other, _, _, p in unloaded if other.fp32 == tool.fp32)
-        name = f"{tool.name}: {arrangement}"
-        limits = fastest, alone.p95
+        name, known = f"{tool.name}: {arrangement}", dict[float, Point]()
         try:
-            points, memory = _under_load(run, name, command, workload, limits, seconds)
+            with running(command) as (url, pid):
+                at = partial(_point_at, seconds, workload.bodies, url, run, name)
+                for latency in (fastest, alone.p95):
+                    search(at, latency, known, workload.first_rate)
+                memory = memory_mb(pid)
         except ProcessError as error:
             failures.append(Failure(name, str(error)))
             continue
+        points = [known[rate] for rate in sorted(known)]
         found.append(
             {
                 "tool": tool.name,
@@ -91,38 +101,13 @@ def measure_goodput(
     return found, failures
 
 
-def _without_load(command: Sequence[str], bodies: Sequence[dict[str, Any]]) -> Point:
-    several = [bodies[i % len(bodies)] for i in range(UNLOADED)]
-    with running(command) as (url, _):
-        answers = call_in(HERE, send_one_by_one, url, several)
-    point = point_of(answers, 1 / float(np.mean([answer.seconds for answer in answers])))
-    if point.failed:
-        raise ProcessError(f"{point.failed} of {UNLOADED} requests failed")
-    return point
-
-
-def _under_load(
-    run: Run,
-    name: str,
-    command: Sequence[str],
-    workload: Workload,
-    unloaded: Sequence[float],
-    seconds: float,
-) -> tuple[list[Point], float]:
-    """Search with each latency without load, and return all points and the server's memory."""
-    with running(command) as (url, pid):
-
-        def at(rate: float) -> Point:
-            run.progress(f"{name}, {rate:.1f} requests a second")
-            bodies, count = workload.bodies, max(FEWEST, round(rate * seconds))
-            several = [bodies[i % len(bodies)] for i in range(count)]
-            arrivals = poisson_arrivals(count, rate, SEED)
-            return point_of(call_in(HERE, send_all, url, several, arrivals), rate)
-
-        known: dict[float, Point] = {}
-        for latency in unloaded:
-            search(at, latency, known, workload.first_rate)
-        return [known[rate] for rate in sorted(known)], memory_mb(pid)
+def _point_at(
+    seconds: float, bodies: Sequence[dict[str, Any]], url: str, run: Run, name: str, rate: float
+) -> Point:
+    run.progress(f"{name}, {rate:.1f} requests a second")
+    count = max(FEWEST, round(rate * seconds))
+    arrivals = poisson_arrivals(count, rate, SEED)
+    return point_of(call_in(HERE, send_all, url, [*islice(cycle(bodies), count)], arrivals), rate)
 
 
 def search(
@@ -157,12 +142,10 @@ def point_of(answers: Sequence[Answer], rate: float) -> Point:
     """Return percentiles of answers, without the first ones, sent to an idle server."""
     counted = answers[int(len(answers) * WARM_UP) :]
     seconds = np.array([answer.seconds for answer in counted])
-    p50, p95, p99 = np.percentile(seconds, [50, 95, 99]).tolist()
+    p50, p95, p99 = np.percentile(seconds, [50, 95, 99]).round(5).tolist()
     failed = sum(answer.status != 200 for answer in answers)
-    arrived = np.arange(len(counted)) / rate
-    span = float((arrived + seconds).max())
-    latencies = round(p50, 5), round(p95, 5), round(p99, 5)
-    return Point(round(rate, 3), round(len(counted) / span, 3), *latencies, failed)
+    span = float((np.arange(len(counted)) / rate + seconds).max())
+    return Point(round(rate, 3), round(len(counted) / span, 3), p50, p95, p99, failed)
 
 
 def standings(found: Sequence[Row], tools: Sequence[ServedTool]) -> list[Row]:

@@ -34,6 +34,7 @@ from dragoman.runtime.serving.options import ListenOptions
 from dragoman.runtime.serving.process import bind, run_app
 
 from ...peers.interface import Rows
+from .load import ROUTE
 
 
 class PeerModel(NamedTuple):
@@ -48,14 +49,14 @@ class PeerModel(NamedTuple):
 def text_model(translate: Callable[[Sequence[list[int]], int], Rows]) -> PeerModel:
     """Return a text model; a batch runs until its longest output ends."""
 
+    def read(fields: Fields) -> tuple[list[int], int]:
+        return fields.require("source", list), fields.require("max_new_tokens", int)
+
     def compute(items: Sequence[tuple[list[int], int]]) -> list[dict[str, Any]]:
         longest = max(limit for _, limit in items)
         return [{"tokens": row} for row in translate([source for source, _ in items], longest)]
 
-    return PeerModel(
-        lambda fields: (fields.require("source", list), fields.require("max_new_tokens", int)),
-        compute,
-    )
+    return PeerModel(read, compute)
 
 
 def ctranslate2(directory: Path, compute_type: str, workers: int, threads: int) -> PeerModel:
@@ -78,12 +79,10 @@ def faster_whisper(directory: Path, compute_type: str, workers: int, threads: in
     """Load faster-whisper, which transcribes one clip per call, with parallel calls."""
     from ...peers.ctranslate2_runtime import load_faster_whisper
 
-    transcribe = load_faster_whisper(
-        directory, threads, mode=compute_type, workers=workers
-    ).transcribe
+    loaded = load_faster_whisper(directory, threads, mode=compute_type, workers=workers)
     return PeerModel(
         lambda fields: base64.b64decode(fields.require("audio", str)),
-        lambda clips: [{"text": transcribe(io.BytesIO(clip))} for clip in clips],
+        lambda clips: [{"text": loaded.transcribe(io.BytesIO(clip))} for clip in clips],
     )
 
 
@@ -133,10 +132,9 @@ def create_app(read: Callable[[Fields], Any], queue: BatchingQueue) -> Starlette
         result = await asyncio.wrap_future(queue.put(item))
         return JSONResponse({"model": "peer", "results": [result]})
 
-    protocol = Protocol("peer", (Endpoint("/v1/generate", generate),), ("/",), error_body)
-    middleware = Middleware(
-        RequestMiddleware, protocols=[protocol], keys=ApiKeys(()), metrics=Metrics()
-    )
+    protocol = Protocol("peer", (Endpoint(ROUTE, generate),), ("/",), error_body)
+    common: dict[str, Any] = {"protocols": [protocol], "keys": ApiKeys(()), "metrics": Metrics()}
+    middleware = Middleware(RequestMiddleware, **common)
     return Starlette(routes=protocol.routes(None), middleware=[middleware])
 
 

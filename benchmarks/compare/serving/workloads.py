@@ -14,25 +14,14 @@ from dragoman.runtime.serving.arrangement import Arrangement
 
 from ...models.bundles import Calibration
 from ...models.shapes import SHAPES, describe
-from ..contenders.text import (
-    BUNDLES,
-    CALIBRATION_SOURCES,
-    CTRANSLATE2,
-    DRAGOMAN,
-    LONGEST_OUTPUT,
-    MEAN_OUTPUT,
-    SOURCE_LENGTHS,
-    ctranslate2_compute_types,
-    draw_sources,
-    precision_of,
-)
+from ..contenders import text
 from ..rounds import Contender, Perform, unchanged
 from ..tasks.speech import read_clips
 
 SOURCES = 500
 PEER_SERVER = "dragoman.benchmarks.compare.serving.peer_server"
-
 ServerKind = Literal["dragoman", "ctranslate2", "hugging-face", "faster-whisper"]
+FASTER: ServerKind = "faster-whisper"
 
 
 @dataclass(frozen=True)
@@ -40,7 +29,6 @@ class ServedTool(Contender[None, None]):
     """A tool as a server: Dragoman's, or another tool behind the same HTTP layer."""
 
     kind: ServerKind = "dragoman"
-    """Kind of server."""
     mode: str = ""
     """Precision, or compute type."""
     batches: tuple[int, ...] = (64,)
@@ -59,26 +47,22 @@ class ServedTool(Contender[None, None]):
         workers, threads, batch = map(str, arrangement)
         common = ["--workers", workers, "--threads", threads, "--batch-size", batch, "--port", "0"]
         if self.kind == "dragoman":
-            waiting = ["--max-waiting", "100000"]
-            serve = ["serve", str(directory), "--greedy"]
-            return [sys.executable, "-m", "dragoman", *serve, *common, *waiting]
-        kind = [self.kind, str(directory), "--compute-type", self.mode]
-        return [sys.executable, "-m", PEER_SERVER, *kind, *common]
+            serve = ["dragoman", "serve", str(directory), "--greedy"]
+            common += ["--max-waiting", "100000"]
+        else:
+            serve = [PEER_SERVER, self.kind, str(directory), "--compute-type", self.mode]
+        return [sys.executable, "-m", *serve, *common]
 
 
 def served_tool(
-    tool: str,
-    mode: str,
-    prepare: Callable[[Path, Path], Path],
-    kind: ServerKind = "dragoman",
-    *batches: int,
+    tool: str, mode: str, prepare: Callable[[Path, Path], Path], kind: ServerKind, *batches: int
 ) -> ServedTool:
     """Return a tool in a mode, whose attributes are those of `Contender` and `ServedTool`."""
     return ServedTool(
         f"{tool} {mode}",
         prepare,
         _not_called,
-        precision=precision_of(mode),
+        precision=text.precision_of(mode),
         peer=kind != "dragoman",
         kind=kind,
         mode=mode,
@@ -113,28 +97,22 @@ def text_workload(shape: str, vocab_size: int | None, checkpoint: Path) -> Workl
     from ...peers import ctranslate2
 
     vocab_size = vocab_size or SHAPES[shape].vocab_size
-    write_ending_text_model(shape, checkpoint, vocab_size=vocab_size, mean_length=MEAN_OUTPUT)
+    write_ending_text_model(shape, checkpoint, vocab_size=vocab_size, mean_length=text.MEAN_OUTPUT)
     tokens = (1, vocab_size - 1)  # exclude end token and padding
-    shortest, longest = SOURCE_LENGTHS
-    compute_types = [t for t in ctranslate2_compute_types() if t in ("float32", "int8")]
+    shortest, longest = text.SOURCE_LENGTHS
+    most = text.LONGEST_OUTPUT
+    tools = dragoman_tools(64, text.draw_sources(text.CALIBRATION_SOURCES, tokens, seed=99))
+    for mode in text.ctranslate2_compute_types():
+        if mode in ("float32", "int8"):
+            prepare = partial(ctranslate2.prepare, mode=mode)
+            tools.append(served_tool(text.CTRANSLATE2, mode, prepare, "ctranslate2", 8, 32))
+    tools.append(served_tool("Hugging Face", "fp32", unchanged, "hugging-face", 16))
     return Workload(
         describe(shape, vocab_size),
-        f"sources of {shortest} to {longest} tokens, outputs of at most {LONGEST_OUTPUT}",
+        f"sources of {shortest} to {longest} tokens, outputs of at most {most}",
         checkpoint,
-        [
-            *dragoman_tools(64, draw_sources(CALIBRATION_SOURCES, tokens, seed=99)),
-            *(
-                served_tool(
-                    CTRANSLATE2, t, partial(ctranslate2.prepare, mode=t), "ctranslate2", 8, 32
-                )
-                for t in compute_types
-            ),
-            served_tool("Hugging Face", "fp32", unchanged, "hugging-face", 16),
-        ],
-        [
-            {"source": source, "max_new_tokens": LONGEST_OUTPUT}
-            for source in draw_sources(SOURCES, tokens)
-        ],
+        tools,
+        [{"source": s, "max_new_tokens": most} for s in text.draw_sources(SOURCES, tokens)],
         first_rate=8.0,
     )
 
@@ -148,10 +126,7 @@ def speech_workload(whisper: Path, clips: Path) -> Workload:
         whisper,
         [
             *dragoman_tools(16),
-            *(
-                served_tool("faster-whisper", compute_type, unchanged, "faster-whisper", 1)
-                for compute_type in ("float32", "int8")
-            ),
+            *(served_tool(FASTER, mode, unchanged, FASTER, 1) for mode in ("float32", "int8")),
         ],
         [{"audio": base64.b64encode(file.read_bytes()).decode()} for file in files],
         first_rate=2.0,
@@ -161,7 +136,7 @@ def speech_workload(whisper: Path, clips: Path) -> Workload:
 def dragoman_tools(batch: int, calibration: Calibration = ()) -> list[ServedTool]:
     """Return Dragoman's server in fp32 and int8."""
     return [
-        served_tool(DRAGOMAN, bundle.precision, bundle.preparation(calibration), "dragoman", batch)
-        for bundle in BUNDLES
-        if bundle.precision != "int4"
+        served_tool(text.DRAGOMAN, kind.precision, kind.preparation(calibration), "dragoman", batch)
+        for kind in text.BUNDLES
+        if kind.precision != "int4"
     ]
